@@ -42,6 +42,7 @@ with requires("train"):
 Array = np.ndarray[Any, Any]
 
 _MANIFEST, _MODEL = "ranker.json", "best"
+_FORMAT, _VERSION = "rankgrad ranker", 1
 _SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
 _DEFAULTS = Settings()
@@ -469,8 +470,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.random_state, numbers.Integral):
             parameters["random_state"] = None
         manifest = {
-            "format": "rankgrad ranker",
-            "version": 1,
+            "format": _FORMAT,
+            "version": _VERSION,
             "parameters": parameters,
             "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
@@ -497,9 +498,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         path = Path(path)
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
-        saved = schemas.read_json(path / _MANIFEST, dict[str, Any])
-        if saved.get("format") != "rankgrad ranker" or saved.get("version") != 1:
-            raise ValueError(f"{path / _MANIFEST} is not of a Ranker that this rankgrad reads")
+        saved = schemas.read_versioned(path / _MANIFEST, _FORMAT, _VERSION, "fit it again")
         schemas.check(path / _MANIFEST, saved, _Saved)
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone

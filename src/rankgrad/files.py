@@ -121,6 +121,12 @@ def is_stream(path: Path) -> bool:
     return _is_descriptor(path)
 
 
+def check_free(path: Path, overwrite: bool) -> None:
+    """Raise if a file is there that is not to be replaced."""
+    if path.exists() and not is_stream(path) and not overwrite:
+        raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
+
+
 def _is_descriptor(path: Path) -> bool:
     """Whether a path is a link to one of the files that a process has open."""
     while path.is_symlink():

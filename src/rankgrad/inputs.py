@@ -19,7 +19,7 @@ from rankgrad.lists import (
     is_unchecked,
     make_lists,
 )
-from rankgrad.shapes import Bool, Float, Int
+from rankgrad.shapes import Float, Int, ItemMask
 
 
 def as_lists(
@@ -62,7 +62,7 @@ def check_values(lists: Lists) -> Lists:
 def unchecked_lists(
     scores: Float[Tensor, "*items"],
     labels: Float[Tensor, "*items"],
-    mask: Bool[Tensor, "b n"] | None = None,
+    mask: ItemMask | None = None,
     *,
     offsets: Int[Tensor, " bounds"] | None = None,
     max_length: int = 0,

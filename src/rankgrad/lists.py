@@ -23,7 +23,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
 from rankgrad.quoting import quote
-from rankgrad.shapes import Bool, Float, Int
+from rankgrad.shapes import Bool, Float, Int, ItemMask, ItemValues, ListValues
 
 _MOST_CACHED, _MOST_LISTS = (
     64,
@@ -84,7 +84,7 @@ class Lists:
     """
 
     flat: FlatLists
-    list_weights: Float[Tensor, " b"] | None
+    list_weights: ListValues | None
     shape: tuple[int, ...]
     ragged: bool = False
     readable: bool = True
@@ -97,24 +97,24 @@ class Lists:
     @classmethod
     def from_padded(
         cls,
-        scores: Float[Tensor, "b n"],
-        labels: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
-        item_weights: Float[Tensor, "b n"] | None,
+        scores: ItemValues,
+        labels: ItemValues,
+        mask: ItemMask,
+        item_weights: ItemValues | None,
     ) -> Lists:
         """Lists of tensors that are known to be right, so that nothing is checked."""
         flat = flatten(scores, labels, mask, item_weights)
         return cls(flat, None, (len(scores),), finite=True)
 
     @property
-    def mask(self) -> Bool[Tensor, "b n"]:
+    def mask(self) -> ItemMask:
         """True on real items."""
         if "mask" not in self._made:
             self._made["mask"] = self._make_mask()
         return self._made["mask"]
 
     @property
-    def scores(self) -> Float[Tensor, "b n"]:
+    def scores(self) -> ItemValues:
         """The scores, 0 on padding."""
         if "scores" not in self._made:
             # The result is cached, so it is attached to the graph even under no_grad.
@@ -123,14 +123,14 @@ class Lists:
         return self._made["scores"]
 
     @property
-    def labels(self) -> Float[Tensor, "b n"]:
+    def labels(self) -> ItemValues:
         """The labels, 0 on padding."""
         if "labels" not in self._made:
             self._made["labels"] = self._pad(self.flat.labels)
         return self._made["labels"]
 
     @property
-    def item_weights(self) -> Float[Tensor, "b n"] | None:
+    def item_weights(self) -> ItemValues | None:
         """The items' weights, 0 on padding."""
         if self.flat.weights is None:
             return None
@@ -166,7 +166,7 @@ class Lists:
             item_weights=None if weights is None else weights.repeat(samples, 1),
         )
 
-    def weighted(self, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def weighted(self, terms: ItemValues) -> ItemValues:
         """Per-item terms times the item weights, where there are any."""
         return terms if self.item_weights is None else terms * self.item_weights
 

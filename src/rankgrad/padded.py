@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rankgrad.shapes import Bool, Float, Int
+from rankgrad.shapes import Float, Int, ItemMask, ItemValues, ListMask
 from rankgrad.validation import check_whole
 
 _TILE = 1 << 18  # numbers in memory at a time, which fit a processor's cache
@@ -23,7 +23,7 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     return torch.where(above, numerator, 0.0) / torch.where(above, denominator, 1.0)
 
 
-def log_softmax(logits: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:
     """The logarithm of the softmax over the real items; 0 on padding.
 
     >>> log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp()
@@ -35,9 +35,9 @@ def log_softmax(logits: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Floa
 
 
 def descending(
-    scores: Float[Tensor, "b n"],
-    mask: Bool[Tensor, "b n"],
-    labels: Float[Tensor, "b n"] | None = None,
+    scores: ItemValues,
+    mask: ItemMask,
+    labels: ItemValues | None = None,
 ) -> Int[Tensor, "b n"]:
     """The order of the items by descending score, padding last.
 
@@ -66,16 +66,16 @@ def invert(order: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
 
 
 def hard_ranks(
-    scores: Float[Tensor, "b n"],
-    mask: Bool[Tensor, "b n"],
-    labels: Float[Tensor, "b n"] | None = None,
-) -> Float[Tensor, "b n"]:
+    scores: ItemValues,
+    mask: ItemMask,
+    labels: ItemValues | None = None,
+) -> ItemValues:
     """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
     return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
 
 
 def tie_groups(
-    scores: Float[Tensor, "b n"],
+    scores: ItemValues,
 ) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
     """Where each item's group of equal scores starts and ends (exclusive), in sorted scores.
 
@@ -93,7 +93,7 @@ def tie_groups(
     return start, end
 
 
-def has_pairs(labels: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Bool[Tensor, " b"]:
+def has_pairs(labels: ItemValues, mask: ItemMask) -> ListMask:
     """Whether a list has two unequal labels."""
     highest = labels.masked_fill(~mask, float("-inf")).amax(-1)
     lowest = labels.masked_fill(~mask, float("inf")).amin(-1)
@@ -125,9 +125,7 @@ class Randomness:
             seed = seed.initial_seed()
         self.seed = seed
 
-    def exponential(
-        self, mask: Bool[Tensor, "b n"], samples: int = 1
-    ) -> Float[Tensor, "samples b n"]:
+    def exponential(self, mask: ItemMask, samples: int = 1) -> Float[Tensor, "samples b n"]:
         """Standard exponential numbers on the real items, above 0; 1 on padding."""
         if mask.is_cuda or torch._C._are_functorch_transforms_active():
             return self._hashed(mask, samples)

@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
@@ -39,6 +39,43 @@ def read_json(path: Path, schema: Any) -> Any:
     values = files.read_json(path)
     check(path, values, schema)
     return values
+
+
+def read_versioned(path: Path, format: str, version: int, remedy: str) -> dict[str, Any]:
+    """Read a JSON file that names its format and version.
+
+    Args:
+        path: the file.
+        format: what it must be of.
+        version: the only one that is read.
+        remedy: what to do about another version.
+
+    Raises:
+        ValueError: the file is damaged, of another format or of another version.
+    """
+    values: dict[str, Any] = read_json(path, dict[str, Any])
+    if values.get("format") != format:
+        raise ValueError(files.damaged(path, f"it is not of a {format}"))
+    if values.get("version") != version:
+        raise ValueError(
+            f"{path} was written by another version of rankgrad (format "
+            f"{quote(values.get('version'))}, this one reads {version}): {remedy}"
+        )
+    return values
+
+
+def fields_of(kind: type, **more: Any) -> Any:
+    """The schema of a dataclass: its fields, all of them, and no other keys.
+
+    Args:
+        kind: the dataclass.
+        more: the types of further keys.
+    """
+    from pydantic import ConfigDict, with_config
+    from typing_extensions import TypedDict
+
+    schema = TypedDict(kind.__name__, get_type_hints(kind) | more)  # type: ignore[misc]
+    return with_config(ConfigDict(extra="forbid"))(schema)
 
 
 def parse_array(path: Path, content: bytes) -> np.ndarray:

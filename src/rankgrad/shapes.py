@@ -1,4 +1,4 @@
-"""Shape annotations, such as ``Float[Tensor, "b n"]``: jaxtyping's where it is already imported.
+"""Shape annotations, such as ``Float[Tensor, "*b n"]``: jaxtyping's where it is already imported.
 
 Annotations are strings at run time and nothing reads them, so jaxtyping need not be installed, and
 is not imported for them. The tests import it first; then every annotation is checked.
@@ -7,9 +7,11 @@ is not imported for them. The tests import it first; then every annotation is ch
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-__all__ = ["Bool", "Float", "Int", "Real"]
+from torch import Tensor
+
+__all__ = ["Bool", "Float", "Int", "ItemMask", "ItemValues", "ListMask", "ListValues", "Real"]
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Real
@@ -22,3 +24,12 @@ else:
             return Any
 
     Bool = Float = Int = Real = _Unchecked
+
+#: ``[lists, items]``: a number for each item of padded lists.
+ItemValues: TypeAlias = Float[Tensor, "b n"]
+#: ``[lists, items]``: which items are real, or have a property.
+ItemMask: TypeAlias = Bool[Tensor, "b n"]
+#: ``[lists]``: a number for each list.
+ListValues: TypeAlias = Float[Tensor, " b"]
+#: ``[lists]``: which lists have a property, such as that a loss is defined on them.
+ListMask: TypeAlias = Bool[Tensor, " b"]

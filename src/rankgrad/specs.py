@@ -17,7 +17,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rankgrad.deprecation import renamed_value
 from rankgrad.quoting import listing, quote
@@ -100,6 +100,15 @@ def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
     return Spec(name, k, options)
 
 
+class HasSpec:
+    """A base class of what a spec names: ``str(object)`` is the spec."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name))
+
+
 class Registry(Generic[T]):
     """The named objects of one kind, and how each is made.
 
@@ -118,9 +127,8 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.base_class: type = object  # what an object of this kind is an instance of
-        self.preferred: tuple[
-            str, ...
-        ] = ()  # among names with the same ending, errors name these first
+        # Among names with the same ending, errors name these first.
+        self.preferred: tuple[str, ...] = ()
         self._factories: dict[str, Callable[..., T]] = {}
         self._former: dict[str, str] = {}
         self.also(lambda name: None, list)

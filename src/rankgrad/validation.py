@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from rankgrad.quoting import quote
-from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.specs import HasSpec, Registry, Spec
 
 schedules: Registry[Schedule] = Registry("schedule")
 
@@ -75,21 +75,16 @@ def check_rate(option: str, value: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(HasSpec):
     """A positive number as a function of training progress in [0, 1].
 
     >>> schedules.get("linear(start=2, end=1)").at(0.5)
     1.5
     """
 
-    name: ClassVar[str]
-
     def at(self, progress: float) -> float:
         """The value at this progress, which is clamped to [0, 1]."""
         raise TypeError(f"{type(self).__name__} does not say its value over progress")
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
 
 schedules.base_class = Schedule

@@ -44,10 +44,10 @@ def test_values_of_items(metric):
         torch.testing.assert_close(found.values.cpu()[items].double(), gains, rtol=1e-6, atol=1e-7)
         weighted = found.weighted.cpu()[items].double()
         torch.testing.assert_close(weighted, gains * weights, rtol=1e-6, atol=1e-7)
+        defined = bool(eager(metric, 0).relevant(lists)) and len(items) > 1
+        assert bool(found.defined[at]) == defined
         norm = float((gains * weights).sum()) if metric == "ap" else 1.0
-        assert float(found.norm[at]) == pytest.approx(norm, rel=1e-6)
-        relevant = bool(eager(metric, 0).relevant(lists))
-        assert bool(found.defined[at]) == (relevant and len(items) > 1)
+        assert float(found.scale[at]) == pytest.approx(defined / (norm or 1.0), rel=1e-6)
     assert (found.values.cpu()[~batch.mask.cpu()] == 0).all()
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import show_notes
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def compare(data: Path, output: Path | None, texts: Texts, asked: Mapping[str, A
 
 def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> None:
     from rankgrad.cli import text_arguments
-    from rankgrad.cli.text_train import Watching, settings_of
-    from rankgrad.experiments.text import CrossValidation, cross_validate
+    from rankgrad.cli.text_train import settings_of, train_all
+    from rankgrad.experiments.text import CrossValidation
     from rankgrad.specs import split
     from rankgrad.text.settings import TextSettings
 
@@ -97,9 +96,4 @@ def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> 
         show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
     assert texts.collection is not None
     candidates = text_arguments.read(data, texts.collection, texts.topics, texts.qrels)
-    with Watching(quiet=False) as watching:
-        finished = cross_validate(plan, candidates, output, watching.of)
-    if not finished:
-        raise interrupted(
-            f"interrupted; {output} holds all that is needed: the same command goes on"
-        )
+    train_all(plan, candidates, output, quiet=False)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad.cli.arguments import Device, Fold, Json, Split, check_stdin, load
+from rankgrad.cli.evaluate_trec import evaluate_runs, intervals, is_qrels
 from rankgrad.cli.predict import score
 from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.metrics import Evaluation, Metric
-    from rankgrad.significance import Interval
 
 Rankers = Annotated[
     list[Path],
@@ -88,8 +88,6 @@ def evaluate(
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
-    from rankgrad.cli.evaluate_trec import evaluate_runs, is_qrels
-
     if is_qrels(data):
         _refuse(f"{data} has TREC judgments", split=split, fold=fold, save=save)
         results = evaluate_runs(
@@ -186,17 +184,11 @@ def _save(
     found.save(run, layout.split_name(split or "test"))
 
 
-def _intervals(result: Evaluation) -> dict[str, Interval]:
-    from rankgrad.significance import bootstrap_interval
-
-    return {name: bootstrap_interval(values) for name, values in result.per_list.items()}
-
-
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "lists": result.lists,
         "mean": dict(result.mean),
-        "interval95": _intervals(result),
+        "interval95": intervals(result),
         "without_relevant": dict(result.without_relevant),
         "conventions": {
             str(metric): {
@@ -217,7 +209,7 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
 def _show(result: Evaluation, weighted: bool, title: str) -> None:
     rows = [
         (name, f"{result.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
-        for name, (low, high) in _intervals(result).items()
+        for name, (low, high) in intervals(result).items()
     ]
     columns = ("metric", "mean", "95% interval")
     conventions = [*result.conventions]

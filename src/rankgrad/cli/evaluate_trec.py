@@ -11,7 +11,8 @@ from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data.trec import Qrels
-    from rankgrad.significance import Significance, Test
+    from rankgrad.metrics import Evaluation
+    from rankgrad.significance import Interval, Significance, Test
     from rankgrad.text.evaluation import Conventions, RunEvaluation
 
 
@@ -71,7 +72,7 @@ class Results:
     def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         values = self.evaluations[0].values
         rows: list[Sequence[str]] = []
-        for name, (low, high) in self._intervals(0).items():
+        for name, (low, high) in intervals(values).items():
             rows.append((name, f"{values.mean[name]:.4f}", f"{low:.4f} to {high:.4f}"))
         return ("metric", "mean", "95% interval"), rows
 
@@ -93,19 +94,13 @@ class Results:
         named = {"exponential": "2^grade - 1", "linear": "grade"}
         return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
 
-    def _intervals(self, at: int) -> dict[str, Any]:
-        from rankgrad.significance import bootstrap_interval
-
-        per_list = self.evaluations[at].values.per_list
-        return {name: bootstrap_interval(values) for name, values in per_list.items()}
-
     def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
         found = self.evaluations[at]
         printed: dict[str, Any] = {
             "run": self.names[at],
             "queries": len(found.queries),
             "mean": dict(found.values.mean),
-            "interval95": self._intervals(at),
+            "interval95": intervals(found.values),
             "without_relevant": dict(found.values.without_relevant),
             "judged_not_in_run": found.missing,
             "in_run_not_judged": found.unjudged,
@@ -128,6 +123,13 @@ class Results:
                     "counts them"
                 )
         return notes
+
+
+def intervals(found: Evaluation) -> dict[str, Interval]:
+    """The 95% bootstrap interval of the mean of each metric."""
+    from rankgrad.significance import bootstrap_interval
+
+    return {name: bootstrap_interval(values) for name, values in found.per_list.items()}
 
 
 def is_qrels(path: Path) -> bool:

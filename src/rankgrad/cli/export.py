@@ -14,35 +14,13 @@ from rankgrad.cli.printing import console, show_json, show_notes
 
 def export(
     run: Run,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)
-    ],
-    format: Annotated[
-        Literal["onnx", "solr", "xgboost-json", "linear", "torch"] | None,
-        typer.Option(
-            help="onnx: for Vespa, Triton and onnxruntime. solr: for Solr's model store. "
-            "xgboost-json and linear: for the LTR plugins of OpenSearch and Elasticsearch. torch: "
-            "a program of torch.export.",
-            show_default="by the file's name: .onnx, .pt2",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Data to compare scores on.", show_default="made of what the ranker has learned"
-        ),
-    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    format: Literal["onnx", "solr", "xgboost-json", "linear", "torch"] | None = None,
+    data: Path | None = None,
     split: Split = None,
     fold: Fold = None,
-    name: Annotated[str, typer.Option(help="The name of the model, for Solr.")] = "rankgrad",
-    non_negative: Annotated[
-        bool,
-        typer.Option(
-            "--non-negative",
-            help="xgboost-json: add a constant to all scores so that none is below 0; Lucene, "
-            "which engines are built on, refuses negative scores.",
-        ),
-    ] = False,
+    name: str = "rankgrad",
+    non_negative: bool = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -51,6 +29,16 @@ def export(
     The file takes raw features: transforms are part of it. It is computed with before it is there,
     and is only written if its scores are those of the ranker, to 1e-5. What a format cannot say is
     refused; `rankgrad distill` trains a student that can be exported.
+
+    Options:
+        output: The file to write.
+        format: onnx: for Vespa, Triton and onnxruntime. solr: for Solr's model store. xgboost-json
+            and linear: for the LTR plugins of OpenSearch and Elasticsearch. torch: a program of
+            torch.export. [default: by the file's name: .onnx, .pt2]
+        data: Data to compare scores on. [default: made of what the ranker has learned]
+        name: The name of the model, for Solr.
+        non_negative: xgboost-json: add a constant to all scores so that none is below 0; Lucene,
+            which engines are built on, refuses negative scores.
 
     \b
     Examples:

@@ -19,37 +19,34 @@ def serve(
             show_default=False,
         ),
     ],
-    host: Annotated[
-        str, typer.Option(help="The address to listen at; 0.0.0.0 for all.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8000,
-    threads: Annotated[int, typer.Option(help="Of one batch.", min=1)] = 1,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request, decompressed.", min=1)] = 8
-    << 20,
-    max_lists: Annotated[int, typer.Option(help="Lists of a request.", min=1)] = 1000,
-    max_items: Annotated[int, typer.Option(help="Items of a list.", min=1)] = 10_000,
-    max_total_items: Annotated[
-        int, typer.Option(help="Items of a request, in all its lists.", min=1)
-    ] = 100_000,
-    max_waiting: Annotated[
-        int, typer.Option(help="Requests in progress; those beyond are refused (503).", min=1)
-    ] = 128,
-    max_waiting_bytes: Annotated[
-        int, typer.Option(help="Bytes of the bodies of requests in progress.", min=1)
-    ] = 64 << 20,
-    grace: Annotated[
-        int,
-        typer.Option(
-            help="Seconds to answer what was taken, when told to stop; the rest is refused (503).",
-            min=0,
-        ),
-    ] = 30,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    max_body: Annotated[int, typer.Option(min=1)] = 8 << 20,
+    max_lists: Annotated[int, typer.Option(min=1)] = 1000,
+    max_items: Annotated[int, typer.Option(min=1)] = 10_000,
+    max_total_items: Annotated[int, typer.Option(min=1)] = 100_000,
+    max_waiting: Annotated[int, typer.Option(min=1)] = 128,
+    max_waiting_bytes: Annotated[int, typer.Option(min=1)] = 64 << 20,
+    grace: Annotated[int, typer.Option(min=0)] = 30,
 ) -> None:
     """Answer requests over HTTP with the scores and the order of lists of items.
 
     Features are raw, by name or in the order of training; GET /models says which. Requests that
     arrive together are scored together. SIGTERM and Ctrl-C stop the service once it has answered
     what it has taken.
+
+    Options:
+        host: The address to listen at; 0.0.0.0 for all.
+        port: 0 for any that is free.
+        threads: Of one batch.
+        max_body: Bytes of a request, decompressed.
+        max_lists: Lists of a request.
+        max_items: Items of a list.
+        max_total_items: Items of a request, in all its lists.
+        max_waiting: Requests in progress; those beyond are refused (503).
+        max_waiting_bytes: Bytes of the bodies of requests in progress.
+        grace: Seconds to answer what was taken, when told to stop; the rest is refused (503).
 
     \b
     Examples:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Command = TypeVar("Command", bound=Callable[..., None])
+S = TypeVar("S", bound=TomlSettings)
 Panels = dict[str, tuple[str, ...]]
 
 #: The panels of the help, and which settings are in each.
@@ -123,14 +124,17 @@ def _default(field: FieldInfo) -> str | bool:
 
 def chosen(options: dict[str, Any], file: Path | None) -> Settings:
     """The options that were given, over a file of settings, over the defaults."""
-    values: dict[str, Any] = {}
-    if file is not None:
-        if not file.is_file():
-            raise FileNotFoundError(f"there are no settings at {file}")
-        try:
-            values = Settings.from_toml(file.read_text(encoding="utf-8")).model_dump()
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
+    values = {} if file is None else read_settings(Settings, file).model_dump()
     return Settings(
         **values | {name: value for name, value in options.items() if value is not None}
     )
+
+
+def read_settings(kind: type[S], file: Path, **overrides: Any) -> S:
+    """Settings of a file; overrides go before them."""
+    if not file.is_file():
+        raise FileNotFoundError(f"there are no settings at {file}")
+    try:
+        return kind.from_toml(file.read_text(encoding="utf-8"), **overrides)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from rankgrad import files
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Device, Overwrite
 from rankgrad.cli.printing import show_notes
@@ -63,8 +64,7 @@ def rerank(
     from rankgrad.text.reading import Reading
     from rankgrad.text.runs import TextRun, is_text_run
 
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} is there already; --overwrite replaces it")
+    files.check_free(output, overwrite)
     trained = TextRun.open(model) if is_text_run(Path(model)) else None
     weight = _weight(interpolate, trained.weight if trained is not None else None)
     candidates = arguments.read(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rankgrad import files
 from rankgrad.cli.arguments import Overwrite
 from rankgrad.cli.printing import console, show_notes
 
@@ -66,8 +67,7 @@ def retrieve(
     from rankgrad.text.collections import read_topics
     from rankgrad.text.first_stage import BM25Index
 
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} is there already; --overwrite replaces it")
+    files.check_free(output, overwrite)
     texts = read_topics(topics, format, field=field)
     loaded = BM25Index.load(index)
     quiet = not sys.stderr.isatty()

@@ -12,13 +12,14 @@ from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Json, TeacherLabels
 from rankgrad.cli.errors import interrupted
 from rankgrad.cli.printing import console, show_json, show_notes, show_table
-from rankgrad.cli.settings import settings_options
+from rankgrad.cli.settings import read_settings, settings_options
 from rankgrad.text.settings import TextSettings
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.text import Callbacks, OneRun
+    from rankgrad.experiments.text import Callbacks, CrossValidation, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
+    from rankgrad.text.candidates import Candidates
 
 #: The panels of the help, and which settings are in each; losses, seeds and the prompt have
 #: options of their own.
@@ -92,7 +93,7 @@ def train(
           --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
-    from rankgrad.experiments.text import CrossValidation, cross_validate
+    from rankgrad.experiments.text import CrossValidation
 
     passed["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
@@ -114,15 +115,22 @@ def train(
     empty = sum(int(n == 0) for n in candidates.lengths)
     if empty:
         show_notes([f"{empty} judged queries have no candidates: they count 0"])
-    with Watching(quiet=json) as watching:
+    train_all(plan, candidates, output, quiet=json)
+    _show(output, json)
+    if paper is not None and not json:
+        _show_published(paper)
+
+
+def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
+    """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
+    from rankgrad.experiments.text import cross_validate
+
+    with Watching(quiet) as watching:
         finished = cross_validate(plan, candidates, output, watching.of)
     if not finished:
         raise interrupted(
             f"interrupted; {output} holds all that is needed: the same command goes on"
         )
-    _show(output, json)
-    if paper is not None and not json:
-        _show_published(paper)
 
 
 def _protocol(name: str | None) -> Protocol | None:
@@ -159,12 +167,7 @@ def settings_of(
     if file is not None and paper is not None:
         raise ValueError("--protocol has settings of its own: leave out --settings")
     if file is not None:
-        if not file.is_file():
-            raise FileNotFoundError(f"there are no settings at {file}")
-        try:
-            return TextSettings.from_toml(file.read_text(encoding="utf-8"), **overrides)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from error
+        return read_settings(TextSettings, file, **overrides)
     values = {} if paper is None or paper.text is None else dict(paper.text.settings)
     values |= overrides
     if "model" not in values:

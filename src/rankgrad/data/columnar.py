@@ -149,8 +149,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     path = Path(path)
     if suffix(path) not in PARQUET:
         raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
-    if path.exists() and not overwrite and not files.is_stream(path):
-        raise FileExistsError(f"{path} is there already; overwrite=True replaces it")
+    files.check_free(path, overwrite)
     parquet = load("pyarrow.parquet", "columnar")
     schema = _schema(dataset)
     with (

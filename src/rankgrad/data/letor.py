@@ -391,7 +391,7 @@ class _Found:
     labels: Array
     starts: Array
     runs: Array
-    hard: Array
+    deferred: Array
     unsorted: int
     duplicates: int
     infinite: int
@@ -413,21 +413,21 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
     labels = np.empty(lines, np.float32)
     starts = np.empty(lines, np.int64)
     runs = np.empty((lines, 3), np.int64)
-    hard = np.empty((end // 2 + 1, 2), np.int64)  # a token and what ends it are two bytes or more
+    # A token and what ends it are two bytes or more.
+    deferred = np.empty((end // 2 + 1, 2), np.int64)
     stamps = np.zeros(width, np.int64)
     counts = np.zeros(letor_kernel.COUNTS, np.int64)
     text = np.frombuffer(block.text, np.uint8)
     problem, stop = letor_kernel.parse(
-        text, end, width, with_qids, features, labels, starts, runs, hard, stamps, counts
+        text, end, width, with_qids, features, labels, starts, runs, deferred, stamps, counts
     )
-    rows, n_runs, n_hard, *rest = counts.tolist()
-    return _Found(
-        width, problem, stop, features, labels, starts[:rows], runs[:n_runs], hard[:n_hard], *rest
-    )
+    rows, n_runs, n_deferred, *rest = counts.tolist()
+    arrays = features, labels, starts[:rows], runs[:n_runs], deferred[:n_deferred]
+    return _Found(width, problem, stop, *arrays, *rest)
 
 
 def _resolve(block: _Block, found: _Found, options: _RowOptions) -> tuple[int, int, int]:
-    """Parse numbers that the kernel is not sure of by Python's ``float``.
+    """Parse the numbers that the kernel deferred by Python's ``float``.
 
     They come in the order of the file, and with them all later values of a feature that comes twice
     in a line, so that the last one counts.
@@ -437,7 +437,7 @@ def _resolve(block: _Block, found: _Found, options: _RowOptions) -> tuple[int, i
     """
     infinite = missing = unlabeled = 0
     with np.errstate(over="ignore"):
-        for at, cell in found.hard.tolist():
+        for at, cell in found.deferred.tolist():
             token = block.token(at)
             if token in options.missing and (cell >= 0 or not options.labeled):
                 if cell >= 0:

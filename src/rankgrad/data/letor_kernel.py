@@ -1,6 +1,6 @@
 """The LETOR parser's inner loop: bytes in, arrays out, compiled and free of the interpreter's lock.
 
-It stands apart from :mod:`rankgrad.data.letor` so that Numba is imported only when a file is read.
+A module apart from :mod:`rankgrad.data.letor`, so that Numba is imported only when a file is read.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return"
@@ -26,7 +26,7 @@ _compiled = partial(compile_cached, nogil=True, error_model="numpy")
 _inlined = partial(compile_cached, nogil=True, error_model="numpy", inline="always")
 
 # What the loop counted in a block: the indices of its ``counts``.
-ROWS, RUNS, HARD, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5
+ROWS, RUNS, N_DEFERRED, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5
 ZEROS, ZERO_AT, ABOVE, ABOVE_AT = 6, 7, 8, 9
 MISSING_VALUES, UNLABELED, UNLABELED_AT = 10, 11, 12
 COUNTS = 13
@@ -34,8 +34,8 @@ COUNTS = 13
 # How a block ended.
 DONE, BAD_PAIR, BAD_ID, QID_EMPTY, QID_MISSING, QID_UNEXPECTED = 0, 1, 2, 3, 4, 5
 
-# What is known of a number.
-UNSURE, FINITE, INFINITE, MISSING = 0, 1, 2, 3
+# What a number is. A deferred one is left to Python, which rounds it correctly or refuses it.
+DEFERRED, FINITE, INFINITE, MISSING = 0, 1, 2, 3
 
 MAX_ID = 2**31 - 2  # what fits an int32 column index, as in scipy's sparse matrices
 
@@ -134,8 +134,8 @@ def _short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
     places = length - whole - _1 if whole < length else _0
     end = i + length
     ended = text[end] == 32 or text[end] == 10
-    pointless = whole == _8 and length > _8  # in the first eight bytes
-    if not ended or whole == _0 or pointless or places > _8 or whole + places > _EXACT:
+    no_point = whole == _8 and length > _8  # in the first eight bytes
+    if not ended or whole == _0 or no_point or places > _8 or whole + places > _EXACT:
         return 0.0, i, False
     before = (eight ^ _ZEROS) << (_64 - _8 * whole)
     after = (_eight(text, i + whole + _1) ^ _ZEROS) << (_64 - _8 * places & _TOP)
@@ -192,22 +192,22 @@ def count_lines(text: Array, size: int) -> int:
 
 @_compiled
 def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
-    """The float32 of the unsigned decimal at ``i``, and how sure it is.
+    """The float32 of the unsigned decimal at ``i``, and what it is.
 
     The first 19 digits times a power of ten are within ``_SLACK`` of the true value. Rounding is
     monotone: where both ends of that interval round to one float32, it is the float32 of the
-    correctly rounded float64; otherwise the number is unsure.
+    correctly rounded float64; otherwise the number is deferred.
     """
     digits = _0
-    kept = 0
+    significant = 0
     scale = exponent
     point = False
     while True:
         d = text[i] - _48
         if d < _10:
-            if kept < 19:
+            if significant < 19:
                 digits = digits * _10 + d
-                kept += digits != _0
+                significant += digits != _0
                 scale -= point
             else:
                 scale += not point
@@ -224,7 +224,7 @@ def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
     value = value * _POWERS[scale] if scale >= 0 else value / _POWERS[-scale]
     low = np.float32(value * (1.0 - _SLACK))
     if low != np.float32(value * (1.0 + _SLACK)):
-        return 0.0, UNSURE
+        return 0.0, DEFERRED
     return np.float64(low), FINITE if low < np.inf else INFINITE
 
 
@@ -259,7 +259,7 @@ def _missing(text: Array, i: Unsigned, end: Unsigned) -> bool:
 
 @_compiled
 def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
-    """The float32 of the token at ``i``, where it ends, and how sure it is."""
+    """The float32 of the token at ``i``, where it ends, and what it is."""
     end = _token_end(text, i)
     if _missing(text, i, end):
         return np.nan, end, MISSING
@@ -286,9 +286,9 @@ def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
             i += _1
         exponent = -exponent if minus else exponent
     if i != end or not sure:
-        return 0.0, end, UNSURE
-    value, known = _decimal(text, start, exponent)
-    return -value if negative else value, end, known
+        return 0.0, end, DEFERRED
+    value, kind = _decimal(text, start, exponent)
+    return -value if negative else value, end, kind
 
 
 @_compiled
@@ -335,13 +335,13 @@ def _feature_id(text: Array, i: Unsigned) -> tuple[Unsigned, Unsigned]:
 
 
 @_compiled
-def _short_way(
+def _parse_usual_pairs(
     text: Array, i: Unsigned, features: Array, cells: Unsigned, least: Unsigned, width: Unsigned
 ) -> tuple[Unsigned, Unsigned]:
     """Store pairs as long as ids ascend from ``least`` to below ``width`` and decimals are short.
 
-    Nearly all pairs of nearly all files are read here. It returns where the first other thing
-    stands and what is then the ``least`` id, which is never above ``width``.
+    Nearly all pairs of nearly all files are read here. It returns where the first other pair
+    starts, and the ``least`` id then, which is never above ``width``.
     """
     while True:
         stop = i
@@ -385,7 +385,7 @@ def parse(
     labels: Array,
     starts: Array,
     runs: Array,
-    hard: Array,
+    deferred: Array,
     stamps: Array,
     counts: Array,
 ) -> tuple[int, int]:
@@ -396,11 +396,11 @@ def parse(
     ``features`` (flat, zeros, ``n_columns`` to a row) has the value of feature id ``f`` in column
     ``f``; ids from ``n_columns`` on are counted in ``counts`` and not stored. ``starts`` has where
     each row's line starts. ``runs`` has ``(row, start, end)`` of each qid that differs from the row
-    before. ``hard`` has ``(start, cell)`` of each number left to Python, in order; the cell of a
-    label is ``-1 - row``. ``stamps`` (zeros) is scratch space of ``n_columns``.
+    before. ``deferred`` has ``(start, cell)`` of each deferred number, in order; the cell of
+    a label is ``-1 - row``. ``stamps`` (zeros) is scratch space of ``n_columns``.
     """
     end, width = Unsigned(size), Unsigned(n_columns)
-    rows = n_runs = n_hard = unsorted = duplicates = not_finite = missing = 0
+    rows = n_runs = n_deferred = unsorted = duplicates = not_finite = missing = 0
     unlabeled, unlabeled_at = 0, _0
     zeros, zero_at = 0, _0  # lines with a feature id 0
     above, above_at = _0, _0  # one above the highest id
@@ -419,12 +419,12 @@ def parse(
                 unlabeled_at = line
             unlabeled += 1
         else:
-            value, stop, known = _number(text, i)
+            value, stop, kind = _number(text, i)
             labels[rows] = value
-            if known != FINITE:
-                hard[n_hard, 0] = i
-                hard[n_hard, 1] = -1 - rows
-                n_hard += 1
+            if kind != FINITE:
+                deferred[n_deferred, 0] = i
+                deferred[n_deferred, 1] = -1 - rows
+                n_deferred += 1
             i = _next(text, stop)
 
         if _qid_follows(text, i):
@@ -444,11 +444,11 @@ def parse(
             status = QID_MISSING
             break
 
-        first, first_hard, first_not_finite, first_missing = i, n_hard, not_finite, missing
-        careful = zero = False
+        first, first_deferred, first_not_finite, first_missing = i, n_deferred, not_finite, missing
+        find_duplicates = zero = False
         least = min(_1, width)
         while True:
-            i, least = _short_way(text, i, features, cells, least, width)
+            i, least = _parse_usual_pairs(text, i, features, cells, least, width)
             i = _next(text, i)
             if text[i] == 10:
                 break
@@ -457,12 +457,12 @@ def parse(
                 status = BAD_ID if text[start] == 58 else BAD_PAIR
                 break
             start += _1
-            if not careful and (feature < least if feature else zero or least > _1):
-                # Read the line again, all of it the long way, with an eye on ids that come twice.
-                careful = True
+            if not find_duplicates and (feature < least if feature else zero or least > _1):
+                # Read the line again, pair by pair, and look for duplicate ids.
+                find_duplicates = True
                 least = width
                 unsorted += 1
-                i, n_hard, not_finite = first, first_hard, first_not_finite
+                i, n_deferred, not_finite = first, first_deferred, first_not_finite
                 missing = first_missing
                 continue
             if feature == _0 and not zero:
@@ -470,30 +470,30 @@ def parse(
                 zeros += 1
             if feature >= above:
                 above, above_at = feature + _1, line
-            value, i, known = _number(text, start)
-            if careful and feature < width:
+            value, i, kind = _number(text, start)
+            if find_duplicates and feature < width:
                 if stamps[feature] == rows + 1:
                     duplicates += 1
-                    known = UNSURE  # to come after any before it that is left to Python
+                    kind = DEFERRED  # to be stored after any before it that is deferred
                 stamps[feature] = rows + 1
-            if known == UNSURE:
-                hard[n_hard, 0] = start
-                hard[n_hard, 1] = cells + feature
-                n_hard += 1
+            if kind == DEFERRED:
+                deferred[n_deferred, 0] = start
+                deferred[n_deferred, 1] = cells + feature
+                n_deferred += 1
             elif feature < width:
                 features[cells + feature] = value
-            not_finite += known == INFINITE
-            missing += known == MISSING
-            if not careful:
+            not_finite += kind == INFINITE
+            missing += kind == MISSING
+            if not find_duplicates:
                 least = min(feature + _1, width)
-        if not careful and least > max(above, _1):
+        if not find_duplicates and least > max(above, _1):
             above, above_at = least, line
         if status != DONE:
             break
         i += _1
         rows += 1
         cells += width
-    counts[ROWS], counts[RUNS], counts[HARD] = rows, n_runs, n_hard
+    counts[ROWS], counts[RUNS], counts[N_DEFERRED] = rows, n_runs, n_deferred
     counts[UNSORTED], counts[DUPLICATES], counts[NOT_FINITE] = unsorted, duplicates, not_finite
     counts[ZEROS], counts[ZERO_AT] = zeros, zero_at
     counts[ABOVE], counts[ABOVE_AT] = above, above_at

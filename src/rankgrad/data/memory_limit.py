@@ -1,7 +1,7 @@
 """How much memory this process may still take, asked before large arrays are allocated.
 
-The least of what the machine has free, what the control groups of the process leave it (both
-versions: a container's limit is one of them), and what ``ulimit -v`` does.
+It is the least of what the machine has free, what the control groups of the process leave it
+(version 1 or 2; a container is one), and what ``ulimit -v`` allows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check(needed: int, limit: int, what: str, hint: str) -> None:
 
     Args:
         needed: bytes.
-        limit: bytes, such as :func:`available` gives, or a share of them.
+        limit: bytes: those that are :func:`available`, or a part of them.
         what: what needs it, with the file it is from.
         hint: what to do about it.
 
@@ -62,7 +62,7 @@ def _machine(root: Path) -> Iterator[int]:
 
 
 def _control_groups(root: Path) -> Iterator[int]:
-    """What each control group above this process has left; its file cache can be freed."""
+    """What each control group that the process is in has left; its file cache can be freed."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers == "":

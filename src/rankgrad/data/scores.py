@@ -115,10 +115,7 @@ def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]
         sys.stdout.buffer.flush()
         return
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file to write")
-    if path.exists() and not overwrite and not files.is_stream(path):
-        raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
+    files.check_free(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic_write(path) as file:
         yield file

@@ -29,7 +29,7 @@ from rankgrad.data.blocks import (
 from rankgrad.data.quantile_kernel import WIDE, quantile_levels
 from rankgrad.deprecation import renamed_attributes
 from rankgrad.shapes import Float, Int, Real
-from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.specs import HasSpec, Registry, Spec
 from rankgrad.validation import check_choice, check_positive, check_whole
 
 transforms: Registry[Transform] = Registry("transform")
@@ -41,7 +41,7 @@ Distribution = Literal["normal", "uniform"]
 _NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
 
 
-class Transform(nn.Module):
+class Transform(HasSpec, nn.Module):
     """A map of feature vectors that is fitted on training data.
 
     ``fit`` learns it from an array ``[N, F]``. ``transform`` applies it to tensors ``[..., F]`` of
@@ -51,8 +51,6 @@ class Transform(nn.Module):
     NaN is a missing value. What is learned of a feature is learned from the values that are there,
     and missing values stay NaN until :class:`Impute` replaces them.
     """
-
-    name: ClassVar[str]
 
     #: The buffers that fitting fills; they are empty until then.
     learned: ClassVar[tuple[str, ...]] = ()
@@ -129,9 +127,6 @@ class Transform(nn.Module):
     def sources(self) -> Int[Tensor, " g"]:
         """Which raw feature each feature it gives is made of, counting from 0."""
         return torch.arange(self.n_features)
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         return {}

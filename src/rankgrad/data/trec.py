@@ -374,10 +374,7 @@ def write_qrels(
 
 
 def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; name a file to write")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
+    files.check_free(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = (f"{row}\n".encode() for row in rows)
     with files.atomic_write(path) as file:

@@ -162,7 +162,7 @@ def _perform(
             run_folder.check(settings, parts)
         else:
             run_folder = TextRun.create(path, settings, parts, run.labels)
-        with run_folder.lock():
+        with run_folder.locked():
             return _train(run, ranker, candidates, split, run_folder, tokens, callbacks)
 
 

@@ -60,40 +60,23 @@ _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
         ),
     ),
 }
-_SPACE: Mapping[str, Mapping[str, Range]] = {
+#: What ``--tune`` searches, and the values of the first trial.
+_SPACE: Mapping[str, Mapping[str, tuple[Range, float]]] = {
     "lightgbm": {
-        "num_leaves": Range(4, 128, whole=True),
-        "learning_rate": Range(0.01, 0.3),
-        "min_data_in_leaf": Range(5, 200, whole=True),
-        "lambda_l2": Range(1e-3, 100.0),
-        "feature_fraction": Range(0.3, 1.0, log=False),
-        "bagging_fraction": Range(0.3, 1.0, log=False),
+        "num_leaves": (Range(4, 128, whole=True), 31),
+        "learning_rate": (Range(0.01, 0.3), 0.1),
+        "min_data_in_leaf": (Range(5, 200, whole=True), 20),
+        "lambda_l2": (Range(1e-3, 100.0), 1e-3),
+        "feature_fraction": (Range(0.3, 1.0, log=False), 1.0),
+        "bagging_fraction": (Range(0.3, 1.0, log=False), 1.0),
     },
     "xgboost": {
-        "max_leaves": Range(4, 128, whole=True),
-        "learning_rate": Range(0.01, 0.3),
-        "min_child_weight": Range(0.01, 20.0),
-        "lambda": Range(1e-3, 100.0),
-        "colsample_bytree": Range(0.3, 1.0, log=False),
-        "subsample": Range(0.3, 1.0, log=False),
-    },
-}
-_FIRST: Mapping[str, Mapping[str, Any]] = {
-    "lightgbm": {
-        "num_leaves": 31,
-        "learning_rate": 0.1,
-        "min_data_in_leaf": 20,
-        "lambda_l2": 1e-3,
-        "feature_fraction": 1.0,
-        "bagging_fraction": 1.0,
-    },
-    "xgboost": {
-        "max_leaves": 31,
-        "learning_rate": 0.1,
-        "min_child_weight": 1.0,
-        "lambda": 1.0,
-        "colsample_bytree": 1.0,
-        "subsample": 1.0,
+        "max_leaves": (Range(4, 128, whole=True), 31),
+        "learning_rate": (Range(0.01, 0.3), 0.1),
+        "min_child_weight": (Range(0.01, 20.0), 1.0),
+        "lambda": (Range(1e-3, 100.0), 1.0),
+        "colsample_bytree": (Range(0.3, 1.0, log=False), 1.0),
+        "subsample": (Range(0.3, 1.0, log=False), 1.0),
     },
 }
 
@@ -160,8 +143,9 @@ class TreeEntry:
 
         space: Space | Grid = Grid(self._grid())
         if plan.tune is not None:
-            ranges = {k: v for k, v in _SPACE[self.kind].items() if k not in self.options}
-            first = {k: v for k, v in _FIRST[self.kind].items() if k not in self.options}
+            free = {k: v for k, v in _SPACE[self.kind].items() if k not in self.options}
+            ranges = {name: own for name, (own, _) in free.items()}
+            first = {name: value for name, (_, value) in free.items()}
             space = Space(ranges, first, plan.tune, seed)
         finish(trial_log, search(space, objective, metric, trial_log, on_progress))
 

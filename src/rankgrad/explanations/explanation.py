@@ -34,7 +34,6 @@ from rankgrad.explanations.attribution import pair_attributions
 from rankgrad.explanations.importance import Importance, Permute, Scope, permutation_importance
 from rankgrad.explanations.picture import picture
 from rankgrad.metrics import Metric
-from rankgrad.quoting import quote
 from rankgrad.training import FittedRanker
 
 FOLDER, METADATA = "explanations", "explanation.json"
@@ -118,13 +117,8 @@ class Explanation:
 
     @classmethod
     def _load(cls, place: Path) -> Explanation:
-        metadata = schemas.read_json(place / METADATA, dict[str, Any])
-        if metadata.get("format") != _FORMAT or metadata.get("version") != _VERSION:
-            raise ValueError(
-                f"{place / METADATA} has format {quote(metadata.get('format'))}, version "
-                f"{quote(metadata.get('version'))}; this rankgrad reads {_FORMAT!r}, {_VERSION}: "
-                "explain the run again"
-            )
+        remedy = "explain the run again"
+        metadata = schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
         schemas.check(place / METADATA, metadata, _Metadata)
         arrays = {
             key: schemas.read_array(place / f"{key}.npy", metadata, "if", dims)

@@ -1,4 +1,4 @@
-"""Permutation importance: how much a metric falls when a feature tells nothing of its items."""
+"""Permutation importance: how much a metric falls when the values of a feature are permuted."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def permutation_importance(
     query. Permuted across lists instead (``across``), an item would get values that no item of its
     query could have, and a feature whose range differs by query would seem to matter for that. A
     feature that is the same for all items of each list orders nothing by itself, but a model may
-    read others in its light: its values are exchanged between whole lists.
+    combine it with others: its values are exchanged between whole lists.
 
     This says what the model relies on, not what the data know: of two features that say the same,
     a model may use either, or half of each.

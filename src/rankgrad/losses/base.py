@@ -14,7 +14,7 @@ from rankgrad.lists import FlatLists, Lists, is_unchecked, make_lists
 from rankgrad.losses.newton import derivatives_of_lists, expand_lists
 from rankgrad.metrics.base import Metric
 from rankgrad.padded import Randomness
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ItemValues, ListMask, ListValues
 from rankgrad.sorting import Relaxation, Schedule
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_cutoff
@@ -104,7 +104,7 @@ class Loss(DeclaresKernel, nn.Module):
         """The loss of lists that :func:`rankgrad.inputs.as_lists` made."""
         return self._reduced(lists, self.kernel_call(lists))
 
-    def values(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def values(self, lists: Lists) -> tuple[ListValues, ListMask]:
         """The loss of each list and whether it is defined, by a kernel where there is one."""
         check_finite(lists)
         return self._values(lists, self.kernel_call(lists))
@@ -136,9 +136,7 @@ class Loss(DeclaresKernel, nn.Module):
         with torch.autocast(lists.flat.scores.device.type, enabled=False):
             return reduce(*self._values(lists, call), lists, self.reduction)
 
-    def _values(
-        self, lists: Lists, call: KernelCall | None
-    ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def _values(self, lists: Lists, call: KernelCall | None) -> tuple[ListValues, ListMask]:
         if call is not None:
             return ops.loss(call, *self._known(lists))
         values, defined = self.per_list(lists)
@@ -174,7 +172,7 @@ class Loss(DeclaresKernel, nn.Module):
         """
         return None
 
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         """The loss of each list, and whether it is defined there."""
         raise TypeError(f"{type(self).__name__} does not say its value per list")
 
@@ -246,9 +244,7 @@ class Loss(DeclaresKernel, nn.Module):
         keep = defined[:, None] & lists.mask
         return gradient.where(keep, 0.0), hessian.where(keep, 0.0)
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """Gradient and Hessian diagonal of each list's value, and whether it is defined.
 
         The default, for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
@@ -340,8 +336,8 @@ def _as_flat(lists: Lists) -> Lists:
 
 
 def reduce(
-    values: Float[Tensor, " b"],
-    defined: Bool[Tensor, " b"],
+    values: ListValues,
+    defined: ListMask,
     lists: Lists,
     reduction: Reduction,
 ) -> Float[Tensor, ...]:
@@ -361,19 +357,19 @@ def reduce(
     return values @ weights
 
 
-def has_relevant(lists: Lists, threshold: float | None = None) -> Bool[Tensor, " b"]:
+def has_relevant(lists: Lists, threshold: float | None = None) -> ListMask:
     """Whether a list has two items or more, one of them relevant: above 0, or at the threshold."""
     relevant = lists.labels > 0 if threshold is None else lists.labels >= threshold
     return (relevant & lists.mask).any(-1) & (lists.lengths > 1)
 
 
-def item_mean(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
+def item_mean(lists: Lists, terms: ItemValues) -> ListValues:
     """The mean over the real items of weighted per-item terms."""
     total = lists.weighted(torch.where(lists.mask, terms, 0.0)).sum(-1)
     return total / lists.lengths.clamp(min=1)
 
 
-def item_mean_terms(lists: Lists, terms: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+def item_mean_terms(lists: Lists, terms: ItemValues) -> ItemValues:
     """What each item adds to :func:`item_mean`."""
     weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
     return weighted / lists.lengths.clamp(min=1)[:, None]

@@ -25,7 +25,7 @@ from rankgrad.losses.pairwise import (
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
 from rankgrad.padded import divide, hard_ranks, tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ItemValues, ListValues
 from rankgrad.sorting import Schedule
 from rankgrad.validation import as_temperature, check_choice, check_positive
 
@@ -43,11 +43,11 @@ class CurrentRanking:
     a constant score has something to learn.
     """
 
-    ranks: Float[Tensor, "b n"]
-    gains: Float[Tensor, "b n"]
-    norm: Float[Tensor, " b"]
+    ranks: ItemValues
+    gains: ItemValues
+    norm: ListValues
 
-    def tile(self, values: Float[Tensor, "b n"], rows: slice) -> tuple[Tensor, Tensor]:
+    def tile(self, values: ItemValues, rows: slice) -> tuple[Tensor, Tensor]:
         """A per-item quantity for the first and the second item of each pair of the tile."""
         return values[:, rows, None], values[:, None, :]
 
@@ -153,7 +153,7 @@ class LambdaPairs(PairwiseLoss):
 
         return weigh
 
-    def _discount(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def _discount(self, ranks: ItemValues) -> ItemValues:
         """The discount of a rank under a metric that is a sum of gain × discount."""
         k = float("inf") if self.k is None else float(self.k)
         if self.metric == "arp":
@@ -238,10 +238,10 @@ class LambdaRank(LambdaPairs):
     def average_duplicates(self, lists: Lists) -> GradientMap:
         return (lambda grad_scores: grad_scores) if self.norm else super().average_duplicates(lists)
 
-    def _ranks(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def _ranks(self, lists: Lists) -> ItemValues:
         return hard_ranks(lists.scores, lists.mask) if self.norm else super()._ranks(lists)
 
-    def _discount(self, ranks: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def _discount(self, ranks: ItemValues) -> ItemValues:
         if self.norm and self.metric == "ndcg":
             return 1 / torch.log2(1 + ranks)
         return super()._discount(ranks)

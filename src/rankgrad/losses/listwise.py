@@ -15,7 +15,7 @@ from rankgrad.losses.newton import LEAST_CURVATURE
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
 from rankgrad.padded import Randomness, divide, log_softmax, splitmix
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ItemValues, ListMask, ListValues
 from rankgrad.sorting import NeuralSort, Schedule
 from rankgrad.validation import check_choice, check_positive
 
@@ -32,13 +32,11 @@ class CrossEntropy(Loss):
 
     linear_memory: ClassVar[bool] = True
 
-    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def targets(self, lists: Lists) -> ItemValues:
         """The target of each item, ``[b, n]``, without its weight."""
         raise TypeError(f"{type(self).__name__} does not say its targets")
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """Exactly ``g = T p - t`` and ``h = T p (1 - p)``, with ``p = softmax(s)``, ``T = Σ t``.
 
         Where the softmax is flat, ``p (1 - p)`` is not below the least curvature.
@@ -65,11 +63,11 @@ class Softmax(CrossEntropy, ListwiseLoss):
     name: ClassVar[str] = "softmax"
 
     @override
-    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def targets(self, lists: Lists) -> ItemValues:
         return lists.labels
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         terms = lists.labels * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), has_relevant(lists)
 
@@ -92,11 +90,11 @@ class ListNet(CrossEntropy, ListwiseLoss):
     name: ClassVar[str] = "listnet"
 
     @override
-    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def targets(self, lists: Lists) -> ItemValues:
         return log_softmax(lists.labels, lists.mask).exp()
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         terms = self.targets(lists) * log_softmax(lists.scores, lists.mask)
         return -lists.weighted(terms).sum(-1), lists.lengths > 1
 
@@ -151,7 +149,7 @@ class NDCGBound(CrossEntropy):
         return NDCG(gain=self.gain).check_labels(labels, mask)
 
     @override
-    def targets(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def targets(self, lists: Lists) -> ItemValues:
         """Of the cross-entropy that has the same gradient: ``G_i r_i φ'(r_i) / ideal DCG@k``.
 
         φ is concave in log r, so this cross-entropy bounds the loss, and with it its curvature.
@@ -162,14 +160,14 @@ class NDCGBound(CrossEntropy):
         return targets / (1 - log_softmax(lists.scores, lists.mask))
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         penalties = -log_softmax(lists.scores, lists.mask)
         if self.penalty == "loglog":
             penalties = torch.log1p(penalties)
         terms = lists.weighted(self._normalized_gains(lists) * penalties)
         return terms.sum(-1), has_relevant(lists)
 
-    def _normalized_gains(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def _normalized_gains(self, lists: Lists) -> ItemValues:
         """Gains over the ideal DCG@k of the weighted gains, as in NDCG@k; 0 on padding."""
         metric = NDCG(self.k, gain=self.gain)
         gains = metric.gains(lists.labels.where(lists.mask, 0.0))
@@ -210,7 +208,7 @@ class ListMLE(ListwiseLoss):
         self.seed = self._random.seed
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         order = self._order(lists)
         inside = lists.mask.gather(-1, order)
         ranked = lists.scores.gather(-1, order)
@@ -221,9 +219,7 @@ class ListMLE(ListwiseLoss):
             terms = terms * lists.item_weights.gather(-1, order)
         return terms.sum(-1), lists.lengths > 1
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """Exactly ``g_m = Σ_{r<=m} w_r q_rm - w_m`` and ``h_m = Σ_{r<=m} w_r q_rm (1 - q_rm)``.
 
         Items are in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
@@ -302,7 +298,7 @@ class ListAP(ListwiseLoss):
         self.threshold = threshold
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         centers = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
         places = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
         member = (1 - (places - centers).abs()).clamp(min=0.0) * lists.mask[:, :, None]
@@ -344,7 +340,7 @@ class NeuralSortCE(Loss):
         self.temperature = self.relaxation.temperature
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         n = lists.mask.shape[-1]
         k = n if self.k is None else min(self.k, n)
         relaxation = self.relaxation.at(self.progress)

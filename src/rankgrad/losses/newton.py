@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rankgrad.lists import Lists
-from rankgrad.shapes import Float, Int
+from rankgrad.shapes import Float, Int, ListValues
 from rankgrad.threads import for_work
 
 #: Gradient and Hessian diagonal of the value of each list, ``[b, n]``.
@@ -77,7 +77,7 @@ def sigmoid_derivative(logits: Tensor) -> Tensor:
     return logits.sigmoid() * (-logits).sigmoid()
 
 
-def expand_lists(per_list: Float[Tensor, " b"], offsets: Int[Tensor, " c"]) -> Float[Tensor, " N"]:
+def expand_lists(per_list: ListValues, offsets: Int[Tensor, " c"]) -> Float[Tensor, " N"]:
     """A value per list as one per item.
 
     >>> from rankgrad.losses.newton import expand_lists

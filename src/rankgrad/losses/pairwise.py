@@ -18,7 +18,7 @@ from rankgrad.lists import Lists
 from rankgrad.losses.base import Loss, Reduction, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
 from rankgrad.padded import hard_ranks, has_pairs, tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues, ListMask, ListValues
 from rankgrad.sorting import Schedule
 from rankgrad.validation import as_temperature, check_choice, check_positive
 
@@ -49,7 +49,7 @@ class PairwiseLoss(Loss):
         return weigh
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         weigh = self.pair_weights(lists)
         weights = lists.item_weights
         if weights is not None and weights.requires_grad and torch.is_grad_enabled():
@@ -74,9 +74,7 @@ class PairwiseLoss(Loss):
         """φ'' at the score differences, or a positive bound of it; here ``|φ'|``."""
         return self.term(differences)[1].abs()
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """``g_i = Σ_j ±weight_ij φ'`` and ``h_i = Σ_j weight_ij φ''`` over the pairs of an item.
 
         The weights of pairs are held constant, as in the gradient. For logistic pairs
@@ -114,12 +112,12 @@ class PairwiseLoss(Loss):
         """What the kernel of gradient and Hessian is to compute; None where it does not."""
         return None
 
-    def _in_top(self, lists: Lists) -> Bool[Tensor, "b n"] | None:
+    def _in_top(self, lists: Lists) -> ItemMask | None:
         if self.k is None:
             return None
         return self._ranks(lists) <= self.k
 
-    def _ranks(self, lists: Lists) -> Float[Tensor, "b n"]:
+    def _ranks(self, lists: Lists) -> ItemValues:
         """Current ranks; tied scores are ranked with the less relevant item first."""
         return hard_ranks(lists.scores, lists.mask, lists.labels)
 
@@ -270,7 +268,7 @@ class MarginMSE(Loss):
         super().__init__(reduction=reduction)
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         n = lists.lengths.clamp(min=2).to(lists.scores)[:, None]
         errors = lists.scores - lists.labels
         errors = torch.where(lists.mask, errors - errors.sum(-1, keepdim=True) / n, 0.0)
@@ -278,9 +276,7 @@ class MarginMSE(Loss):
         terms = (n * squares + squares.sum(-1, keepdim=True)) * lists.mask
         return (lists.weighted(terms) / (n * (n - 1))).sum(-1), lists.lengths > 1
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """The loss is quadratic: ``h_i = 2 Σ_{j ≠ i} (w_i + w_j) / (n (n - 1))``, exactly."""
         gradient, _, defined = super().derivatives(lists)
         n = lists.lengths.clamp(min=2).to(gradient)[:, None]

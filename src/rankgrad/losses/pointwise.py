@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
@@ -14,7 +13,7 @@ from rankgrad.lists import Lists
 from rankgrad.losses.base import Loss, Reduction, item_mean, item_mean_terms, losses
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
 from rankgrad.padded import divide
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemValues, ListMask, ListValues
 from rankgrad.validation import check_positive
 
 
@@ -26,25 +25,19 @@ class PointwiseLoss(Loss):
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
 
-    def terms(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
         """The loss of each item."""
         raise TypeError(f"{type(self).__name__} does not say its value per item")
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         return item_mean(lists, self.terms(lists.scores, lists.labels)), lists.lengths > 0
 
-    def term_curvature(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"] | None:
+    def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
         """The second derivative of each item's term, or a bound of it; None if it is not known."""
         return None
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """As for every loss; the Hessian is exact, being diagonal, where ``term_curvature`` is."""
         gradient, bound, defined = super().derivatives(lists)
         curvature = self.term_curvature(lists.scores, lists.labels)
@@ -71,15 +64,11 @@ class MSE(PointwiseLoss):
         return KernelCall("pointwise", ("mse", 0.0))
 
     @override
-    def terms(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
         return (scores - labels).square()
 
     @override
-    def term_curvature(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"] | None:
+    def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
         return torch.full_like(scores, 2.0)
 
 
@@ -107,21 +96,17 @@ class RMSE(PointwiseLoss):
         return KernelCall("pointwise", ("rmse", float(self.levels)))
 
     @override
-    def terms(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
         return (self.levels * scores.sigmoid() - labels).square()
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         squares, defined = super().per_list(lists)
         # The derivative of the root at 0 is infinite; an error of zero has nothing to learn from.
         above = squares > 0
         return torch.where(above, torch.where(above, squares, 1.0).sqrt(), 0.0), defined
 
-    def derivatives(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"], Bool[Tensor, " b"]]:
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """The Hessian in Gauss-Newton form.
 
         With residuals ``r_i = levels σ(s_i) - y_i`` and the loss ``L = sqrt(Σ r² / n)``, a concave
@@ -159,16 +144,12 @@ class BCE(PointwiseLoss):
         return KernelCall("pointwise", ("bce", self.threshold))
 
     @override
-    def terms(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
         targets = (labels >= self.threshold).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
 
     @override
-    def term_curvature(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"] | None:
+    def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
         return sigmoid_derivative(scores)
 
 
@@ -200,17 +181,13 @@ class Ordinal(PointwiseLoss):
         return KernelCall("pointwise", ("ordinal", float(self.levels)))
 
     @override
-    def terms(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
         level = torch.arange(1, self.levels, device=scores.device).to(scores)
         logits = scores[:, :, None] - (level - self.levels / 2)
         targets = (labels[:, :, None] >= level).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
 
     @override
-    def term_curvature(
-        self, scores: Float[Tensor, "b n"], labels: Float[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"] | None:
+    def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
         level = torch.arange(1, self.levels, device=scores.device).to(scores)
         return sigmoid_derivative(scores[:, :, None] - (level - self.levels / 2)).sum(-1)

@@ -22,7 +22,7 @@ from rankgrad.lists import Lists
 from rankgrad.losses.base import Loss, Reduction, losses, says_capturable
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics.base import Expectation, Route
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ListMask, ListValues
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, Tree, relaxations
 from rankgrad.specs import Spec
 from rankgrad.validation import as_temperature, check_choice
@@ -71,7 +71,7 @@ class RelaxedMetric(Loss):
         self._cached_call: tuple[tuple[Any, ...], KernelCall | None] | None = None
 
     @override
-    def per_list(self, lists: Lists) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         relaxation = self.relaxation.at(self.progress)
         value = self.metric.relax(relaxation, lists, self.through, self.now(self.beta), self.expect)
         defined = self.metric.relevant(lists) & (lists.lengths > 1)
@@ -128,9 +128,7 @@ class RelaxedMetric(Loss):
         # property of super().
         return self.reduction != "none" and not self.relaxation.stochastic
 
-    def _values(
-        self, lists: Lists, call: KernelCall | None
-    ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
+    def _values(self, lists: Lists, call: KernelCall | None) -> tuple[ListValues, ListMask]:
         if call is None or not self.relaxation.stochastic:
             return super()._values(lists, call)
         relaxation = self.relaxation.at(self.progress)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from rankgrad.lists import Lists
 from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
 from rankgrad.metrics.linear import capped, soft_inside
 from rankgrad.padded import divide, tiles
-from rankgrad.shapes import Float
+from rankgrad.shapes import ItemValues, ListValues
 
 
 @metrics.register("ap")
@@ -36,7 +35,7 @@ class AP(BinaryMetric):
     name: ClassVar[str] = "ap"
     kernel: ClassVar[str | None] = "ap"
 
-    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def _exact(self, ranked: Ranked) -> ListValues:
         """The expectation over the orders of tied items (McSherry and Najork 2008).
 
         With R relevant of m items in a tie group and ``before`` relevant items ahead of it,
@@ -58,7 +57,7 @@ class AP(BinaryMetric):
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
-    ) -> Float[Tensor, " b"]:
+    ) -> ListValues:
         if expect == "label":
             raise ValueError('expect="label" is for dcg and ndcg, not for ap')
         relevance = self.gains(lists.labels) * lists.mask
@@ -69,9 +68,7 @@ class AP(BinaryMetric):
         precision = at_rank[:, 0].cumsum(-1) / torch.arange(1, k + 1, device=relevance.device)
         return divide((at_rank[:, -1] * precision).sum(-1), weighted.sum(-1))
 
-    def _through_ranks(
-        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
-    ) -> Float[Tensor, " b"]:
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i`` (Qin et al. 2010)."""
         relevance = self.gains(lists.labels) * lists.mask
         weighted = lists.weighted(relevance) * soft_inside(ranks, lists, self.k, beta)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues, ListValues
 
 
 @metrics.register("arp")
@@ -60,5 +60,5 @@ class ARP(LinearMetric):
             )
         return self.k + 1.0
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         return gains.sum(-1)

@@ -17,7 +17,7 @@ from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists
 from rankgrad.metrics import other_names
 from rankgrad.padded import descending, tie_groups
-from rankgrad.shapes import Bool, Float, Int
+from rankgrad.shapes import Bool, Float, Int, ItemMask, ItemValues, ListMask, ListValues
 from rankgrad.specs import Registry, Spec, spec_of
 from rankgrad.validation import check_choice, check_cutoff, check_positive
 
@@ -84,15 +84,15 @@ class Ranked:
     [[1, 3, 3]]
     """
 
-    labels: Float[Tensor, "b n"]
-    weights: Float[Tensor, "b n"]
-    mask: Bool[Tensor, "b n"]
+    labels: ItemValues
+    weights: ItemValues
+    mask: ItemMask
     start: Int[Tensor, "b n"]
     end: Int[Tensor, "b n"]
-    retrieved: Bool[Tensor, "b n"]
+    retrieved: ItemMask
 
     @classmethod
-    def of(cls, lists: Lists, ties: Ties, retrieved: Bool[Tensor, "b n"] | None = None) -> Ranked:
+    def of(cls, lists: Lists, ties: Ties, retrieved: ItemMask | None = None) -> Ranked:
         """Sort each list once, for all metrics."""
         has_rank = lists.mask if retrieved is None else lists.mask & retrieved
         order = descending(lists.scores, has_rank)
@@ -116,12 +116,12 @@ class Ranked:
         """1, 2, ..., n."""
         return torch.arange(1, self.mask.shape[-1] + 1, device=self.mask.device).to(self.labels)
 
-    def group_sums(self, values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def group_sums(self, values: ItemValues) -> ItemValues:
         """At each position, the sum of the values over its tie group."""
         sums = torch.nn.functional.pad(values.double().cumsum(-1), (1, 0))
         return (sums.gather(-1, self.end) - sums.gather(-1, self.start)).to(values.dtype)
 
-    def group_means(self, values: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def group_means(self, values: ItemValues) -> ItemValues:
         """At each position, the mean of the values over its tie group."""
         return self.group_sums(values) / (self.end - self.start)
 
@@ -201,7 +201,7 @@ class Metric(DeclaresKernel):
             return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
         return self.fill(*found).reshape(lists.shape)
 
-    def of(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def of(self, ranked: Ranked) -> ListValues:
         """The exact value of lists that are sorted already."""
         return self.fill(self._exact(ranked), self.relevant(ranked))
 
@@ -254,7 +254,7 @@ class Metric(DeclaresKernel):
         through: Route | None = None,
         beta: float = 1.0,
         expect: Expectation = "gain",
-    ) -> Float[Tensor, " b"]:
+    ) -> ListValues:
         """:meth:`relaxed` of :class:`Lists`; 0 where nothing is relevant."""
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
@@ -292,7 +292,7 @@ class Metric(DeclaresKernel):
         gain, persistence = getattr(self, "gain", "linear"), getattr(self, "persistence", 0.8)
         return MetricOptions(self.kernel, self.k or 0, gain, number, persistence)
 
-    def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
+    def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has an item that counts, so that the metric is defined on it."""
         weights = (
             lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
@@ -306,7 +306,7 @@ class Metric(DeclaresKernel):
         """The labels, or an error if one is too large for the metric's gain."""
         return labels
 
-    def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def gains(self, labels: ItemValues) -> ItemValues:
         """The gain of each item, by its label."""
         raise TypeError(f"{type(self).__name__} does not say its gain")
 
@@ -317,17 +317,15 @@ class Metric(DeclaresKernel):
     def __str__(self) -> str:
         return str(spec_of(self, self.name, self.k))
 
-    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def _exact(self, ranked: Ranked) -> ListValues:
         raise TypeError(f"{type(self).__name__} does not say its exact value")
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
-    ) -> Float[Tensor, " b"]:
+    ) -> ListValues:
         raise ValueError(_not_relaxed(self))
 
-    def _through_ranks(
-        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
-    ) -> Float[Tensor, " b"]:
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         raise ValueError(_not_relaxed(self))
 
     def _route(self, relaxation: SortRelaxation, through: Route | None) -> Route:
@@ -351,9 +349,7 @@ class Metric(DeclaresKernel):
             raise ValueError(f"{self} is relaxed through {' or '.join(routes)}, not {through}")
         return through
 
-    def fill(
-        self, values: Float[Tensor, " b"], relevant: Bool[Tensor, " b"]
-    ) -> Float[Tensor, " b"]:
+    def fill(self, values: ListValues, relevant: ListMask) -> ListValues:
         """The values, with ``empty`` for lists without a relevant item."""
         fill = float("nan") if self.empty == "skip" else float(self.empty)
         return torch.where(relevant, values, fill)
@@ -373,13 +369,13 @@ class BinaryMetric(Metric):
         check_positive("threshold", self.threshold)
 
     @override
-    def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def gains(self, labels: ItemValues) -> ItemValues:
         return (labels >= self.threshold).to(labels.dtype)
 
 
 def exact_values(
     metrics: Sequence[Metric], lists: Lists
-) -> list[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]] | None]:
+) -> list[tuple[ListValues, ListMask] | None]:
     """Each metric's values and where it is defined by its kernel, or None where it has none."""
     result: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
     if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
@@ -419,7 +415,7 @@ def _any_too_large(lists: Lists) -> bool:
     return highest.numel() > 0 and float(highest.max()) > largest_exponent(labels.dtype)
 
 
-def as_retrieved(retrieved: Any, lists: Lists) -> Bool[Tensor, "b n"]:
+def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
     """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
     given = torch.as_tensor(retrieved, device=lists.mask.device)
     if given.dtype != torch.bool or given.numel() != lists.flat.scores.numel():

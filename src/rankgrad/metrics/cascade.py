@@ -15,7 +15,7 @@ from rankgrad.lists import Lists
 from rankgrad.metrics.base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
 from rankgrad.metrics.linear import capped, soft_inside
 from rankgrad.padded import divide, tiles
-from rankgrad.shapes import Float
+from rankgrad.shapes import ItemValues, ListValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +26,19 @@ class CascadeMetric(Metric):
         """The discount of stopping at a rank."""
         return 1 / ranks
 
-    def stops(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def stops(self, labels: ItemValues) -> ItemValues:
         """The chance that an item satisfies, by its label."""
         return self.gains(labels)
 
-    def misses(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def misses(self, labels: ItemValues) -> ItemValues:
         """The chance that it does not."""
         return 1 - self.stops(labels)
 
-    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def _exact(self, ranked: Ranked) -> ListValues:
         k = self.cutoff(ranked.mask.shape[-1])
         return (self._stopped(ranked) * self.discount(ranked.ranks))[:, :k].sum(-1)
 
-    def _stopped(self, ranked: Ranked) -> Float[Tensor, "b n"]:
+    def _stopped(self, ranked: Ranked) -> ItemValues:
         """The weighted chance of stopping at each position, the mean over the orders of ties.
 
         Within a tie group, let E_j be the mean of ``Π (1 - stop)`` over its subsets of j items, and
@@ -68,7 +68,7 @@ class CascadeMetric(Metric):
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
-    ) -> Float[Tensor, " b"]:
+    ) -> ListValues:
         if expect == "label":
             raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
         stops = self.stops(lists.labels) * lists.mask
@@ -80,9 +80,7 @@ class CascadeMetric(Metric):
         discount = self.discount(torch.arange(1, k + 1, device=stops.device).to(stops))
         return (at_rank[:, -1] * passed * discount).sum(-1)
 
-    def _through_ranks(
-        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
-    ) -> Float[Tensor, " b"]:
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         """``Σ_i discount(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
         stops = self.stops(lists.labels) * lists.mask
         # log(0), of an item that satisfies for certain, becomes a finite number below all others.
@@ -101,7 +99,7 @@ class CascadeMetric(Metric):
 class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
     """A cascade of binary relevance: the user stops at the first relevant item, for certain."""
 
-    def _stopped(self, ranked: Ranked) -> Float[Tensor, "b n"]:
+    def _stopped(self, ranked: Ranked) -> ItemValues:
         """The expectation over the orders of tied items.
 
         In a tie group of m items, R of them relevant, a user who reads the j-th (from 0) goes on
@@ -116,9 +114,7 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
         weight = divide(ranked.group_sums(relevance * ranked.weights), relevant)
         return passed * (1 - misses) * weight
 
-    def _through_ranks(
-        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
-    ) -> Float[Tensor, " b"]:
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         """The discount of the first relevant rank, a minimum relaxed to softmax of ``-beta r``."""
         relevant = (self.gains(lists.labels) > 0) & lists.mask
         logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearGradedMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("dcg")
@@ -31,5 +30,5 @@ class DCG(LinearGradedMetric):
     name: ClassVar[str] = "dcg"
     kernel: ClassVar[str | None] = "dcg"
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         return torch.ones_like(gains[:, 0])

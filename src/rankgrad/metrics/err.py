@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad.inputs import check_exponents
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.cascade import CascadeMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ItemValues
 from rankgrad.validation import check_positive
 
 
@@ -42,12 +42,12 @@ class ERR(CascadeMetric):
         check_positive("max_grade", self.max_grade)
 
     @override
-    def gains(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def gains(self, labels: ItemValues) -> ItemValues:
         labels = self.check_labels(labels)
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
         return torch.exp2(labels - top) - torch.exp2(-top)
 
-    def misses(self, labels: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def misses(self, labels: ItemValues) -> ItemValues:
         """``1 - R``, also where R rounds to 1."""
         labels = self.check_labels(labels)
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)

@@ -13,7 +13,7 @@ from torch import Tensor
 from rankgrad.inputs import as_lists
 from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, exact_values, metrics
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ListMask, ListValues
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -147,7 +147,7 @@ def evaluate(
 
 def list_values(
     chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
-) -> Iterator[tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]]:
+) -> Iterator[tuple[ListValues, ListMask]]:
     """The values of each metric, and on which lists it is defined; lists are sorted once."""
     ranked: dict[Ties, Ranked] = {}
     has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
@@ -166,7 +166,7 @@ def _get(metric: str | Metric) -> Metric:
 
 
 def _sums(
-    values: Float[Tensor, " b"], relevant: Bool[Tensor, " b"], weights: Float[Tensor, " b"] | None
+    values: ListValues, relevant: ListMask, weights: ListValues | None
 ) -> Float[Tensor, " 3"]:
     """Over the lists that are in, the weighted values and the weights; and lists without relevant.
 

@@ -30,9 +30,8 @@ class Hits(BinaryCascadeMetric):
 
     name: ClassVar[str] = "hits"
     kernel: ClassVar[str | None] = "hits"
-    loss_cutoff: ClassVar[int | None] = (
-        1  # without a cutoff every order hits: there is nothing to learn
-    )
+    # Without a cutoff every order hits: there is nothing to learn.
+    loss_cutoff: ClassVar[int | None] = 1
 
     @override
     def discount(self, ranks: Tensor) -> Tensor:

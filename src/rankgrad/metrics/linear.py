@@ -19,7 +19,7 @@ from rankgrad.metrics.base import (
     SortRelaxation,
 )
 from rankgrad.padded import divide
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ItemMask, ItemValues, ListValues
 from rankgrad.validation import check_choice
 
 
@@ -43,11 +43,11 @@ class LinearMetric(Metric):
         """The discount of an item that was not retrieved."""
         return 0.0
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         """What the sum is divided by, given the weighted gains and which items have a rank."""
         raise TypeError(f"{type(self).__name__} does not say its norm")
 
-    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def _exact(self, ranked: Ranked) -> ListValues:
         gains = self.gains(ranked.labels) * ranked.weights
         inside = self._within(ranked.retrieved)
         length = ranked.retrieved.sum(-1, keepdim=True).to(gains.dtype)
@@ -59,7 +59,7 @@ class LinearMetric(Metric):
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
-    ) -> Float[Tensor, " b"]:
+    ) -> ListValues:
         gains = lists.weighted(self.gains(lists.labels) * lists.mask)
         k = self.cutoff(lists.mask.shape[-1])
         at_rank = self._gains_at_ranks(relaxation, lists, gains, k, expect)
@@ -74,7 +74,7 @@ class LinearMetric(Metric):
         self,
         relaxation: SortRelaxation,
         lists: Lists,
-        gains: Float[Tensor, "b n"],
+        gains: ItemValues,
         k: int,
         expect: Expectation,
     ) -> Float[Tensor, "b k"]:
@@ -82,9 +82,7 @@ class LinearMetric(Metric):
             raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
         return relaxation.sort(gains[:, None], lists.scores, lists.mask, k).squeeze(1)
 
-    def _through_ranks(
-        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
-    ) -> Float[Tensor, " b"]:
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         gains = lists.weighted(self.gains(lists.labels) * lists.mask)
         inside = soft_inside(ranks, lists, self.k, beta)
         beyond = self._beyond(lists.lengths[:, None].to(gains.dtype))
@@ -93,7 +91,7 @@ class LinearMetric(Metric):
         total = (gains * (inside * discount + (1 - inside) * beyond)).sum(-1)
         return divide(total, self._norm(gains, lists.mask))
 
-    def _within(self, mask: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n"]:
+    def _within(self, mask: ItemMask) -> ItemMask:
         """Which positions count: up to the cutoff and the list's end."""
         position = torch.arange(mask.shape[-1], device=mask.device)
         return (position < self.cutoff(mask.shape[-1])) & (position < mask.sum(-1, keepdim=True))
@@ -136,7 +134,7 @@ class LinearGradedMetric(LinearMetric):
         self,
         relaxation: SortRelaxation,
         lists: Lists,
-        gains: Float[Tensor, "b n"],
+        gains: ItemValues,
         k: int,
         expect: Expectation,
     ) -> Float[Tensor, "b k"]:
@@ -150,7 +148,7 @@ class LinearGradedMetric(LinearMetric):
         return expected if lists.item_weights is None else expected * at_rank[:, 1]
 
 
-def capped(ranks: Float[Tensor, "b n"], k: int | None) -> Float[Tensor, "b n"]:
+def capped(ranks: ItemValues, k: int | None) -> ItemValues:
     """The ranks of which discounts are taken: past the cutoff, that of the cutoff.
 
     There :func:`soft_inside` alone says how far an item is from counting. A discount that goes on
@@ -160,9 +158,7 @@ def capped(ranks: Float[Tensor, "b n"], k: int | None) -> Float[Tensor, "b n"]:
     return ranks if k is None else ranks.clamp(max=k + 0.75)
 
 
-def soft_inside(
-    ranks: Float[Tensor, "b n"], lists: Lists, k: int | None, beta: float
-) -> Float[Tensor, "b n"]:
+def soft_inside(ranks: ItemValues, lists: Lists, k: int | None, beta: float) -> ItemValues:
     """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` inside the cutoff, as in Qin et al. 2010.

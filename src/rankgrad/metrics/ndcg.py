@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearGradedMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("ndcg")
@@ -30,10 +28,10 @@ class NDCG(LinearGradedMetric):
     name: ClassVar[str] = "ndcg"
     kernel: ClassVar[str | None] = "ndcg"
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         return self.ideal(gains)
 
-    def ideal(self, gains: Float[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def ideal(self, gains: ItemValues) -> ListValues:
         """The largest DCG@k: gains in descending order."""
         k = self.cutoff(gains.shape[-1])
         best = gains.sort(dim=-1, descending=True).values[:, :k]

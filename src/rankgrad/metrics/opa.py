@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from rankgrad.metrics.base import Ranked, metrics
 from rankgrad.metrics.pairs import PairCounts, PairMetric
 from rankgrad.padded import divide
-from rankgrad.shapes import Float
+from rankgrad.shapes import ListValues
 
 
 @metrics.register("opa")
@@ -31,6 +29,6 @@ class OPA(PairMetric):
 
     name: ClassVar[str] = "opa"
 
-    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def _exact(self, ranked: Ranked) -> ListValues:
         counts = PairCounts.of(ranked, ranked.weights, ranked.mask.to(ranked.weights.dtype))
         return (1 + divide(counts.agree, counts.unequal)) / 2

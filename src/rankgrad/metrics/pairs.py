@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked
 from rankgrad.padded import has_pairs, tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemValues, ListMask, ListValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +17,7 @@ class PairMetric(Metric):
 
     has_cutoff: ClassVar[bool] = False
 
-    def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
+    def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has two unequal labels."""
         return has_pairs(lists.labels, lists.mask)
 
@@ -32,14 +30,12 @@ class PairCounts:
     ``unequal`` those with unequal labels; ``untied`` those with unequal scores.
     """
 
-    agree: Float[Tensor, " b"]
-    unequal: Float[Tensor, " b"]
-    untied: Float[Tensor, " b"]
+    agree: ListValues
+    unequal: ListValues
+    untied: ListValues
 
     @classmethod
-    def of(
-        cls, ranked: Ranked, first: Float[Tensor, "b n"], second: Float[Tensor, "b n"]
-    ) -> PairCounts:
+    def of(cls, ranked: Ranked, first: ItemValues, second: ItemValues) -> PairCounts:
         """Count in tiles; the pair of an item i and an item j weighs ``first_i second_j``."""
         agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
         second = second[:, None, :]

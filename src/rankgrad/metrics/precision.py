@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("precision")
@@ -39,7 +39,7 @@ class Precision(LinearBinaryMetric):
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         if self.k is None:
             return mask.sum(-1).to(gains.dtype)
         return torch.full_like(gains[:, 0], float(self.k))

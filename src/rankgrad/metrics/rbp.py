@@ -12,7 +12,7 @@ from typing_extensions import override
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues, ListValues
 from rankgrad.validation import check_between
 
 
@@ -56,5 +56,5 @@ class RBP(LinearBinaryMetric):
     def discount(self, ranks: Tensor) -> Tensor:
         return (1 - self.persistence) * self.persistence ** (ranks - 1)
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         return gains.amax(-1) if self.graded else torch.ones_like(gains[:, 0])

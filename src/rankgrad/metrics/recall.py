@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.metrics.base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("recall")
@@ -38,5 +38,5 @@ class Recall(LinearBinaryMetric):
     def discount(self, ranks: Tensor) -> Tensor:
         return torch.ones_like(ranks)
 
-    def _norm(self, gains: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         return gains.sum(-1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankgrad.lists import Lists
 from rankgrad.metrics.base import Metric, Ranked, metrics
 from rankgrad.padded import descending, divide, hard_ranks, has_pairs, invert, tie_groups
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemValues, ListMask, ListValues
 
 
 @metrics.register("spearman")
@@ -38,13 +38,13 @@ class Spearman(Metric):
     has_cutoff: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
 
-    def relevant(self, lists: Lists | Ranked) -> Bool[Tensor, " b"]:
+    def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has two unequal labels among the items that weigh something."""
         weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
         mask = lists.mask if weights is None else lists.mask & (weights > 0)
         return has_pairs(lists.labels, mask)
 
-    def _exact(self, ranked: Ranked) -> Float[Tensor, " b"]:
+    def _exact(self, ranked: Ranked) -> ListValues:
         end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # less the padding
         ranks = (ranked.start + end + 1).to(ranked.weights) / 2
         by_label = _mean_ranks(ranked.labels, ranked.mask)
@@ -52,9 +52,7 @@ class Spearman(Metric):
         scale = own * _covariance(by_label, by_label, ranked.weights)
         return divide(_covariance(ranks, by_label, ranked.weights), scale.sqrt())
 
-    def _through_ranks(
-        self, ranks: Float[Tensor, "b n"], lists: Lists, beta: float
-    ) -> Float[Tensor, " b"]:
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         weights = lists.weighted(lists.mask.to(ranks.dtype))
         by_label = _mean_ranks(lists.labels, lists.mask)
         exact = hard_ranks(lists.scores, lists.mask)

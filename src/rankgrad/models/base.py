@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rankgrad.shapes import Bool, Float
-from rankgrad.specs import Registry, spec_of
+from rankgrad.specs import HasSpec, Registry
 from rankgrad.validation import check_choice, check_whole
 
 models: Registry[Model] = Registry("model")
@@ -116,17 +116,12 @@ class Scorer(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(HasSpec):
     """A configuration of a network. ``str(model)`` is its spec; equal specs are equal models."""
-
-    name: ClassVar[str]
 
     def build(self, n_features: int) -> Scorer:
         """A new network for items of this many features, initialized from PyTorch's generator."""
         raise TypeError(f"{type(self).__name__} does not say how it is built")
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
 
 def output_layer(output: Output | None) -> nn.Module:

@@ -50,7 +50,7 @@ class TreeModel(Model):
         return "cpu"
 
     def options(self) -> dict[str, Any]:
-        """What the library is given: what is None is left to its default."""
+        """The options for the library; those that are None are left to its defaults."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {k: v for k, v in values.items() if v is not None and k != "label_gain"}
 
@@ -95,19 +95,19 @@ class LightGBM(TreeModel):
     """Trees of LightGBM, boosted on any loss. The options are LightGBM's, by any of their names.
 
     Args:
-        num_leaves: of a tree, at most.
-        max_depth: of a tree; -1 for any.
+        num_leaves: the most leaves of a tree.
+        max_depth: the most levels of a tree; -1 for any number.
         learning_rate: what each tree is multiplied by.
-        min_data_in_leaf: items.
-        min_sum_hessian_in_leaf: of the loss, summed over items.
+        min_data_in_leaf: the fewest items of a leaf.
+        min_sum_hessian_in_leaf: the least Hessian of the loss in a leaf, summed over its items.
         min_gain_to_split: what a split must gain.
         lambda_l1: the penalty of the absolute values of leaves.
         lambda_l2: the penalty of the squares of leaf values.
-        feature_fraction: of the features, drawn for each tree.
-        bagging_fraction: of the items, drawn for each tree.
+        feature_fraction: the fraction of features drawn for each tree.
+        bagging_fraction: the fraction of items drawn for each tree.
         bagging_freq: draw items anew after this many trees; None for 1 where some are left out.
-        feature_fraction_bynode: of the features, drawn for each split.
-        extra_trees: whether thresholds are drawn.
+        feature_fraction_bynode: the fraction of features drawn for each split.
+        extra_trees: whether thresholds of splits are drawn at random.
         boosting: ``gbdt`` or ``dart``.
         drop_rate: of ``dart``: the fraction of trees left out.
         skip_drop: of ``dart``: the probability of leaving out none.
@@ -115,11 +115,11 @@ class LightGBM(TreeModel):
         data_sample_strategy: ``bagging`` or ``goss``.
         top_rate: of ``goss``: the fraction of items with large gradients that stay.
         other_rate: of ``goss``: the fraction drawn of all others.
-        max_bin: into which values of a feature are put, at most.
-        path_smooth: how much leaves are drawn to their parents.
-        cat_smooth: how much categories with few items are drawn to the others.
+        max_bin: the most bins that the values of a feature are put into.
+        path_smooth: how much the values of leaves are smoothed towards their parents'.
+        cat_smooth: how much the statistics of categories with few items are smoothed.
         cat_l2: ``lambda_l2`` of splits by categories.
-        monotone_constraints: of each feature: 1 for scores that rise with it, -1 for such as fall.
+        monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall.
         device_type: ``cpu``, ``gpu`` or ``cuda``, where LightGBM is built for it.
         label_gain: of each whole label, in place of 2^y - 1, for losses with gains.
 
@@ -200,29 +200,29 @@ class XGBoost(TreeModel):
     """Trees of XGBoost, grown leaf by leaf and boosted on any loss. The options are XGBoost's.
 
     Args:
-        max_leaves: of a tree.
-        max_depth: of a tree; 0 for any.
+        max_leaves: the most leaves of a tree.
+        max_depth: the most levels of a tree; 0 for any number.
         learning_rate: what each tree is multiplied by.
         min_child_weight: the least Hessian of the loss in a leaf.
         gamma: what a split must gain.
         reg_alpha: the penalty of the absolute values of leaves.
         reg_lambda: the penalty of the squares of leaf values.
-        colsample_bytree: of the features, drawn for each tree.
-        subsample: of the items, drawn for each tree.
-        colsample_bylevel: of the features, drawn for each level.
-        colsample_bynode: of the features, drawn for each split.
+        colsample_bytree: the fraction of features drawn for each tree.
+        subsample: the fraction of items drawn for each tree.
+        colsample_bylevel: the fraction of features drawn for each level.
+        colsample_bynode: the fraction of features drawn for each split.
         sampling_method: ``uniform``, or ``gradient_based`` on a GPU.
         tree_method: ``hist``, ``approx`` or ``exact``.
         grow_policy: ``lossguide``, leaf by leaf, or ``depthwise``.
-        max_bin: into which values of a feature are put, at most.
+        max_bin: the most bins that the values of a feature are put into.
         max_delta_step: the largest value of a leaf; 0 for any.
         booster: ``gbtree`` or ``dart``.
         rate_drop: of ``dart``: the fraction of trees left out.
         skip_drop: of ``dart``: the probability of leaving out none.
         one_drop: of ``dart``: whether at least one tree is left out.
-        max_cat_to_onehot: categories up to which each is split off alone.
-        max_cat_threshold: categories in a split, at most.
-        monotone_constraints: of each feature: 1 for scores that rise with it, -1 for such as fall.
+        max_cat_to_onehot: features of fewer categories are split one category against the others.
+        max_cat_threshold: the most categories on one side of a split.
+        monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall.
         device: ``cpu``, or ``cuda`` where XGBoost is built for it; the loss is computed there too.
         label_gain: of each whole label, in place of 2^y - 1, for losses with gains.
 

@@ -131,7 +131,7 @@ _STYLE = (
     "<style>p { font-family: sans-serif; margin: 0 5em 0.5em; }</style>"
 )
 _MANY = 60  # points of a line from which on they are not marked
-_OWN = "MSLR-WEB30K, or any set, or none: simulated"
+_ANY_DATA = "MSLR-WEB30K, or any set, or none: simulated"
 
 
 def _figure(
@@ -263,7 +263,7 @@ def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
     return Settings(**values | options)
 
 
-def _on(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
+def _provenance(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in inputs.data.items())
     return (
         f"Data: {inputs.name} ({sizes} queries).",
@@ -272,7 +272,7 @@ def _on(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
     )
 
 
-@_figure("pirank", 5, "relaxed and exact NDCG@10 in training, by temperature", _OWN)
+@_figure("pirank", 5, "relaxed and exact NDCG@10 in training, by temperature", _ANY_DATA)
 def _pirank_5(inputs: Inputs) -> Chart:
     series: list[Series] = []
     # The loss leaves out lists without relevant items, so the exact metric does too.
@@ -280,7 +280,7 @@ def _pirank_5(inputs: Inputs) -> Chart:
     settings = _training(inputs, "pirank_table1", transforms=(), metric=exactly, metrics=())
     for temperature in (0.1, 1.0, 5.0, 10.0):
         spec = f"pirank_ndcg@10(temperature={temperature})"
-        relaxed, exact = _followed(inputs, replace_loss(settings, spec))
+        relaxed, exact = _train_and_relax(inputs, replace_loss(settings, spec))
         epochs = list(range(1, len(exact) + 1))
         name = f"τ = {temperature:g}"
         series.append(Series(name, epochs, relaxed, group=name))
@@ -290,14 +290,14 @@ def _pirank_5(inputs: Inputs) -> Chart:
         "epoch",
         "validation NDCG@10, relaxed and exact",
         notes=(
-            *_on(inputs, settings),
+            *_provenance(inputs, settings),
             "Full lines: 1 - the PiRank loss; dashed: the exact metric of the same scores. The "
             "paper counts training steps.",
         ),
     )
 
 
-def _followed(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
+def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
     """Relaxed and exact validation metric after each epoch of training."""
     train, vali = inputs.data["train"], inputs.data["vali"]
     torch.manual_seed(settings.seed)
@@ -324,12 +324,12 @@ def replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
     return Settings(**settings.model_dump() | {"loss": loss} | options)
 
 
-def _measured(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
+def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
     scores = model.predict(lists.features, lists.offsets)
     return Evaluated.of(scores, lists, specs).mean
 
 
-@_figure("pirank", 6, "gain in NDCG@k by training list size", _OWN)
+@_figure("pirank", 6, "gain in NDCG@k by training list size", _ANY_DATA)
 def _pirank_6(inputs: Inputs) -> Chart:
     sizes, cutoffs = (10, 20, 40, 100), (1, 3, 5, 10, 15)
     specs = [f"ndcg@{k}" for k in cutoffs]
@@ -340,7 +340,7 @@ def _pirank_6(inputs: Inputs) -> Chart:
         own = replace_loss(settings, settings.loss, list_size=trained)
         model = fit(own, inputs.data["train"], inputs.data["vali"]).model
         for tested, lists in tests.items():
-            found = _measured(model, lists, specs)
+            found = _evaluate(model, lists, specs)
             values[trained, tested] = [found[spec] for spec in specs]
     series = [
         Series(
@@ -360,7 +360,7 @@ def _pirank_6(inputs: Inputs) -> Chart:
         "cutoff k",
         "% better NDCG@k than trained on lists of 10",
         notes=(
-            *_on(inputs, settings),
+            *_provenance(inputs, settings),
             "Lists are cut to that many documents drawn at random, in training anew each epoch.",
         ),
     )
@@ -370,13 +370,13 @@ def _pirank_6(inputs: Inputs) -> Chart:
 def _pirank_7(inputs: Inputs) -> Chart:
     lengths = (125, 1000) if inputs.quick else (125, 1000, 2197, 3375)
     steps = 2 if inputs.quick else 10
-    ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    timed_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "d = 1, eq. 12 as written (n × n)": _as_written,
         "d = 1": losses.get("pirank_ndcg@1(temperature=5)"),
         "d = 3": losses.get("pirank_ndcg@1(temperature=5, depth=3)"),
     }
     series = []
-    for name, loss in ways.items():
+    for name, loss in timed_losses.items():
         seconds = [_timed(loss, length, steps) for length in lengths]
         series.append(Series(name, lengths, seconds))
     return Chart(
@@ -424,7 +424,7 @@ def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) ->
 # ---------------------------------------------------------------- LambdaLoss@K
 
 
-@_figure("lambdaloss_at_k", 1, "learning rates", _OWN)
+@_figure("lambdaloss_at_k", 1, "learning rates", _ANY_DATA)
 def _lambdaloss_1(inputs: Inputs) -> Chart:
     rates = (0.01, 0.1, 1.0, 10.0)
     rows = {
@@ -444,7 +444,7 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
             except ValueError:  # training that diverged
                 values.append(float("nan"))
                 continue
-            values.append(100 * _measured(model, test, ["ndcg@5"])["ndcg@5"])
+            values.append(100 * _evaluate(model, test, ["ndcg@5"])["ndcg@5"])
         series.append(Series(name, rates, values))
     return Chart(
         tuple(series),
@@ -452,7 +452,7 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
         "test NDCG@5 × 100",
         log_x=True,
         notes=(
-            *_on(inputs, replace_loss(settings, "mse")),
+            *_provenance(inputs, replace_loss(settings, "mse")),
             "The paper does not name its four methods; these are the best baselines and both "
             "forms of LambdaLoss.",
         ),

@@ -189,11 +189,11 @@ def order(found: Comparison) -> list[RunGroup]:
 
 def comparison(found: Comparison) -> str:
     """The comparison table."""
-    heads = [_head("ranker", "text", "none")]
+    heads = [_head("ranker", "text")]
     for metric in columns(found):
         arrow = " ↓" if found.lower_is_better(metric) else ""
-        heads.append(_head(metric + arrow, "number", "none", main=metric == found.primary))
-    heads += [_head("runs", "number", "none"), _head("seconds a run", "number", "none")]
+        heads.append(_head(metric + arrow, "number", main=metric == found.primary))
+    heads += [_head("runs", "number"), _head("seconds a run", "number")]
     models = Counter(e.model for e in rivals(found) if e.model and not e.is_tree)
     shared, times = models.most_common(1)[0] if models else ("", 0)
     shared = shared if times > 1 else ""
@@ -208,10 +208,10 @@ def comparison(found: Comparison) -> str:
     )
 
 
-def _head(text: str, kind: str, order: str, main: bool = False) -> str:
+def _head(text: str, kind: str, main: bool = False) -> str:
     main_class = ' class="main"' if main else ""
     return (
-        f'<th scope="col" aria-sort="{order}" data-kind="{kind}"{main_class}>'
+        f'<th scope="col" aria-sort="none" data-kind="{kind}"{main_class}>'
         f'<button type="button">{escape(text)}<span class="arrow" aria-hidden="true"></span>'
         "</button></th>"
     )
@@ -458,7 +458,7 @@ def table(
 ) -> str:
     """A table in a box of its own that scrolls where it is too wide; ``kind`` is its class."""
     if "sortable" in kind:
-        heads = "".join(_head(column, "text", "none") for column in columns)
+        heads = "".join(_head(column, "text") for column in columns)
     else:
         heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(

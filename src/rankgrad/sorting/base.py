@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
-from rankgrad.shapes import Bool, Float
-from rankgrad.specs import Registry, spec_of
+from rankgrad.shapes import Bool, Float, ItemMask, ItemValues
+from rankgrad.specs import HasSpec, Registry
 from rankgrad.validation import Schedule, check_cutoff
 
 relaxations: Registry[Relaxation] = Registry("relaxation")
@@ -22,7 +22,7 @@ R = TypeVar("R", bound="Relaxation")
 
 
 @dataclass(frozen=True)
-class Relaxation(DeclaresKernel):
+class Relaxation(HasSpec, DeclaresKernel):
     """A relaxation of sorting in descending order.
 
     Calling it gives its native form, the first of ``forms``:
@@ -41,7 +41,6 @@ class Relaxation(DeclaresKernel):
     [3.0, 1.0, 2.0]
     """
 
-    name: ClassVar[str]
     limit: ClassVar[dict[str, Any]]
 
     @property
@@ -108,8 +107,8 @@ class Relaxation(DeclaresKernel):
     def sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
@@ -120,7 +119,7 @@ class Relaxation(DeclaresKernel):
                 return operators.sort(kernel, values, scores, mask, k)
         return self._sort(values, scores, mask, k)
 
-    def rank(self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    def rank(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         """The relaxed ranks of these very scores, without noise of its own."""
         self._require("ranks")
         kernel = self.kernel() if self.kernel_applies else None
@@ -128,9 +127,7 @@ class Relaxation(DeclaresKernel):
             return operators.rank(kernel, scores, mask)
         return self._ranks(scores, mask)
 
-    def sample_scores(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "samples b n"]:
+    def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
         """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
         return scores[None]
 
@@ -153,24 +150,17 @@ class Relaxation(DeclaresKernel):
                     changes[field.name] = now
         return replace(self, **changes) if changes else self
 
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
-
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         raise TypeError(f"{type(self).__name__} gives {self.forms[0]}, not a permutation")
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         return expected_ranks(self._permutation(scores, mask, scores.shape[-1]), mask)
 
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         return values @ self._permutation(scores, mask, k).mT
@@ -183,9 +173,7 @@ class Relaxation(DeclaresKernel):
 relaxations.base_class = Relaxation
 
 
-def expected_ranks(
-    permutation: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"]
-) -> Float[Tensor, "b n"]:
+def expected_ranks(permutation: Float[Tensor, "b n n"], mask: ItemMask) -> ItemValues:
     """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding.
 
     An item that no rank wants, its weights all underflown, is last.

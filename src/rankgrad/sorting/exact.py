@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad.padded import descending, invert, tie_groups
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
@@ -28,18 +28,14 @@ class Exact(Relaxation):
     name: ClassVar[str] = "exact"
     limit: ClassVar[dict[str, Any]] = {}
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         order, inside, start, end = _ranked(scores, mask)
         group = torch.where(inside, start, -1)
         same = group[:, :k, None] == group.gather(-1, invert(order))[:, None, :]
         real = inside[:, :k, None] & mask[:, None, :]
         return (same & real).to(scores.dtype) / (end - start)[:, :k, None]
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         order, inside, start, end = _ranked(scores, mask)
         ranks = torch.where(inside, (start + end + 1) / 2, 0.0)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
@@ -47,8 +43,8 @@ class Exact(Relaxation):
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         order, inside, start, end = (x[:, None, :].expand_as(values) for x in _ranked(scores, mask))
@@ -82,23 +78,19 @@ class StraightThrough(Relaxation):
     def forms(self) -> tuple[Route, ...]:
         return self.base.forms
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         soft = self.base._permutation(scores, mask, k)
         return Exact()._permutation(scores, mask, k) + (soft - soft.detach())
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         soft = self.base._ranks(scores, mask)
         return Exact()._ranks(scores, mask) + (soft - soft.detach())
 
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         soft = self.base._sort(values, scores, mask, k)

@@ -17,7 +17,7 @@ from rankgrad.kernels import KernelCall
 from rankgrad.kernels.isotonic import block_sums, pool
 from rankgrad.lists import as_scores
 from rankgrad.padded import descending, invert
-from rankgrad.shapes import Bool, Float, Int
+from rankgrad.shapes import Bool, Float, Int, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
 from rankgrad.validation import (
     Schedule,
@@ -51,6 +51,7 @@ class FastSort(Relaxation):
 
     name: ClassVar[str] = "fastsort"
     limit: ClassVar[dict[str, Any]] = {"strength": 1e-5}
+    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     strength: float | Schedule = 1.0
     regularization: Regularization = "l2"
@@ -59,19 +60,12 @@ class FastSort(Relaxation):
         set_temperature(self, "strength")
         check_choice("regularization", self.regularization, REGULARIZATIONS)
 
-    @property
-    @override
-    def forms(self) -> tuple[Route, ...]:
-        return ("ranks",)
-
     @override
     def kernel(self) -> KernelCall | None:
         entropic = self.regularization != "l2"
         return KernelCall("fastsort", (number(self.strength), entropic))
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         ranks = _soft_ranks(-scores.double() / number(self.strength), mask, self.regularization)
         return ranks.to(scores.dtype)
 
@@ -209,7 +203,7 @@ def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: Regularization) -
     return torch.where(front, result, 0.0).gather(-1, invert(order))
 
 
-def _countdown(front: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+def _countdown(front: ItemMask) -> Int[Tensor, "b n"]:
     """n, n - 1, ..., 1 on each list, and 1 on the padding behind it."""
     position = torch.arange(front.shape[-1], device=front.device)
     return (front.sum(-1, keepdim=True) - position).clamp(min=1)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import Randomness
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Bool, Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.validation import Schedule, check_flag, check_whole, number, set_temperature
@@ -93,9 +93,7 @@ class Gumbel(Relaxation):
         return mean.reshape(*batch, mean.shape[-1])
 
     @override
-    def sample_scores(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "samples b n"]:
+    def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
         assert self._random is not None
         noise = -self._random.exponential(mask, self.samples).log()
         scale = number(self.scale)
@@ -104,21 +102,17 @@ class Gumbel(Relaxation):
             scores = scale * _positive(scores, mask).log()
         return torch.where(mask, scores + noise, 0.0)
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         return self.base._permutation(scores, mask, k)
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         return self.base.rank(scores, mask)
 
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         return self.base.sort(values, scores, mask, k)

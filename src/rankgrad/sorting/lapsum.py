@@ -12,7 +12,7 @@ from typing_extensions import override
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import descending, invert
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.validation import Schedule, number, set_temperature
 
@@ -34,24 +34,18 @@ class LapSum(Relaxation):
 
     name: ClassVar[str] = "lapsum"
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
+    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     temperature: float | Schedule = 1.0
 
     def __post_init__(self) -> None:
         set_temperature(self, "temperature")
 
-    @property
-    @override
-    def forms(self) -> tuple[Route, ...]:
-        return ("ranks",)
-
     @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("lapsum", (number(self.temperature),))
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         ranks: Tensor = _Ranks.apply(scores / number(self.temperature), mask)
         return ranks
 
@@ -95,8 +89,8 @@ def _in_order(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _one_sided(
-    weights: Float[Tensor, "b n"], differences: Float[Tensor, "b m"]
-) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"]]:
+    weights: ItemValues, differences: Float[Tensor, "b m"]
+) -> tuple[ItemValues, ItemValues]:
     """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|s_i - s_j|)`` over sorted scores."""
     decay = torch.exp(-differences)
     above = _scan(decay, decay * weights[:, :-1])

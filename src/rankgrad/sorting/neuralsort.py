@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import descending, invert, tie_groups, tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.validation import Schedule, number, set_temperature
 
@@ -48,15 +48,11 @@ class NeuralSort(Relaxation):
     def kernel(self) -> KernelCall | None:
         return KernelCall("neuralsort", (number(self.temperature),))
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         rows: Tensor = _PermutationRows.apply(scores, mask, k, number(self.temperature))
         return rows
 
-    def log_permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def log_permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         """``log P``, finite on real items of real rows, 0 elsewhere.
 
         >>> scores, mask = torch.tensor([[1.0, 3.0]]), torch.tensor([[True, True]])
@@ -64,21 +60,21 @@ class NeuralSort(Relaxation):
         tensor([[[0.2689, 0.7311]]])
         """
         exact, length = scores.double(), mask.sum(-1, keepdim=True)
-        slope = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
+        coefficients = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
         apart = (exact[:, :, None] - exact[:, None, :]).abs() * mask[:, None, :]
-        logits = slope[:, :, None] * exact[:, None, :] - apart.sum(-1)[:, None, :]
+        logits = coefficients[:, :, None] * exact[:, None, :] - apart.sum(-1)[:, None, :]
         logits = (logits / number(self.temperature)).masked_fill(~mask[:, None, :], float("-inf"))
-        real = (slope > -length)[:, :, None]
+        real = (coefficients > -length)[:, :, None]
         logits = torch.where(real, logits, 0.0).log_softmax(-1)
         return torch.where(real & mask[:, None, :], logits, 0.0).to(scores.dtype)
 
     def cross_entropy(
         self,
-        scores: Float[Tensor, "b n"],
-        labels: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        labels: ItemValues,
+        mask: ItemMask,
         k: int,
-    ) -> Float[Tensor, "b n"]:
+    ) -> ItemValues:
         """``-Σ_{r<=k} P*_rj log P_rj`` of each item j, ``P*`` the exact permutation by labels.
 
         Items of equal label share their ranks in ``P*`` equally. In memory for a few rows at a

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import descending, divide, invert, tie_groups
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
 from rankgrad.validation import Schedule, check_positive, check_whole, number, set_temperature
@@ -55,17 +55,15 @@ class OptimalTransport(Relaxation):
     def kernel(self) -> KernelCall | None:
         return KernelCall("ot", (number(self.epsilon), self.iterations, self.tolerance))
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
         return scale(kernel, self.iterations, self.tolerance)[:, :k]
 
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))

@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import tiles
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, Route, relaxations
 from rankgrad.validation import Schedule, number, set_temperature
 
@@ -35,24 +35,18 @@ class SigmoidRanks(Relaxation):
 
     name: ClassVar[str] = "sigmoid"
     limit: ClassVar[dict[str, Any]] = {"alpha": 1e5}
+    forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     alpha: float | Schedule = 1.0
 
     def __post_init__(self) -> None:
         set_temperature(self, "alpha")
 
-    @property
-    @override
-    def forms(self) -> tuple[Route, ...]:
-        return ("ranks",)
-
     @override
     def kernel(self) -> KernelCall | None:
         return KernelCall("sigmoid", (number(self.alpha),))
 
-    def _ranks(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"]
-    ) -> Float[Tensor, "b n"]:
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         ranks: Tensor = _SigmoidSums.apply(scores * number(self.alpha), mask)
         return torch.where(mask, ranks + 0.5, 0.0)
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.validation import check_flag, check_positive, check_whole, number
@@ -62,17 +62,15 @@ class Sinkhorn(Relaxation):
         scaling = (self.iterations, self.tolerance, self.transposed)
         return KernelCall("sinkhorn", (number(base.temperature), *scaling))
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])
         return scale(matrix, self.iterations, self.tolerance, self.transposed)[:, :k]
 
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])

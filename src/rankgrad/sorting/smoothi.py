@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.validation import Schedule, check_between, check_flag, number, set_temperature
 
@@ -53,9 +53,7 @@ class SmoothI(Relaxation):
             return None
         return KernelCall("smoothi", (number(self.alpha), self.delta))
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
         scaled = torch.where(mask, scores - lowest, 0.0) * number(self.alpha)
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)

@@ -13,7 +13,7 @@ from rankgrad.autograd import ListFunction, differentiable_once
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
 from rankgrad.padded import descending, invert, tie_groups
-from rankgrad.shapes import Bool, Float
+from rankgrad.shapes import Float, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, relaxations
 from rankgrad.validation import Schedule, number, set_temperature
 
@@ -46,9 +46,7 @@ class SoftSort(Relaxation):
     def kernel(self) -> KernelCall | None:
         return KernelCall("softsort", (number(self.temperature),))
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         distances: Tensor = _Distances.apply(scores, mask, k)
         logits = -distances / number(self.temperature)
         # Entries that would be denormal numbers are 0: they slow everything that follows.

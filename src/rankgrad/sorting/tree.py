@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankgrad.lists import is_unchecked
 from rankgrad.padded import descending, invert
-from rankgrad.shapes import Bool, Float, Int
+from rankgrad.shapes import Float, Int, ItemMask, ItemValues
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.validation import check_positive, check_whole
@@ -84,9 +84,7 @@ class Tree(Relaxation):
         """The number of levels."""
         return len(self.branching) if self.branching is not None else self.depth or 2
 
-    def _permutation(
-        self, scores: Float[Tensor, "b n"], mask: Bool[Tensor, "b n"], k: int
-    ) -> Float[Tensor, "b k n"]:
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         if len(scores) == 0:
             return scores.new_zeros(0, k, scores.shape[-1])
         widths, leaf = self._leaves(scores, mask)
@@ -103,8 +101,8 @@ class Tree(Relaxation):
     def _sort(
         self,
         values: Float[Tensor, "b c n"],
-        scores: Float[Tensor, "b n"],
-        mask: Bool[Tensor, "b n"],
+        scores: ItemValues,
+        mask: ItemMask,
         k: int,
     ) -> Float[Tensor, "b c k"]:
         b, channels, _ = values.shape

@@ -19,7 +19,6 @@ from typing_extensions import TypedDict
 
 from rankgrad import files, schemas
 from rankgrad.extras import load
-from rankgrad.quoting import quote
 from rankgrad.text.checkpoints import check_there, load_network
 from rankgrad.text.inputs import (
     DOCUMENT,
@@ -356,14 +355,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         return {}
-    metadata: dict[str, Any] = schemas.read_json(path, dict[str, Any])
-    if metadata.get("format") != _FORMAT:
-        raise ValueError(files.damaged(path, "it describes no text ranker"))
-    if metadata.get("version") != _VERSION:
-        raise ValueError(
-            f"{path} has format version {quote(metadata.get('version'))}, this rankgrad reads "
-            f"{_VERSION}"
-        )
+    metadata = schemas.read_versioned(path, _FORMAT, _VERSION, "train the ranker again")
     schemas.check(path, metadata, _Manifest)
     for name in metadata["files"]:
         files.read_part(folder / name, metadata)  # which compares checksums

@@ -20,42 +20,28 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from rankgrad import files, locks, schemas
+from rankgrad import files, schemas
 from rankgrad.data.trec import write_run
 from rankgrad.text.candidates import Candidates
 from rankgrad.text.ranker import MANIFEST, TextRanker
 from rankgrad.text.settings import TextSettings
-from rankgrad.text.training import TrainState
 from rankgrad.training import run as folders
 from rankgrad.training.evaluations import EVALUATIONS, Evaluated
+from rankgrad.training.run import EpochState
 
 INTERPOLATION = "interpolation.json"
 _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
-
-
-@with_config(ConfigDict(extra="forbid"))
-class _State(TypedDict):
-    """What ``last/state.json`` holds: the fields of a :class:`TrainState`, and checksums."""
-
-    epoch: int
-    best_epoch: int
-    best_value: float | None
-    seconds: float
-    history: list[dict[str, float]]
-    files: NotRequired[dict[str, str]]
 
 
 class _Interpolation(TypedDict):
@@ -64,16 +50,8 @@ class _Interpolation(TypedDict):
     weight: float
 
 
-class TextRun:
-    """A run folder on disk, where training saves each epoch and finds it again.
-
-    Args:
-        path: the folder.
-        settings: of the run.
-    """
-
-    def __init__(self, path: Path, settings: TextSettings) -> None:
-        self.path, self.settings = path, settings
+class TextRun(folders.TrainingFolder[TextSettings]):
+    """A run folder on disk, where training saves each epoch and finds it again."""
 
     @classmethod
     def create(
@@ -109,19 +87,7 @@ class TextRun:
         if not is_text_run(path):
             what = "is not the run folder of a text ranker" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {what}")
-        text = folders.read_settings(path)
-        try:
-            return cls(path, TextSettings.from_toml(text))
-        except ValueError as error:
-            raise ValueError(f"{path / folders.SETTINGS}: {error}") from None
-
-    def lock(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process, while it trains.
-
-        Raises:
-            LockedError: another one does; the error says which.
-        """
-        return locks.held(self.path / folders.LOCK, "training")
+        return cls(path, folders.parse_settings(path, TextSettings))
 
     def check(self, settings: TextSettings, data: Mapping[str, Candidates]) -> None:
         """An error that says what differs, if these are not the settings and data of this run."""
@@ -133,21 +99,21 @@ class TextRun:
 
     def restore(
         self, ranker: TextRanker, optimizer: torch.optim.Optimizer
-    ) -> tuple[TrainState, dict[str, Tensor]]:
+    ) -> tuple[EpochState, dict[str, Tensor]]:
         """Bring ranker and optimizer to the last epoch saved, if there is one.
 
         Returns:
             How far training has come, and the weights of the best epoch.
         """
-        for name in (folders.BEST, folders.LAST, folders.METRICS):
-            files.recover(self.path / name)
-            files.clean(self.path / name)
+        self.recover()
         last = self.path / folders.LAST
         if not last.exists():
             files.write(self.path / folders.METRICS, "")
-            return TrainState(), {}
-        saved = schemas.read_json(last / folders.STATE, _State)
-        state = _state(saved, last / folders.STATE)
+            return EpochState(), {}
+        saved = files.read_json(last / folders.STATE)
+        state = folders.read_state(EpochState, saved, last / folders.STATE)
+        if state.epoch != len(state.history):
+            raise ValueError(files.damaged(last / folders.STATE, "epoch and history differ"))
         ranker.load_state_dict(files.read_tensors(last / _WEIGHTS, saved))
         found = files.read_tensors(last / _OPTIMIZER, saved)
         known = optimizer.state_dict()
@@ -161,7 +127,7 @@ class TextRun:
         self,
         ranker: TextRanker,
         optimizer: torch.optim.Optimizer,
-        state: TrainState,
+        state: EpochState,
         *,
         improved: bool,
     ) -> None:
@@ -179,7 +145,7 @@ class TextRun:
             files.write_tensors(place / _OPTIMIZER, own)
             files.write_json(place / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
-    def _log(self, state: TrainState) -> None:
+    def _log(self, state: EpochState) -> None:
         lines = "".join(map(folders.history_line, state.history))
         files.write(self.path / folders.METRICS, lines)
 
@@ -206,13 +172,6 @@ class TextRun:
         """Save the weight of the first stage that validation chose."""
         metadata = {"weight": weight, "metric": self.settings.metric}
         files.write_json(self.path / INTERPOLATION, metadata)
-
-
-def _state(saved: Mapping[str, Any], path: Path) -> TrainState:
-    state = TrainState(**{name: value for name, value in saved.items() if name != "files"})
-    if state.epoch != len(state.history):
-        raise ValueError(files.damaged(path, "epoch and history differ"))
-    return state
 
 
 def is_text_run(path: Path) -> bool:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from rankgrad.text.reading import Head, Pooling, Prompt, Reading
 from rankgrad.training.settings import (
     Count,
+    LossSpec,
     MaybeCount,
     MaybePositive,
+    MetricSpec,
     TomlSettings,
     none,
 )
-
-MaybeText = Annotated[str | None, BeforeValidator(none)]
 
 
 class TextSettings(TomlSettings):
@@ -38,17 +38,17 @@ class TextSettings(TomlSettings):
     model: str
     """A Hugging Face folder, or a name on the hub."""
 
-    loss: str = "softmax"
+    loss: LossSpec = "softmax"
     """The loss that is minimized, over the candidates of a query: see `rankgrad losses`."""
 
     teacher_weight: float = Field(default=1.0, ge=0, le=1)
     """With a teacher, the weight of the loss by its labels, from 0 to 1; the rest is that of the
     loss by the grades. 1 is training on the teacher alone."""
 
-    teacher_loss: MaybeText = None
+    teacher_loss: Annotated[LossSpec | None, BeforeValidator(none)] = None
     """With a teacher, the loss by its labels; none for the same loss as of the grades."""
 
-    metric: str = "ndcg@10(gain=linear)"
+    metric: MetricSpec = "ndcg@10(gain=linear)"
     """The validation metric that chooses the best epoch."""
 
     metrics: tuple[str, ...] = ("ap",)
@@ -122,16 +122,6 @@ class TextSettings(TomlSettings):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """cpu, cuda, or auto for a GPU where there is one."""
-
-    @field_validator("teacher_loss")
-    @classmethod
-    def _teacher_loss(cls, spec: str | None) -> str | None:
-        return None if spec is None else cls._loss(spec)
-
-    @property
-    def logged(self) -> tuple[str, ...]:
-        """All validation metrics, the one that counts first."""
-        return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
     @property
     def reading(self) -> Reading:

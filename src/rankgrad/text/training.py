@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
 from rankgrad.training.fitting import isolated
+from rankgrad.training.run import EpochState
 
 Lists = NDArray[np.int64]
 LossFunction = Callable[..., Tensor]
@@ -41,17 +42,6 @@ class TextData:
     vali: Lists | None = None
 
 
-@dataclass
-class TrainState:
-    """The state of training but for tensors, saved between epochs."""
-
-    epoch: int = 0  # epochs that are finished
-    best_epoch: int = 0
-    best_value: float | None = None
-    seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class TextFit:
     """What training gives: the ranker of the best epoch, of the last one without validation.
@@ -60,7 +50,7 @@ class TextFit:
     """
 
     ranker: TextRanker
-    state: TrainState
+    state: EpochState
     stopped: str
 
 
@@ -69,7 +59,7 @@ class Keeper(Protocol):
 
     def restore(
         self, ranker: TextRanker, optimizer: torch.optim.Optimizer
-    ) -> tuple[TrainState, dict[str, Tensor]]:
+    ) -> tuple[EpochState, dict[str, Tensor]]:
         """Bring ranker and optimizer to the last epoch; the state, and the best epoch's weights."""
         ...
 
@@ -77,7 +67,7 @@ class Keeper(Protocol):
         self,
         ranker: TextRanker,
         optimizer: torch.optim.Optimizer,
-        state: TrainState,
+        state: EpochState,
         *,
         improved: bool,
     ) -> None:
@@ -139,7 +129,7 @@ class _Training:
             raise ValueError("no query to train on has candidates")
         self.steps = math.ceil(len(self.lists) / settings.lists_per_step)  # per epoch
         self.optimizer = _optimizer(ranker, settings)
-        self.state, self.best = TrainState(), dict[str, Tensor]()
+        self.state, self.best = EpochState(), dict[str, Tensor]()
         if keeper is not None:
             self.state, self.best = keeper.restore(ranker, self.optimizer)
         self.labels = torch.from_numpy(self.targets).to(ranker.device)

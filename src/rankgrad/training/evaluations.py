@@ -33,7 +33,6 @@ from rankgrad.inputs import as_lists
 from rankgrad.metrics import evaluate
 from rankgrad.metrics.base import Metric
 from rankgrad.metrics.evaluate import list_values
-from rankgrad.quoting import quote
 from rankgrad.threads import for_work, passes
 from rankgrad.training.settings import AUTO_PATIENCE
 
@@ -136,15 +135,8 @@ class Evaluated:
 
     @classmethod
     def _load(cls, place: Path) -> Evaluated:
-        metadata = schemas.read_json(place / METADATA, dict[str, Any])
-        if metadata.get("format") != _FORMAT:
-            raise ValueError(files.damaged(place / METADATA, "it is no evaluation"))
-        if metadata.get("version") != _VERSION:
-            raise ValueError(
-                f"{place} was written by another version of rankgrad (format "
-                f"{quote(metadata.get('version'))}, this one reads {_VERSION}): evaluate the run "
-                "again"
-            )
+        remedy = "evaluate the run again"
+        metadata = schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
         schemas.check(place / METADATA, metadata, _Metadata)
         arrays = {
             array: schemas.read_array(place / f"{array}.npy", metadata, *kind)

@@ -22,7 +22,7 @@ from rankgrad.data.dataset import Categories, Dataset, as_float32
 from rankgrad.data.transforms import Pipeline, SplitColumns
 from rankgrad.models import EmbeddedScorer, Model, Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
-from rankgrad.quoting import quote, shorten
+from rankgrad.quoting import shorten
 from rankgrad.threads import available, for_work, passes
 from rankgrad.training.preparation import Preparation
 from rankgrad.training.settings import Settings
@@ -32,11 +32,7 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-_LATER = {
-    "feature_names": None,
-    "zero_based": None,
-    "categories": None,
-}  # missing in files of the first versions
+_LATER = dict.fromkeys(["feature_names", "zero_based", "categories"])  # not in the first versions
 _VALUES = 1 << 22  # values of features scored at a time
 _ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
@@ -458,14 +454,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         lacks = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
         raise FileNotFoundError(f"there is no model in {folder}: {lacks}")
-    manifest = schemas.read_json(path, dict[str, Any])
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path} is not of a rankgrad model")
-    if manifest.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has format version {quote(manifest.get('version'))}, this rankgrad reads "
-            f"{VERSION}"
-        )
+    manifest = schemas.read_versioned(path, FORMAT, VERSION, "train the model again")
     manifest = _LATER | manifest
     schemas.check(path, manifest, _Manifest)
-    return dict(manifest)
+    return manifest

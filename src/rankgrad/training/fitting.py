@@ -238,14 +238,9 @@ def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
 
 
 def _folder(job: Job, lock: ExitStack) -> tuple[RunFolder, Checkpoint | None]:
-    assert job.folder is not None
+    run = RunFolder.of_job(job, lock)
     if not job.resume:
-        run = RunFolder.create(job.folder, job.settings, job.data)
-        lock.enter_context(run.locked())
         return run, None
-    run = RunFolder.open(job.folder)
-    lock.enter_context(run.locked())
-    run.check(job.settings, job.data)
     run.extend(job.settings)
     return run, run.checkpoint()
 

@@ -92,7 +92,7 @@ def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> 
 
 
 _MOST = 48  # sizes of batches that are captured
-_SHARE = 4  # graphs may take one over so much of the memory
+_FRACTION = 0.25  # of the GPU's memory that graphs may take
 
 Passes = Callable[[Batch], Tensor]
 
@@ -102,8 +102,8 @@ class Graphs:
 
     The first batch of a size goes through ``passes`` itself, which makes sure that all kernels are
     compiled; the second is captured. All of it is to run on a stream of its own. Where memory does
-    not suffice for another graph, batches go through ``passes``; where it does not for those, all
-    graphs are given up.
+    not suffice for another graph, batches go through ``passes``; where it does not suffice for
+    those, all graphs are freed.
 
     Args:
         passes: leaves gradients at the parameters, which had none, and gives some sums.
@@ -127,20 +127,20 @@ class Graphs:
             found = self._capture(size, batch)
         self._seen.add(size)
         if found is not None and found.addresses == _addresses(self._fixed):
-            return found.again(batch, self._parameters)
+            return found.replay(batch, self._parameters)
         try:
             return self._passes(batch)
         except torch.cuda.OutOfMemoryError:
             if not self._captured:
                 raise
-        self._give_up()
+        self._free_graphs()
         return self._passes(batch)
 
     def __len__(self) -> int:
         """How many sizes were captured."""
         return len(self._captured)
 
-    def _give_up(self) -> None:
+    def _free_graphs(self) -> None:
         """Free the memory of the graphs, and capture no more."""
         torch.cuda.synchronize()  # the last one may still run
         self._captured.clear()
@@ -153,7 +153,7 @@ class Graphs:
         """A graph, or None where there is not enough memory for it."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-            self._free_bytes = process_memory(batch.features.device) // _SHARE
+            self._free_bytes = int(_FRACTION * process_memory(batch.features.device))
         if self._free_bytes <= 0 or len(self._captured) >= _MOST:
             return None
         torch.cuda.empty_cache()  # what passes have left there a graph cannot use
@@ -161,7 +161,7 @@ class Graphs:
         try:
             captured = self._captured[size] = self._make(batch)
         except torch.cuda.OutOfMemoryError:
-            self._give_up()
+            self._free_graphs()
             return None
         self._free_bytes -= torch.cuda.memory_reserved() - before
         return captured
@@ -190,7 +190,7 @@ class _Captured:
     gradients: list[Tensor | None]
     addresses: list[int]  # of the network's parameters and buffers
 
-    def again(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
+    def replay(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
         tensors = batch.tensors
         for name, tensor in self.batch.tensors.items():
             tensor.copy_(tensors[name])

@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
@@ -22,9 +21,9 @@ from typing_extensions import TypedDict, override
 
 from rankgrad import files, schemas
 from rankgrad.extras import requires
-from rankgrad.specs import Registry, spec_of
+from rankgrad.specs import HasSpec, Registry
 from rankgrad.training.gpu import AsyncScalars
-from rankgrad.training.run import OnEpoch
+from rankgrad.training.run import Job
 from rankgrad.training.settings import Settings
 from rankgrad.validation import check_choice
 
@@ -51,12 +50,7 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -103,16 +97,10 @@ class Progress:
         folder = self._trainer.job.folder
         if not self._enabled:
             return
-        epoch = self._trainer.state.epoch
+        rest = f"; {folder} holds all that is needed to resume."
         if folder is None:
-            print(
-                f"Stopped after epoch {epoch}. There is no run folder to resume.", file=sys.stderr
-            )
-        else:
-            print(
-                f"Stopped after epoch {epoch}; {folder} holds all that is needed to resume.",
-                file=sys.stderr,
-            )
+            rest = ". There is no run folder to resume."
+        print(f"Stopped after epoch {self._trainer.state.epoch}{rest}", file=sys.stderr)
 
 
 def _bar() -> Any:
@@ -143,14 +131,13 @@ class _Runs(TypedDict):
     runs: dict[str, str]
 
 
-class Logger:
+class Logger(HasSpec):
     """Logs the epochs of one run.
 
     A subclass implements :meth:`start`, :meth:`log` and :meth:`finish`. Until it is started it
     holds its options alone, so that it can be sent to another process.
     """
 
-    name: ClassVar[str]
     _settings: Settings | None = None
 
     def begin(self, settings: Settings, folder: Path | None) -> None:
@@ -174,9 +161,6 @@ class Logger:
 
     def finish(self, failed: bool) -> None:
         """The run is over, or has ended with an error."""
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
 
 loggers.base_class = Logger
@@ -205,26 +189,27 @@ def tags(line: Mapping[str, float], metrics: Sequence[str]) -> dict[str, float]:
 
 
 class Callbacks:
-    """What is called after each epoch; loggers among it are started and finished.
+    """What is called after each epoch of a job; loggers among it are started and finished.
 
     Args:
-        called: functions of an entry of the history.
-        settings: of the run.
-        folder: the run folder, if there is one.
+        job: its callbacks are called, and TensorBoard's logger where its settings ask for it.
+        enabled: whether they are called in this process.
     """
 
-    def __init__(self, called: Sequence[OnEpoch], settings: Settings, folder: Path | None) -> None:
-        self._called, self._settings, self._folder = called, settings, folder
+    def __init__(self, job: Job, enabled: bool = True) -> None:
+        self._job, self._called = job, job.on_epoch if enabled else ()
+        if enabled and job.settings.tensorboard:
+            self._called = (TensorBoard(), *self._called)
         self._started: list[Logger] = []
 
     def __enter__(self) -> Callbacks:
         try:
             for each in self._called:
                 if isinstance(each, Logger):
-                    each.begin(self._settings, self._folder)
+                    each.begin(self._job.settings, self._job.folder)
                     self._started.append(each)
         except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
+            self.__exit__(type(error))
             raise
         return self
 
@@ -233,12 +218,7 @@ class Callbacks:
         for each in self._called:
             each(dict(line))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         for logger in self._started:
             logger.finish(failed=kind is not None)
 

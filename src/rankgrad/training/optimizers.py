@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.specs import Registry, spec_of
+from rankgrad.specs import HasSpec, Registry
 from rankgrad.validation import check_positive, check_rate, check_whole
 
 optimizers: Registry[Optimizer] = Registry("optimizer")
@@ -24,10 +24,8 @@ learning_rates: Registry[LearningRate] = Registry("learning-rate schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(HasSpec):
     """How parameters are updated. ``str(optimizer)`` is its spec."""
-
-    name: ClassVar[str]
 
     def build(
         self, network: nn.Module, learning_rate: float, weight_decay: float
@@ -42,9 +40,6 @@ class Optimizer:
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
         raise TypeError(f"{type(self).__name__} does not say how it is made")
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,17 +111,12 @@ class SGD(Optimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRate:
+class LearningRate(HasSpec):
     """A factor of the learning rate as a function of the epoch."""
-
-    name: ClassVar[str]
 
     def factor(self, epoch: float, epochs: int) -> float:
         """The factor after this many epochs, and parts of one, of all epochs."""
         raise TypeError(f"{type(self).__name__} does not say its factor")
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name))
 
 
 @learning_rates.register("constant")

@@ -26,9 +26,9 @@ from rankgrad.models.tabm import TabMNet
 if TYPE_CHECKING:
     from rankgrad.training.fitted import FittedRanker
 
-_LONG = 1024  # items from which a list is sorted, not compared pair by pair
-_APART = 32  # knots from one pivot to the next
-_ROOT, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
+_SORTED = 1024  # longer lists are sorted, not compared pair by pair
+_SPACING = 32  # knots from one pivot to the next
+_SQRT12, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
@@ -76,9 +76,10 @@ class Quantiles(NamedTuple):
     def of(cls, knots: Knots) -> Quantiles:
         """Those of a transform."""
         features, size = knots.index.shape
-        table = np.full((features, 1 + max(int(size), 4 * _APART)), np.inf, np.float32)  # 4 pivots
+        width = 1 + max(int(size), 4 * _SPACING)  # 4 pivots at least
+        table = np.full((features, width), np.inf, np.float32)
         table[:, 0], table[:, 1:size] = 0, knots.table
-        pivots = table[:, _APART::_APART].copy()
+        pivots = table[:, _SPACING::_SPACING].copy()
         cells = np.stack([knots.index, knots.middle], -1)
         last, scale = np.array([knots.last], np.float32), knots.scale[:, 0].copy()
         return cls(table, knots.sizes(), pivots, cells, last, scale)
@@ -188,10 +189,10 @@ class _Steps:
 
     def take(self, step: nn.Module) -> bool:
         """Take in a transform; whether that is possible."""
-        late = self.knots is not None or self.scaling is not None or self.fill is not None
-        if isinstance(step, transforms.DropConstant) and not late:
+        follows = self.knots is not None or self.scaling is not None or self.fill is not None
+        if isinstance(step, transforms.DropConstant) and not follows:
             self.sources = self.sources[step.kept.cpu().numpy()]
-        elif isinstance(step, transforms.Quantile) and not late and step.output == "uniform":
+        elif isinstance(step, transforms.Quantile) and not follows and step.output == "uniform":
             self.knots = Knots.of(step.table.cpu().numpy())
         elif (
             isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
@@ -242,8 +243,8 @@ def _prepare_lists(
 ) -> None:
     """All columns of all lists; one transformed feature of one list at a time.
 
-    ``derived`` has the columns of ``inputs`` from which ranks, scores and ties are: -1 if they are
-    not wanted; 0 for scores of which only ``affine`` is wanted.
+    ``derived`` has the first columns of ``inputs`` for ranks, scores and ties: -1 where there are
+    none; 0 for scores of which only ``affine`` is computed.
     """
     max_length = 0
     for b in range(len(offsets) - 1):
@@ -252,7 +253,7 @@ def _prepare_lists(
     counts = np.empty((3, max_length), np.int32)
     sources, indicates, mean, deviation, fill, weights = columns
     regresses = len(weights) > 0
-    apart = np.empty(len(weights), np.float64)
+    centered = np.empty(len(weights), np.float64)
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
         x, values, below = numbers[0, :n], numbers[1, :n], counts[0, :n]
@@ -277,7 +278,7 @@ def _prepare_lists(
                 _derive(values, c, derived, counts, scratch, rows, affine)
         if regresses:
             for i in range(n):
-                _regress(rows[i], fill, weights, apart)
+                _regress(rows[i], fill, weights, centered)
             for c in range(len(sources)):
                 for i in range(n):
                     values[i] = rows[i, c]
@@ -285,7 +286,7 @@ def _prepare_lists(
 
 
 def _regress_row(
-    row: np.ndarray, means: np.ndarray, weights: np.ndarray, apart: np.ndarray
+    row: np.ndarray, means: np.ndarray, weights: np.ndarray, centered: np.ndarray
 ) -> None:
     """Replace the missing values of one item by regression, in an order that is the same for all.
 
@@ -295,12 +296,12 @@ def _regress_row(
     for k in range(count):
         absent = np.isnan(row[k])
         missing += absent
-        apart[k] = 0.0 if absent else np.float64(row[k]) - np.float64(means[k])
+        centered[k] = 0.0 if absent else np.float64(row[k]) - np.float64(means[k])
     if missing == 0:
         return
     for j in range(count):
         if np.isnan(row[j]):
-            row[j] = np.float32(np.float64(means[j]) + _dot(apart, weights[j]))
+            row[j] = np.float32(np.float64(means[j]) + _dot(centered, weights[j]))
 
 
 def _dot_product(one: np.ndarray, other: np.ndarray) -> float:
@@ -319,30 +320,30 @@ def _derive_columns(
     inputs: np.ndarray,
     affine: np.ndarray,
 ) -> None:
-    """Write a transformed feature of one list, and what is derived of it within the list."""
+    """Write a transformed feature of one list, and the columns derived from it within the list."""
     n = len(values)
-    of_ranks, of_scores, of_ties = derived
+    rank_columns, score_columns, tie_columns = derived
     mean, factor = _ZERO, _ONE
-    if of_ranks > 0 or of_ties > 0:
+    if rank_columns > 0 or tie_columns > 0:
         _count(values, counts)
         for i in range(n):
             twice = np.float32(2 * counts[0, i] + counts[1, i])
-            scratch[0, i] = (twice * _HALF / np.float32(n) - _HALF) * _ROOT
-    if of_ties > 0:
+            scratch[0, i] = (twice * _HALF / np.float32(n) - _HALF) * _SQRT12
+    if tie_columns > 0:
         for i in range(n):
             others = np.float32(counts[1, i]) - _ONE
             scratch[1, i] = (others + others) / (_ONE + others)
-    if of_scores >= 0:
+    if score_columns >= 0:
         mean, factor = _score(values)
         affine[0, c], affine[1, c] = factor, -mean * factor
     for i in range(n):
         inputs[i, c] = values[i]
-        if of_ranks > 0:
-            inputs[i, of_ranks + c] = scratch[0, i]
-        if of_scores > 0:
-            inputs[i, of_scores + c] = (values[i] - mean) * factor
-        if of_ties > 0:
-            inputs[i, of_ties + c] = scratch[1, i]
+        if rank_columns > 0:
+            inputs[i, rank_columns + c] = scratch[0, i]
+        if score_columns > 0:
+            inputs[i, score_columns + c] = (values[i] - mean) * factor
+        if tie_columns > 0:
+            inputs[i, tie_columns + c] = scratch[1, i]
 
 
 def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...], values: np.ndarray) -> None:
@@ -355,20 +356,20 @@ def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...], values: 
 def _search_column(x: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
     """How many knots are below each value.
 
-    Values are compared with every pivot, which vectors do; between two pivots all values take a
-    step of their binary searches together, so that none waits for memory.
+    Values are compared with every pivot, in vector instructions; between two pivots, the binary
+    searches of all values take each step together, so that none waits for memory.
     """
     n, knots, pivots = len(x), quantiles.knots, quantiles.pivots
     for i in range(n):
         below[i] = 0
-    for k in range(0, quantiles.sizes[c] // _APART, 4):
+    for k in range(0, quantiles.sizes[c] // _SPACING, 4):
         p, q, r, s = pivots[c, k], pivots[c, k + 1], pivots[c, k + 2], pivots[c, k + 3]
         for i in range(n):
             value = x[i]
             below[i] += (p < value) + (q < value) + (r < value) + (s < value)
     for i in range(n):
-        below[i] *= np.int32(_APART)
-    step = np.int32(_APART >> 1)
+        below[i] *= np.int32(_SPACING)
+    step = np.int32(_SPACING >> 1)
     while step > 0:
         for i in range(n):
             next_ = np.int32(below[i] + step)
@@ -387,7 +388,7 @@ def _interpolate_column(
 ) -> None:
     """The quantiles of one feature of one list, standardized.
 
-    What tables hold is copied first, so that vectors can divide it.
+    The entries of the tables are copied first, so that the division is vectorized.
     """
     knots, cells, scale = quantiles.knots, quantiles.cells, quantiles.scale[c]
     mean, deviation, fill, last = scaling
@@ -411,11 +412,11 @@ def _interpolate_column(
 def _count_column(values: np.ndarray, counts: np.ndarray) -> None:
     """How many items of the list are below each, and how many are as high, itself included.
 
-    Items that as many are below are tied. In short lists four items at a time are compared with
-    all.
+    Items with the same number of items below them are tied. In short lists four items at a time are
+    compared with all.
     """
     n, below, tied, ends = len(values), counts[0], counts[1], counts[2]
-    if n > _LONG:
+    if n > _SORTED:
         _count_sorted(values, below, tied)
         return
     for i in range(n):
@@ -434,7 +435,7 @@ def _count_column(values: np.ndarray, counts: np.ndarray) -> None:
     for i in range(n):
         total += below[i]
         tied[i] = 1
-    if 2 * total == n * (n - 1):  # none are
+    if 2 * total == n * (n - 1):  # there are no ties
         return
     for i in range(n):
         ends[i] = 0

@@ -23,7 +23,7 @@ from functools import partial
 from importlib import metadata
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,12 +122,7 @@ class Interrupts:
             take_interrupts()  # one that came before, to a process of several, counts now
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 

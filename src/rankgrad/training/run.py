@@ -19,13 +19,12 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, Generic, NotRequired, TypeVar
 
-from pydantic import ConfigDict, with_config
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
@@ -79,31 +78,33 @@ class Job:
 
 
 @dataclass
-class TrainState:
-    """The state of training but for tensors."""
+class EpochState:
+    """The state of training between two epochs, but for tensors."""
 
     epoch: int = 0  # epochs that are finished
-    step: int = 0  # batches of the next one that are done
-    loss: float = 0.0  # its sum over the lists of those batches
-    lists: float = 0.0  # how many those were
     best_epoch: int = 0
     best_value: float | None = None
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-@with_config(ConfigDict(extra="forbid"))
-class _TrainStateFields(TypedDict):
-    """What ``state.json`` holds: the fields of a :class:`TrainState`."""
+@dataclass
+class TrainState(EpochState):
+    """The state of training, but for tensors."""
 
-    epoch: int
-    step: int
-    loss: float
-    lists: float
-    best_epoch: int
-    best_value: float | None
-    seconds: float
-    history: list[dict[str, float]]
+    step: int = 0  # batches of the next epoch that are done
+    loss: float = 0.0  # its sum over the lists of those batches
+    lists: float = 0.0  # how many those were
+
+
+T = TypeVar("T", bound=EpochState)
+
+
+def read_state(kind: type[T], saved: Any, path: Path) -> T:
+    """A state of training, as ``state.json`` has it."""
+    schemas.check(path, saved, schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
+    # What was read is taken, not what is validated, which makes decimals of whole numbers.
+    return kind(**{name: value for name, value in saved.items() if name != "files"})
 
 
 class _Logged(TypedDict):
@@ -145,11 +146,37 @@ class Checkpoint:
     best: dict[str, Tensor]
 
 
-class RunFolder:
-    """A run folder on disk; made by :meth:`create`, found again by :meth:`open`."""
+S = TypeVar("S", bound=TomlSettings)
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+
+class TrainingFolder(Generic[S]):
+    """A folder in which training is saved.
+
+    Args:
+        path: the folder.
+        settings: of the run.
+    """
+
+    def __init__(self, path: Path, settings: S) -> None:
         self.path, self.settings = path, settings
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock the folder: one process at a time trains in it.
+
+        Raises:
+            LockedError: another one does; the error says which.
+        """
+        return locks.held(self.path / LOCK, "training")
+
+    def recover(self) -> None:
+        """Undo what a writer that was killed left half done: a run has one at a time."""
+        for name in (BEST, LAST, METRICS):
+            files.recover(self.path / name)
+            files.clean(self.path / name)
+
+
+class RunFolder(TrainingFolder[Settings]):
+    """A run folder on disk; made by :meth:`create`, found again by :meth:`open`."""
 
     @classmethod
     def create(
@@ -208,11 +235,17 @@ class RunFolder:
                 f"{path} is of a ranker of texts: `rankgrad text rerank` uses it, and its test.run "
                 "is a TREC run for `rankgrad evaluate`"
             )
-        text = read_settings(path)
-        try:
-            return cls(path, Settings.from_toml(text))
-        except ValueError as error:
-            raise ValueError(f"{path / SETTINGS}: {error}") from None
+        return cls(path, parse_settings(path, Settings))
+
+    @classmethod
+    def of_job(cls, job: Job, lock: ExitStack) -> RunFolder:
+        """The folder of a job, made or resumed, locked until ``lock`` is closed."""
+        assert job.folder is not None
+        run = cls.open(job.folder) if job.resume else cls.create(job.folder, job.settings, job.data)
+        lock.enter_context(run.locked())
+        if job.resume:
+            run.check(job.settings, job.data)
+        return run
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -233,14 +266,6 @@ class RunFolder:
     def best(self) -> FittedRanker:
         """The model of the best epoch so far."""
         return FittedRanker.load(self.path / BEST)
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Lock the folder: one process at a time trains in it.
-
-        Raises:
-            LockedError: another one does; the error says which.
-        """
-        return locks.held(self.path / LOCK, "training")
 
     def check_free(self) -> None:
         """An error if another process trains in the folder."""
@@ -303,9 +328,7 @@ class RunFolder:
 
         ``metrics.jsonl`` is cut back to it: a kill may have come between the two.
         """
-        for name in (BEST, LAST, METRICS):
-            files.recover(self.path / name)
-            files.clean(self.path / name)  # of a writer that was killed: a run has one at a time
+        self.recover()
         last = self.path / LAST
         if not last.exists():
             files.write(self.path / METRICS, "")
@@ -368,6 +391,15 @@ def read_settings(path: Path) -> str:
         raise ValueError(files.damaged(path / SETTINGS, str(error))) from None
 
 
+def parse_settings(path: Path, kind: type[S]) -> S:
+    """The settings of a run folder."""
+    text = read_settings(path)
+    try:
+        return kind.from_toml(text)
+    except ValueError as error:
+        raise ValueError(f"{path / SETTINGS}: {error}") from None
+
+
 def read_history(path: Path) -> list[dict[str, float]]:
     """The lines of ``metrics.jsonl`` in a run folder, compared with what the folder knows of them.
 
@@ -410,12 +442,7 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 
 
 def _train_state(saved: Any, path: Path) -> TrainState:
-    values = saved
-    if isinstance(saved, dict):
-        values = {name: value for name, value in saved.items() if name != "files"}
-    schemas.check(path, values, _TrainStateFields)
-    # What was read is taken, not what is validated, which makes decimals of whole numbers.
-    state = TrainState(**values)
+    state = read_state(TrainState, saved, path)
     counts = state.epoch, state.step, state.lists, state.seconds
     if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
         raise ValueError(files.damaged(path, "its counts are wrong"))

@@ -13,7 +13,8 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import import_module
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -22,6 +23,7 @@ from rankgrad.quoting import quote, shorten
 
 with requires("train"):
     from pydantic import (
+        AfterValidator,
         BaseModel,
         BeforeValidator,
         ConfigDict,
@@ -39,6 +41,31 @@ def none(value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
+def _canonical(module: str, registry: str) -> Callable[[str], str]:
+    """A function that gives a spec in the form that ``str`` gives it, by a registry's name."""
+
+    def canonical(spec: str) -> str:
+        return str(getattr(import_module(module), registry).get(spec))
+
+    return canonical
+
+
+def _canonical_loss(spec: str) -> str:
+    from rankgrad.losses import losses
+
+    loss = losses.get(spec)
+    if loss.reduction == "none":
+        raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
+    return str(loss)
+
+
+# Specs, which are stored in the form that ``str`` gives.
+LossSpec = Annotated[str, AfterValidator(_canonical_loss)]
+MetricSpec = Annotated[str, AfterValidator(_canonical("rankgrad.metrics", "metrics"))]
+_Model = Annotated[str, AfterValidator(_canonical("rankgrad.models", "models"))]
+_OPTIMIZERS = "rankgrad.training.optimizers"
+_Optimizer = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "optimizers"))]
+_Schedule = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "learning_rates"))]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeCount = Annotated[Count | None, BeforeValidator(none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
@@ -75,6 +102,10 @@ class TomlSettings(BaseModel):
     #: Settings in which two equal runs may differ.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
+    if TYPE_CHECKING:  # each class has them, in their place among its own
+        metric: MetricSpec
+        metrics: tuple[str, ...]
+
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
@@ -83,29 +114,17 @@ class TomlSettings(BaseModel):
             sentences = [_sentence(found, known) for found in error.errors()]
             raise ValueError("; ".join(sentences)) from None
 
-    @field_validator("loss", check_fields=False)
-    @classmethod
-    def _loss(cls, spec: str) -> str:
-        from rankgrad.losses import losses
-
-        loss = losses.get(spec)
-        if loss.reduction == "none":
-            raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
-        return str(loss)
-
-    @field_validator("metric", check_fields=False)
-    @classmethod
-    def _metric(cls, spec: str) -> str:
-        from rankgrad.metrics import metrics
-
-        return str(metrics.get(spec))
-
     @field_validator("metrics", check_fields=False)
     @classmethod
     def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
         from rankgrad.metrics import metrics
 
         return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """All validation metrics, the one that counts first."""
+        return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
     def to_toml(self) -> str:
         """The settings that count, every one of them, as TOML."""
@@ -181,16 +200,18 @@ class Settings(TomlSettings):
     #: CUDA graphs change only the rounding.
     not_compared = frozenset({"graphs"})
 
-    loss: str = "softmax"
+    loss: LossSpec = "softmax"
     """The loss that is minimized: see `rankgrad losses`."""
 
-    model: str = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
+    model: _Model = (
+        "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
+    )
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
     trees, loss, metrics, transforms, epochs, patience, holdout and seed apply. Left open, on 50,000
     training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the cosine
     schedule."""
 
-    metric: str = "ndcg@10"
+    metric: MetricSpec = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
 
     metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
@@ -212,7 +233,7 @@ class Settings(TomlSettings):
     """The fraction of training lists held out for validation where there is no validation data,
     drawn by the seed; 0 for none."""
 
-    optimizer: str = "adamw"
+    optimizer: _Optimizer = "adamw"
     """The optimizer: adam, adamw, adagrad or sgd, with options."""
 
     learning_rate: float = Field(default=3e-3, gt=0)
@@ -221,7 +242,7 @@ class Settings(TomlSettings):
     weight_decay: float = Field(default=0.01, ge=0)
     """Weight decay, of weights but not of biases and norms."""
 
-    schedule: str = "constant"
+    schedule: _Schedule = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
 
     epochs: Count = 100
@@ -301,33 +322,12 @@ class Settings(TomlSettings):
     def _texts(cls, values: Any) -> Any:
         return values if isinstance(values, str) else tuple(map(str, values))
 
-    @field_validator("model")
-    @classmethod
-    def _model(cls, spec: str) -> str:
-        from rankgrad.models import models
-
-        return str(models.get(spec))
-
     @field_validator("transforms")
     @classmethod
     def _transforms(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
         from rankgrad.data.transforms import transforms
 
         return tuple(str(transforms.get(spec)) for spec in specs)
-
-    @field_validator("optimizer")
-    @classmethod
-    def _optimizer(cls, spec: str) -> str:
-        from rankgrad.training.optimizers import optimizers
-
-        return str(optimizers.get(spec))
-
-    @field_validator("schedule")
-    @classmethod
-    def _schedule(cls, spec: str) -> str:
-        from rankgrad.training.optimizers import learning_rates
-
-        return str(learning_rates.get(spec))
 
     def applicable(self) -> dict[str, Any]:
         """The settings that count for the model, as JSON has them.
@@ -341,11 +341,6 @@ class Settings(TomlSettings):
         tree = isinstance(models.get(self.model), TreeModel)
         left_out = {*OF_NETWORKS, "device", "devices"} if tree else set()
         return self.model_dump(mode="json", exclude=left_out)
-
-    @property
-    def logged(self) -> tuple[str, ...]:
-        """All validation metrics, the one that counts first."""
-        return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
 
 #: From this many training items on, the model is ``medium`` or ``large``.

@@ -25,7 +25,7 @@ from rankgrad.threads import for_work, passes
 from rankgrad.training.evaluations import is_over, score, validate
 from rankgrad.training.fitted import FitResult, FittedRanker
 from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
-from rankgrad.training.loggers import Callbacks, Progress, TensorBoard
+from rankgrad.training.loggers import Callbacks, Progress
 from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
@@ -110,7 +110,7 @@ class Trainer:
         drawing = self.random.training(self.ranker.network, self.loss)
         items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
         threads = for_work(passes(self.ranker.network, items))
-        callbacks = self._callbacks()
+        callbacks = Callbacks(self.job, enabled=self.rank == 0)
         with Progress(self) as progress, callbacks, Interrupts() as interrupts, drawing, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
@@ -276,13 +276,6 @@ class Trainer:
             "are not finite. Lower learning_rate, or set clip"
         )
 
-    def _callbacks(self) -> Callbacks:
-        """What is called after each epoch, in the first process."""
-        called = self.job.on_epoch if self.rank == 0 else ()
-        if self.settings.tensorboard and self.rank == 0:
-            called = (TensorBoard(), *called)
-        return Callbacks(called, self.settings, self.job.folder)
-
     def _finish_epoch(self, progress: Progress) -> dict[str, float]:
         """Validate, choose and save; the new entry of the history."""
         state = self.state
@@ -303,12 +296,7 @@ class Trainer:
             with self._averaged():
                 found = validate(self.scorer, batches, self.metrics, self.fabric)
             line |= {f"{name} {metric}": value for metric, value in found.items()}
-        state.epoch, state.step, state.loss, state.lists = (
-            state.epoch + 1,
-            0,
-            0.0,
-            0.0,
-        )
+        state.epoch, state.step, state.loss, state.lists = state.epoch + 1, 0, 0.0, 0.0
         improved = self._improved(line)
         state.seconds = line["seconds"] = round(self._seconds(), 3)
         line = {name: value for name, value in line.items() if not math.isnan(value)}

@@ -31,7 +31,7 @@ from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
 from rankgrad.training.fitted import FitResult, FittedRanker, TreeScorer
-from rankgrad.training.loggers import Callbacks, TensorBoard
+from rankgrad.training.loggers import Callbacks
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
 from rankgrad.training.settings import AUTO_PATIENCE, OF_NETWORKS, Settings
@@ -74,7 +74,7 @@ def fit_trees(job: Job) -> FitResult:
         if run is not None and checkpoint is None and (run.path / BEST).exists():
             return _finished(run)  # of an earlier version
         try:
-            with _callbacks(job) as called, Interrupts() as interrupts:
+            with Callbacks(job) as called, Interrupts() as interrupts:
                 return _Trees(job, run, called, interrupts, checkpoint).fit()
         except Exception:  # a run with trees stays, to be resumed
             if run is not None and not job.resume and not run.started:
@@ -221,13 +221,6 @@ class _Trees:
         )
 
 
-def _callbacks(job: Job) -> Callbacks:
-    called = job.on_epoch
-    if job.settings.tensorboard:
-        called = (TensorBoard(), *called)
-    return Callbacks(called, job.settings, job.folder)
-
-
 def _generators(loss: Loss) -> dict[str, torch.Generator]:
     """What draws random numbers in the loss, by name."""
     cpu = torch.device("cpu")
@@ -269,29 +262,18 @@ def _check(settings: Settings) -> None:
 def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
     if job.folder is None:
         return None
-    if not job.resume:
-        run = RunFolder.create(job.folder, job.settings, job.data)
-        lock.enter_context(run.locked())
-        return run
-    run = RunFolder.open(job.folder)
-    lock.enter_context(run.locked())
-    run.check(job.settings, job.data)
-    if _of_earlier_version(run) and job.settings.extension(run.settings):
-        raise ValueError(f"{run.path} is finished, and more trees need a new run: name another")
-    run.extend(job.settings)
+    run = RunFolder.of_job(job, lock)
+    if job.resume:
+        older = (run.path / BEST).exists() and not run.started  # its best trees, and no checkpoint
+        if older and job.settings.extension(run.settings):
+            raise ValueError(f"{run.path} is finished, and more trees need a new run: name another")
+        run.extend(job.settings)
     return run
-
-
-def _of_earlier_version(run: RunFolder) -> bool:
-    """Whether a run has its best trees and none to go on from."""
-    return (run.path / BEST).exists() and not run.started
 
 
 def _checkpoint(run: RunFolder) -> _Checkpoint | None:
     """What a run goes on from; ``metrics.jsonl`` is cut back to it."""
-    for name in (BEST, LAST, METRICS):
-        files.recover(run.path / name)
-        files.clean(run.path / name)
+    run.recover()
     last = run.path / LAST
     if not last.exists():
         if not (run.path / BEST).exists():

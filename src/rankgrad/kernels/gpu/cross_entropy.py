@@ -9,15 +9,20 @@ and writes the gradient.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import presence
+from rankgrad.kernels.gpu.flat_lists import (
+    empty_results,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    presence,
+)
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
 
 _WHOLE = 8192  # the longest list that one program computes alone
 _SPAN = 4096
@@ -30,26 +35,22 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
     scores, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.shape[0] - 1
-    values = scores.new_empty(lists)
-    grad_scores = torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    values, *_ = results = empty_results(batch)
+    lists = len(values)
     if lists == 0:
-        return values, grad_scores, defined
+        return results
     arguments = scores, labels, presence(mask, scores), presence(weights, scores), offsets
     kind = target == "softmax", mask is not None, weights is not None
     if max_length <= _WHOLE:
         span = max(32, next_power_of_2(max_length))
         warps = 1 if span <= 256 else min(16, span // 256)
-        _list[(lists,)](*arguments, values, grad_scores, defined, *kind, span, num_warps=warps)
-        return values, grad_scores, defined
+        _sum_span[(lists, 1)](*arguments, values, *results, *kind, True, span, num_warps=warps)
+        return results
     spans = cdiv(max_length, _SPAN)
     parts = scores.new_empty(lists, spans, 8)
-    _add[(lists, spans)](*arguments, parts, *kind, _SPAN, num_warps=8)
-    _join[(lists, spans)](
-        *arguments, parts, values, grad_scores, defined, spans, *kind, _SPAN, _WIDTH, num_warps=8
-    )
-    return values, grad_scores, defined
+    _sum_span[(lists, spans)](*arguments, parts, *results, *kind, False, _SPAN, num_warps=8)
+    _join[(lists, spans)](*arguments, parts, *results, spans, *kind, _SPAN, _WIDTH, num_warps=8)
+    return results
 
 
 @triton.jit
@@ -65,9 +66,7 @@ def _load(
     real = is_real(mask, at, inside, MASKED)
     score = tl.load(scores + at, mask=real, other=float("-inf"))
     label = tl.load(labels + at, mask=real, other=float("-inf"))
-    weight = tl.where(real, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weights + at, mask=real, other=0.0)
+    weight = load_weights(weights, at, real, WEIGHTED)
     return score, label, weight, real
 
 
@@ -117,52 +116,34 @@ def _results(total, best, norm, mass, cost, items, NORMALIZED: tl.constexpr):
 
 @cached_launch
 @triton.jit
-def _list(
-    scores, labels, mask, weights, offsets, values, grad_scores, defined,
-    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+def _sum_span(
+    scores, labels, mask, weights, offsets, parts, values, grad_scores, defined,
+    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The loss of a list and its gradient, computed by one program."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = tl.arange(0, SPAN)
-    inside = row < width
+    """The sums of a span of a list or, if it is the whole list, the loss and its gradient."""
+    at_list, start, width, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
     at = start + row
     score, label, weight, real = _load(scores, labels, mask, weights, at, inside, MASKED, WEIGHTED)
     top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
-    items = width
-    if MASKED:
-        items = tl.sum(real.to(tl.int32), 0)
-    value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
-    target, _ = _targets(label, best, weight, real, NORMALIZED)
-    tl.store(grad_scores + at, factor * _exp(score - top) - scale * target, mask=inside)
-    tl.store(values + at_list, value)
-    tl.store(defined + at_list, counts)
-
-
-@cached_launch
-@triton.jit
-def _add(
-    scores, labels, mask, weights, offsets, parts,
-    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
-) -> None:  # fmt: skip
-    """The sums of a span of a list."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    score, label, weight, real = _load(
-        scores, labels, mask, weights, start + row, row < width, MASKED, WEIGHTED
-    )
-    top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
-    to = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 8
-    tl.store(to, top)
-    tl.store(to + 1, total)
-    tl.store(to + 2, best)
-    tl.store(to + 3, norm)
-    tl.store(to + 4, mass)
-    tl.store(to + 5, cost)
-    tl.store(to + 6, tl.sum(real.to(tl.float32), 0))
+    if ALL_ITEMS:
+        items = width
+        if MASKED:
+            items = tl.sum(real.to(tl.int32), 0)
+        value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
+        target, _ = _targets(label, best, weight, real, NORMALIZED)
+        tl.store(grad_scores + at, factor * _exp(score - top) - scale * target, mask=inside)
+        tl.store(values + at_list, value)
+        tl.store(defined + at_list, counts)
+    else:
+        to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
+        tl.store(to, top)
+        tl.store(to + 1, total)
+        tl.store(to + 2, best)
+        tl.store(to + 3, norm)
+        tl.store(to + 4, mass)
+        tl.store(to + 5, cost)
+        tl.store(to + 6, tl.sum(real.to(tl.float32), 0))
 
 
 @triton.jit
@@ -212,13 +193,11 @@ def _join(
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a span of a list; the first program also writes the loss."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, width = list_span(offsets)
     first = tl.program_id(1) * SPAN
     if (first < width) | (first == 0):
         top, total, best, norm, mass, cost, items = _joined(
-            parts, at_list, spans, NORMALIZED, WIDTH
+            parts, at_list.to(tl.int64), spans, NORMALIZED, WIDTH
         )
         value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)

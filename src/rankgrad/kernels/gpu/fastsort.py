@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.isotonic import pooled, segmented
+from rankgrad.kernels.gpu.isotonic import add_to_blocks, pooled
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.segmented_sort import count_items, sort_lists
 
@@ -84,6 +84,18 @@ class FastSortRanks:
 
 
 @triton.jit
+def _list_of(offsets, lengths, lists, width):
+    """The list of a program: its number, its first item, and how many real items it has.
+
+    Also its offset in padded arrays ``[lists, width]``, and the size of such an array.
+    """
+    at_list = tl.program_id(0).to(tl.int64)
+    far = tl.full([], 1, tl.int64) * lists * width
+    start, length = tl.load(offsets + at_list), tl.load(lengths + at_list)
+    return at_list, start, length, at_list * width, far
+
+
+@triton.jit
 def _anchor(ranked, place, inside, sharpness):
     """``-s / strength`` in double precision."""
     return -tl.load(ranked + place, mask=inside, other=0.0).to(tl.float64) * sharpness
@@ -96,17 +108,15 @@ def _lay(
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the anchors and weights of a span of a list as input of the isotonic regression."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    length = tl.load(lengths + at_list)
+    _, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
     weight = tl.where(inside, length - at, 1).to(tl.float64)
     if ENTROPIC:
         weight = tl.log(weight)
-    to = anchors + at_list * width + at
+    to = anchors + base + at
     tl.store(to, _anchor(ranked, start + length - 1 - at, inside, sharpness), mask=at < width)
-    tl.store(to + (tl.full([], 1, tl.int64) * lists * width), weight, mask=at < width)
+    tl.store(to + far, weight, mask=at < width)
 
 
 @triton.jit
@@ -135,17 +145,12 @@ def _rank(
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The ranks of a span of a list."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    length = tl.load(lengths + at_list)
+    at_list, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
     place = start + length - 1 - at
     anchor = _anchor(ranked, place, inside, sharpness)
-    far = tl.full([], 1, tl.int64) * lists * width
-    rank, _, _ = _projected(
-        blocks, sums, ends, at_list * width, far, anchor, at, inside, ENTROPIC
-    )  # fmt: skip
+    rank, _, _ = _projected(blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC)
     item = tl.load(items + place, mask=inside, other=0)
     tl.store(ranks + item, rank.to(tl.float32), mask=inside)
     _store_padding(items, ranks, start, tl.load(offsets + at_list + 1), length, at)
@@ -168,9 +173,7 @@ def _anchor_grads(
     inside = at < length
     place = start + length - 1 - at
     anchor = _anchor(ranked, place, inside, sharpness)
-    rank, weight, block = _projected(
-        blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC
-    )  # fmt: skip
+    rank, weight, block = _projected(blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC)
     item = tl.load(items + place, mask=inside, other=0)
     own_grad = tl.load(grad + item, mask=inside, other=0.0).to(tl.float64)
     if ENTROPIC:
@@ -185,24 +188,16 @@ def _add(
     sharpness, ENTROPIC: tl.constexpr, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum the gradients over each block of a list; stored at the block's start."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    length = tl.load(lengths + at_list)
-    base = at_list * width
-    far = tl.full([], 1, tl.int64) * lists * width
+    _at_list, start, length, base, far = _list_of(offsets, lengths, lists, width)
     carried = tl.zeros([1], tl.float64)
     for left in range(0, length, TILE):
         at = left + tl.arange(0, TILE)
-        own_grad, _, block, _ = _anchor_grads(
+        own_grad, _, _, _ = _anchor_grads(
             ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
             ENTROPIC,
         )  # fmt: skip
-        following = tl.load(blocks + base + at + 1, mask=at + 1 < length, other=-1)
-        begins = (block == at).to(tl.int32)
-        running, has_start = tl.associative_scan((own_grad, begins), 0, segmented)
-        running = tl.where(has_start != 0, running, running + carried)
-        tl.store(totals + base + block, running, mask=(at < length) & (following != block))
-        carried = tl.sum(tl.where(at == left + TILE - 1, running, 0.0), 0, keep_dims=True)
+        last = left + TILE - 1
+        carried = add_to_blocks(own_grad, blocks, totals, base, at, last, length, carried)
 
 
 @cached_launch
@@ -212,11 +207,7 @@ def _subtract_sums(
     sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a span of a list: its block's weighted sum, minus its own."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    length = tl.load(lengths + at_list)
-    base = at_list * width
-    far = tl.full([], 1, tl.int64) * lists * width
+    at_list, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
     own_grad, weight, block, item = _anchor_grads(

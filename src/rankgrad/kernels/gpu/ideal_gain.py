@@ -13,8 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.segmented_sort import sort_lists
 
 #: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
 EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
@@ -28,7 +29,7 @@ LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4,
 ROWS = 16
 COUNTED = 4096  # up to this length, ideal ranks are counted pair by pair; longer lists are sorted
 _WHOLE = 256  # the longest list that one program computes alone
-_SPAN = 4096  # sorted gains that one program sums
+_SPAN = 4096  # the most gains that one program sums
 
 
 def ideal_gain(
@@ -55,33 +56,23 @@ def ideal_gain(
     defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
     if lists == 0:
         return gains, scale, lengths, defined
-    if norm == IDEAL and max_length > COUNTED:
-        blocks = cdiv(max_length, _SPAN)
-        ranked = labels.new_empty(lists, max_length)
-        parts = labels.new_empty(lists, blocks, 4)
-        _lay_out[(lists, blocks)](
-            labels, presence(mask, labels), presence(weights, labels), offsets, threshold,
-            gains, ranked, parts, max_length, kind, mask is not None, weights is not None,
-            _SPAN, num_warps=8,
-        )  # fmt: skip
-        _add_ideal[(lists, blocks)](
-            ranked.sort(dim=-1, descending=True).values, parts, max_length, k, _SPAN, num_warps=8
-        )
-    else:
-        whole = max_length <= _WHOLE
-        rows = max(16, next_power_of_2(max_length)) if whole else ROWS
-        if norm != IDEAL:
-            rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
-        blocks = max(1, cdiv(max_length, rows))
-        parts = scale if blocks == 1 else labels.new_empty(lists, blocks, 4)
-        _count[(lists, blocks)](
-            labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
-            gains, parts, scale, lengths, defined, kind, norm, mask is not None,
-            weights is not None, blocks == 1, rows, 16 if whole else 128,
-            num_warps=8 if rows > 64 else 4,
-        )  # fmt: skip
-        if blocks == 1:
-            return gains, scale, lengths, defined
+    whole, ranked = max_length <= _WHOLE, norm == IDEAL and max_length > COUNTED
+    rows = max(16, next_power_of_2(max_length)) if whole else ROWS
+    if norm != IDEAL or ranked:
+        rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
+    blocks = max(1, cdiv(max_length, rows))
+    at_once = blocks == 1 and not ranked
+    parts = scale if at_once else labels.new_empty(lists, blocks, 4)
+    _count[(lists, blocks)](
+        labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
+        gains, parts, scale, lengths, defined, kind, SUM if ranked else norm, mask is not None,
+        weights is not None, at_once, rows, 16 if whole else 128, num_warps=8 if rows > 64 else 4,
+    )  # fmt: skip
+    if at_once:
+        return gains, scale, lengths, defined
+    if ranked:
+        best = sort_lists(gains, None, offsets, max_length).scores
+        _add_ideal[(lists, blocks)](best, offsets, parts, k, rows, num_warps=8)
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
 
@@ -92,11 +83,6 @@ def tile(max_length: int) -> tuple[int, int, int]:
     Short lists use one warp per block of rows: a sum across warps would cost more than it saves.
     """
     return (64, 1, 32) if max_length <= 512 else (128, 4, 512)
-
-
-def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
-    """An optional tensor, or a placeholder that the kernel does not read."""
-    return stand_in if optional is None else optional
 
 
 def gain_kind(metric: str, gain: str) -> int:
@@ -247,21 +233,15 @@ def _count(
     ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of items and their part of the ideal DCG; ideal ranks are counted."""
-    at_list = tl.program_id(0)
+    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    first = block * ROWS
-    row = first + tl.arange(0, ROWS)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
     ideal = 0.0
     if NORM == 0:
         key = gain_key(gain, real)
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
-        for left in range(0, tl.where(first < width, width, 0), COLUMNS):
+        for left in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
             column = left + tl.arange(0, COLUMNS)
             valid = is_real(mask, start + column, column < width, MASKED)
             other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
@@ -282,37 +262,14 @@ def _count(
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["max_length"])
-def _lay_out(
-    labels, mask, weights, offsets, threshold, gains, ranked, parts, max_length,
-    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
-) -> None:  # fmt: skip
-    """Gains of a span of a list, and a padded copy of them for sorting."""
-    at_list = tl.program_id(0).to(tl.int64)
-    block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = block * SPAN + tl.arange(0, SPAN)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
-    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
-    gain = tl.where(real, gain, 0.0)
-    tl.store(gains + start + row, gain, mask=inside)
-    tl.store(ranked + at_list * max_length + row, gain, mask=row < max_length)
-    store_sums(parts, at_list * tl.num_programs(1) + block, 0.0, gain, real)
-
-
-@cached_launch
-@triton.jit(do_not_specialize=["max_length", "k"])
-def _add_ideal(ranked, parts, max_length, k, SPAN: tl.constexpr) -> None:
-    """The ideal DCG of a span of sorted gains."""
-    at_list = tl.program_id(0).to(tl.int64)
-    block = tl.program_id(1)
-    position = block * SPAN + tl.arange(0, SPAN)
-    inside = (position < max_length) & ((k == 0) | (position < k))
-    gain = tl.load(ranked + at_list * max_length + position, mask=inside, other=0.0)
+@triton.jit(do_not_specialize=["k"])
+def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
+    """The ideal DCG of a block of sorted gains."""
+    at_list, start, _, position, inside, _ = list_block(offsets, offsets, False, ROWS)
+    counted = inside & ((k == 0) | (position < k))
+    gain = tl.load(ranked + start + position, mask=counted, other=0.0)
     ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
-    tl.store(parts + (at_list * tl.num_programs(1) + block) * 4, ideal)
+    tl.store(parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4, ideal)
 
 
 @triton.jit

@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.ideal_gain import presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.segmented_sort import COUNTED, sort_lists
 
 _CHUNK = 256
@@ -65,17 +64,17 @@ class LapSumRanks:
         if self._order is None:
             _pairs[(lists, cdiv(max_length, 32))](
                 scores, grads, presence(mask, scores), offsets, result, self._temperature,
-                masked=mask is not None, backward=backward, height=32, width=64,
+                MASKED=mask is not None, BACKWARD=backward, HEIGHT=32, WIDTH=64,
             )  # fmt: skip
             return result
         many = items // _CHUNK + lists + 1
         chunks = scores.new_empty(6, many)
         grid = (lists, cdiv(max_length, _CHUNK))
-        shape = {"backward": backward, "chunk": _CHUNK}
+        shape = {"BACKWARD": backward, "CHUNK": _CHUNK}
         order = self._order
         sorted_ = (order.scores, order.items, grads, offsets, chunks, self._temperature, many)
         _chunks[grid](*sorted_, **shape)
-        _chunked[grid](*sorted_, result, **shape, width=min(16, _CHUNK))
+        _chunked[grid](*sorted_, result, **shape, WIDTH=min(16, _CHUNK))
         return result
 
 
@@ -83,70 +82,65 @@ class LapSumRanks:
 @triton.jit
 def _pairs(
     scores, grads, mask, offsets, result, temperature,
-    masked: tl.constexpr, backward: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    MASKED: tl.constexpr, BACKWARD: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Sum over all pairs of a block of items."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
-    count = (tl.load(offsets + place + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
-    real = is_real(mask, begin + item, inside, masked)
+    _, begin, count, item, inside, real = list_block(mask, offsets, MASKED, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     grad = score
-    if backward:
+    if BACKWARD:
         grad = tl.load(grads + begin + item, mask=real, other=0.0)
     strength = 1.4426950408889634 / temperature
-    total = tl.zeros([height, width], tl.float32)
-    for first in range(0, count, width):
-        column = first + tl.arange(0, width)
-        valid = is_real(mask, begin + column, column < count, masked)
+    total = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    for first in range(0, count, WIDTH):
+        column = first + tl.arange(0, WIDTH)
+        valid = is_real(mask, begin + column, column < count, MASKED)
         other = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
         other_grad = other
-        if backward:
+        if BACKWARD:
             other_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
-        total += _terms(score, grad, other, other_grad, strength, backward)
+        total += _terms(score, grad, other, other_grad, strength, BACKWARD)
     number = tl.sum(total, 1)
-    number = number / (2.0 * temperature) if backward else number + 0.5
+    number = number / (2.0 * temperature) if BACKWARD else number + 0.5
     tl.store(result + begin + item, tl.where(real, number, 0.0), mask=inside)
 
 
 @triton.jit
-def _terms(score, grad, other, other_grad, strength, backward: tl.constexpr):
+def _terms(score, grad, other, other_grad, strength, BACKWARD: tl.constexpr):
     """Terms of the ranks, or of the gradient, of pairs; other scores are -inf on padding."""
     gap = other[None, :] - score[:, None]
     near = tl.exp2(tl.abs(gap) * -strength)
-    if backward:
+    if BACKWARD:
         return near * (other_grad[None, :] - grad[:, None])
     else:
         return tl.where(gap > 0, 1.0 - 0.5 * near, 0.5 * near)
 
 
 @triton.jit
-def _load_chunk(ranked, order, grads, offsets, backward: tl.constexpr, chunk: tl.constexpr):
+def _load_chunk(ranked, order, grads, offsets, BACKWARD: tl.constexpr, CHUNK: tl.constexpr):
     """Load a chunk of a sorted list: its first item and chunk, items, scores and gradients."""
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
-    at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
+    at = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     inside = at < tl.load(offsets + place + 1) - begin
     score = tl.load(ranked + begin + at, mask=inside, other=float("-inf"))
     real = score > float("-inf")
     grad = score
     item = tl.load(order + begin + at, mask=inside, other=0)
-    if backward:
+    if BACKWARD:
         grad = tl.load(grads + item, mask=real, other=0.0)
-    return begin, begin // chunk + place, item, inside, real, score, grad
+    return begin, begin // CHUNK + place, item, inside, real, score, grad
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["many"])
 def _chunks(
     ranked, order, grads, offsets, chunks, temperature, many,
-    backward: tl.constexpr, chunk: tl.constexpr,
+    BACKWARD: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The highest and lowest score of each chunk, and sums of exponentials relative to both."""
     _, base, _, inside, real, score, grad = _load_chunk(
-        ranked, order, grads, offsets, backward, chunk
+        ranked, order, grads, offsets, BACKWARD, CHUNK
     )
     strength = 1.4426950408889634 / temperature
     if tl.max(inside.to(tl.int32), 0) > 0:
@@ -161,7 +155,7 @@ def _chunks(
         mine = chunks + base + tl.program_id(1)
         tl.store(mine, tl.sum(over, 0))
         tl.store(mine + many, tl.sum(under, 0))
-        if backward:
+        if BACKWARD:
             tl.store(mine + 2 * many, tl.sum(over * grad, 0))
             tl.store(mine + 3 * many, tl.sum(under * grad, 0))
         tl.store(mine + 4 * many, top)
@@ -172,51 +166,51 @@ def _chunks(
 @triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
-    backward: tl.constexpr, chunk: tl.constexpr, width: tl.constexpr,
+    BACKWARD: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Sum over the pairs within a chunk, then add the sums of all other chunks."""
     begin, base, item, inside, real, score, grad = _load_chunk(
-        ranked, order, grads, offsets, backward, chunk
+        ranked, order, grads, offsets, BACKWARD, CHUNK
     )
     strength = 1.4426950408889634 / temperature
     mine = tl.program_id(1)
-    number = tl.zeros([chunk], tl.float32)
+    number = tl.zeros([CHUNK], tl.float32)
     if tl.max(real.to(tl.int32), 0) > 0:
         top = tl.load(chunks + base + mine + 4 * many)
         low = tl.load(chunks + base + mine + 5 * many)
-        count = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, chunk)
+        count = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, CHUNK)
         above, below, above_grad, below_grad = _others(
-            chunks + base, mine, count, top, low, strength, many, backward
+            chunks + base, mine, count, top, low, strength, many, BACKWARD
         )
         score = tl.where(real, score, low)
         grad = tl.where(real, grad, 0.0)
         from_above = tl.exp2((score - top) * strength)
         from_below = tl.exp2((low - score) * strength)
-        total = tl.zeros([chunk, width], tl.float32)
-        first = begin + mine.to(tl.int64) * chunk
+        total = tl.zeros([CHUNK, WIDTH], tl.float32)
+        first = begin + mine.to(tl.int64) * CHUNK
         end = tl.load(offsets + tl.program_id(0) + 1)
-        for left in range(0, chunk, width):
-            column = first + left + tl.arange(0, width)
+        for left in range(0, CHUNK, WIDTH):
+            column = first + left + tl.arange(0, WIDTH)
             valid = column < end
             other = tl.load(ranked + column, mask=valid, other=float("-inf"))
             other_grad = other
-            if backward:
+            if BACKWARD:
                 which = tl.load(order + column, mask=valid, other=0)
                 other_grad = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
-            total += _terms(score, grad, other, other_grad, strength, backward)
+            total += _terms(score, grad, other, other_grad, strength, BACKWARD)
         number = tl.sum(total, 1)
-        if backward:
+        if BACKWARD:
             number += from_above * (above_grad - grad * above)
             number += from_below * (below_grad - grad * below)
             number = number / (2.0 * temperature)
         else:
             number += 0.5 * (from_below * below - from_above * above)
-            number += mine * chunk + 0.5
+            number += mine * CHUNK + 0.5
     tl.store(result + item, tl.where(real, number, 0.0), mask=inside)
 
 
 @triton.jit
-def _others(chunks, mine, count, top, low, strength, many, backward: tl.constexpr):
+def _others(chunks, mine, count, top, low, strength, many, BACKWARD: tl.constexpr):
     """Sums of exponentials of the chunks above and below, relative to this chunk's ends."""
     above = tl.zeros([512], tl.float64)
     below = tl.zeros([512], tl.float64)
@@ -231,7 +225,7 @@ def _others(chunks, mine, count, top, low, strength, many, backward: tl.constexp
         from_below = tl.exp2((from_below - low) * strength)
         above += from_above * tl.load(chunks + other, mask=over, other=0.0)
         below += from_below * tl.load(chunks + many + other, mask=under, other=0.0)
-        if backward:
+        if BACKWARD:
             above_grad += from_above * tl.load(chunks + 2 * many + other, mask=over, other=0.0)
             below_grad += from_below * tl.load(chunks + 3 * many + other, mask=under, other=0.0)
     return (

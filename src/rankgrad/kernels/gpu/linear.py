@@ -9,49 +9,40 @@ import triton.language as tl
 
 
 @triton.jit
-def is_real(mask, at, inside, masked: tl.constexpr):
-    """Which positions hold a real item: inside the list, and not padding."""
-    if masked:
-        return inside & (tl.load(mask + at, mask=inside, other=0) != 0)
-    else:
-        return inside
-
-
-@triton.jit
-def discount(rank, metric: tl.constexpr, persistence):
+def discount(rank, METRIC: tl.constexpr, persistence):
     """The discount of a 1-based rank."""
-    if metric == "ndcg" or metric == "dcg":
+    if METRIC == "ndcg" or METRIC == "dcg":
         return 1.0 / tl.log2(1.0 + rank)
-    elif metric == "rbp":
+    elif METRIC == "rbp":
         return (1.0 - persistence) * tl.exp2((rank - 1.0) * tl.log2(persistence))
-    elif metric == "arp":
+    elif METRIC == "arp":
         return rank
     else:
         return rank * 0.0 + 1.0
 
 
 @triton.jit
-def beyond(length, k, metric: tl.constexpr):
+def beyond(length, k, METRIC: tl.constexpr):
     """The discount of ranks past the cutoff: k + 1 for ARP with a cutoff, otherwise 0."""
-    if metric == "arp":
+    if METRIC == "arp":
         return tl.where((k > 0) & (length > k), k + 1.0, 0.0)
     else:
         return 0.0
 
 
 @triton.jit
-def as_loss(value, length, k, scale, metric: tl.constexpr):
+def as_loss(value, length, k, scale, METRIC: tl.constexpr):
     """The loss of a list from its normalized ``Σ gain (discount - beyond)``; 0 if undefined."""
-    if metric == "arp":
-        return tl.where(scale > 0, value + beyond(length, k, metric), 0.0)
+    if METRIC == "arp":
+        return tl.where(scale > 0, value + beyond(length, k, METRIC), 0.0)
     else:
         return tl.where(scale > 0, 1.0 - value, 0.0)
 
 
 @triton.jit
-def as_gradient(grad, metric: tl.constexpr):
+def as_gradient(grad, METRIC: tl.constexpr):
     """The derivative of the loss, from that of the sum. Losses other than ARP are 1 - sum."""
-    if metric == "arp" or metric == "operator":
+    if METRIC == "arp" or METRIC == "operator":
         return grad
     else:
         return -grad

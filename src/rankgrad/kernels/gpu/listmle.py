@@ -10,9 +10,17 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import COUNTED, ROWS, presence, sign_bit, tile
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    empty_results,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    presence,
+)
+from rankgrad.kernels.gpu.ideal_gain import COUNTED, ROWS, sign_bit, tile
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 _SPAN = 1024
 _CHUNK = 4096
@@ -27,10 +35,8 @@ def listmle(
     Lists of up to a few thousand items count ranks pair by pair; longer ones are sorted.
     """
     scores, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.shape[0] - 1
-    values = scores.new_empty(lists)
-    grad_scores = torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    values, grad_scores, defined = empty_results(batch)
+    lists = len(values)
     if lists == 0:
         return values, grad_scores, defined
     mask_, masked, counted = presence(mask, scores), mask is not None, max_length <= COUNTED
@@ -49,7 +55,7 @@ def listmle(
             num_warps=4,
         )  # fmt: skip
         order = keys.sort(dim=-1, descending=True, stable=True).indices
-    chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
+    chunk = chunk_size(max_length, _CHUNK)
     tails = scores.new_empty(2, scores.numel())
     _likelihood[(lists,)](
         scores, mask_, presence(weights, scores), offsets, order, tails, values, grad_scores,
@@ -86,6 +92,21 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
         return first
 
 
+@triton.jit
+def _block_keys(
+    labels, mask, offsets, draw, grad_scores,
+    MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """A block of rows and their sort keys; writes a gradient of 0 to padding."""
+    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    before = _real_before(mask, start, tl.minimum(tl.program_id(1) * ROWS, width), MASKED, COLUMNS)
+    place = before + tl.cumsum(real.to(tl.int32), 0) - 1
+    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
+    if MASKED:
+        tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
+    return at_list, start, width, row, real, key
+
+
 @cached_launch
 @triton.jit
 def _order(
@@ -93,19 +114,12 @@ def _order(
     MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count the ranks of a block of items by label, and write their indices in that order."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    first = tl.program_id(1) * ROWS
-    row = first + tl.arange(0, ROWS)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
-    before = _real_before(mask, start, tl.minimum(first, width), MASKED, 256)
-    place = before + tl.cumsum(real.to(tl.int32), 0) - 1
-    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
+    _, start, width, row, real, key = _block_keys(
+        labels, mask, offsets, draw, grad_scores, MASKED, DRAWN, ROWS, 256
+    )
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     passed = 0
-    for left in range(0, tl.where(first < width, width, 0), COLUMNS):
+    for left in range(0, tl.where(tl.program_id(1) * ROWS < width, width, 0), COLUMNS):
         column = left + tl.arange(0, COLUMNS)
         valid = is_real(mask, start + column, column < width, MASKED)
         label = tl.load(labels + start + column, mask=valid, other=0.0)
@@ -117,8 +131,6 @@ def _order(
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
         ahead += sign_bit(key[:, None] - earlier - keys[None, :])
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
-    if MASKED:
-        tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
 
 
 @cached_launch
@@ -128,20 +140,11 @@ def _lay_keys(
     MASKED: tl.constexpr, DRAWN: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the sort keys of a span of a list, in a padded layout; -1 for padding."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    first = tl.program_id(1) * SPAN
-    row = first + tl.arange(0, SPAN)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
-    before = _real_before(mask, start, tl.minimum(first, width), MASKED, 1024)
-    place = before + tl.cumsum(real.to(tl.int32), 0) - 1
-    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
+    at_list, _, _, row, real, key = _block_keys(
+        labels, mask, offsets, draw, grad_scores, MASKED, DRAWN, SPAN, 1024
+    )
     to = keys + at_list.to(tl.int64) * max_length + row
     tl.store(to, tl.where(real, key, -1), mask=row < max_length)
-    if MASKED:
-        tl.store(grad_scores + start + row, tl.zeros([SPAN], tl.float32), mask=inside & (real == 0))
 
 
 @triton.jit
@@ -156,9 +159,7 @@ def _join(peak, total, other_peak, other_total):
 def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.constexpr):
     """The indices, scores and weights of the items at these ranks."""
     item = start + tl.load(order + base + at, mask=inside, other=0)
-    weight = tl.where(inside, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weights + item, mask=inside, other=0.0)
+    weight = load_weights(weights, item, inside, WEIGHTED)
     return item, tl.load(scores + item, mask=inside, other=-1e30), weight
 
 
@@ -175,9 +176,7 @@ def _likelihood(
     neither overflow nor underflow. With ``t_r = Σ_{l>=r} exp(s_(l))``, the gradient of item l is
     ``exp(s_l) Σ_{r<=l} w_r / t_r - w_l``.
     """
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, width = list_span(offsets)
     length = _real_before(mask, start, width, MASKED, CHUNK)
     base = start
     if not COUNTED:

@@ -31,8 +31,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.launcher import cached_launch, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, list_span, load_weights, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 #: The metrics that have a step here. All others are linear in the sorted gains.
 STEP_METRICS = frozenset({"ap", "rr", "err", "hits"})
@@ -44,17 +44,19 @@ class StepValues(NamedTuple):
     """The values of the items of a batch for ap, rr, err or hits.
 
     Attributes:
-        values: ``[items]``, the relevance, or err's stopping probability; 0 on padding.
-        weighted: ``[items]``, the same times the item weights; None without weights.
-        norm: ``[lists]``, the divisor of the sum over ranks: for ap the sum of ``weighted``, for
-            the other metrics 1.
+        values: ``[items]``, the relevance, or err's stopping probability (through ranks, the
+            logarithm of one minus it); 0 on padding.
+        weighted: ``[items]``, the relevance or stopping probability times the item weights; None
+            if it equals ``values``.
+        scale: ``[lists]``, the factor of the sum over items: for ap one over the sum of
+            ``weighted``, for the other metrics 1; 0 where the metric is undefined.
         lengths: ``[lists]`` int32, the number of real items.
         defined: ``[lists]`` bool, whether a list has two items or more and one has a value.
     """
 
     values: Tensor
     weighted: Tensor | None
-    norm: Tensor
+    scale: Tensor
     lengths: Tensor
     defined: Tensor
 
@@ -73,23 +75,27 @@ class SortOperator(Protocol):
         """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
 
 
-def step_values(batch: FlatLists, metric_options: MetricOptions) -> StepValues:
-    """The values of the items for ap, rr, err or hits, and the norms of the lists."""
+def step_values(
+    batch: FlatLists, metric_options: MetricOptions, through_ranks: bool = False
+) -> StepValues:
+    """The values of the items for ap, rr, err or hits, and the scales of the lists."""
     _, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.numel() - 1
+    metric, lists = metric_options.name, offsets.numel() - 1
+    logarithmic = metric == "err" and through_ranks
     values = torch.empty_like(labels)
-    weighted = None if weights is None else torch.empty_like(labels)
-    norm = labels.new_empty(lists)
-    lengths = torch.empty(lists, dtype=torch.int32, device=labels.device)
-    defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
+    weighted = None if weights is None and not logarithmic else torch.empty_like(labels)
+    scale = labels.new_empty(lists)
+    lengths = torch.empty_like(scale, dtype=torch.int32)
+    defined = torch.empty_like(scale, dtype=torch.bool)
     if lists:
+        chunk = chunk_size(max_length, _CHUNK)
         _values_of[(lists,)](
-            labels, labels if mask is None else mask, labels if weights is None else weights,
-            offsets, values, values if weighted is None else weighted, norm, lengths, defined,
-            metric_options.threshold, metric=metric_options.name, masked=mask is not None,
-            has_weights=weights is not None, chunk=_chunk(max_length),
+            labels, presence(mask, labels), presence(weights, labels), offsets,
+            metric_options.threshold, values, presence(weighted, values), scale, lengths, defined,
+            METRIC=metric, LOGARITHMIC=logarithmic, MASKED=mask is not None,
+            HAS_WEIGHTS=weights is not None, CHUNK=chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
-    return StepValues(values, weighted, norm, lengths, defined)
+    return StepValues(values, weighted, scale, lengths, defined)
 
 
 def metric_step(
@@ -123,14 +129,13 @@ def metric_step(
     grad_weighted = None if sorted_weighted is None else torch.empty_like(sorted_weighted)
     if lists:
         step = _precision_step if metric == "ap" else _cascade_step
+        ranks = min(k, max_length) if k else max_length
         step[(lists,)](
-            sorted_values,
-            sorted_values if sorted_weighted is None else sorted_weighted,
-            sorted_values if misses is None else misses,
-            offsets, inputs.norm, inputs.lengths, inputs.defined, values, grad,
-            grad if grad_weighted is None else grad_weighted, k,
-            has_weights=sorted_weighted is not None, has_misses=misses is not None,
-            reciprocal=metric != "hits", chunk=_chunk(min(k, max_length) if k else max_length),
+            sorted_values, presence(sorted_weighted, sorted_values),
+            presence(misses, sorted_values), offsets, inputs.scale, inputs.lengths,
+            inputs.defined, values, grad, presence(grad_weighted, grad), k,
+            HAS_WEIGHTS=sorted_weighted is not None, HAS_MISSES=misses is not None,
+            RECIPROCAL=metric != "hits", CHUNK=chunk_size(ranks, _CHUNK),
         )  # fmt: skip
     return values, grad, grad_weighted
 
@@ -158,21 +163,17 @@ def through_operator(
     assert grad_weighted is not None
     # The weighted values come first: an operator may have cached the values applied last.
     grad_scores = operator.adjoint(inputs.weighted, grad_weighted)
-    _add[(max(1, -(-grad_scores.numel() // _CHUNK)),)](
-        grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), block=_CHUNK
+    _add[(max(1, cdiv(grad_scores.numel(), _CHUNK)),)](
+        grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), BLOCK=_CHUNK
     )
     return values, grad_scores, inputs.defined
 
 
-def _chunk(length: int) -> int:
-    return min(_CHUNK, max(32, next_power_of_2(length)))
-
-
 @cached_launch
 @triton.jit
-def _add(total, other, count, block: tl.constexpr):
+def _add(total, other, count, BLOCK: tl.constexpr):
     """Add one tensor to another in place."""
-    at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     mine = tl.load(total + at, mask=inside, other=0.0)
     tl.store(total + at, mine + tl.load(other + at, mask=inside, other=0.0), mask=inside)
@@ -181,46 +182,58 @@ def _add(total, other, count, block: tl.constexpr):
 @cached_launch
 @triton.jit
 def _values_of(
-    labels, mask, weights, offsets, values, weighted, norm, lengths, defined, threshold,
-    metric: tl.constexpr, masked: tl.constexpr, has_weights: tl.constexpr, chunk: tl.constexpr,
+    labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
+    METRIC: tl.constexpr, LOGARITHMIC: tl.constexpr, MASKED: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The values of the items of one list. For err, ``threshold`` is the highest grade."""
-    at_list = tl.program_id(0)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    highest = tl.full([chunk], threshold, tl.float32)
-    if metric == "err":
-        for first in range(begin, end, chunk):
-            at = first + tl.arange(0, chunk)
-            real = is_real(mask, at, at < end, masked)
-            highest = tl.maximum(highest, tl.load(labels + at, mask=real, other=0.0))
-    top = tl.max(highest, 0)
-    total = tl.zeros([chunk], tl.float32)
-    items = tl.zeros([chunk], tl.int32)
-    counting = tl.zeros([chunk], tl.int32)
-    for first in range(begin, end, chunk):
-        at = first + tl.arange(0, chunk)
-        inside = at < end
-        real = is_real(mask, at, inside, masked)
-        label = tl.load(labels + at, mask=real, other=0.0)
-        if metric == "err":
-            value = tl.exp2(label - top) - tl.exp2(-top)
-        else:
-            value = tl.where(label >= threshold, 1.0, 0.0)
-        value = tl.where(real, value, 0.0)
-        counts = real & ((value > 0) | (value != value))
-        tl.store(values + at, value, mask=inside)
-        if has_weights:
-            weight = tl.load(weights + at, mask=real, other=0.0)
-            value *= weight
-            counts &= weight > 0
-            tl.store(weighted + at, value, mask=inside)
-        total += value
+    """The values of the items of one list, and its scale. The threshold of err is the top grade.
+
+    If a label exceeds the top grade, the list's largest label is its top grade.
+    """
+    at_list, start, length = list_span(offsets)
+    total = tl.zeros([CHUNK], tl.float32)
+    items = tl.zeros([CHUNK], tl.int32)
+    relevant = tl.zeros([CHUNK], tl.int32)
+    tops = tl.zeros([CHUNK], tl.float32) + threshold
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        real = is_real(mask, start + row, row < length, MASKED)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        tops = tl.maximum(tops, label)
+        counts = (label > 0) | (label != label) if METRIC == "err" else label >= threshold
+        weight = load_weights(weights, start + row, real, HAS_WEIGHTS)
+        weight = tl.where(counts & real, weight, 0.0)
+        total += weight
         items += real.to(tl.int32)
-        counting += counts.to(tl.int32)
-    length = tl.sum(items, 0)
-    tl.store(norm + at_list, tl.sum(total, 0) if metric == "ap" else 1.0)
-    tl.store(lengths + at_list, length)
-    tl.store(defined + at_list, (tl.sum(counting, 0) > 0) & (length > 1))
+        relevant += (weight > 0).to(tl.int32)
+    number = tl.sum(items, 0)
+    valid = (tl.max(relevant, 0) > 0) & (number > 1)
+    factor = tl.where(valid, 1.0, 0.0)
+    if METRIC == "ap":
+        factor = factor / tl.where(valid, tl.sum(total, 0), 1.0)
+    tl.store(scale + at_list, factor)
+    tl.store(lengths + at_list, number)
+    tl.store(defined + at_list, valid)
+    top = tl.max(tops, 0).to(tl.float64)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        real = is_real(mask, start + row, row < length, MASKED)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        if METRIC == "err":
+            grade = tl.exp2(label.to(tl.float64) - top)
+            lowest = tl.exp2(-top + 0.0 * grade)
+            stop = (grade - lowest).to(tl.float32)
+        else:
+            stop = tl.where(label >= threshold, 1.0, 0.0)
+        value = stop
+        if LOGARITHMIC:
+            # 1 - stop, accurate where stop rounds to 1, and at least the smallest normal number.
+            miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
+            value = tl.log(miss).to(tl.float32)
+        tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
+        if HAS_WEIGHTS or LOGARITHMIC:
+            stop *= load_weights(weights, start + row, real, HAS_WEIGHTS)
+            tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
 
 
 @triton.jit
@@ -235,43 +248,42 @@ def _ranks_of(offsets, lengths, defined, k):
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _precision_step(
-    values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
-    has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
-    chunk: tl.constexpr,
+    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
+    HAS_WEIGHTS: tl.constexpr, HAS_MISSES: tl.constexpr, RECIPROCAL: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Average precision: prefix sums over the ranks, then suffix sums for the derivatives."""
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
-    inverse_norm = tl.load(norm + tl.program_id(0))
-    inverse_norm = tl.where(is_defined, 1.0 / tl.where(inverse_norm == 0, 1.0, inverse_norm), 0.0)
-    total = tl.zeros([chunk], tl.float32)
+    inverse_norm = tl.load(scale + tl.program_id(0))
+    total = tl.zeros([CHUNK], tl.float32)
     before = tl.zeros([1], tl.float64)
-    for first in range(0, count, chunk):
-        rank = first + tl.arange(0, chunk)
+    for first in range(0, count, CHUNK):
+        rank = first + tl.arange(0, CHUNK)
         inside = rank < count
         value = tl.load(values_in + begin + rank, mask=inside, other=0.0)
         weight = value
-        if has_weights:
+        if HAS_WEIGHTS:
             weight = tl.load(weighted + begin + rank, mask=inside, other=0.0)
         seen = (tl.cumsum(value.to(tl.float64), 0) + before).to(tl.float32)
         before += tl.sum(value.to(tl.float64), 0)
         precision = seen / (rank + 1).to(tl.float32)
         total += tl.where(inside, weight * precision, 0.0)
-        target = grad_weighted if has_weights else grad
+        target = grad_weighted if HAS_WEIGHTS else grad
         tl.store(target + begin + rank, -inverse_norm * precision, mask=inside)
     tl.store(
         values + tl.program_id(0), tl.where(is_defined, 1.0 - inverse_norm * tl.sum(total, 0), 0.0)
     )
     tl.debug_barrier()
     after = tl.zeros([1], tl.float64)
-    for first in range(0, count, chunk):
-        rank = count - 1 - first - tl.arange(0, chunk)
+    for first in range(0, count, CHUNK):
+        rank = count - 1 - first - tl.arange(0, CHUNK)
         inside = rank >= 0
-        source = weighted if has_weights else values_in
+        source = weighted if HAS_WEIGHTS else values_in
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         term = (weight / tl.maximum(rank + 1, 1).to(tl.float32)).to(tl.float64)
         derivative = -inverse_norm * (tl.cumsum(term, 0) + after).to(tl.float32)
         after += tl.sum(term, 0)
-        if not has_weights:
+        if not HAS_WEIGHTS:
             derivative += tl.load(grad + begin + rank, mask=inside, other=0.0)
         tl.store(grad + begin + rank, derivative, mask=inside)
 
@@ -288,9 +300,9 @@ def _compose(factor, term, next_factor, next_term):
 
 
 @triton.jit
-def _load_misses(values_in, misses, at, inside, has_misses: tl.constexpr):
+def _load_misses(values_in, misses, at, inside, HAS_MISSES: tl.constexpr):
     """One minus the sorted values, not clamped; 1 outside the list."""
-    if has_misses:
+    if HAS_MISSES:
         return tl.load(misses + at, mask=inside, other=1.0)
     else:
         return 1.0 - tl.load(values_in + at, mask=inside, other=0.0)
@@ -299,9 +311,9 @@ def _load_misses(values_in, misses, at, inside, has_misses: tl.constexpr):
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _cascade_step(
-    values_in, weighted, misses, offsets, norm, lengths, defined, values, grad, grad_weighted, k,
-    has_weights: tl.constexpr, has_misses: tl.constexpr, reciprocal: tl.constexpr,
-    chunk: tl.constexpr,
+    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
+    HAS_WEIGHTS: tl.constexpr, HAS_MISSES: tl.constexpr, RECIPROCAL: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """rr, err and hits: the probability to reach each rank, then R (without weights D) in reverse.
 
@@ -309,37 +321,37 @@ def _cascade_step(
     """
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
     sign = tl.where(is_defined, -1.0, 0.0)
-    source = weighted if has_weights else values_in
-    total = tl.zeros([chunk], tl.float32)
+    source = weighted if HAS_WEIGHTS else values_in
+    total = tl.zeros([CHUNK], tl.float32)
     carry = 1.0
-    for first in range(0, count, chunk):
-        rank = first + tl.arange(0, chunk)
+    for first in range(0, count, CHUNK):
+        rank = first + tl.arange(0, CHUNK)
         inside = rank < count
         known = inside & (rank > 0)
-        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, has_misses), 0.0)
+        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, HAS_MISSES), 0.0)
         passed = carry * tl.associative_scan(miss, 0, _product)
         carry *= tl.reduce(miss, 0, _product)
-        discount = _discount(rank, reciprocal)
+        discount = _discount(rank, RECIPROCAL)
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         total += weight * passed * discount
         tl.store(grad + begin + rank, passed, mask=inside)
-        if has_weights:
+        if HAS_WEIGHTS:
             tl.store(grad_weighted + begin + rank, sign * passed * discount, mask=inside)
     loss = 1.0 - tl.sum(total, 0)
     tl.debug_barrier()
     rest = 0.0
     first_rest = 0.0
-    for first in range(0, count, chunk):
+    for first in range(0, count, CHUNK):
         # The derivative of the rank before this one needs the terms of this and later ranks.
-        rank = count - first - tl.arange(0, chunk)
+        rank = count - first - tl.arange(0, CHUNK)
         known = (rank >= 0) & (rank < count)
-        not_stopped = _load_misses(values_in, misses, begin + rank, known, has_misses)
+        not_stopped = _load_misses(values_in, misses, begin + rank, known, HAS_MISSES)
         miss = tl.maximum(not_stopped, 0.0)
-        discount = _discount(rank, reciprocal)
-        if has_weights:
+        discount = _discount(rank, RECIPROCAL)
+        if HAS_WEIGHTS:
             term = tl.load(source + begin + rank, mask=known, other=0.0) * discount
         else:
-            term = _discount(rank - 1, reciprocal) + tl.where(
+            term = _discount(rank - 1, RECIPROCAL) + tl.where(
                 known, discount * (tl.minimum(not_stopped, 0.0) - 1.0), 0.0
             )
         factor, term_sum = tl.associative_scan((miss, term), 0, _compose)
@@ -347,30 +359,30 @@ def _cascade_step(
         at = begin + rank - 1
         valid = rank > 0
         passed = tl.load(grad + at, mask=valid, other=0.0)
-        unclamped = _load_misses(values_in, misses, at, valid, has_misses) >= 0
-        if has_weights:
+        unclamped = _load_misses(values_in, misses, at, valid, HAS_MISSES) >= 0
+        if HAS_WEIGHTS:
             derivative = tl.where(unclamped, -ahead, 0.0)
         else:
-            derivative = tl.where(unclamped, ahead, _discount(rank - 1, reciprocal))
+            derivative = tl.where(unclamped, ahead, _discount(rank - 1, RECIPROCAL))
         tl.store(grad + at, sign * passed * derivative, mask=valid)
         first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
-        rest = _last(ahead, chunk)
-    if not has_weights:  # equals one minus the sum, without cancellation
-        not_stopped = _load_misses(values_in, misses, begin, count > 0, has_misses)
+        rest = _last(ahead, CHUNK)
+    if not HAS_WEIGHTS:  # equals one minus the sum, without cancellation
+        not_stopped = _load_misses(values_in, misses, begin, count > 0, HAS_MISSES)
         loss = tl.maximum(not_stopped, 0.0) * first_rest + tl.minimum(not_stopped, 0.0)
     tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
 
 
 @triton.jit
-def _discount(rank, reciprocal: tl.constexpr):
+def _discount(rank, RECIPROCAL: tl.constexpr):
     """The discount of stopping at a rank (from 0); the value at rank -1 is not used."""
-    if reciprocal:
+    if RECIPROCAL:
         return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
     else:
         return tl.full(rank.shape, 1.0, tl.float32)
 
 
 @triton.jit
-def _last(numbers, chunk: tl.constexpr):
+def _last(numbers, CHUNK: tl.constexpr):
     """The last number of a chunk."""
-    return tl.sum(tl.where(tl.arange(0, chunk) == chunk - 1, numbers, 0.0), 0)
+    return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, numbers, 0.0), 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.ideal_gain import presence
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu.flat_lists import chunk_size, list_span, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_group
 
 #: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
@@ -55,15 +56,8 @@ def exact_metrics(
         labels, mask, weights, offsets, max_length, sort_lists(ranked, mask, offsets, max_length)
     )
     for row, metric in enumerate(described):
-        name = metric[0]
-        if name == "ap":
-            _launch_ap(batch, metric, row, values, relevant)
-        elif name == "err":
-            _launch_err(batch, metric, row, values, relevant)
-        elif name in ("rr", "hits"):
-            _launch_first(batch, metric, row, values, relevant)
-        else:
-            _launch_linear(batch, metric, row, values, relevant)
+        launch = _launch_err if metric[0] == "err" else _launch
+        launch(batch, metric, row, values, relevant)
     return values, relevant
 
 
@@ -77,7 +71,7 @@ class _Batch:
     offsets: Tensor
     max_length: int
     order: Sorted
-    _made: dict[str, Any] = field(default_factory=dict)
+    _ideal: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def lists(self) -> int:
@@ -91,7 +85,7 @@ class _Batch:
 
     def options(self, most: int, **more: Any) -> dict[str, Any]:
         """The constants of a kernel that reads at most this many ranks at a time."""
-        span = min(most, max(32, next_power_of_2(self.max_length)))
+        span = chunk_size(self.max_length, most)
         warps = min(16, max(1, span // 128))
         return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
 
@@ -103,97 +97,74 @@ class _Batch:
         """The start and end of each rank's group of ties; not read if ties are not averaged."""
         if not averaged:
             return self.offsets, self.offsets
-        if "groups" not in self._made:
-            start, end = torch.empty(
-                2, self.labels.numel(), dtype=torch.int32, device=self.labels.device
-            )
-            options = self.options(_TILE)
-            _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
-                self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
-                **options,
-            )  # fmt: skip
-            self._made["groups"] = start, end
-        found: tuple[Tensor, Tensor] = self._made["groups"]
-        return found
+        return self._groups
+
+    @cached_property
+    def _groups(self) -> tuple[Tensor, Tensor]:
+        shape, device = (2, self.labels.numel()), self.labels.device
+        start, end = torch.empty(shape, dtype=torch.int32, device=device)
+        options = self.options(_TILE)
+        _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
+            self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
+            **options,
+        )  # fmt: skip
+        return start, end
 
     def ideal(self, gain: str) -> Tensor:
         """The items of each list in descending order of their gains."""
         kind = "labels" if self.weights is None else gain  # gains increase with labels
-        if kind not in self._made:
+        if kind not in self._ideal:
             keys = self.labels
             if self.weights is not None:
                 keys = (keys if gain == "linear" else torch.exp2(keys) - 1) * self.weights
-            self._made[kind] = sort_lists(keys, self.mask, self.offsets, self.max_length).items
-        found: Tensor = self._made[kind]
-        return found
+            self._ideal[kind] = sort_lists(keys, self.mask, self.offsets, self.max_length).items
+        return self._ideal[kind]
 
+    @cached_property
     def discounts(self) -> Tensor:
         """``Σ_{r<=p} 1 / log2(1 + r)`` for p from 0 on."""
-        if "discounts" not in self._made:
-            ranks = torch.arange(
-                1, self.max_length + 2, dtype=torch.float64, device=self.labels.device
-            )
-            sums = ranks.log2_().reciprocal_()
-            sums[:1] = 0.0  # before the first rank
-            self._made["discounts"] = sums.cumsum(0)
-        found: Tensor = self._made["discounts"]
-        return found
+        ranks = torch.arange(1, self.max_length + 2, dtype=torch.float64, device=self.labels.device)
+        sums = ranks.log2_().reciprocal_()
+        sums[:1] = 0.0  # before the first rank
+        return sums.cumsum(0)
 
-    def scratch(self) -> tuple[Tensor, Tensor]:
+    @cached_property
+    def scratch(self) -> Tensor:
         """Two scratch tensors of one number per item, used by one metric after the other."""
-        if "scratch" not in self._made:
-            shape = 2, self.labels.numel()
-            self._made["scratch"] = torch.empty(
-                shape, dtype=torch.float64, device=self.labels.device
-            )
-        one, other = self._made["scratch"]
-        return one, other
+        return torch.empty(2, self.labels.numel(), dtype=torch.float64, device=self.labels.device)
 
 
-def _launch_linear(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
-) -> None:
+def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
+    """Compute one metric, not err, with one program per list."""
     name, k, averaged, linear, threshold, persistence = metric
-    gain = "binary"
-    if name in ("ndcg", "dcg", "arp"):
-        gain = "linear" if linear or name == "arp" else "exponential"
-    high = _single(persistence)
-    _linear[(batch.lists,)](
-        *batch.arrays, *batch.groups(averaged),
-        batch.ideal(gain) if name == "ndcg" else batch.offsets,
-        batch.discounts() if name in ("ndcg", "dcg") else batch.labels,
-        values, relevant, float(threshold), high, persistence - high, _cut(k), row,
-        METRIC=name, GAIN=gain, TIED=averaged, **batch.walking(),
-    )  # fmt: skip
-
-
-def _launch_ap(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
-) -> None:
-    _, k, averaged, _, threshold, _ = metric
-    scratch = batch.scratch() if averaged else (batch.labels, batch.labels)
-    _ap[(batch.lists,)](
-        *batch.arrays, *batch.groups(averaged), *scratch, values, relevant, float(threshold),
-        _cut(k), row, TIED=averaged, **batch.walking(),
-    )  # fmt: skip
-
-
-def _launch_first(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
-) -> None:
-    name, k, averaged, _, threshold, _ = metric
-    _first[(batch.lists,)](
-        *batch.arrays, *batch.groups(averaged), values, relevant, float(threshold), _cut(k), row,
-        METRIC=name, TIED=averaged, **batch.walking(),
-    )  # fmt: skip
+    grid, ranked = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
+    number, places = float(threshold), (_cut(k), row)
+    options = {"TIED": averaged, **batch.walking()}
+    if name == "ap":
+        scratch = batch.scratch if averaged else (batch.labels, batch.labels)
+        _ap[grid](*ranked, *scratch, values, relevant, number, *places, **options)
+    elif name in ("rr", "hits"):
+        _first[grid](*ranked, values, relevant, number, *places, METRIC=name, **options)
+    else:
+        gain = "binary"
+        if name in ("ndcg", "dcg", "arp"):
+            gain = "linear" if linear or name == "arp" else "exponential"
+        best = batch.ideal(gain) if name == "ndcg" else batch.offsets
+        discounts = batch.discounts if name in ("ndcg", "dcg") else batch.labels
+        high = _single(persistence)
+        _linear[grid](
+            *ranked, best, discounts, values, relevant, number, high, persistence - high, *places,
+            METRIC=name, GAIN=gain, **options,
+        )  # fmt: skip
 
 
 def _launch_err(
     batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
 ) -> None:
+    """Compute err: several programs of a list compute its probabilities."""
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
-    hits, misses = batch.scratch()
+    hits, misses = batch.scratch
     _tops[(batch.lists,)](*batch.arrays, tops, relevant, float(grade), row, **batch.walking())
     options = batch.options(_TILE, WEIGHTED=batch.weights is not None)
     _chances[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
@@ -215,14 +186,6 @@ def _single(number: float) -> float:
     """Rounded to float32, the precision of kernel arguments."""
     found: float = struct.unpack("f", struct.pack("f", number))[0]
     return found
-
-
-@triton.jit
-def _walk(offsets):
-    """Where the list of this program starts, and its length."""
-    place = tl.program_id(0)
-    begin = tl.load(offsets + place)
-    return begin, (tl.load(offsets + place + 1) - begin).to(tl.int32)
 
 
 @triton.jit
@@ -271,7 +234,7 @@ def _group(start, end, begin, at, real, TIED: tl.constexpr):
 @triton.jit(do_not_specialize=["steps"])
 def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
     """The start and end of each rank's group of equal scores."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
     here = begin + at
@@ -308,7 +271,7 @@ def _linear(
     WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sum over items of gain times mean discount of the tied ranks, divided by the norm."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     lasting = tl.full([], 0.0, tl.float64) + persistence + rest
     total = tl.zeros([SPAN], tl.float64)
     norms = tl.zeros([SPAN], tl.float64)
@@ -353,7 +316,7 @@ def _ap(
     TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Average precision; ties as McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`)."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     counting = tl.zeros([SPAN], tl.int32)
     before = tl.full([], 0.0, tl.float64)
@@ -415,7 +378,7 @@ def _first(
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The discount of the first relevant rank, in the first group that has a relevant item."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     firsts = tl.full([SPAN], 2147483647, tl.int32)
     counting = tl.zeros([SPAN], tl.int32)
     for left in range(0, length, SPAN):
@@ -481,7 +444,7 @@ def _tops(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """ERR's top grade of each list, and whether the list has a relevant item."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     highest = tl.zeros([SPAN], tl.float32) + grade
     for left in range(0, length, SPAN):
         at = left + tl.arange(0, SPAN)
@@ -511,7 +474,7 @@ def _chances(
 
     The probability to pass a whole group is stored at its last rank; at its other ranks it is 1.
     """
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     first = tl.program_id(1) * SPAN
     if (first < length) & (first < cut):
         top = tl.load(tops + tl.program_id(0))
@@ -579,7 +542,7 @@ def _cascade(
     offsets, ranked, hits, misses, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
     """``Σ_r hit_r / r · Π_{l<r} miss_l``."""
-    begin, length = _walk(offsets)
+    _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
     for left in range(0, tl.minimum(length, cut), SPAN):

@@ -32,9 +32,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu.linear import as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, metric_step, step_values
 from rankgrad.kernels.gpu.segmented_sort import sort_lists, tie_group
 
@@ -71,7 +72,7 @@ def through_ot(
     if len(scale):
         _linear_step[(len(scale),)](
             at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
-            metric=metric_options.name, chunk=_chunk(max_length),
+            METRIC=metric_options.name, CHUNK=chunk_size(max_length, _CHUNK),
         )  # fmt: skip
     return values, operator.adjoint(gains, grad), defined
 
@@ -108,7 +109,7 @@ class OptimalTransportOperator:
         self.k, self.epsilon, self.iterations = k, epsilon, iterations
         self.lists, self.items = (lists, items) if items and max_length else (0, 0)
         self.tile = Tile.of(max_length)
-        self.launch = {**self.tile.options, "precise": epsilon * max_length < _SHARP}
+        self.launch = {**self.tile.options, "PRECISE": epsilon * max_length < _SHARP}
         if not self.lists:
             return
         ranked = sort_lists(scores, mask, offsets, max_length)
@@ -146,24 +147,19 @@ class OptimalTransportOperator:
         changes = self._sort([values for values, _ in pairs], change=True)
         # The gradient with respect to u, the column factors, and column sums weighted by j - r.
         work = self.scores.new_empty(3 * self.items)
-        _start_back[self.grid](
-            *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
-            self.columns, changes[0], changes[-1], work, self.k, self.items,
-            two=len(pairs) == 2, **self.launch,
-        )  # fmt: skip
         for step in range(self.iterations, 0, -1):
-            if step < self.iterations:
-                _back_columns[self.grid](
-                    *self._list_arguments, self.rows, self.columns, work, step, self.items,
-                    **self.launch,
-                )  # fmt: skip
+            _back_columns[self.grid](
+                *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
+                self.columns, changes[0], changes[-1], work, self.k, step, self.items,
+                LAST=step == self.iterations, TWO=len(pairs) == 2, **self.launch,
+            )  # fmt: skip
             _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
-            self.ranked, self.order, self.scores if self.mask is None else self.mask,
+            self.ranked, self.order, presence(self.mask, self.scores),
             self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
-            1 / self.epsilon, self.max_length.bit_length(), masked=self.mask is not None,
-            chunk=_chunk(self.max_length),
+            1 / self.epsilon, self.max_length.bit_length(), MASKED=self.mask is not None,
+            CHUNK=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         return grad_scores
 
@@ -173,15 +169,15 @@ class OptimalTransportOperator:
 
     def _set_up(self, defined: Tensor | None) -> None:
         _squash[(self.lists,)](
-            self.ranked, self.scores if self.mask is None else self.mask,
-            self.scores if defined is None else defined, self.offsets, self.points, self.moments,
+            self.ranked, presence(self.mask, self.scores),
+            presence(defined, self.scores), self.offsets, self.points, self.moments,
             self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
-            masked=self.mask is not None, chosen=defined is not None,
-            chunk=_chunk(self.max_length),
+            MASKED=self.mask is not None, CHOSEN=defined is not None,
+            CHUNK=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         _find_limits[(self.lists, cdiv(self.grid[1], 64))](
             *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
-            own=self.tile.own, width=64,
+            OWN=self.tile.own, WIDTH=64,
         )  # fmt: skip
 
     def _scale(self, tolerance: float) -> None:
@@ -192,7 +188,7 @@ class OptimalTransportOperator:
             for side in ("columns", "rows"):
                 _half_step[self.grid](
                     *self._list_arguments, self.rows, self.columns, errors, step, self.items,
-                    tolerance, side=side, **self.launch,
+                    tolerance, SIDE=side, **self.launch,
                 )  # fmt: skip
 
     def _sort(self, channels: list[Tensor], change: bool) -> list[Tensor]:
@@ -202,7 +198,7 @@ class OptimalTransportOperator:
             _sort[self.grid](
                 *self._list_arguments, channels[0], channels[-1], self.order, self.rows,
                 self.columns, results[0], results[-1], self.k, self.items,
-                two=len(channels) == 2, change=change, **self.launch,
+                TWO=len(channels) == 2, CHANGE=change, **self.launch,
             )  # fmt: skip
         return results
 
@@ -228,18 +224,14 @@ class Tile(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The tile as arguments of a kernel."""
-        return {"own": self.own, "other": self.other, "num_warps": self.warps}
-
-
-def _chunk(length: int) -> int:
-    return min(_CHUNK, max(32, next_power_of_2(length)))
+        return {"OWN": self.own, "OTHER": self.other, "num_warps": self.warps}
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["items", "iterations"])
 def _squash(
     ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, sharpness,
-    masked: tl.constexpr, chosen: tl.constexpr, chunk: tl.constexpr,
+    MASKED: tl.constexpr, CHOSEN: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The squashed scores x of a list and their sums, scaled so that ``K = exp2(logits)``.
 
@@ -250,18 +242,18 @@ def _squash(
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     items = items.to(tl.int64)
     count = 0
-    for left in range(begin, end, chunk):
-        at = left + tl.arange(0, chunk)
-        count += tl.sum(is_real(mask, at, at < end, masked).to(tl.int32), 0)
-    total = tl.zeros([chunk], tl.float64)
-    for left in range(0, count, chunk):
-        at = left + tl.arange(0, chunk)
+    for left in range(begin, end, CHUNK):
+        at = left + tl.arange(0, CHUNK)
+        count += tl.sum(is_real(mask, at, at < end, MASKED).to(tl.int32), 0)
+    total = tl.zeros([CHUNK], tl.float64)
+    for left in range(0, count, CHUNK):
+        at = left + tl.arange(0, CHUNK)
         total += tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
     length = tl.maximum(count, 1).to(tl.float64)
     mean = tl.sum(total, 0) / length
-    squares = tl.zeros([chunk], tl.float64)
-    for left in range(0, count, chunk):
-        at = left + tl.arange(0, chunk)
+    squares = tl.zeros([CHUNK], tl.float64)
+    for left in range(0, count, CHUNK):
+        at = left + tl.arange(0, CHUNK)
         score = tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
         squares += tl.where(at < count, (score - mean) * (score - mean), 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / length + 1e-6)
@@ -269,15 +261,15 @@ def _squash(
     tl.store(moments + at_list * 2 + 1, scale)
     tl.store(counts + at_list * 2, count)
     running = tl.where(count > 0, iterations, 0)
-    if chosen:
+    if CHOSEN:
         running = tl.where(tl.load(defined + at_list) != 0, running, 0)
     tl.store(counts + at_list * 2 + 1, running)
 
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     before = tl.zeros([1], tl.float64)
     first = tl.zeros([1], tl.float64)
-    for left in range(0, count, chunk):
-        at = left + tl.arange(0, chunk)
+    for left in range(0, count, CHUNK):
+        at = left + tl.arange(0, CHUNK)
         inside = at < count
         score = tl.load(ranked + begin + at, mask=inside, other=0.0).to(tl.float64)
         below = tl.where(inside, (mean - score) * scale, 0.0)
@@ -290,7 +282,7 @@ def _squash(
         tl.store(place, x, mask=inside)
         tl.store(place + items, sums, mask=inside)
         tl.store(place + 2 * items, 2.0 * at.to(tl.float64) * x - sums, mask=inside)
-        tl.store(rows + begin + at, tl.full([chunk], 1.0, tl.float32), mask=inside)
+        tl.store(rows + begin + at, tl.full([CHUNK], 1.0, tl.float32), mask=inside)
 
 
 @triton.jit
@@ -304,7 +296,7 @@ def _logit(points, items, begin, row, column):
 @cached_launch
 @triton.jit(do_not_specialize=["items", "blocks", "steps"])
 def _find_limits(
-    points, offsets, counts, limits, items, blocks, steps, own: tl.constexpr, width: tl.constexpr
+    points, offsets, counts, limits, items, blocks, steps, OWN: tl.constexpr, WIDTH: tl.constexpr
 ):
     """The columns in which a block of rows exceeds 2^-64, and the rows in which its columns do.
 
@@ -313,11 +305,11 @@ def _find_limits(
     at_list = tl.program_id(0)
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
     items = items.to(tl.int64)
-    block = tl.program_id(1) * width + tl.arange(0, width)
-    inside = (block < blocks) & (block * own < count)
+    block = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = (block < blocks) & (block * OWN < count)
     last = tl.maximum(count - 1, 0)
-    first = tl.where(inside, block * own, 0)
-    end = tl.where(inside, tl.minimum(first + own - 1, last), 0)
+    first = tl.where(inside, block * OWN, 0)
+    end = tl.where(inside, tl.minimum(first + OWN - 1, last), 0)
     far = -64.0
     if count > 0:
         for of_rows in tl.static_range(2):
@@ -346,49 +338,65 @@ def _find_limits(
 
 
 @triton.jit
-def _own_place(points, offsets, counts, limits, items, side: tl.constexpr, own: tl.constexpr):
+def _own_place(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
     """The list of a program, its first row or column, its iterations, and its range in K."""
     at_list, block = tl.program_id(0), tl.program_id(1)
     begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
-    place = limits + (at_list * tl.num_programs(1) + block) * 4 + (2 if side == "rows" else 0)
+    place = limits + (at_list * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
     # Loaded for blocks past the list's end, too: waiting for the count would cost time.
     low, high = tl.load(place), tl.load(place + 1)
-    return begin, count, block * own, tl.load(counts + at_list * 2 + 1), low, high
+    return begin, count, block * OWN, tl.load(counts + at_list * 2 + 1), low, high
+
+
+class _Center(NamedTuple):
+    """The list of a program, and the position p at which it splits logits, in device code."""
+
+    points: Any
+    items: Any  # the number of items of all lists
+    begin: Any  # the first item of the list
+    count: Any  # the number of real items
+    middle: Any  # p
+    x: Any  # at p
+    sums: Any  # S at p
 
 
 @triton.jit
-def _middle(points, items, begin, count, first, own: tl.constexpr):
-    """The position p at which logits are split, and x and S there."""
-    at = tl.minimum(first + own // 2, count - 1)
-    return at, tl.load(points + begin + at), tl.load(points + items + begin + at)
+def _center(points, items, begin, count, first, OWN: tl.constexpr):
+    """The center of a program with OWN rows or columns from ``first`` on."""
+    at = tl.minimum(first + OWN // 2, count - 1)
+    x, sums = tl.load(points + begin + at), tl.load(points + items + begin + at)
+    return _Center(points, items, begin, count, at, x, sums)
 
 
 @triton.jit
-def _row_terms(points, items, begin, count, row, middle, x, sums, precise: tl.constexpr):
+def _row_terms(center, row, PRECISE: tl.constexpr):
     """For rows: the distance to p and the row term of the logits."""
-    valid = tl.load(points + items + begin + row, mask=row < count, other=0.0)
-    distance = row - middle
-    term = (valid - sums) - (2.0 * x) * distance.to(tl.float64)
-    term = tl.where(row < count, term, -1e30)
-    return distance.to(tl.float32), term if precise else term.to(tl.float32)
+    inside = row < center.count
+    valid = tl.load(center.points + center.items + center.begin + row, mask=inside, other=0.0)
+    distance = row - center.middle
+    term = (valid - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
+    term = tl.where(inside, term, -1e30)
+    return distance.to(tl.float32), term if PRECISE else term.to(tl.float32)
 
 
 @triton.jit
-def _column_terms(points, items, begin, count, column, middle, x, sums, precise: tl.constexpr):
+def _column_terms(center, column, PRECISE: tl.constexpr):
     """For columns: the factor of the rows' distances and the column term of the logits."""
-    inside = column < count
+    inside = column < center.count
+    points, begin = center.points, center.begin
     valid = tl.load(points + begin + column, mask=inside, other=0.0)
-    own = tl.load(points + 2 * items + begin + column, mask=inside, other=0.0)
-    term = tl.where(inside, (own + sums) - (2.0 * middle.to(tl.float64)) * valid, -1e30)
-    factor = tl.where(inside, 2.0 * (x - valid), 0.0)
-    return (factor, term) if precise else (factor.to(tl.float32), term.to(tl.float32))
+    own = tl.load(points + 2 * center.items + begin + column, mask=inside, other=0.0)
+    term = (own + center.sums) - (2.0 * center.middle.to(tl.float64)) * valid
+    term = tl.where(inside, term, -1e30)
+    factor = tl.where(inside, 2.0 * (center.x - valid), 0.0)
+    return (factor, term) if PRECISE else (factor.to(tl.float32), term.to(tl.float32))
 
 
 @triton.jit
-def _entries(factor, term, other_factor, other_term, precise: tl.constexpr):
+def _entries(factor, term, other_factor, other_term, PRECISE: tl.constexpr):
     """A tile of K; its first axis is the program's own. Positive logits are rounding errors."""
     logits = term[:, None] + other_term[None, :] + factor[:, None] * other_factor[None, :]
-    if precise:
+    if PRECISE:
         logits = tl.minimum(logits, 1.0).to(tl.float32)
     return tl.exp2(logits)
 
@@ -401,29 +409,24 @@ def _inverse(sums):
 
 @triton.jit
 def _product(
-    points, items, begin, count, first, low, high, vector,
-    side: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    center, first, low, high, vector,
+    SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """``K vector`` for some rows, or ``Kᵀ vector`` for some columns."""
-    middle, x, sums = _middle(points, items, begin, count, first, own)
-    at = first + tl.arange(0, own)
-    if side == "rows":
-        factor, term = _row_terms(points, items, begin, count, at, middle, x, sums, precise)
+    at = first + tl.arange(0, OWN)
+    if SIDE == "rows":
+        factor, term = _row_terms(center, at, PRECISE)
     else:
-        factor, term = _column_terms(points, items, begin, count, at, middle, x, sums, precise)
-    total = tl.zeros([own, other], tl.float32)
-    for left in range(low, high, other):
-        place = left + tl.arange(0, other)
-        if side == "rows":
-            theirs, their_term = _column_terms(
-                points, items, begin, count, place, middle, x, sums, precise
-            )
+        factor, term = _column_terms(center, at, PRECISE)
+    total = tl.zeros([OWN, OTHER], tl.float32)
+    for left in range(low, high, OTHER):
+        place = left + tl.arange(0, OTHER)
+        if SIDE == "rows":
+            theirs, their_term = _column_terms(center, place, PRECISE)
         else:
-            theirs, their_term = _row_terms(
-                points, items, begin, count, place, middle, x, sums, precise
-            )
-        weight = tl.load(vector + begin + place, mask=place < count, other=0.0)
-        total += _entries(factor, term, theirs, their_term, precise) * weight[None, :]
+            theirs, their_term = _row_terms(center, place, PRECISE)
+        weight = tl.load(vector + center.begin + place, mask=place < center.count, other=0.0)
+        total += _entries(factor, term, theirs, their_term, PRECISE) * weight[None, :]
     return tl.sum(total, 1)
 
 
@@ -431,7 +434,7 @@ def _product(
 @triton.jit(do_not_specialize=["step", "items"])
 def _half_step(
     points, offsets, counts, limits, rows, columns, errors, step, items, tolerance,
-    side: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """``v = 1 / (Kᵀ u)`` or ``u = 1 / (K v)`` for some columns or rows.
 
@@ -441,24 +444,23 @@ def _half_step(
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, side, own
+        points, offsets, counts, limits, items, SIDE, OWN
     )
-    at = first + tl.arange(0, own)
+    at = first + tl.arange(0, OWN)
     inside = at < count
     error_place = errors + step * tl.num_programs(0) + tl.program_id(0)
     running = (step <= steps) & (first < count)
-    if side == "rows":
+    if SIDE == "rows":
         error = tl.load(error_place).to(tl.float32, bitcast=True)
         ends = (step > 1) & (error < tolerance)
         if running & ends & (first == 0):
             tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
-        vector = columns + step * items if side == "rows" else rows + (step - 1) * items
-        found = _product(
-            points, items, begin, count, first, low, high, vector, side, own, other, precise
-        )
-        if side == "rows":
+        vector = columns + step * items if SIDE == "rows" else rows + (step - 1) * items
+        center = _center(points, items, begin, count, first, OWN)
+        found = _product(center, first, low, high, vector, SIDE, OWN, OTHER, PRECISE)
+        if SIDE == "rows":
             target = rows + step * items + begin + at
         else:
             target = columns + step * items + begin + at
@@ -479,112 +481,125 @@ def _cut(count, k):
 @triton.jit(do_not_specialize=["k", "items"])
 def _sort(
     points, offsets, counts, limits, values, second, order, rows, columns, result, result_second,
-    k, items, two: tl.constexpr, change: tl.constexpr,
-    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    k, items, TWO: tl.constexpr, CHANGE: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """``Σ_j P_rj value_j`` for some ranks, of one or two vectors of values.
 
-    With ``change`` it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
+    With CHANGE it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "rows", own
+        points, offsets, counts, limits, items, "rows", OWN
     )
     cut = _cut(count, k)
     if (steps > 0) & (first < cut):
-        middle, x, sums = _middle(points, items, begin, count, first, own)
-        row = first + tl.arange(0, own)
+        center = _center(points, items, begin, count, first, OWN)
+        row = first + tl.arange(0, OWN)
         inside = row < cut
-        factor, term = _row_terms(points, items, begin, count, row, middle, x, sums, precise)
-        item = tl.load(order + begin + row, mask=inside & change, other=0)
-        value = tl.load(values + item, mask=inside & change, other=0.0)
+        factor, term = _row_terms(center, row, PRECISE)
+        item = tl.load(order + begin + row, mask=inside & CHANGE, other=0)
+        value = tl.load(values + item, mask=inside & CHANGE, other=0.0)
         value_second = value
-        if two:
-            value_second = tl.load(second + item, mask=inside & change, other=0.0)
-        total = tl.zeros([own, other], tl.float32)
-        total_second = tl.zeros([own, other], tl.float32)
-        for left in range(low, high, other):
-            column = left + tl.arange(0, other)
+        if TWO:
+            value_second = tl.load(second + item, mask=inside & CHANGE, other=0.0)
+        total = tl.zeros([OWN, OTHER], tl.float32)
+        total_second = tl.zeros([OWN, OTHER], tl.float32)
+        for left in range(low, high, OTHER):
+            column = left + tl.arange(0, OTHER)
             valid = column < count
-            theirs, their_term = _column_terms(
-                points, items, begin, count, column, middle, x, sums, precise
-            )
+            theirs, their_term = _column_terms(center, column, PRECISE)
             scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
-            entries = _entries(factor, term, theirs, their_term, precise) * scale[None, :]
+            entries = _entries(factor, term, theirs, their_term, PRECISE) * scale[None, :]
             their_item = tl.load(order + begin + column, mask=valid, other=0)
             their_value = tl.load(values + their_item, mask=valid, other=0.0)
             total += entries * (their_value[None, :] - value[:, None])
-            if two:
+            if TWO:
                 their_value = tl.load(second + their_item, mask=valid, other=0.0)
                 total_second += entries * (their_value[None, :] - value_second[:, None])
         place = begin + row
         scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
         tl.store(result + place, tl.sum(total, 1) * scale, mask=inside)
-        if two:
+        if TWO:
             tl.store(result_second + place, tl.sum(total_second, 1) * scale, mask=inside)
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["k", "items"])
-def _start_back(
+@triton.jit(do_not_specialize=["k", "step", "items"])
+def _back_columns(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
-    changes, changes_second, work, k, items,
-    two: tl.constexpr, own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    changes, changes_second, work, k, step, items, LAST: tl.constexpr, TWO: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Backward through the sort, the last row step and the last column step, for some columns.
+    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``, for some columns.
 
-    The first two together are ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large
-    terms next to the diagonal cancel before rounding.
+    Before the last iteration comes the sort. It and the last row step together are
+    ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large terms next to the diagonal
+    cancel before rounding.
     """
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "columns", own
+        points, offsets, counts, limits, items, "columns", OWN
     )
-    cut = _cut(count, k)
-    if (steps > 0) & (first < count):
-        middle, x, sums = _middle(points, items, begin, count, first, own)
-        column = first + tl.arange(0, own)
+    if LAST:
+        running, step = steps > 0, steps
+    else:
+        running = step < steps
+    if running & (first < count):
+        center = _center(points, items, begin, count, first, OWN)
+        column = first + tl.arange(0, OWN)
         inside = column < count
-        factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
-        item = tl.load(order + begin + column, mask=inside, other=0)
-        value = tl.load(values + item, mask=inside, other=0.0)
-        value_second = value
-        if two:
-            value_second = tl.load(second + item, mask=inside, other=0.0)
-        plain = tl.zeros([own, other], tl.float32)
-        distance_sums = tl.zeros([own, other], tl.float32)
-        earlier = tl.zeros([own, other], tl.float32)
-        for left in range(low, high, other):
-            row = left + tl.arange(0, other)
-            valid, counting = row < count, row < cut
-            distance, their_term = _row_terms(
-                points, items, begin, count, row, middle, x, sums, precise
-            )
-            entries = _entries(factor, term, distance, their_term, precise)
-            their_item = tl.load(order + begin + row, mask=valid, other=0)
-            place = begin + row
-            their_grad = tl.load(grad + place, mask=counting, other=0.0)
-            their_value = tl.load(values + their_item, mask=valid, other=0.0)
-            change = tl.load(changes + place, mask=counting, other=0.0)
-            apart = (value[:, None] - their_value[None, :]) - change[None, :]
-            weight = apart * their_grad[None, :]
-            if two:
-                their_grad = tl.load(grad_second + place, mask=counting, other=0.0)
-                their_value = tl.load(second + their_item, mask=valid, other=0.0)
-                change = tl.load(changes_second + place, mask=counting, other=0.0)
-                apart = (value_second[:, None] - their_value[None, :]) - change[None, :]
-                weight += apart * their_grad[None, :]
-            place += steps * items
-            scale = tl.load(rows + place, mask=valid, other=0.0)
-            before = tl.load(rows + place - items, mask=valid, other=0.0)
-            weight *= entries * scale[None, :]
-            plain += weight
-            distance_sums += weight * distance[None, :]
-            earlier += entries * (before * distance)[None, :]
+        factor, term = _column_terms(center, column, PRECISE)
+        value, value_second = term, term
+        if LAST:
+            item = tl.load(order + begin + column, mask=inside, other=0)
+            value = tl.load(values + item, mask=inside, other=0.0)
+            if TWO:
+                value_second = tl.load(second + item, mask=inside, other=0.0)
+        plain = tl.zeros([OWN, OTHER], tl.float32)
+        distance_sums = tl.zeros([OWN, OTHER], tl.float32)
+        earlier = tl.zeros([OWN, OTHER], tl.float32)
+        for left in range(low, high, OTHER):
+            row = left + tl.arange(0, OTHER)
+            valid = row < count
+            distance, their_term = _row_terms(center, row, PRECISE)
+            entries = _entries(factor, term, distance, their_term, PRECISE)
+            place = rows + step * items + begin + row
+            scale = tl.load(place, mask=valid, other=0.0)
+            before = tl.load(place - items, mask=valid, other=0.0) * distance
+            if LAST:
+                source = tl.load(order + begin + row, mask=valid, other=0)
+                at, counting = begin + row, row < _cut(count, k)
+                weight = _sort_vjp(values, grad, changes, value, source, at, valid, counting)
+                if TWO:
+                    weight += _sort_vjp(
+                        second, grad_second, changes_second, value_second, source, at, valid,
+                        counting,
+                    )  # fmt: skip
+                weight *= entries * scale[None, :]
+                plain += weight
+                distance_sums += weight * distance[None, :]
+            else:
+                weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
+                plain += entries * weight[None, :]
+                distance_sums += entries * (weight * distance)[None, :]
+            earlier += entries * before[None, :]
+        grad_points = tl.zeros([OWN], tl.float32)
+        if not LAST:
+            grad_points = tl.load(work + 2 * items + begin + column, mask=inside, other=0.0)
         _store_columns(
-            columns + steps * items, work, items, begin, column, inside, middle,
-            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), 0.0,
+            columns + step * items, work, items, begin, column, inside, center.middle,
+            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), grad_points,
         )  # fmt: skip
+
+
+@triton.jit
+def _sort_vjp(values, grad, changes, value, item, place, valid, counting):
+    """``grad_r (value_j - Σ_l P_rl value_l)`` for columns j with these values and some rows r."""
+    row_value = tl.load(values + item, mask=valid, other=0.0)
+    change = tl.load(changes + place, mask=counting, other=0.0)
+    apart = (value[:, None] - row_value[None, :]) - change[None, :]
+    return apart * tl.load(grad + place, mask=counting, other=0.0)[None, :]
 
 
 @triton.jit
@@ -617,60 +632,19 @@ def _store_columns(
 
 @cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
-def _back_columns(
-    points, offsets, counts, limits, rows, columns, work, step, items,
-    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
-):  # fmt: skip
-    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)`` before the last."""
-    items = items.to(tl.int64)
-    begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "columns", own
-    )
-    if (step < steps) & (first < count):
-        middle, x, sums = _middle(points, items, begin, count, first, own)
-        column = first + tl.arange(0, own)
-        inside = column < count
-        factor, term = _column_terms(points, items, begin, count, column, middle, x, sums, precise)
-        plain = tl.zeros([own, other], tl.float32)
-        distance_sums = tl.zeros([own, other], tl.float32)
-        earlier = tl.zeros([own, other], tl.float32)
-        for left in range(low, high, other):
-            row = left + tl.arange(0, other)
-            valid = row < count
-            distance, their_term = _row_terms(
-                points, items, begin, count, row, middle, x, sums, precise
-            )
-            entries = _entries(factor, term, distance, their_term, precise)
-            place = rows + step * items + begin + row
-            scale = tl.load(place, mask=valid, other=0.0)
-            before = tl.load(place - items, mask=valid, other=0.0) * distance
-            weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
-            plain += entries * weight[None, :]
-            distance_sums += entries * (weight * distance)[None, :]
-            earlier += entries * before[None, :]
-        _store_columns(
-            columns + step * items, work, items, begin, column, inside, middle,
-            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1),
-            tl.load(work + 2 * items + begin + column, mask=inside, other=0.0),
-        )  # fmt: skip
-
-
-@cached_launch
-@triton.jit(do_not_specialize=["step", "items"])
 def _back_rows(
     points, offsets, counts, limits, work, step, items,
-    own: tl.constexpr, other: tl.constexpr, precise: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """The gradient with respect to u of the iteration before, for some rows."""
     items = items.to(tl.int64)
     begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "rows", own
+        points, offsets, counts, limits, items, "rows", OWN
     )
     if (step <= steps) & (first < count):
-        found = _product(
-            points, items, begin, count, first, low, high, work + items, "rows", own, other, precise
-        )
-        row = first + tl.arange(0, own)
+        center = _center(points, items, begin, count, first, OWN)
+        found = _product(center, first, low, high, work + items, "rows", OWN, OTHER, PRECISE)
+        row = first + tl.arange(0, OWN)
         tl.store(work + begin + row, found, mask=row < count)
 
 
@@ -678,7 +652,7 @@ def _back_rows(
 @triton.jit(do_not_specialize=["k"])
 def _linear_step(
     at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
-    metric: tl.constexpr, chunk: tl.constexpr,
+    METRIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The loss of a list for a linear metric, and its derivatives with respect to sorted gains."""
     at_list = tl.program_id(0)
@@ -686,22 +660,22 @@ def _linear_step(
     norm = tl.load(scale + at_list)
     norm = tl.where(tl.load(defined + at_list) != 0, norm, 0.0)
     cut = _cut(count, k)
-    past = beyond(count, k, metric)
-    total = tl.zeros([chunk], tl.float32)
-    for left in range(0, cut, chunk):
-        rank = left + tl.arange(0, chunk)
+    past = beyond(count, k, METRIC)
+    total = tl.zeros([CHUNK], tl.float32)
+    for left in range(0, cut, CHUNK):
+        rank = left + tl.arange(0, CHUNK)
         inside = rank < cut
-        weight = norm * (discount((rank + 1).to(tl.float32), metric, persistence) - past)
+        weight = norm * (discount((rank + 1).to(tl.float32), METRIC, persistence) - past)
         total += weight * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
-        tl.store(grad + begin + rank, weight if metric == "arp" else -weight, mask=inside)
-    tl.store(values + at_list, as_loss(tl.sum(total, 0), count, k, norm, metric))
+        tl.store(grad + begin + rank, weight if METRIC == "arp" else -weight, mask=inside)
+    tl.store(values + at_list, as_loss(tl.sum(total, 0), count, k, norm, METRIC))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["items", "steps"])
 def _finish(
     ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, sharpness, steps,
-    masked: tl.constexpr, chunk: tl.constexpr,
+    MASKED: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a list with respect to its scores, from ``grad_points`` and R.
 
@@ -717,24 +691,24 @@ def _finish(
     mean, scale = tl.load(moments + at_list * 2), tl.load(moments + at_list * 2 + 1)
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     if tl.load(counts + at_list * 2 + 1) > 0:
-        whole = tl.zeros([chunk], tl.float64)
-        for left in range(begin, end, chunk):
-            at = left + tl.arange(0, chunk)
+        whole = tl.zeros([CHUNK], tl.float64)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
             whole += tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
         after = tl.sum(whole, 0) + tl.zeros([1], tl.float64)
         before = tl.zeros([1], tl.float64)
-        for left in range(begin, end, chunk):
-            at = left + tl.arange(0, chunk)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
             own = tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
             part = tl.where(at < end, 2.0 * (after - tl.cumsum(own, 0)) + own, 0.0)
             after -= tl.sum(own, 0)
             tl.store(shared + at, tl.cumsum(part, 0) + before, mask=at < end)
             before += tl.sum(part, 0)
         tl.debug_barrier()
-        total = tl.zeros([chunk], tl.float64)
-        along = tl.zeros([chunk], tl.float64)
-        for left in range(begin, end, chunk):
-            at = left + tl.arange(0, chunk)
+        total = tl.zeros([CHUNK], tl.float64)
+        along = tl.zeros([CHUNK], tl.float64)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0)
             start, stop = tie_group(ranked, begin, end, at, score, inside, steps)
@@ -752,12 +726,12 @@ def _finish(
         length = count.to(tl.float64)
         middle, mean_along = tl.sum(total, 0) / length, tl.sum(along, 0) / length
         tl.debug_barrier()
-        for left in range(begin, end, chunk):
-            at = left + tl.arange(0, chunk)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0).to(tl.float64)
             by_z = tl.load(sums + at, mask=inside, other=0.0)
             found = scale * (by_z - middle - mean_along * (score - mean) * scale)
             item = tl.load(order + at, mask=inside, other=0)
-            real = is_real(mask, item, inside, masked)
+            real = is_real(mask, item, inside, MASKED)
             tl.store(grad_scores + item, found.to(tl.float32), mask=real)

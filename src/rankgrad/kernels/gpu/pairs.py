@@ -22,6 +22,15 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    empty_results,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    presence,
+)
 from rankgrad.kernels.gpu.ideal_gain import (
     BINARY,
     CUTOFF,
@@ -32,12 +41,10 @@ from rankgrad.kernels.gpu.ideal_gain import (
     ROWS,
     SUM,
     gain_key,
-    presence,
     sign_bit,
     tile,
 )
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 KINDS = {
     "ranknet": 0,
@@ -94,9 +101,7 @@ def pairs(
     """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`)."""
     scores, labels, mask, weights, offsets, max_length = batch
     lists, items = offsets.shape[0] - 1, scores.numel()
-    values = scores.new_empty(lists)
-    grad_scores = torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    values, grad_scores, defined = empty_results(batch)
     if lists == 0:
         return values, grad_scores, defined
     columns, warps, width = tile(max_length)
@@ -123,7 +128,7 @@ def pairs(
         columns, num_warps=warps,
     )  # fmt: skip
     if change != _NO_CHANGE:
-        chunk = min(1024, max(32, next_power_of_2(max_length)))
+        chunk = chunk_size(max_length, 1024)
         _swap_changes[(lists,)](
             ranked, offsets, parts, items, k, float(threshold), blocks, change, gains, masked,
             width, chunk, num_warps=max(1, chunk // 128),
@@ -244,12 +249,9 @@ def _rank_items(
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count the ranks of a block of items, by score and ideal, and write it in score order."""
-    at_list = tl.program_id(0)
+    at_list, start, width, row, _, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
-    row = first + tl.arange(0, ROWS)
     if TABLE:  # δ of eq. 13 at every distance, once for all lists
         apart = tl.maximum(row, 1).to(tl.float32)
         step = log2_above_one(1.0 / (1.0 + apart))
@@ -257,7 +259,6 @@ def _rank_items(
         center = table + tl.num_programs(1) * ROWS
         tl.store(center + row, delta, mask=(row >= 0) & (at_list == 0))
         tl.store(center - row, delta, mask=(row >= 0) & (at_list == 0))
-    real = is_real(mask, start + row, row < width, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     key, grade_key = _sort_key(score, label), gain_key(label, real)
@@ -339,9 +340,7 @@ def _swap_changes(
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gains of a sorted list, and ``upper`` and ``lower`` of every item."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, width = list_span(offsets)
     length = _length(parts, at_list, blocks, width, MASKED, WIDTH)
     labeled = ranked + total_items + start
     first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
@@ -433,9 +432,7 @@ def _load_item(
         gain = tl.load(ranked + total_items + start + at, mask=inside, other=0.0)
         if (KIND == 2) | (KIND >= 4):
             gain = _gain(gain, 0.0, GAIN)
-    weight = tl.where(inside, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(ranked + 2 * far + start + at, mask=inside, other=0.0)
+    weight = load_weights(ranked + 2 * far + start, at, inside, WEIGHTED)
     rank = at.to(tl.float32) + 1.0
     discount = weight
     if (KIND == 2) | (KIND == 3) | (KIND == 5):
@@ -624,10 +621,8 @@ def _sum_pairs(
     If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is computed as the
     product of one exponential per item.
     """
-    at_list = tl.program_id(0)
+    at_list, start, width = list_span(offsets)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     length = _length(parts, at_list, tl.num_programs(1), width, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
@@ -688,31 +683,28 @@ def _sum_pairs(
     tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
-@cached_launch
-@triton.jit(do_not_specialize=["total_items"])
-def _scatter_grads(
-    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
-    """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
-    at_list = tl.program_id(0)
-    block = tl.program_id(1)
-    blocks = tl.num_programs(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    norm, length, high, low = _list_parts(parts, at_list, WIDTH)
-    valid = high > low
-    scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
-    first = block * ROWS
-    row = first + tl.arange(0, ROWS)
+@triton.jit
+def duplicate_means(
+    ranked, start, length, row, total_items, TWO: tl.constexpr, WEIGHTED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of sorted items, averaged over duplicates (equal score, label and weight).
+
+    ``ranked`` has the sorted scores, labels, weights and gradients and, with TWO, the Hessians,
+    whose means are then also returned.
+    """
+    ROWS: tl.constexpr = row.shape[0]
     inside = row < length
     labeled = ranked + total_items
     weighted = ranked + 2 * total_items.to(tl.int64)
     grads_of = ranked + 3 * total_items.to(tl.int64)
+    hessians_of = ranked + 4 * total_items.to(tl.int64)
     score = tl.load(ranked + start + row, mask=inside, other=0.0)
     label = tl.load(labeled + start + row, mask=inside, other=-1.0)
     grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
+    hessian = grad
+    if TWO:
+        hessian = tl.load(hessians_of + start + row, mask=inside, other=0.0)
     before, after = inside & (row > 0), row + 1 < length
     alike = before & (tl.load(labeled + start + row - 1, mask=before, other=-2.0) == label)
     alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
@@ -725,6 +717,7 @@ def _scatter_grads(
         if WEIGHTED:
             weight = tl.load(weighted + start + row, mask=inside, other=0.0)
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        total_hessian = tl.zeros([ROWS, COLUMNS], tl.float32)
         count = tl.zeros([ROWS, COLUMNS], tl.float32)
         for left in range(0, length, COLUMNS):
             end = tl.minimum(left + COLUMNS, length) - 1
@@ -741,8 +734,36 @@ def _scatter_grads(
                     same &= weight[:, None] == weights[None, :]
                 others = tl.load(grads_of + start + column, mask=held, other=0.0)
                 total += tl.where(same, others[None, :], 0.0)
+                if TWO:
+                    others = tl.load(hessians_of + start + column, mask=held, other=0.0)
+                    total_hessian += tl.where(same, others[None, :], 0.0)
                 count += tl.where(same, 1.0, 0.0)
-        grad = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
+        number = tl.maximum(tl.sum(count, 1), 1.0)
+        grad = tl.sum(total, 1) / number
+        if TWO:
+            hessian = tl.sum(total_hessian, 1) / number
+    return grad, hessian
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["total_items"])
+def _scatter_grads(
+    ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
+    at_list = tl.program_id(0)
+    block = tl.program_id(1)
+    blocks = tl.num_programs(1)
+    start = tl.load(offsets + at_list)
+    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    norm, length, high, low = _list_parts(parts, at_list, WIDTH)
+    valid = high > low
+    scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+    row = block * ROWS + tl.arange(0, ROWS)
+    inside = row < length
+    grad, _ = duplicate_means(ranked, start, length, row, total_items, False, WEIGHTED, COLUMNS)
     to = tl.load(origin + start + row, mask=inside, other=0)
     tl.store(grad_scores + start + to, grad * scale, mask=inside)
     if MASKED:

@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
 from rankgrad.kernels.gpu.ideal_gain import (
     IDEAL,
     gain_kind,
@@ -35,12 +36,11 @@ from rankgrad.kernels.gpu.ideal_gain import (
     list_sums,
     load_gains,
     norm_kind,
-    presence,
     scale_of,
     store_sums,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import (
     COUNTED,
@@ -213,8 +213,8 @@ def _count(batch: FlatLists, metric_options: MetricOptions, soft: bool) -> _Item
     _count_pairs[(lists, blocks)](
         scores, labels, presence(mask, scores), presence(weights, scores), offsets,
         numbers, distances, parts, threshold, k, size,
-        kind=gain_kind(metric, gain), ideal=norm == IDEAL, masked=mask is not None,
-        weighted=weights is not None, soft=soft, height=32, width=32,
+        KIND=gain_kind(metric, gain), IDEAL=norm == IDEAL, MASKED=mask is not None,
+        WEIGHTED=weights is not None, SOFT=soft, HEIGHT=32, WIDTH=32,
     )  # fmt: skip
     return _Items(numbers, distances, None, (parts, parts), defined, parts, norm)
 
@@ -229,10 +229,10 @@ def _place(
     distances = torch.empty(0 if soft else size, dtype=torch.float64, device=gains.device)
     grid = (rows.lists, cdiv(rows.max_length, _CHUNK))
     if not soft:
-        _add_chunks[grid](order.scores, rows.offsets, lengths, chunks, 0, chunk=_CHUNK)
+        _add_chunks[grid](order.scores, rows.offsets, lengths, chunks, 0, CHUNK=_CHUNK)
     _place_sorted[grid](
         order.scores, order.items, gains, rows.offsets, lengths, chunks, numbers, distances, size,
-        rows.max_length.bit_length() + 1, soft=soft, chunk=_CHUNK,
+        rows.max_length.bit_length() + 1, SOFT=soft, CHUNK=_CHUNK,
     )  # fmt: skip
     return _Items(numbers, distances, order.items, known, defined, gains.new_empty(0, 0, 4), 0)
 
@@ -275,11 +275,11 @@ class _WeightedRows:
     def _options(self, items: _Items) -> tuple[tuple[Any, ...], dict[str, Any]]:
         numbers = (self.temperature, self.persistence, self.k, self.count, items.numbers.shape[1])
         options = {
-            "metric": self.metric,
-            "few": self.few,
-            "soft": self.soft,
-            "ranked": items.order is not None,
-            "norm": items.norm,
+            "METRIC": self.metric,
+            "FEW": self.few,
+            "SOFT": self.soft,
+            "RANKED": items.order is not None,
+            "NORM": items.norm,
         }
         return numbers, options
 
@@ -297,13 +297,12 @@ class _WeightedRows:
         total = self.lists * self.count if self.few else numbers[-1]
         sums = items.numbers.new_empty(5, total)
         parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
-        arguments = (*items.of_lists, self.offsets, items.numbers, items.distances, parts, sums)
-        arguments += (*at_rank, *numbers, total, splits)
-        _sum_rows[(self.lists, blocks, splits)](
-            *arguments, **options, height=height, all_items=splits == 1, width=width
-        )
-        if splits > 1:
-            _finish_rows[(self.lists, blocks)](*arguments, **options, height=height)
+        for stage in ("parts", "join") if splits > 1 else ("all",):
+            _sum_rows[(self.lists, blocks, 1 if stage == "join" else splits)](
+                *items.of_lists, self.offsets, items.numbers, items.distances, parts, sums,
+                *at_rank, *numbers, total, splits, **options, STAGE=stage, HEIGHT=height,
+                WIDTH=width,
+            )  # fmt: skip
         return sums
 
     def gather(
@@ -316,14 +315,14 @@ class _WeightedRows:
         height, width = _tile(self.count)
         _gather_rows[(lists, cdiv(self.max_length, width))](
             *items.of_lists, self.offsets, items.numbers, items.distances, sums, grads, order,
-            values, grad_scores, *numbers, sums.shape[1], **options, height=height, width=width,
+            values, grad_scores, *numbers, sums.shape[1], **options, HEIGHT=height, WIDTH=width,
         )  # fmt: skip
         if self.soft:
             return
         if items.order is None:
             _through_pairs[(lists, cdiv(self.max_length, 32))](
                 items.numbers, items.distances, self.offsets, grad_scores, self.temperature, size,
-                metric=self.metric, height=32, width=64,
+                METRIC=self.metric, HEIGHT=32, WIDTH=64,
             )  # fmt: skip
             return
         device = grad_scores.device
@@ -331,12 +330,12 @@ class _WeightedRows:
         prefix = torch.empty(size + lists, dtype=torch.float64, device=device)
         grid = (lists, cdiv(self.max_length, _CHUNK))
         of_chunks = (items.numbers, self.offsets, items.known[1], chunks)
-        _add_chunks[grid](*of_chunks, 5 * size, chunk=_CHUNK)
-        _prefix[grid](*of_chunks, prefix, 5 * size, chunk=_CHUNK)
+        _add_chunks[grid](*of_chunks, 5 * size, CHUNK=_CHUNK)
+        _prefix[grid](*of_chunks, prefix, 5 * size, CHUNK=_CHUNK)
         _through_sorted[grid](
             items.numbers, prefix, order, self.offsets, items.known[1], grad_scores,
             self.temperature, size, self.max_length.bit_length() + 1,
-            metric=self.metric, chunk=_CHUNK,
+            METRIC=self.metric, CHUNK=_CHUNK,
         )  # fmt: skip
 
 
@@ -344,44 +343,39 @@ class _WeightedRows:
 @triton.jit(do_not_specialize=["k", "size"])
 def _count_pairs(
     scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, size,
-    kind: tl.constexpr, ideal: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
-    soft: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    SOFT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Ranks, ties and sums of distances of some items, counted over all pairs of their list.
 
     Also their part of the norm, for which ideal ranks are counted.
     """
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
-    real = is_real(mask, begin + item, inside, masked)
+    at_list, begin, count, item, inside, real = list_block(mask, offsets, MASKED, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
-    gain = load_gains(labels, weights, begin + item, real, threshold, kind, weighted)
+    gain = load_gains(labels, weights, begin + item, real, threshold, KIND, WEIGHTED)
     exact = score.to(tl.float64)
-    above = tl.zeros([height, width], tl.int32)
-    before = tl.zeros([height, width], tl.int32)
-    ties = tl.zeros([height, width], tl.int32)  # NeuralSort: below - above
-    ahead = tl.zeros([height, width], tl.int32)
-    distance = tl.zeros([height, width], tl.float64)
-    for first in range(0, tl.where(tl.program_id(1) * height < count, count, 0), width):
-        column = first + tl.arange(0, width)
-        valid = is_real(mask, begin + column, column < count, masked)
+    above = tl.zeros([HEIGHT, WIDTH], tl.int32)
+    before = tl.zeros([HEIGHT, WIDTH], tl.int32)
+    ties = tl.zeros([HEIGHT, WIDTH], tl.int32)  # NeuralSort: below - above
+    ahead = tl.zeros([HEIGHT, WIDTH], tl.int32)
+    distance = tl.zeros([HEIGHT, WIDTH], tl.float64)
+    for first in range(0, tl.where(tl.program_id(1) * HEIGHT < count, count, 0), WIDTH):
+        column = first + tl.arange(0, WIDTH)
+        valid = is_real(mask, begin + column, column < count, MASKED)
         other = tl.load(scores + begin + column, mask=valid, other=float("nan"))
         earlier = column[None, :] < item[:, None]
         same = other[None, :] == score[:, None]
         over = (other[None, :] > score[:, None]).to(tl.int32)
         above += over
         before += (same & earlier).to(tl.int32)
-        if soft:
+        if SOFT:
             ties += same.to(tl.int32)
         else:
             ties += (other[None, :] < score[:, None]).to(tl.int32) - over
             gap = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
             distance += tl.where(valid[None, :], gap, 0.0)
-        if ideal:
-            gains = load_gains(labels, weights, begin + column, valid, threshold, kind, weighted)
+        if IDEAL:
+            gains = load_gains(labels, weights, begin + column, valid, threshold, KIND, WEIGHTED)
             equal = (gains[None, :] == gain[:, None]) & earlier
             ahead += ((gains[None, :] > gain[:, None]) | equal).to(tl.int32)
     earlier = tl.sum(before, 1)
@@ -392,7 +386,7 @@ def _count_pairs(
     tl.store(numbers + 2 * size + index, tied, mask=inside)
     tl.store(numbers + 3 * size + rank, score, mask=real)
     tl.store(numbers + 6 * size + rank, gains, mask=real)
-    if soft:
+    if SOFT:
         tie_offset = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
         tl.store(numbers + 4 * size + rank, tie_offset, mask=real)
@@ -403,7 +397,7 @@ def _count_pairs(
         tl.store(distances + index, tl.where(real, total, float("inf")), mask=inside)
         tl.store(distances + size + rank, total, mask=real)
     best = 0.0
-    if ideal:
+    if IDEAL:
         at = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (at < k))
         best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
@@ -411,21 +405,21 @@ def _count_pairs(
 
 
 @triton.jit
-def _chunk_of(offsets, lengths, chunk: tl.constexpr):
+def _chunk_of(offsets, lengths, CHUNK: tl.constexpr):
     """The list, its first item, its first chunk, the positions of this chunk, and the length."""
     at_list = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + at_list)
-    chunks = begin // chunk + at_list
-    at = tl.program_id(1).to(tl.int64) * chunk + tl.arange(0, chunk)
+    chunks = begin // CHUNK + at_list
+    at = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     return at_list, begin, chunks, at, tl.load(lengths + at_list).to(tl.int64)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
-def _add_chunks(numbers, offsets, lengths, chunks, skip, chunk: tl.constexpr):
+def _add_chunks(numbers, offsets, lengths, chunks, skip, CHUNK: tl.constexpr):
     """The sum over each chunk of each list."""
-    _, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
-    if tl.program_id(1) * chunk < length:
+    _, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
+    if tl.program_id(1) * CHUNK < length:
         number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0)
         tl.store(chunks + first + tl.program_id(1), tl.sum(number.to(tl.float64), 0))
 
@@ -447,10 +441,10 @@ def _around(chunks, first, mine, count):
 @triton.jit(do_not_specialize=["size", "steps"])
 def _place_sorted(
     ranked, order, gains, offsets, lengths, chunks, numbers, distances, size, steps,
-    soft: tl.constexpr, chunk: tl.constexpr,
+    SOFT: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """:func:`_count_pairs` for sorted items, without the norm."""
-    at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
+    at_list, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
     inside = at < tl.load(offsets + at_list + 1) - begin
     real = at < length
     index = begin + at
@@ -462,7 +456,7 @@ def _place_sorted(
     tl.store(numbers + size + index, gain, mask=inside)
     tl.store(numbers + 3 * size + index, score, mask=inside)
     tl.store(numbers + 6 * size + index, gain, mask=inside)
-    if soft:
+    if SOFT:
         ties = (end - start).to(tl.float32)
         tie_offset = ((end - 1 - at) - (at - start)).to(tl.float32) / ties
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
@@ -471,7 +465,7 @@ def _place_sorted(
         tl.store(numbers + 5 * size + index, ties, mask=inside)
     else:
         exact = score.to(tl.float64)
-        before, total = _around(chunks, first, tl.program_id(1), (length + chunk - 1) // chunk)
+        before, total = _around(chunks, first, tl.program_id(1), (length + CHUNK - 1) // CHUNK)
         prefix = before + tl.cumsum(exact, 0)
         over, under = at.to(tl.float64), (length - 1 - at).to(tl.float64)
         distance = (prefix - exact - over * exact) + (under * exact - (total - prefix))
@@ -483,10 +477,10 @@ def _place_sorted(
 
 @triton.jit
 def _entries(
-    score, distance, row_score, row_distance, derivative, strength, soft: tl.constexpr
+    score, distance, row_score, row_distance, derivative, strength, SOFT: tl.constexpr
 ):  # fmt: skip
     """The exponentials of a tile of rows and items, relative to each row's maximum."""
-    if soft:
+    if SOFT:
         return tl.exp2(tl.abs(row_score[:, None] - score[None, :]) * -strength)
     else:
         exact, row_exact = score.to(tl.float64), row_score.to(tl.float64)
@@ -498,20 +492,20 @@ def _entries(
 @triton.jit
 def _list_of(
     scales, lengths, defined, parts, blocks, at_list, k,
-    metric: tl.constexpr, ranked: tl.constexpr, norm: tl.constexpr,
+    METRIC: tl.constexpr, RANKED: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """The scale of a list (0 where the loss is undefined), its length and its number of rows."""
-    if ranked:
+    if RANKED:
         length = tl.load(lengths + at_list)
         scale = length.to(tl.float32) * 0.0 + 1.0
-        if metric != "operator":
+        if METRIC != "operator":
             scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     else:
         ideal, total, items, counting = list_sums(parts, at_list, blocks, 256)
         length = items.to(tl.int32)
         scale = length.to(tl.float32) * 0.0 + 1.0
-        if metric != "operator":
-            scale = scale_of(ideal, total, items, k, norm)
+        if METRIC != "operator":
+            scale = scale_of(ideal, total, items, k, NORM)
             scale = tl.where((counting > 0) & (length > 1), scale, 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     return scale, length, tl.where(scale > 0, rows, 0)
@@ -520,26 +514,26 @@ def _list_of(
 @triton.jit
 def _write_row(
     total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by, row, inside,
-    scale, past, temperature, persistence, size, many, metric: tl.constexpr, soft: tl.constexpr,
+    scale, past, temperature, persistence, size, many, METRIC: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of a row that the items need.
 
     Gains are relative to the gain of the item at the row's rank. If nearly all of the row's weight
     is on that item, the rest would otherwise be lost to rounding.
     """
-    factor = scale * (discount(row + 1.0, metric, persistence) - past)
+    factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
     total = tl.where(inside, total, 1.0)
     mean = mean / total
     weight = factor / total
     tl.store(sums + at, weight, mask=inside)
     tl.store(sums + many + at, mean, mask=inside)
     row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
-    if metric == "operator":
+    if METRIC == "operator":
         tl.store(at_rank + by, row_gain + mean, mask=inside)
         tl.store(misses + by, (1.0 - row_gain) - mean, mask=inside)
     else:
         tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
-    if soft:
+    if SOFT:
         # Derivatives with respect to the score at the rank: logits are -|s_r - s_j| / τ.
         weight = -weight / temperature
         tie_offset = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
@@ -548,81 +542,57 @@ def _write_row(
         tl.store(sums + 4 * many + at, weight * tie_offset * (tied_gain - mean * ties), mask=inside)
 
 
-@cached_launch
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
-def _sum_rows(
-    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
-    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    norm: tl.constexpr, height: tl.constexpr, all_items: tl.constexpr, width: tl.constexpr,
+@triton.jit
+def _sum_items(
+    numbers, distances, begin, end, split, splits, by, row, inside, length, temperature, size,
+    SOFT: tl.constexpr, RANKED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Sum over the items for some rows of a list: over all items, or over one of several parts."""
-    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
-    )
-    row = tl.program_id(1) * height + tl.arange(0, height)
-    if tl.program_id(1) * height < last:
-        inside = row < last
-        by = begin + row
-        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
-        row_distance = row_score.to(tl.float64)
-        if not soft:
-            by_rank = distances if ranked else distances + size
-            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
-        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
-        derivative = (length - 1 - 2 * row).to(tl.float32)
-        strength = 1.4426950408889634 / temperature
-        total = tl.zeros([height, width], tl.float32)
-        mean = tl.zeros([height, width], tl.float32)
-        sided = tl.zeros([height, width], tl.float32)
-        sided_gain = tl.zeros([height, width], tl.float32)
-        tied_gain = tl.zeros([height, width], tl.float32)
-        for first in range(begin + split * width, end, splits * width):
-            index = first + tl.arange(0, width)
-            valid = index < end
-            score = tl.load(numbers + index, mask=valid, other=float("inf"))
-            gain = tl.load(numbers + size + index, mask=valid, other=0.0)
-            distance = score.to(tl.float64)
-            if not soft:
-                score = tl.where(valid, score, 0.0)
-                distance = tl.load(distances + index, mask=valid, other=float("inf"))
-            entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
-            total += entry
-            more = gain[None, :] - row_gain[:, None]
-            mean += entry * more
-            if soft:
-                higher = row_score[:, None] > score[None, :]
-                same = row_score[:, None] == score[None, :]
-                signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
-                sided += signed
-                sided_gain += signed * more
-                tied_gain += tl.where(same, more, 0.0)
-        at = row + (at_list * rows if few else begin)
-        total, mean = tl.sum(total, 1), tl.sum(mean, 1)
-        sided, sided_gain, tied_gain = tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
-        if all_items:
-            _write_row(
-                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
-                row, inside, scale, beyond(length, k, metric), temperature, persistence, size,
-                many, metric, soft,
-            )  # fmt: skip
-        else:
-            tl.store(parts + (0 * splits + split) * many + at, total, mask=inside)
-            tl.store(parts + (1 * splits + split) * many + at, mean, mask=inside)
-            if soft:
-                tl.store(parts + (2 * splits + split) * many + at, sided, mask=inside)
-                tl.store(parts + (3 * splits + split) * many + at, sided_gain, mask=inside)
-                tl.store(parts + (4 * splits + split) * many + at, tied_gain, mask=inside)
+    """Sum over the items of a list, or over one of several parts, for some rows.
+
+    Returns the sums of the exponentials and of their products with the gains. For SoftSort also
+    both sums with signs, and the sum of the gains of items that tie with the item at the rank.
+    """
+    row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
+    row_distance = row_score.to(tl.float64)
+    if not SOFT:
+        by_rank = distances if RANKED else distances + size
+        row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
+    row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+    derivative = (length - 1 - 2 * row).to(tl.float32)
+    strength = 1.4426950408889634 / temperature
+    total = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    mean = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    sided = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    sided_gain = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    tied_gain = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    for first in range(begin + split * WIDTH, end, splits * WIDTH):
+        index = first + tl.arange(0, WIDTH)
+        valid = index < end
+        score = tl.load(numbers + index, mask=valid, other=float("inf"))
+        gain = tl.load(numbers + size + index, mask=valid, other=0.0)
+        distance = score.to(tl.float64)
+        if not SOFT:
+            score = tl.where(valid, score, 0.0)
+            distance = tl.load(distances + index, mask=valid, other=float("inf"))
+        entry = _entries(score, distance, row_score, row_distance, derivative, strength, SOFT)
+        total += entry
+        more = gain[None, :] - row_gain[:, None]
+        mean += entry * more
+        if SOFT:
+            higher = row_score[:, None] > score[None, :]
+            same = row_score[:, None] == score[None, :]
+            signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
+            sided += signed
+            sided_gain += signed * more
+            tied_gain += tl.where(same, more, 0.0)
+    total, mean = tl.sum(total, 1), tl.sum(mean, 1)
+    return total, mean, tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
 
 
 @triton.jit
-def _add_parts(
-    parts, at, inside, many, splits, height: tl.constexpr
-):  # fmt: skip
+def _add_parts(parts, at, inside, many, splits, HEIGHT: tl.constexpr):
     """Sum the parts of some rows in float64."""
-    total = tl.zeros([height, 64], tl.float64)
+    total = tl.zeros([HEIGHT, 64], tl.float64)
     for left in range(0, splits, 64):
         split = (left + tl.arange(0, 64)).to(tl.int64)
         valid = inside[:, None] & (split < splits)[None, :]
@@ -633,40 +603,54 @@ def _add_parts(
 
 @cached_launch
 @triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
-def _finish_rows(
+def _sum_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
     at_rank, misses, temperature, persistence, k, rows, size, many, splits,
-    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    norm: tl.constexpr, height: tl.constexpr,
+    METRIC: tl.constexpr, FEW: tl.constexpr, SOFT: tl.constexpr, RANKED: tl.constexpr,
+    NORM: tl.constexpr, STAGE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Sum the parts of rows and write the rows."""
-    at_list = tl.program_id(0).to(tl.int64)
-    begin = tl.load(offsets + at_list)
+    """The sums of some rows of a list over its items.
+
+    The stage is "all", or "parts" where several programs share the items, and then "join".
+    """
+    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, at_list, k, METRIC, RANKED, NORM
     )
-    row = tl.program_id(1) * height + tl.arange(0, height)
-    if tl.program_id(1) * height < last:
+    row = tl.program_id(1) * HEIGHT + tl.arange(0, HEIGHT)
+    if tl.program_id(1) * HEIGHT < last:
         inside = row < last
-        at = row + (at_list * rows if few else begin)
-        total = _add_parts(parts, at, inside, many, splits, height)
-        mean = _add_parts(parts + splits * many, at, inside, many, splits, height)
-        sided, sided_gain, tied_gain = total, total, total
-        if soft:
-            sided = _add_parts(parts + 2 * splits * many, at, inside, many, splits, height)
-            sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, height)
-            tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, height)
-        _write_row(
-            total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at,
-            begin + row, row, inside, scale, beyond(length, k, metric), temperature, persistence,
-            size, many, metric, soft,
-        )  # fmt: skip
+        by, at = begin + row, row + (at_list * rows if FEW else begin)
+        if STAGE == "join":
+            total = _add_parts(parts, at, inside, many, splits, HEIGHT)
+            mean = _add_parts(parts + splits * many, at, inside, many, splits, HEIGHT)
+            sided, sided_gain, tied_gain = total, total, total
+            if SOFT:
+                sided = _add_parts(parts + 2 * splits * many, at, inside, many, splits, HEIGHT)
+                sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, HEIGHT)
+                tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, HEIGHT)
+        else:
+            total, mean, sided, sided_gain, tied_gain = _sum_items(
+                numbers, distances, begin, end, split, splits, by, row, inside, length,
+                temperature, size, SOFT, RANKED, HEIGHT, WIDTH,
+            )  # fmt: skip
+        if STAGE == "parts":
+            found = (total, mean, sided, sided_gain, tied_gain)
+            for which in tl.static_range(5 if SOFT else 2):
+                tl.store(parts + (which * splits + split) * many + at, found[which], mask=inside)
+        else:
+            _write_row(
+                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
+                row, inside, scale, beyond(length, k, METRIC), temperature, persistence, size,
+                many, METRIC, SOFT,
+            )  # fmt: skip
 
 
 @triton.jit
 def _write_value(
     values, defined, terms, at_list, last, length, k, scale,
-    metric: tl.constexpr, ranked: tl.constexpr,
+    METRIC: tl.constexpr, RANKED: tl.constexpr,
 ):  # fmt: skip
     """Write the value of a list, the sum over its rows, by the first program of the list."""
     if tl.program_id(1) == 0:
@@ -674,8 +658,8 @@ def _write_value(
         for first in range(0, last, 256):
             row = first + tl.arange(0, 256)
             total += tl.load(terms + row, mask=row < last, other=0.0)
-        tl.store(values + at_list, as_loss(tl.sum(total, 0), length, k, scale, metric))
-        if not ranked:
+        tl.store(values + at_list, as_loss(tl.sum(total, 0), length, k, scale, METRIC))
+        if not RANKED:
             tl.store(defined + at_list, scale > 0)
 
 
@@ -684,58 +668,58 @@ def _write_value(
 def _gather_rows(
     scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
     sums, grads, order, values, grad_scores, temperature, persistence, k, rows, size, many,
-    metric: tl.constexpr, few: tl.constexpr, soft: tl.constexpr, ranked: tl.constexpr,
-    norm: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    METRIC: tl.constexpr, FEW: tl.constexpr, SOFT: tl.constexpr, RANKED: tl.constexpr,
+    NORM: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient of some items over all rows; the first program also writes the value."""
     at_list = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, at_list, k, metric, ranked, norm
+        scales, lengths, defined, of_blocks, blocks, at_list, k, METRIC, RANKED, NORM
     )
-    base = at_list * rows if few else begin
-    if metric != "operator":
+    base = at_list * rows if FEW else begin
+    if METRIC != "operator":
         _write_value(
-            values, defined, sums + 2 * many + base, at_list, last, length, k, scale, metric, ranked
+            values, defined, sums + 2 * many + base, at_list, last, length, k, scale, METRIC, RANKED
         )
-    index = begin + tl.program_id(1) * width + tl.arange(0, width)
+    index = begin + tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     valid = index < end
     score = tl.load(numbers + index, mask=valid, other=0.0)
     gain = tl.load(numbers + size + index, mask=valid, other=0.0)
     ties = tl.load(numbers + 2 * size + index, mask=valid, other=1.0)
     distance = score.to(tl.float64)
-    if not soft:
+    if not SOFT:
         distance = tl.load(distances + index, mask=valid, other=float("inf"))
     strength = 1.4426950408889634 / temperature
-    one = tl.zeros([height, width], tl.float32)
-    two = tl.zeros([height, width], tl.float32)
-    of_rank = tl.zeros([height, width], tl.float32)
-    of_tie = tl.zeros([height, width], tl.float32)
-    for first in range(0, last, height):
-        row = first + tl.arange(0, height)
+    one = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    two = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    of_rank = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    of_tie = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    for first in range(0, last, HEIGHT):
+        row = first + tl.arange(0, HEIGHT)
         inside = row < last
         by, at = begin + row, base + row
         row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
         row_distance = row_score.to(tl.float64)
-        if not soft:
-            by_rank = distances if ranked else distances + size
+        if not SOFT:
+            by_rank = distances if RANKED else distances + size
             row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
         row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
         weight = tl.load(sums + at, mask=inside, other=0.0)
         row_grad = weight
-        if metric == "operator":
+        if METRIC == "operator":
             row_grad = tl.load(grads + by, mask=inside, other=0.0)
             weight *= row_grad
         mean = tl.load(sums + many + at, mask=inside, other=0.0)
         derivative = (length - 1 - 2 * row).to(tl.float32)
-        entry = _entries(score, distance, row_score, row_distance, derivative, strength, soft)
+        entry = _entries(score, distance, row_score, row_distance, derivative, strength, SOFT)
         more = gain[None, :] - row_gain[:, None]
         by_logit = entry * weight[:, None] * (more - mean[:, None])
-        if soft:
+        if SOFT:
             tie_offset = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
             rank_grad = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
             tie_grad = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
-            if metric == "operator":
+            if METRIC == "operator":
                 rank_grad *= row_grad
                 tie_grad *= row_grad
             higher = row_score[:, None] > score[None, :]
@@ -748,13 +732,13 @@ def _gather_rows(
             one += by_logit * (derivative[:, None] - ties[None, :])
             two += by_logit
     apart, tied = tl.sum(one, 0), tl.sum(two, 0)
-    if soft:
+    if SOFT:
         apart, tied = -apart / temperature, -tied / temperature
         result = tl.sum(of_rank, 0) / tl.maximum(ties, 1.0) - apart - tied
         result += (tl.sum(of_tie, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
-        result = as_gradient(result, metric)
+        result = as_gradient(result, METRIC)
         result = tl.where(score == float("inf"), 0.0, result)
-        target = tl.load(order + index, mask=valid, other=0) if ranked else index
+        target = tl.load(order + index, mask=valid, other=0) if RANKED else index
         tl.store(grad_scores + target, result, mask=valid)
     else:
         tl.store(numbers + 4 * size + index, apart, mask=valid)
@@ -765,19 +749,15 @@ def _gather_rows(
 @triton.jit(do_not_specialize=["size"])
 def _through_pairs(
     numbers, distances, offsets, grad_scores, temperature, size,
-    metric: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    METRIC: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Add the gradient through ``Σ_k |s_j - s_k|``, over all pairs of a list."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - begin).to(tl.int32)
-    item = tl.program_id(1) * height + tl.arange(0, height)
-    inside = item < count
+    _, begin, count, item, inside, _ = list_block(offsets, offsets, False, HEIGHT)
     index = begin + item
     score = tl.load(numbers + index, mask=inside, other=0.0)
-    result = tl.zeros([height, width], tl.float64)
-    for first in range(0, count, width):
-        column = first + tl.arange(0, width)
+    result = tl.zeros([HEIGHT, WIDTH], tl.float64)
+    for first in range(0, count, WIDTH):
+        column = first + tl.arange(0, WIDTH)
         other = tl.load(numbers + begin + column, mask=column < count, other=0.0)
         by_logit = tl.load(numbers + 5 * size + begin + column, mask=column < count, other=0.0)
         exact = by_logit.to(tl.float64)[None, :]
@@ -788,18 +768,18 @@ def _through_pairs(
         tl.float64
     ) + tl.sum(result, 1)
     derivative = derivative.to(tl.float32) / temperature
-    derivative = as_gradient(derivative, metric)
+    derivative = as_gradient(derivative, METRIC)
     real = tl.load(distances + index, mask=inside, other=float("inf")) < float("inf")
     tl.store(grad_scores + index, tl.where(real, derivative, 0.0), mask=inside)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
-def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr):
+def _prefix(numbers, offsets, lengths, chunks, prefix, skip, CHUNK: tl.constexpr):
     """Exclusive prefix sums over a list, followed by its total."""
-    at_list, begin, first, at, length = _chunk_of(offsets, lengths, chunk)
-    if tl.program_id(1) * chunk < length:
-        count = (length + chunk - 1) // chunk
+    at_list, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
+    if tl.program_id(1) * CHUNK < length:
+        count = (length + CHUNK - 1) // CHUNK
         before, total = _around(chunks, first, tl.program_id(1), count)
         number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0).to(tl.float64)
         sums = before + tl.cumsum(number, 0) - number
@@ -812,10 +792,10 @@ def _prefix(numbers, offsets, lengths, chunks, prefix, skip, chunk: tl.constexpr
 @triton.jit(do_not_specialize=["size", "steps"])
 def _through_sorted(
     numbers, prefix, order, offsets, lengths, grad_scores, temperature, size, steps,
-    metric: tl.constexpr, chunk: tl.constexpr,
+    METRIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """:func:`_through_pairs` for sorted items, by prefix sums."""
-    at_list, begin, _, at, length = _chunk_of(offsets, lengths, chunk)
+    at_list, begin, _, at, length = _chunk_of(offsets, lengths, CHUNK)
     inside = at < tl.load(offsets + at_list + 1) - begin
     real = at < length
     index = begin + at
@@ -828,6 +808,6 @@ def _through_sorted(
         above - below
     )
     derivative = derivative.to(tl.float32) / temperature
-    derivative = as_gradient(derivative, metric)
+    derivative = as_gradient(derivative, METRIC)
     target = tl.load(order + index, mask=inside, other=0)
     tl.store(grad_scores + target, tl.where(real, derivative, 0.0), mask=inside)

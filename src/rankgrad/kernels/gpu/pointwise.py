@@ -7,15 +7,20 @@ One program computes a list. Long lists are cut into spans, whose sums a second 
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.ideal_gain import log1p, presence
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    empty_results,
+    list_block,
+    load_weights,
+    presence,
+)
+from rankgrad.kernels.gpu.ideal_gain import log1p
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 _SPAN = 4096  # items of one program
@@ -34,13 +39,11 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
         values, grad_scores and defined (see :mod:`rankgrad.kernels.ops`).
     """
     scores, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.shape[0] - 1
-    values = scores.new_empty(lists)
-    grad_scores = torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
+    values, grad_scores, defined = empty_results(batch)
+    lists = len(values)
     if lists == 0:
         return values, grad_scores, defined
-    span = min(_SPAN, max(32, next_power_of_2(max_length)))
+    span = chunk_size(max_length, _SPAN)
     spans = max(1, cdiv(max_length, span))
     parts = values if spans == 1 else scores.new_empty(lists, spans, 2)
     _sum_terms[(lists, spans)](
@@ -110,18 +113,11 @@ def _sum_terms(
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The terms of a span of a list; writes the loss if it is the whole list, else the sums."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    inside = row < length
-    real = is_real(mask, start + row, inside, MASKED)
+    at_list, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     value, grad = _terms(score, label, number, levels, KIND)
-    weight = tl.where(real, 1.0, 0.0)
-    if WEIGHTED:
-        weight = tl.load(weights + start + row, mask=real, other=0.0)
+    weight = load_weights(weights, start + row, real, WEIGHTED)
     total = tl.sum(value * weight, 0)
     items = tl.sum(real.to(tl.float32), 0)
     grad = tl.where(real, grad * weight, 0.0)
@@ -131,7 +127,7 @@ def _sum_terms(
         tl.store(values + at_list, value)
         tl.store(defined + at_list, items > 0)
     else:
-        to = parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 2
+        to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2
         tl.store(to, total)
         tl.store(to + 1, items)
     tl.store(grad_scores + start + row, grad, mask=inside)
@@ -144,22 +140,19 @@ def _join_spans(
     KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum the spans of a list, and scale the gradient of one span."""
-    at_list = tl.program_id(0).to(tl.int64)
+    at_list, start, _, at, inside, _ = list_block(offsets, offsets, False, SPAN)
     spans = tl.num_programs(1)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     total = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
     for left in range(0, spans, WIDTH):
         span = left + tl.arange(0, WIDTH)
-        part = parts + (at_list * spans + span) * 2
+        part = parts + (at_list.to(tl.int64) * spans + span) * 2
         total += tl.load(part, mask=span < spans, other=0.0)
         items += tl.load(part + 1, mask=span < spans, other=0.0)
     number = tl.sum(items, 0)
     value, factor = _mean(tl.sum(total, 0), number, KIND)
-    at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    grad = tl.load(grad_scores + start + at, mask=at < length, other=0.0)
-    tl.store(grad_scores + start + at, grad * factor, mask=at < length)
+    grad = tl.load(grad_scores + start + at, mask=inside, other=0.0)
+    tl.store(grad_scores + start + at, grad * factor, mask=inside)
     if tl.program_id(1) == 0:
         tl.store(values + at_list, value)
         tl.store(defined + at_list, number > 0)

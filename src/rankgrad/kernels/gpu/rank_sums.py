@@ -10,7 +10,7 @@ items.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import triton
@@ -18,20 +18,24 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    list_block,
+    list_span,
+    presence,
+)
 from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
     RECIPROCAL,
     ROWS,
-    presence,
     rank_discount,
     soft_inside,
     sum_blocks,
     tile,
 )
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu.metric_steps import StepValues
 
-METRICS = ("ap", "rr", "err", "hits")
 #: The metric of the sums: average precision, or expected reciprocal rank.
 _AP, _ERR = 1, 2
 _CHUNK = 4096  # items of a list that one program reads at a time
@@ -47,54 +51,24 @@ class RankOperator(Protocol):
         """The vector-Jacobian product with respect to the scores."""
 
 
-class StepValues(NamedTuple):
-    """The values of the items of a batch for a metric.
-
-    Attributes:
-        values: ``[items]`` relevance; for err ``log(1 - stop)``. 0 on padding.
-        weighted: ``[items]`` relevance (for err the stopping probability) times item weight.
-        scale: ``[lists]`` one over the norm; 0 where the metric is undefined.
-        lengths: ``[lists]`` int32, the number of real items.
-        defined: ``[lists]`` bool, whether a list has two items or more, one of them relevant.
-    """
-
-    values: Tensor
-    weighted: Tensor
-    scale: Tensor
-    lengths: Tensor
-    defined: Tensor
-
-
-def step_values(batch: FlatLists, metric: str, threshold: float) -> StepValues:
-    """The values of a metric of :data:`METRICS`; for err, ``threshold`` is the highest grade."""
-    labels, weights = batch.labels, batch.weights
-    lists = batch.offsets.shape[0] - 1
-    scale = labels.new_empty(lists)
-    found = StepValues(
-        torch.empty_like(labels), torch.empty_like(labels), scale,
-        torch.empty_like(scale, dtype=torch.int32), torch.empty_like(scale, dtype=torch.bool),
-    )  # fmt: skip
-    chunk, warps = _chunk(batch.max_length)
-    _step_values[(lists,)](
-        labels, presence(batch.mask, labels), presence(weights, labels), batch.offsets,
-        float(threshold), *found, metric == "err", metric == "ap", batch.mask is not None,
-        weights is not None, chunk, num_warps=warps,
-    )  # fmt: skip
-    return found
-
-
 def through_operator(
     batch: FlatLists, operator: RankOperator, beta: float, metric: MetricOptions, steps: StepValues
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``1 - metric`` through the ranks of an operator: values, grad_scores and defined."""
+    """One minus ap, rr, err or hits through the ranks of an operator.
+
+    Returns:
+        values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
+    """
     values = torch.empty_like(steps.scale)
     grad_ranks = torch.empty_like(batch.scores)
-    ranked = operator.ranks, *steps, batch.offsets
+    weighted = presence(steps.weighted, steps.values)
+    ranked = operator.ranks, *steps._replace(weighted=weighted), batch.offsets
     if metric.name in ("rr", "hits"):
-        chunk, warps = _chunk(batch.max_length)
+        chunk = chunk_size(batch.max_length, _CHUNK)
         _first_relevant[(len(values),)](
             *ranked, values, grad_ranks, metric.k, float(beta),
-            RECIPROCAL if metric.name == "rr" else CONSTANT, metric.k > 0, chunk, num_warps=warps,
+            RECIPROCAL if metric.name == "rr" else CONSTANT, metric.k > 0, chunk,
+            num_warps=max(1, min(8, chunk // 128)),
         )  # fmt: skip
     else:
         columns, warps, width = tile(batch.max_length)
@@ -111,73 +85,6 @@ def through_operator(
             values, grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
         )  # fmt: skip
     return values, operator.adjoint(grad_ranks), steps.defined
-
-
-def _chunk(max_length: int) -> tuple[int, int]:
-    """Items that a program reads at a time, and its warps."""
-    chunk = min(_CHUNK, max(32, next_power_of_2(max_length)))
-    return chunk, max(1, min(8, chunk // 128))
-
-
-@cached_launch
-@triton.jit
-def _step_values(
-    labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
-    STOPS: tl.constexpr, NORMED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    CHUNK: tl.constexpr,
-) -> None:  # fmt: skip
-    """The values of the items of a list, and one over its norm."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    norm = tl.zeros([CHUNK], tl.float32)
-    items = tl.zeros([CHUNK], tl.int32)
-    relevant = tl.zeros([CHUNK], tl.int32)
-    tops = tl.zeros([CHUNK], tl.float32) + threshold
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
-        real = is_real(mask, start + row, row < length, MASKED)
-        label = tl.load(labels + start + row, mask=real, other=0.0)
-        weight = tl.where(real, 1.0, 0.0)
-        if WEIGHTED:
-            weight = tl.load(weights + start + row, mask=real, other=0.0)
-        if STOPS:
-            counts = label > 0
-            tops = tl.maximum(tops, label)
-        else:
-            counts = label >= threshold
-        counted_weight = tl.where(counts & real, weight, 0.0)
-        norm += counted_weight
-        items += real.to(tl.int32)
-        relevant += (counted_weight > 0).to(tl.int32)
-    number = tl.sum(items, 0)
-    valid = (tl.max(relevant, 0) > 0) & (number > 1)
-    inverse_norm = tl.where(valid, 1.0, 0.0)
-    if NORMED:
-        inverse_norm = inverse_norm / tl.where(valid, tl.sum(norm, 0), 1.0)
-    tl.store(scale + at_list, inverse_norm)
-    tl.store(lengths + at_list, number)
-    tl.store(defined + at_list, valid)
-    # If a label exceeds the highest grade, the list's largest label is its highest grade.
-    top = tl.max(tops, 0).to(tl.float64)
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
-        real = is_real(mask, start + row, row < length, MASKED)
-        label = tl.load(labels + start + row, mask=real, other=0.0)
-        if STOPS:
-            grade = tl.exp2(label.to(tl.float64) - top)
-            lowest = tl.exp2(-top + 0.0 * grade)
-            stop = (grade - lowest).to(tl.float32)
-            # 1 - stop, accurate where stop rounds to 1, and at least the smallest normal number.
-            miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
-            value = tl.log(miss).to(tl.float32)
-        else:
-            stop = tl.where(label >= threshold, 1.0, 0.0)
-            value = stop
-        tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
-        if WEIGHTED:
-            stop *= tl.load(weights + start + row, mask=real, other=0.0)
-        tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
 
 
 @triton.jit
@@ -199,9 +106,7 @@ def _first_relevant(
     CURVE: tl.constexpr, CUT: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The discount of the first relevant rank, relaxed: a softmax of ``-β r`` for the minimum."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    at_list, start, length = list_span(offsets)
     items = tl.load(lengths + at_list)
     valid = tl.load(defined + at_list) != 0
     steepness = beta * 1.4426950408889634
@@ -263,12 +168,7 @@ def _sum_ahead(
     Writes the derivatives with respect to the sums of these values, and with respect to the ranks
     at fixed sums.
     """
-    at_list = tl.program_id(0)
-    block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = block * ROWS + tl.arange(0, ROWS)
-    inside = row < length
+    at_list, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     # A block without values has no terms.
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
@@ -294,7 +194,7 @@ def _sum_ahead(
         term = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
         tl.store(grad_sums + start + row, term * discount, mask=inside)
     tl.store(grad_ranks + start + row, term * derivative, mask=inside)
-    to = block_sums + at_list * tl.num_programs(1) + block
+    to = block_sums + at_list * tl.num_programs(1) + tl.program_id(1)
     tl.store(to, tl.sum(term * discount, 0))
 
 
@@ -305,12 +205,7 @@ def _sum_ahead_vjp(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
-    at_list = tl.program_id(0)
-    block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    length = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = block * ROWS + tl.arange(0, ROWS)
-    inside = row < length
+    at_list, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     grad = tl.load(grad_sums + start + row, mask=inside, other=0.0)
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
@@ -328,6 +223,6 @@ def _sum_ahead_vjp(
     result = beta * tl.sum(total, 1)
     result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
     tl.store(grad_ranks + start + row, -result, mask=inside)
-    if block == 0:
+    if tl.program_id(1) == 0:
         loss = 1.0 - sum_blocks(block_sums, at_list, tl.num_programs(1), WIDTH)
         tl.store(losses + at_list, tl.where(tl.load(defined + at_list) != 0, loss, 0.0))

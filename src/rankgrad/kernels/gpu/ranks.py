@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.fastsort import FastSortRanks
+from rankgrad.kernels.gpu.flat_lists import empty_results, is_real, list_block, presence
 from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
     GEOMETRIC,
@@ -27,7 +28,6 @@ from rankgrad.kernels.gpu.ideal_gain import (
     list_sums,
     load_gains,
     norm_kind,
-    presence,
     rank_discount,
     scale_of,
     sign_bit,
@@ -36,8 +36,8 @@ from rankgrad.kernels.gpu.ideal_gain import (
 )
 from rankgrad.kernels.gpu.lapsum import LapSumRanks
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu.linear import is_real
-from rankgrad.kernels.gpu.rank_sums import METRICS, RankOperator, step_values, through_operator
+from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, step_values
+from rankgrad.kernels.gpu.rank_sums import RankOperator, through_operator
 
 _SPAN = 1024
 _LONG = 8192  # longer lists have tiles with more columns
@@ -55,10 +55,9 @@ def through_ranks(
 ) -> Losses:
     """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`)."""
     if batch.offsets.shape[0] == 1:
-        empty = batch.scores.new_empty(0)
-        return empty, torch.empty_like(batch.scores), torch.empty_like(empty, dtype=torch.bool)
-    if metric_options.name in METRICS:
-        steps = step_values(batch, metric_options.name, metric_options.threshold)
+        return empty_results(batch)
+    if metric_options.name in STEP_METRICS:
+        steps = step_values(batch, metric_options, through_ranks=True)
         operator = _operator(batch, relaxation, sharpness, steps.lengths)
         return through_operator(batch, operator, beta, metric_options, steps)
     if relaxation == "sigmoid":
@@ -88,12 +87,10 @@ def _through_pairs(
     """
     scores, labels, mask, weights, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
-    lists = offsets.shape[0] - 1
+    values, grad_scores, defined = empty_results(batch)
+    lists, grad_ranks = len(values), torch.empty_like(scores)
     columns, warps, stages = _tile(max_length)
     blocks = max(1, cdiv(max_length, ROWS))
-    values = scores.new_empty(lists)
-    grad_scores, grad_ranks = torch.empty_like(scores), torch.empty_like(scores)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     parts = scores.new_empty(lists, blocks, 4)
     block_sums = scores.new_empty(lists, blocks)
     norm = norm_kind(metric, k)
@@ -254,14 +251,9 @@ def _rank(
     STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """Ranks of a block of items, ``Σ gain discount``, its derivatives, and the ideal sum."""
-    at_list = tl.program_id(0)
+    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
     first = block * ROWS
-    row = first + tl.arange(0, ROWS)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
@@ -325,13 +317,8 @@ def _rank_vjp(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a block of items: ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``."""
-    at_list = tl.program_id(0)
+    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = block * ROWS + tl.arange(0, ROWS)
-    inside = row < width
-    real = is_real(mask, start + row, inside, MASKED)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
@@ -377,19 +364,15 @@ def _sum_discounted(
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """``Σ gain discount`` of a span of items, and the derivatives with respect to their ranks."""
-    at_list = tl.program_id(0)
-    block = tl.program_id(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    row = block * SPAN + tl.arange(0, SPAN)
-    inside = row < width
+    at_list, start, _, row, inside, _ = list_block(offsets, offsets, False, SPAN)
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
     length = tl.load(lengths + at_list)
     discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
     factor = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
     tl.store(grad_ranks + start + row, gain * derivative * factor, mask=inside)
-    tl.store(block_sums + at_list * tl.num_programs(1) + block, tl.sum(gain * discount, 0))
+    to = block_sums + at_list * tl.num_programs(1) + tl.program_id(1)
+    tl.store(to, tl.sum(gain * discount, 0))
 
 
 @cached_launch

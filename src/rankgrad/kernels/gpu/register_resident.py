@@ -82,6 +82,13 @@ class ResidentLayout:
         scratch = factors + 2 * (self.columns + 1)
         return 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
 
+    def launch(self, *arguments: Any) -> None:
+        """Launch :func:`_scale_resident`; the arguments are those before its constants."""
+        _scale_resident[(self.groups * self.shared,)](
+            *arguments, self.shared, self.rows, self.columns, self.warps, num_warps=self.warps,
+            maxnreg=self.registers, launch_cooperative_grid=self.shared > 1,
+        )  # fmt: skip
+
 
 def at_once(scores: Tensor) -> int:
     """The number of programs of any size that run at once: one per multiprocessor."""
@@ -91,37 +98,6 @@ def at_once(scores: Tensor) -> int:
 @functools.cache
 def _processors(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-def scale_resident(
-    layout: ResidentLayout,
-    places: Tensor,
-    work: Tensor,
-    barriers: Tensor,
-    saved: tuple[Tensor, Tensor, Tensor, Tensor],
-    of_lists: tuple[Tensor, ...],
-    numbers: tuple[float, ...],
-    options: tuple[Any, ...],
-) -> None:
-    """Scale all lists.
-
-    Args:
-        layout: the distribution of lists over programs.
-        places: ``[4, items]``: the score, c as a pair of floats, and the gain of sorted items.
-        work: scratch of :meth:`ResidentLayout.floats` floats.
-        barriers: one counter per group, zeroed.
-        saved: for an operator the scalings ``[2 iterations + 3, items]``, the number of steps of
-            each list, the gradient (adjoint) or result (apply) by rank, and one minus the result.
-        of_lists: offsets, lengths, scale and defined.
-        numbers: iterations, tolerance, 1 / temperature, k and persistence.
-        options: the metric, whether transposed, the mode, whether the lists are scaled already.
-    """
-    lists = of_lists[0].shape[0] - 1
-    _scale_resident[(layout.groups * layout.shared,)](
-        places, work, barriers, *saved, *of_lists, places.numel() // 4, lists, *numbers, *options,
-        layout.shared, layout.rows, layout.columns, layout.warps, num_warps=layout.warps,
-        maxnreg=layout.registers, launch_cooperative_grid=layout.shared > 1,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -155,13 +131,13 @@ def rank_weights(row, items, k, persistence, METRIC: tl.constexpr):
 
 
 @triton.jit
-def wait(barriers, at, count, SHARED: tl.constexpr):
+def wait(barrier, count, SHARED: tl.constexpr):
     """Wait until all programs of the list arrive; then their earlier writes can be read."""
     tl.debug_barrier()
     if SHARED > 1:
-        here = tl.atomic_add(barriers + at, 1, sem="acq_rel") + 1
+        here = tl.atomic_add(barrier, 1, sem="acq_rel") + 1
         while here < count:
-            here = tl.atomic_add(barriers + at, 0, sem="acq_rel")
+            here = tl.atomic_add(barrier, 0, sem="acq_rel")
         tl.debug_barrier()
 
 
@@ -209,7 +185,7 @@ def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.const
         tl.store(place + mine * COLUMNS + column, part)
         tl.store(place + SHARED * COLUMNS + mine, worst)
         arrived += SHARED
-        wait(barrier, 0, arrived, SHARED)
+        wait(barrier, arrived, SHARED)
         if SHARED == 2:  # add the other program's part; two terms have the same sum in any order
             part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
         else:
@@ -354,7 +330,9 @@ def _scale_resident(
 ):  # fmt: skip
     """Scale the rows of one program in one list after another.
 
-    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator.
+    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator, which saves the
+    scalings of all lists. ``work`` is scratch of :meth:`ResidentLayout.floats` floats. Each group
+    of programs has a counter, zeroed, in ``barriers``.
     """
     SAVED: tl.constexpr = MODE != "loss"
     size = size.to(tl.int64)

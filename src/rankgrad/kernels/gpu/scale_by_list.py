@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu.flat_lists import list_block, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 
@@ -24,10 +25,9 @@ def scale_by_list(
     lists = offsets.shape[0] - 1
     if lists > 0:
         span = 256 if max_length <= 256 else 1024
-        scaled = factor is not None
         _scale_by_list[(lists, max(1, cdiv(max_length, span)))](
-            grad, grad.stride(0), factor if scaled else grad, grad_scores, offsets, product,
-            scaled, span, num_warps=4,
+            grad, grad.stride(0), presence(factor, grad), grad_scores, offsets, product,
+            factor is not None, span, num_warps=4,
         )  # fmt: skip
     return product
 
@@ -38,12 +38,9 @@ def _scale_by_list(
     grad, step, factor, grad_scores, offsets, product, SCALED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
     """Multiply a span of a list by its factor."""
-    at_list = tl.program_id(0).to(tl.int64)
-    start = tl.load(offsets + at_list)
-    length = tl.load(offsets + at_list + 1) - start
-    number = tl.load(grad + at_list * step)
+    at_list, start, _, item, inside, _ = list_block(offsets, offsets, False, SPAN)
+    number = tl.load(grad + at_list.to(tl.int64) * step)
     if SCALED:
         number *= tl.load(factor)
-    item = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    grad_score = tl.load(grad_scores + start + item, mask=item < length, other=0.0)
-    tl.store(product + start + item, grad_score * number, mask=item < length)
+    grad_score = tl.load(grad_scores + start + item, mask=inside, other=0.0)
+    tl.store(product + start + item, grad_score * number, mask=inside)

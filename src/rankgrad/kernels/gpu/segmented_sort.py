@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
+from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 COUNTED = 8192  # callers count pairs, instead of sorting, in lists up to this length
 _TILE = 1024
@@ -39,8 +39,8 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
         ranked = torch.empty_like(scores)
         order = torch.empty(size, dtype=torch.int64, device=scores.device)
         _place[(lists, cdiv(max_length, 64))](
-            scores, scores if mask is None else mask, offsets, ranked, order,
-            masked=mask is not None, rows=64, columns=64,
+            scores, presence(mask, scores), offsets, ranked, order,
+            MASKED=mask is not None, ROWS=64, COLUMNS=64,
         )  # fmt: skip
         return Sorted(ranked, order)
     even = size == lists * max_length
@@ -49,8 +49,8 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     # Items after the last list keep their position.
     keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
     _keys[grid](
-        scores, scores if mask is None else mask, offsets, cleaned, keys,
-        masked=mask is not None, even=even, tile=_TILE,
+        scores, presence(mask, scores), offsets, cleaned, keys,
+        MASKED=mask is not None, EVEN=even, TILE=_TILE,
     )  # fmt: skip
     if even:
         ranked, order = cleaned.view(lists, max_length).sort(dim=-1, descending=True, stable=True)
@@ -66,34 +66,33 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
     lists = offsets.numel() - 1
     lengths = torch.empty(lists, dtype=torch.int32, device=offsets.device)
     if lists:
-        tile = min(_TILE, max(32, next_power_of_2(max_length)))
         _count_items[(lists,)](
-            offsets if mask is None else mask, offsets, lengths,
-            masked=mask is not None, tile=tile,
+            presence(mask, offsets), offsets, lengths, MASKED=mask is not None,
+            TILE=chunk_size(max_length, _TILE),
         )  # fmt: skip
     return lengths
 
 
 @cached_launch
 @triton.jit
-def _count_items(mask, offsets, lengths, masked: tl.constexpr, tile: tl.constexpr):
+def _count_items(mask, offsets, lengths, MASKED: tl.constexpr, TILE: tl.constexpr):
     """Count the real items of one list."""
     at_list = tl.program_id(0)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = (end - begin).to(tl.int32)
-    if masked:
-        found = tl.zeros([tile], tl.int32)
-        for first in range(begin, end, tile):
-            at = first + tl.arange(0, tile)
-            found += is_real(mask, at, at < end, masked).to(tl.int32)
+    if MASKED:
+        found = tl.zeros([TILE], tl.int32)
+        for first in range(begin, end, TILE):
+            at = first + tl.arange(0, TILE)
+            found += is_real(mask, at, at < end, MASKED).to(tl.int32)
         length = tl.sum(found, 0)
     tl.store(lengths + at_list, length)
 
 
 @triton.jit
-def _score(scores, mask, index, inside, masked: tl.constexpr):
+def _score(scores, mask, index, inside, MASKED: tl.constexpr):
     """Scores, with -inf for padding and NaN, and 0 for -0."""
-    real = is_real(mask, index, inside, masked)
+    real = is_real(mask, index, inside, MASKED)
     score = tl.load(scores + index, mask=real, other=float("-inf"))
     score = tl.where(score == score, score, float("-inf"))
     return tl.where(score == 0, 0.0, score)
@@ -103,18 +102,18 @@ def _score(scores, mask, index, inside, masked: tl.constexpr):
 @triton.jit
 def _place(
     scores, mask, offsets, ranked, order,
-    masked: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write some items of a list to their ranks, found by counting the items ahead of them."""
     begin, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
-    first = begin + tl.program_id(1) * rows
+    first = begin + tl.program_id(1) * ROWS
     if first < end:
-        index = first + tl.arange(0, rows)
-        score = _score(scores, mask, index, index < end, masked)
-        ahead = tl.zeros([rows], tl.int32)
-        for left in range(begin, end, columns):
-            other = left + tl.arange(0, columns)
-            against = _score(scores, mask, other, other < end, masked)
+        index = first + tl.arange(0, ROWS)
+        score = _score(scores, mask, index, index < end, MASKED)
+        ahead = tl.zeros([ROWS], tl.int32)
+        for left in range(begin, end, COLUMNS):
+            other = left + tl.arange(0, COLUMNS)
+            against = _score(scores, mask, other, other < end, MASKED)
             before = against[None, :] > score[:, None]
             tied = (against[None, :] == score[:, None]) & (other[None, :] < index[:, None])
             ahead += tl.sum(((before | tied) & (other < end)[None, :]).to(tl.int32), 1)
@@ -126,16 +125,16 @@ def _place(
 @triton.jit
 def _keys(
     scores, mask, offsets, cleaned, keys,
-    masked: tl.constexpr, even: tl.constexpr, tile: tl.constexpr,
+    MASKED: tl.constexpr, EVEN: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The scores to sort; and, for uneven lists, integer keys that sort by list, then score."""
     at_list = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    index = begin + tl.program_id(1) * tile + tl.arange(0, tile)
+    index = begin + tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = index < end
-    score = _score(scores, mask, index, inside, masked)
+    score = _score(scores, mask, index, inside, MASKED)
     tl.store(cleaned + index, score, mask=inside)
-    if not even:
+    if not EVEN:
         bits = score.to(tl.int32, bitcast=True)
         # The bits of negative floats sort in reverse order; flipping them restores it.
         rising = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

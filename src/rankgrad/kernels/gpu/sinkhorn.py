@@ -25,7 +25,6 @@ adjoint: the first stores u and v of every step for the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -34,9 +33,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, empty_results, is_real, presence
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import is_real
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.register_resident import (
     ResidentLayout,
@@ -45,7 +44,6 @@ from rankgrad.kernels.gpu.register_resident import (
     load_places,
     rank_offset,
     rank_weights,
-    scale_resident,
     wait,
 )
 from rankgrad.kernels.gpu.segmented_sort import count_items
@@ -72,17 +70,13 @@ def through_sinkhorn(
         operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
         return through_operator(operator, batch, metric_options)
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
-    lists, size = offsets.shape[0] - 1, scores.shape[0]
-    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
-    if lists == 0 or size == 0:
+    values, grad_scores, _ = empty_results(batch)
+    if len(values) == 0 or scores.shape[0] == 0:
         return values.zero_(), grad_scores, defined
-    ranked = _Ranked.of(
-        scores, mask, gains, offsets, max_length, lengths, values, grad_scores, iterations
-    )
+    ranked = _Ranked(batch, gains, lengths, scaling, (values, grad_scores))
     weighing = _Weighing("loss", False, k, metric, persistence)
     at_rank = (values, values)  # placeholders
-    prefix, sums = ranked.scale(scaling, weighing, scale, defined, at_rank)
-    ranked.finish(scaling, weighing, scale, defined, prefix, sums, values, grad_scores)
+    ranked.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
     return values, grad_scores, defined
 
 
@@ -155,8 +149,8 @@ class SinkhornOperator:
             scaled = self._ranked is not None
             ranked = self._place(values, at_rank)
             weighing = _Weighing("apply", scaled, self.k)
-            lengths = ranked.lengths  # skips lists without items
-            ranked.scale(self._scaling, weighing, at_rank, lengths, (at_rank, self.misses))
+            # The second of the pair skips lists without items.
+            ranked.scale(weighing, (at_rank, ranked.lengths), (at_rank, self.misses))
         return at_rank
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
@@ -168,9 +162,7 @@ class SinkhornOperator:
             self.apply(values)
         ranked, grad = self._place(values, grad_scores), grad.contiguous()
         weighing = _Weighing("adjoint", True, self.k)
-        known = (self._scaling, weighing, grad, ranked.lengths)
-        prefix, sums = ranked.scale(*known, (grad, grad))
-        ranked.finish(*known, prefix, sums, grad, grad_scores)
+        ranked.differentiate(weighing, (grad, ranked.lengths), (grad, grad), grad, grad_scores)
         return grad_scores
 
     def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
@@ -179,119 +171,63 @@ class SinkhornOperator:
         values = values.contiguous()
         if self._ranked is None:
             lengths = count_items(self.mask, offsets, max_length)
+            batch = FlatLists(self.scores, values, self.mask, None, offsets, max_length)
             unused = self.scores.new_empty(offsets.numel() - 1)
-            self._ranked = _Ranked.of(
-                self.scores, self.mask, values, offsets, max_length, lengths, unused, zeros,
-                self._scaling.iterations, saved=True,
-            )  # fmt: skip
+            self._ranked = _Ranked(batch, values, lengths, self._scaling, (unused, zeros), True)
         elif self._values is None or self._values.data_ptr() != values.data_ptr():
             self._ranked.place(values)
         self._values = values
         return self._ranked
 
 
-@dataclass(frozen=True)
 class _Ranked:
-    """Lists sorted by descending score, and the inputs of their scaling.
+    """Lists sorted by descending score, and their scaling.
 
     Args:
-        numbers: ``[3, items]`` int32: the index of each sorted item, and how many items score
-            strictly higher and lower.
-        places: ``[4, items]``: the score, c as a pair of floats, and the gain of sorted items.
+        batch: the lists; labels and weights are not read.
         gains: ``[items]``, in input order.
-        offsets: ``[lists + 1]``.
         lengths: ``[lists]``, the number of real items.
-        max_length: a bound on the lists' lengths.
-        layout: the layout of lists whose K stays in registers; None for longer ones.
-        barriers: zeroed counters for the first launch.
-        scalings: for an operator, u and v of every step.
-        taken: for an operator, the number of steps of each list.
+        scaling: the scaling.
+        zeroed: ``[lists]`` and ``[items]``, to be filled with zeros.
+        saved: for an operator, whose scalings are saved.
     """
 
-    numbers: Tensor
-    places: Tensor
-    gains: Tensor
-    offsets: Tensor
-    lengths: Tensor
-    max_length: int
-    layout: ResidentLayout | None
-    barriers: Tensor
-    scalings: Tensor
-    taken: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        scores: Tensor,
-        mask: Tensor | None,
+    def __init__(
+        self,
+        batch: FlatLists,
         gains: Tensor,
-        offsets: Tensor,
-        max_length: int,
         lengths: Tensor,
-        values: Tensor,
-        grad_scores: Tensor,
-        iterations: int,
+        scaling: _Scaling,
+        zeroed: tuple[Tensor, Tensor],
         saved: bool = False,
-    ) -> _Ranked:
-        """Sort the lists; zero values and gradient. ``saved``: allocate scalings of an operator."""
-        lists, size = offsets.shape[0] - 1, scores.shape[0]
-        layout = ResidentLayout.of(scores, lists, max_length)
-        numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
-        places = scores.new_empty(4, size)
-        counters = 1 if layout is not None else 2 + iterations  # per list
-        barriers = torch.empty(lists * counters, dtype=torch.int32, device=scores.device)
+    ) -> None:
+        scores, _, mask, _, offsets, max_length = batch
+        self.offsets, self.max_length = offsets, max_length
+        self.gains, self.lengths, self.scaling = gains, lengths, scaling
+        lists, size = self.lists, self.size = offsets.shape[0] - 1, scores.shape[0]
+        # The layout of lists whose K stays in registers; None for longer ones.
+        self.layout = ResidentLayout.of(scores, lists, max_length)
+        # The index of each sorted item, and how many items score strictly higher and lower.
+        self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
+        # The score, c as a pair of floats, and the gain of sorted items.
+        self.places = scores.new_empty(4, size)
+        counters = 1 if self.layout is not None else 2 + scaling.iterations  # per list
+        self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
         _rank[(lists, cdiv(max_length, 64))](
-            scores, presence(mask, scores), gains, offsets, lengths, numbers, places, values,
-            grad_scores, barriers, size, counters, mask is not None, 64, 64, num_warps=4,
+            scores, presence(mask, scores), gains, offsets, lengths, self.numbers, self.places,
+            *zeroed, self.barriers, size, counters, mask is not None, 64, 64, num_warps=4,
         )  # fmt: skip
-        scalings, taken = places, numbers
+        # For an operator, u and v of every step, and the number of steps of each list.
+        self.scalings, self.taken = self.places, self.numbers
         if saved:
-            scalings = scores.new_empty(2 * iterations + 3, size)
-            taken = torch.empty(lists, dtype=torch.int32, device=scores.device)
-        return cls(
-            numbers, places, gains, offsets, lengths, max_length, layout, barriers, scalings, taken
-        )
+            self.scalings = scores.new_empty(2 * scaling.iterations + 3, size)
+            self.taken = self.numbers.new_empty(lists)
 
     def place(self, values: Tensor) -> None:
         """Replace the gains of the sorted items by other values, given in input order."""
         _place[(self.lists, cdiv(self.max_length, 256))](
             values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
         )
-
-    @property
-    def lists(self) -> int:
-        return self.offsets.shape[0] - 1
-
-    @property
-    def size(self) -> int:
-        """The number of items of all lists, including padding."""
-        return self.places.shape[1]
-
-    def scale(
-        self,
-        scaling: _Scaling,
-        weighing: _Weighing,
-        scale: Tensor,
-        defined: Tensor,
-        at_rank: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Scale the defined lists; returns scratch for prefix sums, and the column sums."""
-        mode, scaled, k, metric, persistence = weighing
-        of_lists = (self.offsets, self.lengths, scale, defined)
-        numbers = (
-            scaling.iterations, scaling.tolerance, 1 / scaling.temperature, k, persistence
-        )  # fmt: skip
-        options = (metric, scaling.transposed, mode, scaled)
-        saved = (self.scalings, self.taken, *at_rank)
-        barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
-        layout = self.layout
-        if layout is not None:
-            floats = layout.floats(self.lists, self.size, scaling.iterations, mode)
-            work = self.places.new_empty(floats + self.size)
-            scale_resident(layout, self.places, work, barriers, saved, of_lists, numbers, options)
-            return work[floats:], work
-        work = self._scale_banded(barriers, saved, of_lists, numbers, options)
-        return work[2 * self.size :], work[3 * self.size :]
 
     @property
     def shared(self) -> int:
@@ -301,52 +237,66 @@ class _Ranked:
         most = _RESIDENT * at_once(self.places) // self.lists
         return max(1, min(most, cdiv(self.max_length, _ROWS), _SCRATCH // self.size))
 
-    def _scale_banded(
-        self,
-        barriers: Tensor,
-        saved: tuple[Tensor, ...],
-        of_lists: tuple[Tensor, ...],
-        numbers: tuple[float, ...],
-        options: tuple[Any, ...],
-    ) -> Tensor:
-        """Scale lists of any length; returns three scratch vectors, column sums, partial values."""
-        places, lists, size, shared = self.places, self.lists, self.size, self.shared
+    def scale(
+        self, weighing: _Weighing, chosen: tuple[Tensor, Tensor], at_rank: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Scale the lists; returns scratch for prefix sums, and the column sums.
+
+        Args:
+            weighing: the weights of the rows.
+            chosen: the scale of each list, and 0 for lists to skip.
+            at_rank: the gradient (adjoint) or result (apply) by rank, and one minus the result.
+        """
+        mode, scaled, k, metric, persistence = weighing
+        temperature, iterations, tolerance, transposed = self.scaling
+        of_lists = (self.offsets, self.lengths, *chosen)
+        numbers = (iterations, tolerance, 1 / temperature, k, persistence)
+        options = (metric, transposed, mode, scaled)
+        barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
+        places, lists, size, layout = self.places, self.lists, self.size, self.layout
+        if layout is not None:
+            floats = layout.floats(lists, size, iterations, mode)
+            work = places.new_empty(floats + size)
+            layout.launch(
+                places, work, barriers, self.scalings, self.taken, *at_rank, *of_lists, size,
+                lists, *numbers, *options,
+            )  # fmt: skip
+            return work[floats:], work
+        shared = self.shared
         tiles, width = cdiv(self.max_length, _ROWS), cdiv(self.max_length, _COLUMNS)
-        scalings, *at_rank = saved
-        if options[2] == "loss":
-            scalings = places.new_empty(2 * int(numbers[0]) + 2, size)
-        parts = places.new_empty(2, 3, shared, size)
+        scalings = self.scalings
+        if mode == "loss":
+            scalings = places.new_empty(2 * iterations + 2, size)
+        # Three scratch vectors, two of column sums, and partial values.
         work = places.new_empty(5 * size + lists * shared)
-        limits = self.numbers.new_empty(lists, tiles, 2)
-        spans = self.numbers.new_empty(lists, width, 2)
         _scale[(lists * shared,)](
-            places, scalings, work, parts, limits, spans, barriers, *at_rank, *of_lists, size,
-            tiles, width, *numbers, *options, shared, next_power_of_2(shared), _ROWS, _COLUMNS,
+            places, scalings, work, places.new_empty(2, 3, shared, size),
+            self.numbers.new_empty(lists, tiles, 2), self.numbers.new_empty(lists, width, 2),
+            barriers, self.taken, *at_rank, *of_lists, size, tiles, width, *numbers, *options,
+            shared, next_power_of_2(shared), _ROWS, _COLUMNS,
             min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
             launch_cooperative_grid=shared > 1,
         )  # fmt: skip
-        return work
+        return work[2 * size :], work[3 * size :]
 
-    def finish(
+    def differentiate(
         self,
-        scaling: _Scaling,
         weighing: _Weighing,
-        scale: Tensor,
-        defined: Tensor,
-        prefix: Tensor,
-        sums: Tensor,
+        chosen: tuple[Tensor, Tensor],
+        at_rank: tuple[Tensor, Tensor],
         values: Tensor,
         grad_scores: Tensor,
     ) -> None:
-        """Compute the gradient from the column sums, and for a metric also the values."""
+        """Scale the lists, then compute the gradient, and for a metric also the values."""
+        prefix, sums = self.scale(weighing, chosen, at_rank)
         layout = self.layout
         rows, parts = (layout.rows, layout.shared) if layout is not None else (_ROWS, 1)
         kind = weighing.metric if weighing.mode == "loss" else "operator"
         _finish[(self.lists,)](
-            self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, scale, defined,
-            values, grad_scores, self.size, 1 / scaling.temperature, weighing.k, self.shared,
+            self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, *chosen, values,
+            grad_scores, self.size, 1 / self.scaling.temperature, weighing.k, self.shared,
             kind if kind in ("arp", "operator") else "loss", rows, parts,
-            max(32, min(1024, next_power_of_2(self.max_length))), num_warps=4,
+            chunk_size(self.max_length, 1024), num_warps=4,
         )  # fmt: skip
 
 
@@ -427,18 +377,54 @@ def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
     tl.store(places + 3 * size + base + at, value, inside)
 
 
+class _Matrix(NamedTuple):
+    """K of one list, in device code."""
+
+    scores: Any  # of sorted items, and behind them the two parts of c and the gains
+    base: Any  # the first item of the list
+    items: Any  # the number of real items
+    size: Any  # of a vector in memory: the number of items of all lists
+    sharpness: Any  # one over the temperature
+    limits: Any  # of each row tile, its first column tile with entries, and one past the last
+
+
+class _Part(NamedTuple):
+    """The rows of K that a program computes, and how it exchanges column sums with others."""
+
+    top: Any  # the first row tile
+    end: Any  # one past the last row tile
+    reach: Any  # the first column tile with entries in these rows
+    bound: Any  # one past the last such tile
+    mine: Any  # the number of the program among those of the list
+    sharing: Any  # the number of programs of the list
+    sums: Any  # the column sums of every program's rows
+    spans: Any  # of each column tile, the first program with entries in it, and one past the last
+    barriers: Any  # the counters of the list
+
+
 @triton.jit
-def _entries(row, score, high, low, score_, high_, low_, sharpness):
-    """A tile of K, from the scores and c of its rows and columns."""
+def _load_places(matrix, at):
+    """The scores and c of some positions; past the list's end, numbers that make K zero."""
+    high, low = matrix.scores + matrix.size, matrix.scores + 2 * matrix.size
+    return load_places(matrix.scores, high, low, matrix.base, at, matrix.items)
+
+
+@triton.jit
+def _entries(matrix, row, place, other):
+    """A tile of K, from what :func:`_load_places` returns for its rows and columns."""
+    score, high, low = place
+    score_, high_, low_ = other
     return entries_of(
         row[:, None], score[:, None], high[:, None], low[:, None],
-        score_[None, :], high_[None, :], low_[None, :], sharpness,
+        score_[None, :], high_[None, :], low_[None, :], matrix.sharpness,
     )  # fmt: skip
 
 
 @triton.jit
-def _logit(ranked, high, low, base, row, column):
+def _logit(matrix, row, column):
     """One logit of K, times the temperature."""
+    base, ranked = matrix.base, matrix.scores
+    high, low = ranked + matrix.size, ranked + 2 * matrix.size
     gap = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row)
     main = tl.load(high + base + column).to(tl.float64) - tl.load(high + base + row)
     rest = tl.load(low + base + column) - tl.load(low + base + row)
@@ -447,18 +433,18 @@ def _logit(ranked, high, low, base, row, column):
 
 @triton.jit
 def _column_sums(
-    parts, spans, tile, base, size, column, inside, WHICH: tl.constexpr, half,
+    matrix, part, tile, column, inside, WHICH: tl.constexpr, half,
     SHARED: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Column sums over the parts of all programs whose rows have entries in these columns."""
-    first = tl.load(spans + tile * 2)
-    last = tl.load(spans + tile * 2 + 1)
+    first = tl.load(part.spans + tile * 2)
+    last = tl.load(part.spans + tile * 2 + 1)
     total = tl.zeros_like(column).to(tl.float32)
     for some in range(first, last, TOGETHER):
         program = some + tl.arange(0, TOGETHER)
-        at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * size
+        at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * matrix.size
         found = tl.load(
-            parts + at[:, None] + (base + column)[None, :],
+            part.sums + at[:, None] + (matrix.base + column)[None, :],
             mask=(program < last)[:, None] & inside[None, :],
             other=0.0,
             cache_modifier=".cg",
@@ -488,7 +474,6 @@ def _scale(
     each = tl.maximum(tl.cdiv(here, SHARED), 1)
     sharing = tl.cdiv(here, each)
     size = size.to(tl.int64)
-    high, low, gains = ranked + size, ranked + 2 * size, ranked + 3 * size
     rows = columns + (iterations + 1) * size
     grad_rows = work + 2 * size
     if (tl.load(defined + at_list) != 0) & (mine < sharing):
@@ -498,25 +483,26 @@ def _scale(
         spans += at_list * stride * 2
         barriers += at_list * (2 + iterations)
         arrived = sharing
-        _find_band(ranked, high, low, base, items, limits, top, end, sharpness, ROWS, COLUMNS)
-        wait(barriers, 0, arrived, SHARED)
+        matrix = _Matrix(ranked, base, items, size, sharpness, limits)
+        _find_band(matrix, top, end, ROWS, COLUMNS)
+        wait(barriers, arrived, SHARED)
         reach = tl.load(limits + top * 2, cache_modifier=".cg")
         bound = tl.load(limits + end * 2 - 1, cache_modifier=".cg")
-        _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED)
+        part = _Part(top, end, reach, bound, mine, sharing, parts, spans, barriers)
+        _find_spans(matrix, part, each, here, PADDED)
         if SCALED:
             step = tl.load(taken + at_list)
         else:
             step, arrived = _forward(
-                ranked, high, low, base, items, rows, columns, grad_rows, parts, limits, spans,
-                barriers, arrived, sharing, mine, top, end, reach, bound, size, sharpness,
-                iterations, tolerance, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
+                matrix, part, rows, columns, grad_rows, arrived, iterations, tolerance, TRANSPOSED,
+                SHARED, ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
         tl.debug_barrier()
         last_row = step - 1 if TRANSPOSED else step
         if MODE == "apply":
             _write_ranks(
-                ranked, high, low, base, items, columns + step * size, rows + last_row * size,
-                gains, limits, top, end, at_rank, misses, k, sharpness, TRANSPOSED, ROWS, COLUMNS,
+                matrix, part, columns + step * size, rows + last_row * size, at_rank, misses, k,
+                TRANSPOSED, ROWS, COLUMNS,
             )  # fmt: skip
             tl.store(taken + at_list, step)
         else:
@@ -529,10 +515,7 @@ def _scale(
                 else:
                     counted = (row < items) & ((k == 0) | (row < k))
                     weight = tl.load(at_rank + base + row, counted, 0.0)
-                by_row = weight * _row_sums(
-                    ranked, high, low, base, items, columns + step * size, gains, limits, tile,
-                    sharpness, 1, ROWS, COLUMNS,
-                )  # fmt: skip
+                by_row = weight * _row_sums(matrix, columns + step * size, tile, 1, ROWS, COLUMNS)
                 factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
                 partial += tl.sum(by_row * factor, 0)
                 # The output's factors are (w u, v g). ``work`` starts with w u.
@@ -540,95 +523,86 @@ def _scale(
                 tl.store(grad_rows + base + row, by_row, row < items)
             tl.store(work + 5 * size + at_list * SHARED + mine, partial)
             _backward(
-                ranked, high, low, base, items, gains, rows, columns, work, grad_rows, parts,
-                limits, spans, barriers, arrived, sharing, mine, top, end, reach, bound, step, size,
-                sharpness, TRANSPOSED, SHARED, ROWS, COLUMNS, TOGETHER,
+                matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED, SHARED,
+                ROWS, COLUMNS, TOGETHER,
             )  # fmt: skip
 
 
 @triton.jit
 def _forward(
-    ranked, high, low, base, items, rows, columns, grad_rows, parts, limits, spans, barriers,
-    arrived, sharing, mine, top, end, reach, bound, size, sharpness, iterations, tolerance,
+    matrix, part, rows, columns, grad_rows, arrived, iterations, tolerance,
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Run the scaling; returns the number of steps."""
-    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own positions
+    base, items, size = matrix.base, matrix.items, matrix.size
+    # The program's own positions.
+    first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
     # v_0 = 1 in the columns that this program reads.
-    for left in range(reach, bound):
+    for left in range(part.reach, part.bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
     tl.debug_barrier()
-    _row_step(ranked, high, low, base, items, rows, columns, limits, top, end, 0, size,
-              sharpness, ROWS, COLUMNS)  # fmt: skip
+    _row_step(matrix, part, rows, columns, 0, ROWS, COLUMNS)
     step = 0
     half = 0
     running = 1
     while running != 0:
         tl.debug_barrier()
         half = step % 2
-        _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
-                      reach, bound, step, size, half, mine, sharpness, SHARED, ROWS,
-                      COLUMNS, 1)  # fmt: skip
-        arrived += sharing
-        wait(barriers, 0, arrived, SHARED)
-        step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
+        _column_parts(matrix, part, rows, grad_rows, step, half, SHARED, ROWS, COLUMNS, 1)
+        arrived += part.sharing
+        wait(part.barriers, arrived, SHARED)
+        step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
         if running != 0:
             step += 1
             worst = 0.0
-            for left in range(reach, bound):
+            for left in range(part.reach, part.bound):
                 column = left * COLUMNS + tl.arange(0, COLUMNS)
                 inside = column < items
-                found = _column_sums(parts, spans, left, base, size, column, inside, 0, half,
-                                     SHARED, TOGETHER)  # fmt: skip
+                found = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
                 at = columns + step * size + base + column
                 own = (column >= first) & (column < last)
                 error = tl.abs(found * tl.load(at - size, inside, 0.0) - 1)
                 worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
                 tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
             tl.debug_barrier()
-            _row_step(ranked, high, low, base, items, rows, columns, limits, top, end,
-                      step, size, sharpness, ROWS, COLUMNS)  # fmt: skip
+            _row_step(matrix, part, rows, columns, step, ROWS, COLUMNS)
             if TRANSPOSED:
                 tl.debug_barrier()
-                worst = _row_error(rows, base, items, top, end, step, size, ROWS)
-            tl.atomic_max(barriers + 1 + step, worst.to(tl.int32, bitcast=True))
+                worst = _row_error(matrix, part, rows, step, ROWS)
+            tl.atomic_max(part.barriers + 1 + step, worst.to(tl.int32, bitcast=True))
             if step >= iterations:
                 if not TRANSPOSED:
-                    arrived += sharing
-                    wait(barriers, 0, arrived, SHARED)
-                    step, running = _stop(barriers, step, running, tolerance, TRANSPOSED)
+                    arrived += part.sharing
+                    wait(part.barriers, arrived, SHARED)
+                    step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
                 running = 0
     return step, arrived
 
 
 @triton.jit
 def _backward(
-    ranked, high, low, base, items, gains, rows, columns, work, grad_rows, parts, limits, spans,
-    barriers, arrived, sharing, mine, top, end, reach, bound, step, size, sharpness,
-    TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED: tl.constexpr,
+    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """Run the steps in reverse order, from the derivative of the last rows to the column sums."""
-    first, last = top * ROWS, tl.minimum(end * ROWS, items)  # the program's own positions
+    base, items, size = matrix.base, matrix.items, matrix.size
+    # The program's own positions.
+    first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
     totals, offset_totals = work + 3 * size, work + 4 * size
     tl.debug_barrier()
     half = step % 2
-    _column_parts(ranked, high, low, base, items, work, grad_rows, parts, limits, top, end,
-                  reach, bound, 0, size, half, mine, sharpness, SHARED, ROWS,
-                  COLUMNS, 2)  # fmt: skip
-    arrived += sharing
-    wait(barriers, 0, arrived, SHARED)
-    for left in range(reach, bound):
+    _column_parts(matrix, part, work, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 2)
+    arrived += part.sharing
+    wait(part.barriers, arrived, SHARED)
+    for left in range(part.reach, part.bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         inside, own = column < items, (column >= first) & (column < last)
         at = base + column
-        plain = _column_sums(parts, spans, left, base, size, column, inside, 0, half, SHARED,
-                             TOGETHER)  # fmt: skip
-        offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half, SHARED,
-                               TOGETHER)  # fmt: skip
-        gain = tl.load(gains + at, inside, 0.0)
+        plain = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
+        offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+        gain = tl.load(matrix.scores + 3 * size + at, inside, 0.0)
         factor = gain * tl.load(columns + step * size + at, inside, 0.0)
         tl.store(totals + at, factor * plain, own)
         tl.store(offset_totals + at, factor * offset_sums, own)
@@ -640,42 +614,30 @@ def _backward(
         tl.debug_barrier()
         half = 1 - half
         if TRANSPOSED and (at_step == step):  # the row step that was skipped
-            _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
-                          reach, bound, at_step, size, half, mine, sharpness, SHARED, ROWS,
-                          COLUMNS, 4)  # fmt: skip
+            _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 4)
         else:
-            _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
-                          reach, bound, at_step, size, half, mine, sharpness, SHARED, ROWS,
-                          COLUMNS, 3)  # fmt: skip
-        arrived += sharing
-        wait(barriers, 0, arrived, SHARED)
-        for left in range(reach, bound):
+            _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 3)
+        arrived += part.sharing
+        wait(part.barriers, arrived, SHARED)
+        for left in range(part.reach, part.bound):
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             inside, own = column < items, (column >= first) & (column < last)
             at = base + column
             factor = tl.load(columns + at_step * size + at, inside, 0.0)
-            plain = _column_sums(parts, spans, left, base, size, column, inside, 0, half,
-                                 SHARED, TOGETHER)  # fmt: skip
+            plain = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
             by_column = plain
             if at_step == step:
                 by_column += tl.load(columns + at, inside, 0.0)
             grad_sums = -by_column * factor * factor
-            offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half,
-                                   SHARED, TOGETHER)  # fmt: skip
-            earlier = _column_sums(parts, spans, left, base, size, column, own, 2, half,
-                                   SHARED, TOGETHER)  # fmt: skip
-            plain_change = factor * plain - by_column * factor
-            tl.store(totals + at, tl.load(totals + at, own, 0.0) + plain_change, own)
-            offset_change = factor * offset_sums + grad_sums * earlier
-            tl.store(offset_totals + at, tl.load(offset_totals + at, own, 0.0) + offset_change, own)
+            offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+            earlier = _column_sums(matrix, part, left, column, own, 2, half, SHARED, TOGETHER)
+            _add_to(totals + at, factor * plain - by_column * factor, own)
+            _add_to(offset_totals + at, factor * offset_sums + grad_sums * earlier, own)
             tl.store(work + half * size + at, grad_sums, inside)
         tl.debug_barrier()
-        for tile in range(top, end):
+        for tile in range(part.top, part.end):
             row = tile * ROWS + tl.arange(0, ROWS)
-            fresh = _row_sums(
-                ranked, high, low, base, items, work + half * size, gains, limits, tile,
-                sharpness, 0, ROWS, COLUMNS,
-            )  # fmt: skip
+            fresh = _row_sums(matrix, work + half * size, tile, 0, ROWS, COLUMNS)
             if TRANSPOSED and (at_step == step):
                 # u_{step - 1} is also the row factor of the output.
                 fresh += tl.load(grad_rows + base + row, row < items, 0.0)
@@ -684,125 +646,115 @@ def _backward(
     # The first row step, u_0 = 1 / (K 1).
     tl.debug_barrier()
     half = 1 - half
-    _column_parts(ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end,
-                  reach, bound, 0, size, half, mine, sharpness, SHARED, ROWS,
-                  COLUMNS, 3)  # fmt: skip
-    arrived += sharing
-    wait(barriers, 0, arrived, SHARED)
-    for left in range(reach, bound):
+    _column_parts(matrix, part, rows, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 3)
+    arrived += part.sharing
+    wait(part.barriers, arrived, SHARED)
+    for left in range(part.reach, part.bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         own = (column >= first) & (column < last)
-        plain = _column_sums(parts, spans, left, base, size, column, own, 0, half, SHARED,
-                             TOGETHER)  # fmt: skip
-        offset_sums = _column_sums(parts, spans, left, base, size, column, own, 1, half, SHARED,
-                               TOGETHER)  # fmt: skip
+        plain = _column_sums(matrix, part, left, column, own, 0, half, SHARED, TOGETHER)
+        offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
         at = base + column
-        tl.store(totals + at, tl.load(totals + at, own, 0.0) + plain, own)
-        tl.store(offset_totals + at, tl.load(offset_totals + at, own, 0.0) + offset_sums, own)
+        _add_to(totals + at, plain, own)
+        _add_to(offset_totals + at, offset_sums, own)
 
 
 @triton.jit
-def _find_band(
-    ranked, high, low, base, items, limits, top, end, sharpness,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+def _add_to(at, change, inside):
+    """Add to numbers in memory."""
+    tl.store(at, tl.load(at, inside, 0.0) + change, inside)
+
+
+@triton.jit
+def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The tiles of columns of each tile of rows in which entries exceed exp(-32)."""
-    far = -32.0 / sharpness
+    far, items = -32.0 / matrix.sharpness, matrix.items
     width = tl.cdiv(items, COLUMNS)
     for tile in range(top, end):
         first, last = tile * ROWS, tl.minimum(tile * ROWS + ROWS, items) - 1
-        low_ = first // COLUMNS
-        near = tl.maximum(low_ * COLUMNS - 1, 0)
-        while (low_ > 0) & (_logit(ranked, high, low, base, first, near) > far):
-            low_ -= 1
-            near = tl.maximum(low_ * COLUMNS - 1, 0)
-        high_ = last // COLUMNS + 1
-        near = tl.minimum(high_ * COLUMNS, items - 1)
-        while (high_ < width) & (_logit(ranked, high, low, base, last, near) > far):
-            high_ += 1
-            near = tl.minimum(high_ * COLUMNS, items - 1)
-        tl.store(limits + tile * 2, low_)
-        tl.store(limits + tile * 2 + 1, high_)
+        low = first // COLUMNS
+        near = tl.maximum(low * COLUMNS - 1, 0)
+        while (low > 0) & (_logit(matrix, first, near) > far):
+            low -= 1
+            near = tl.maximum(low * COLUMNS - 1, 0)
+        high = last // COLUMNS + 1
+        near = tl.minimum(high * COLUMNS, items - 1)
+        while (high < width) & (_logit(matrix, last, near) > far):
+            high += 1
+            near = tl.minimum(high * COLUMNS, items - 1)
+        tl.store(matrix.limits + tile * 2, low)
+        tl.store(matrix.limits + tile * 2 + 1, high)
 
 
 @triton.jit
-def _find_spans(limits, spans, reach, bound, each, here, sharing, PADDED: tl.constexpr):
+def _find_spans(matrix, part, each, here, PADDED: tl.constexpr):
     """The programs whose band has each of the column tiles of this program."""
     other = tl.arange(0, PADDED)
-    those = other < sharing
+    those = other < part.sharing
     ends = tl.minimum(other * each + each, here)
-    lowest = tl.load(limits + other * each * 2, those, 0, cache_modifier=".cg")
-    highest = tl.load(limits + ends * 2 - 1, those, 0, cache_modifier=".cg")
-    for left in range(reach, bound):
+    lowest = tl.load(matrix.limits + other * each * 2, those, 0, cache_modifier=".cg")
+    highest = tl.load(matrix.limits + ends * 2 - 1, those, 0, cache_modifier=".cg")
+    for left in range(part.reach, part.bound):
         touches = those & (lowest <= left) & (left < highest)
-        tl.store(spans + left * 2, tl.min(tl.where(touches, other, PADDED), 0))
-        tl.store(spans + left * 2 + 1, tl.max(tl.where(touches, other + 1, 0), 0))
+        tl.store(part.spans + left * 2, tl.min(tl.where(touches, other, PADDED), 0))
+        tl.store(part.spans + left * 2 + 1, tl.max(tl.where(touches, other + 1, 0), 0))
 
 
 @triton.jit
-def _row_step(
-    ranked, high, low, base, items, rows, columns, limits, top, end, step, size, sharpness,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+def _row_step(matrix, part, rows, columns, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """``u = 1 / (K v)`` for the rows of the program."""
-    for tile in range(top, end):
+    factors = step * matrix.size
+    for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
-        found = _row_sums(
-            ranked, high, low, base, items, columns + step * size, columns, limits, tile,
-            sharpness, 0, ROWS, COLUMNS,
-        )  # fmt: skip
-        found = tl.where(row < items, found, 1.0)
-        tl.store(rows + step * size + base + row, 1 / found, row < items)
+        found = _row_sums(matrix, columns + factors, tile, 0, ROWS, COLUMNS)
+        found = tl.where(row < matrix.items, found, 1.0)
+        tl.store(rows + factors + matrix.base + row, 1 / found, row < matrix.items)
 
 
 @triton.jit
 def _row_sums(
-    ranked, high, low, base, items, factors, gains, limits, tile, sharpness,
-    GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    matrix, factors, tile, GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """``K f`` for a tile of rows; with GAINS 1, ``K (f g)``; with 2, ``K (f (1 - g))``."""
+    base, items = matrix.base, matrix.items
+    gains, limits = matrix.scores + 3 * matrix.size, matrix.limits + tile * 2
     row = tile * ROWS + tl.arange(0, ROWS)
-    score, main, rest = load_places(ranked, high, low, base, tl.minimum(row, items - 1), items)
+    place = _load_places(matrix, tl.minimum(row, items - 1))
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for left in range(tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)):
+    for left in range(tl.load(limits), tl.load(limits + 1)):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
-        score_, main_, rest_ = load_places(ranked, high, low, base, column, items)
+        other = _load_places(matrix, column)
         factor = tl.load(factors + base + column, column < items, 0.0)
         if GAINS == 1:
             factor *= tl.load(gains + base + column, column < items, 0.0)
         elif GAINS == 2:
             factor *= 1 - tl.load(gains + base + column, column < items, 0.0)
-        entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
-        total += entries * factor[None, :]
+        total += _entries(matrix, row, place, other) * factor[None, :]
     return tl.sum(total, 1)
 
 
 @triton.jit
 def _write_ranks(
-    ranked, high, low, base, items, columns, rows, gains, limits, top, end, at_rank, misses, k,
-    sharpness, TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    matrix, part, columns, rows, at_rank, misses, k,
+    TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write the sorted gains, and one minus them: rows sum to one if they were scaled last."""
-    for tile in range(top, end):
+    for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
-        inside = (row < items) & ((k == 0) | (row < k))
-        u = tl.load(rows + base + row, row < items, 0.0)
-        value = u * _row_sums(ranked, high, low, base, items, columns, gains, limits, tile,
-                              sharpness, 1, ROWS, COLUMNS)  # fmt: skip
-        missed = u * _row_sums(ranked, high, low, base, items, columns, gains, limits, tile,
-                               sharpness, 2, ROWS, COLUMNS)  # fmt: skip
+        inside = (row < matrix.items) & ((k == 0) | (row < k))
+        u = tl.load(rows + matrix.base + row, row < matrix.items, 0.0)
+        value = u * _row_sums(matrix, columns, tile, 1, ROWS, COLUMNS)
+        missed = u * _row_sums(matrix, columns, tile, 2, ROWS, COLUMNS)
         if TRANSPOSED:
-            missed += 1 - u * _row_sums(ranked, high, low, base, items, columns, gains, limits,
-                                        tile, sharpness, 0, ROWS, COLUMNS)  # fmt: skip
-        tl.store(at_rank + base + row, value, inside)
-        tl.store(misses + base + row, missed, inside)
+            missed += 1 - u * _row_sums(matrix, columns, tile, 0, ROWS, COLUMNS)
+        tl.store(at_rank + matrix.base + row, value, inside)
+        tl.store(misses + matrix.base + row, missed, inside)
 
 
 @triton.jit
 def _column_parts(
-    ranked, high, low, base, items, rows, grad_rows, parts, limits, top, end, reach, bound, step,
-    size, half, mine, sharpness, SHARED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHICH: tl.constexpr,
+    matrix, part, rows, grad_rows, step, half, SHARED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WHICH: tl.constexpr,
 ):  # fmt: skip
     """The program's part of column sums.
 
@@ -810,22 +762,21 @@ def _column_parts(
     ``l = -grad_rows u²``, ``Kᵀ l`` plain and weighted, and ``Kᵀ u_{step-1}`` weighted. 4: the last
     of these, and 0 for the others.
     """
-    place = parts + (half * 3 * SHARED + mine).to(tl.int64) * size + base
-    for left in range(reach, bound):
+    items, size, limits = matrix.items, matrix.size, matrix.limits
+    to = part.sums + (half * 3 * SHARED + part.mine).to(tl.int64) * size + matrix.base
+    for left in range(part.reach, part.bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
-        score_, main_, rest_ = load_places(ranked, high, low, base, column, items)
+        other = _load_places(matrix, column)
         plain = tl.zeros([ROWS, COLUMNS], tl.float32)
         offset_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
         earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for tile in range(top, end):
-            low_, high_ = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
-            if (low_ <= left) & (left < high_):
+        for tile in range(part.top, part.end):
+            low, high = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
+            if (low <= left) & (left < high):
                 row = tile * ROWS + tl.arange(0, ROWS)
-                factor, before = _factors(rows, grad_rows, base, items, row, step, size, WHICH)
-                score, main, rest = load_places(
-                    ranked, high, low, base, tl.minimum(row, items - 1), items
-                )
-                entries = _entries(row, score, main, rest, score_, main_, rest_, sharpness)
+                factor, before = _factors(matrix, rows, grad_rows, row, step, WHICH)
+                place = _load_places(matrix, tl.minimum(row, items - 1))
+                entries = _entries(matrix, row, place, other)
                 if WHICH != 4:
                     plain += entries * factor[:, None]
                 if WHICH != 1:
@@ -834,18 +785,18 @@ def _column_parts(
                         offset_sums += offset_entries * factor[:, None]
                     if WHICH != 2:
                         earlier += offset_entries * before[:, None]
-        tl.store(place + column, tl.sum(plain, 0), column < items)
+        tl.store(to + column, tl.sum(plain, 0), column < items)
         if WHICH != 1:
-            at = place + SHARED * size + column
+            at = to + SHARED * size + column
             tl.store(at, tl.sum(offset_sums, 0), column < items)
             if WHICH != 2:
                 tl.store(at + SHARED * size, tl.sum(earlier, 0), column < items)
 
 
 @triton.jit
-def _factors(rows, grad_rows, base, items, row, step, size, WHICH: tl.constexpr):
+def _factors(matrix, rows, grad_rows, row, step, WHICH: tl.constexpr):
     """The weights of rows in column sums, and u of the step before."""
-    inside = row < items
+    base, size, inside = matrix.base, matrix.size, row < matrix.items
     factor = tl.load(rows + step * size + base + row, inside, 0.0)
     before = factor
     if WHICH >= 3:
@@ -856,13 +807,14 @@ def _factors(rows, grad_rows, base, items, row, step, size, WHICH: tl.constexpr)
 
 
 @triton.jit
-def _row_error(rows, base, items, top, end, step, size, ROWS: tl.constexpr):
+def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
     """The largest error of the row sums ``u_{step-1} ∘ (K v_step)``, which should be one."""
     worst = 0.0
-    for tile in range(top, end):
+    for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
-        at = rows + step * size + base + row
-        error = tl.load(at - size, row < items, 1.0) / tl.load(at, row < items, 1.0) - 1
+        inside = row < matrix.items
+        at = rows + step * matrix.size + matrix.base + row
+        error = tl.load(at - matrix.size, inside, 1.0) / tl.load(at, inside, 1.0) - 1
         worst = tl.maximum(worst, tl.max(tl.abs(error), 0))
     return worst
 

@@ -16,9 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.ideal_gain import ideal_gain, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_span, presence
+from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount, is_real
+from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
 from rankgrad.kernels.gpu.segmented_sort import count_items
 
@@ -50,47 +51,43 @@ def through_smoothi(
         presence(weights, scores), grad_scores, grad_scores, scale, defined, values,
     )  # fmt: skip
     options: dict[str, Any] = {
-        "metric": metric,
-        "gain": gain if by_label else "none",
-        "masked": mask is not None,
-        "weighted": by_label and weights is not None,
+        "MODE": "loss",
+        "METRIC": metric,
+        "GAIN": gain if by_label else "none",
+        "MASKED": mask is not None,
+        "WEIGHTED": by_label and weights is not None,
     }
-    numbers = (alpha, delta, k, persistence)
-    if max_length <= _MAX_LENGTH:
-        _list[(lists,)](*tensors, *numbers, **options, **_width(max_length))
-    else:
-        _sweep_long(tensors, numbers, {"mode": "loss", **options}, max_length)
+    _compute_rows(tensors, (alpha, delta, k, persistence), options, max_length)
     return values, grad_scores, defined
 
 
-def _width(max_length: int) -> dict[str, int]:
-    """The tile and warps for lists that one program holds in registers."""
-    width = max(32, next_power_of_2(max_length))
-    return {"width": width, "num_warps": min(16, max(1, width // 256))}
-
-
-def _sweep_long(
+def _compute_rows(
     tensors: tuple[Tensor, ...],
     numbers: tuple[Any, ...],
     options: dict[str, Any],
     max_length: int,
 ) -> None:
-    """Run the rows of lists that several programs share, with one launch per row."""
+    """Compute the rows: in one launch or, if several programs share a list, in one per row."""
     scores, mask, offsets = tensors[:3]
-    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["mode"], numbers[2]
+    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["MODE"], numbers[2]
+    if max_length <= _MAX_LENGTH:
+        width = max(32, next_power_of_2(max_length))
+        warps = min(16, max(1, width // 256))
+        _list[(lists,)](*tensors, *numbers, **options, WIDTH=width, num_warps=warps)
+        return
     splits = min(256, cdiv(max_length, _TILE))
     grid = (lists, splits)
-    shape = {"splits": splits, "wide": next_power_of_2(splits), "tile": _TILE}
+    shape = {"SPLITS": splits, "WIDE": next_power_of_2(splits), "TILE": _TILE}
     lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
     exact = torch.float64 if mode == "ranks" else torch.float32
     state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
-    masked = options["masked"]
-    _lowest[grid](scores, mask, offsets, lowest, masked=masked, splits=splits, tile=_TILE)
+    masked = options["MASKED"]
+    _lowest[grid](scores, mask, offsets, lowest, MASKED=masked, SPLITS=splits, TILE=_TILE)
     arguments = (*tensors, *numbers, lowest, partial, state)
     for row in range(1 + (min(k, max_length) if k else max_length)):
         _sweep[grid](*arguments, row, lists, size, **options, **shape)
     if mode not in ("apply", "ranks"):
-        _add_gradient[grid](*tensors[:3], lowest, state, size, masked=masked, **shape)
+        _add_gradient[grid](*tensors[:3], lowest, state, size, MASKED=masked, **shape)
     if mode != "apply":
         _finish[grid](*arguments, size, **options, **shape)
 
@@ -135,18 +132,15 @@ class _Indicators:
                 respect to the scores.
         """
         scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
-        lists, size = offsets.numel() - 1, scores.numel()
-        if lists == 0 or size == 0:
+        if offsets.numel() == 1 or scores.numel() == 0:
             return
-        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
-        numbers = (self.alpha, self.delta, self.k)
-        options: dict[str, Any] = {"mode": mode, "masked": mask is not None}
-        if max_length <= _MAX_LENGTH:
-            _list_rows[(lists,)](*tensors, *numbers, **options, **_width(max_length))
-            return
-        options |= {"metric": "dcg", "gain": "none", "weighted": False}
         unused = (scores, self.lengths, scores)
-        _sweep_long((*tensors, *unused), (*numbers, 0.0), options, max_length)
+        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
+        options = {"MODE": mode, "METRIC": "dcg", "GAIN": "none", "WEIGHTED": False}
+        _compute_rows(
+            (*tensors, *unused), (self.alpha, self.delta, self.k, 0.0),
+            {**options, "MASKED": mask is not None}, max_length,
+        )  # fmt: skip
 
 
 class SmoothIOperator(_Indicators):
@@ -208,145 +202,190 @@ def _add_two(a, b, c, d):
 
 
 @triton.jit
-def _at_rank(mean, weight, gain: tl.constexpr, weighted: tl.constexpr):
+def _at_rank(mean, weight, GAIN: tl.constexpr, WEIGHTED: tl.constexpr):
     """The gain at a rank, and its derivatives with respect to expected value and weight."""
-    if gain == "none":
+    if GAIN == "none":
         return mean, mean * 0.0 + 1.0, mean * 0.0
     else:
-        if gain == "exponential":
+        if GAIN == "exponential":
             power = tl.exp2(mean)
             item_value, grad = power - 1.0, power * 0.6931471805599453
         else:
             item_value, grad = mean, mean * 0.0 + 1.0
-        if weighted:
+        if WEIGHTED:
             return item_value * weight, grad * weight, item_value
         else:
             return item_value, grad, mean * 0.0
 
 
 @triton.jit
-def _row(
-    logits, value, product, grad, item_value, weight, factor, delta,
-    gain: tl.constexpr, weighted: tl.constexpr,
+def _add_rows(
+    base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence, others,
+    results, extras, LARGE: tl.constexpr, MODE: tl.constexpr, METRIC: tl.constexpr,
+    GAIN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute one row, a softmax, and update the value, the gradient and the products."""
-    part = tl.exp2(logits)
-    if weighted:
-        total, mean, mean_weight = tl.reduce((part, part * item_value, part * weight), 0, _add)
-    else:
-        total, mean = tl.reduce((part, part * item_value), 0, _add_two)
-        mean_weight = total
-    shrink = 1.0 / total
-    mean *= shrink
-    mean_weight *= shrink
-    at_rank, by_value, by_weight = _at_rank(mean, mean_weight, gain, weighted)
-    indicator = part * shrink
-    by_logit = (factor * by_value) * (item_value - mean)
-    if weighted:
-        by_logit += (factor * by_weight) * (weight - mean_weight)
-    grad += indicator * product * by_logit
-    return value + factor * at_rank, product * ((1.0 - delta) - indicator), grad
+    """Compute the rows, each a softmax; returns the value and the sums of :func:`_row_terms`.
+
+    A row takes at most one maximum and one joint sum.
+    """
+    product = tl.full([WIDTH], 1.0, tl.float32)
+    # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
+    one = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    two = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    past = beyond(length, k, METRIC)
+    value = scale * 0.0
+    for row in range(rows):
+        logits = base * product + padding
+        if LARGE:
+            logits -= tl.max(logits, 0)
+        part = tl.exp2(logits)
+        row_value = _row_values(item_value, ranks, row, MODE)
+        if WEIGHTED or MODE == "apply":
+            sums = (part, part * row_value, part * third)
+            total, mean, third_mean = tl.reduce(sums, 0, _add)
+        elif MODE == "ranks":
+            total = tl.sum(part, 0)
+            mean, third_mean = total, total
+        else:
+            total, mean = tl.reduce((part, part * row_value), 0, _add_two)
+            third_mean = total
+        shrink = 1.0 / total
+        mean *= shrink
+        third_mean *= shrink
+        row_grad, third_grad = scale, scale
+        if MODE == "loss":
+            factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
+            at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
+            row_grad, third_grad = factor * by_value, factor * by_third
+            value += factor * at_rank
+        elif MODE == "adjoint":
+            row_grad = tl.load(others + row)
+        elif MODE == "apply":
+            tl.store(results + row, mean)
+            tl.store(extras + row, third_mean)
+        indicator = part * shrink
+        by_logit = row_grad * (row_value - mean)
+        if WEIGHTED:
+            by_logit += third_grad * (third - third_mean)
+        one, two = _row_terms(indicator, product, by_logit, one, two, row, MODE)
+        product *= (1.0 - delta) - indicator
+    return value, one, two
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _list(
-    scores, mask, offsets, lengths, values_in, weights, grad_scores, extras, scales, defined,
-    values, alpha, delta, k, persistence, metric: tl.constexpr, gain: tl.constexpr,
-    masked: tl.constexpr, weighted: tl.constexpr, width: tl.constexpr,
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One list with its items in registers. A row takes at most one maximum and one joint sum."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    item = tl.arange(0, width)
-    inside = item < tl.load(offsets + at_list + 1) - begin
-    index = begin + item
-    real = is_real(mask, index, inside, masked)
-    score = tl.load(scores + index, mask=real, other=float("inf"))
-    item_value = tl.load(values_in + index, mask=real, other=0.0)
-    weight = item_value
-    if weighted:
-        weight = tl.load(weights + index, mask=real, other=0.0)
+    """The rows of one list with its items in registers; see :meth:`_Indicators.run`.
+
+    For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
+    """
+    at_list, begin, count = list_span(offsets)
+    item = tl.arange(0, WIDTH)
+    inside = item < count
+    at = begin + item
+    real = is_real(mask, at, inside, MASKED)
+    length = tl.load(lengths + at_list)
+    scale = _scale_of(scales, defined, at_list, length, MODE)
+    score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    length = tl.load(lengths + at_list)
-    scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
-    rows = tl.where(k > 0, tl.minimum(k, length), length)
-    rows = tl.where(scale > 0, rows, 0)
-    past = beyond(length, k, metric)
-    product = tl.full([width], 1.0, tl.float32)
-    grad = tl.zeros([width], tl.float32)
-    value = scale * 0.0
+    item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
+    rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
     if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
-        for row in range(rows):
-            factor = scale * (discount(row + 1.0, metric, persistence) - past)
-            value, product, grad = _row(
-                base * product + padding, value, product, grad, item_value, weight, factor, delta,
-                gain, weighted,
-            )  # fmt: skip
+        value, one, two = _add_rows(
+            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+            others + begin, results + begin, extras + begin, False, MODE, METRIC, GAIN, WEIGHTED,
+            WIDTH,
+        )  # fmt: skip
     else:
-        for row in range(rows):
-            factor = scale * (discount(row + 1.0, metric, persistence) - past)
-            logits = base * product + padding
-            value, product, grad = _row(
-                logits - tl.max(logits, 0), value, product, grad, item_value, weight, factor, delta,
-                gain, weighted,
-            )  # fmt: skip
-    grad *= alpha
-    least = real & (score == lowest)
-    through_lowest = tl.sum(grad, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-    grad -= tl.where(least, through_lowest, 0.0)
-    grad = as_gradient(grad, metric)
-    tl.store(grad_scores + index, tl.where(real, grad, 0.0), mask=inside)
-    tl.store(values + at_list, as_loss(value, length, k, scale, metric))
+        value, one, two = _add_rows(
+            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+            others + begin, results + begin, extras + begin, True, MODE, METRIC, GAIN, WEIGHTED,
+            WIDTH,
+        )  # fmt: skip
+    if MODE == "ranks":
+        rank, inverse = _ranks_of(one, two, length)
+        tl.store(results + at, rank, mask=real)
+        tl.store(extras + at, inverse, mask=real)
+    elif MODE != "apply":
+        one *= alpha
+        least = real & (score == lowest)
+        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+        one -= tl.where(least, through_lowest, 0.0)
+        if MODE == "loss":
+            one = as_gradient(one, METRIC)
+            tl.store(values + at_list, as_loss(value, length, k, scale, METRIC))
+        tl.store(results + at, tl.where(real, one, 0.0), mask=inside)
 
 
 @cached_launch
 @triton.jit
 def _lowest(
     scores, mask, offsets, lowest,
-    masked: tl.constexpr, splits: tl.constexpr, tile: tl.constexpr,
+    MASKED: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The lowest score of each program's part of a list."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    least = tl.full([tile], float("inf"), tl.float32)
-    for first in range(begin + split * tile, end, splits * tile):
-        index = first + tl.arange(0, tile)
-        real = is_real(mask, index, index < end, masked)
+    least = tl.full([TILE], float("inf"), tl.float32)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        index = first + tl.arange(0, TILE)
+        real = is_real(mask, index, index < end, MASKED)
         least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
-    tl.store(lowest + (at_list * splits + split) * 3, tl.min(least, 0))
+    tl.store(lowest + (at_list * SPLITS + split) * 3, tl.min(least, 0))
 
 
 @triton.jit
-def _least(lowest, at_list, splits: tl.constexpr, wide: tl.constexpr):
-    part = tl.arange(0, wide)
-    many = lowest + (at_list * splits + part) * 3
-    return tl.min(tl.load(many, mask=part < splits, other=float("inf")), 0)
+def _least(lowest, at_list, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+    part = tl.arange(0, WIDE)
+    many = lowest + (at_list * SPLITS + part) * 3
+    return tl.min(tl.load(many, mask=part < SPLITS, other=float("inf")), 0)
 
 
 @triton.jit
-def _row_values(values, ranks, row, mode: tl.constexpr):
+def _row_values(values, ranks, row, MODE: tl.constexpr):
     """The weights of a row's indicators (row from 0) in the quantity that is differentiated."""
-    if mode == "ranks_adjoint":
+    if MODE == "ranks_adjoint":
         return values * ((row + 1) - ranks)
     else:
         return values
 
 
 @triton.jit
-def _row_terms(
-    indicator, product, value, mean, row_grad, one, two, row, mode: tl.constexpr
-):  # fmt: skip
+def _row_terms(indicator, product, by_logit, one, two, row, MODE: tl.constexpr):
     """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
-    if mode == "ranks":
+    if MODE == "ranks":
         exact = indicator.to(tl.float64)
         one, two = one + exact, two + exact * (row + 1)
-    elif mode != "apply":
-        one += (indicator * product * row_grad * (value - mean)).to(one.dtype)
+    elif MODE != "apply":
+        one += indicator * product * by_logit
     return one, two
+
+
+@triton.jit
+def _load_inputs(
+    inputs, others, extras, at, real, unused, MODE: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """The values of items, their ranks, and their weights (without weights one minus the values).
+
+    For the adjoint of the ranks the values are gradients over the weights of the ranks.
+    """
+    item_value, ranks = unused, unused
+    if MODE != "ranks":
+        item_value = tl.load(inputs + at, mask=real, other=0.0)
+    if MODE == "ranks_adjoint":
+        item_value *= tl.load(extras + at, mask=real, other=0.0)
+        ranks = tl.load(others + at, mask=real, other=0.0)
+    third = 1.0 - item_value
+    if WEIGHTED:
+        third = tl.load(others + at, mask=real, other=0.0)
+    return item_value, ranks, third
 
 
 @triton.jit
@@ -359,74 +398,10 @@ def _ranks_of(weight, moment, length):
     return ((moment + 1e-12 * length) * inverse).to(tl.float32), inverse.to(tl.float32)
 
 
-@cached_launch
-@triton.jit(do_not_specialize=["k"])
-def _list_rows(
-    scores, mask, offsets, lengths, inputs, others, results, extras, alpha, delta, k,
-    mode: tl.constexpr, masked: tl.constexpr, width: tl.constexpr,
-):  # fmt: skip
-    """The rows of one list with its items in registers; see :meth:`_Indicators.run`."""
-    at_list = tl.program_id(0)
-    begin = tl.load(offsets + at_list)
-    item = tl.arange(0, width)
-    at = begin + item
-    real = is_real(mask, at, item < tl.load(offsets + at_list + 1) - begin, masked)
-    length = tl.load(lengths + at_list)
-    score = tl.load(scores + at, mask=real, other=float("inf"))
-    lowest = tl.min(score, 0)
-    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
-    base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
-    padding = tl.where(real, 0.0, float("-inf"))
-    item_value, ranks = base, base
-    if mode != "ranks":
-        item_value = tl.load(inputs + at, mask=real, other=0.0)
-    if mode == "ranks_adjoint":
-        item_value *= tl.load(extras + at, mask=real, other=0.0)
-        ranks = tl.load(others + at, mask=real, other=0.0)
-    large = tl.max(base, 0) >= 60.0  # |product| <= 1: smaller exponentials cannot overflow
-    product = tl.full([width], 1.0, tl.float32)
-    # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
-    one = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
-    two = tl.zeros([width], tl.float64 if mode == "ranks" else tl.float32)
-    for row in range(tl.where(k > 0, tl.minimum(k, length), length)):
-        logits = base * product + padding
-        if large:
-            logits -= tl.max(logits, 0)
-        part = tl.exp2(logits)
-        value = _row_values(item_value, ranks, row, mode)
-        row_grad = 1.0
-        if mode == "apply":
-            total, mean, miss = tl.reduce((part, part * value, part * (1.0 - value)), 0, _add)
-            tl.store(results + begin + row, mean / total)
-            tl.store(extras + begin + row, miss / total)
-        elif mode == "ranks":
-            total = tl.sum(part, 0)
-            mean = total
-        else:
-            total, mean = tl.reduce((part, part * value), 0, _add_two)
-            if mode == "adjoint":
-                row_grad = tl.load(others + begin + row)
-        shrink = 1.0 / total
-        indicator = part * shrink
-        one, two = _row_terms(
-            indicator, product, value, mean * shrink, row_grad, one, two, row, mode
-        )
-        product *= (1.0 - delta) - indicator
-    if mode == "ranks":
-        rank, inverse = _ranks_of(one, two, length)
-        tl.store(results + at, rank, mask=real)
-        tl.store(extras + at, inverse, mask=real)
-    elif mode != "apply":
-        least = real & (score == lowest)
-        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-        one -= tl.where(least, through_lowest, 0.0)
-        tl.store(results + at, (one * alpha).to(tl.float32), mask=real)
-
-
 @triton.jit
-def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
+def _scale_of(scales, defined, at_list, length, MODE: tl.constexpr):
     """One over the norm of a list (0 where the loss is undefined); 1 for an operator."""
-    if mode == "loss":
+    if MODE == "loss":
         return tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
     else:
         return length.to(tl.float32) * 0.0 + 1.0
@@ -436,9 +411,9 @@ def _scale_of(scales, defined, at_list, length, mode: tl.constexpr):
 @triton.jit(do_not_specialize=["k", "row", "lists", "size"])
 def _sweep(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, lowest, partial, state, row, lists, size, mode: tl.constexpr,
-    metric: tl.constexpr, gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr,
-    splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+    delta, k, persistence, lowest, partial, state, row, lists, size, MODE: tl.constexpr,
+    METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Update the state of the items by row - 1, and sum the exponentials of the row.
 
@@ -448,87 +423,80 @@ def _sweep(
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, mode)
+    scale = _scale_of(scales, defined, at_list, length, MODE)
     size = size.to(tl.int64)
-    if mode == "loss":
+    if MODE == "loss":
         tl.store(values + at_list, 0.0, mask=(row == 0) & (split == 0))
     last = tl.where(k > 0, tl.minimum(k, length), length)
     if (length > 0) & (row <= last) & (scale > 0):
-        low = _least(lowest, at_list, splits, wide)
+        low = _least(lowest, at_list, SPLITS, WIDE)
         top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
         row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
         if row > 0:
-            part = tl.arange(0, wide)
-            source = partial + (((row - 1) % 2 * lists + at_list) * splits + part) * 4
-            tops = tl.load(source, mask=part < splits, other=float("-inf"))
+            part = tl.arange(0, WIDE)
+            source = partial + (((row - 1) % 2 * lists + at_list) * SPLITS + part) * 4
+            tops = tl.load(source, mask=part < SPLITS, other=float("-inf"))
             top = tl.max(tops, 0)
             rescale = tl.exp2(tops - top)
-            total = tl.sum(tl.load(source + 1, mask=part < splits, other=0.0) * rescale, 0)
-            mean = tl.sum(tl.load(source + 2, mask=part < splits, other=0.0) * rescale, 0) / total
-            third_mean = tl.load(source + 3, mask=part < splits, other=0.0) * rescale
+            total = tl.sum(tl.load(source + 1, mask=part < SPLITS, other=0.0) * rescale, 0)
+            mean = tl.sum(tl.load(source + 2, mask=part < SPLITS, other=0.0) * rescale, 0) / total
+            third_mean = tl.load(source + 3, mask=part < SPLITS, other=0.0) * rescale
             third_mean = tl.sum(third_mean, 0) / total
-            if mode == "loss":
-                factor = discount(row * 1.0, metric, persistence) - beyond(length, k, metric)
+            if MODE == "loss":
+                factor = discount(row * 1.0, METRIC, persistence) - beyond(length, k, METRIC)
                 factor *= scale
-                at_rank, by_value, by_third = _at_rank(mean, third_mean, gain, weighted)
+                at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
                 row_grad, third_grad = factor * by_value, factor * by_third
                 before = tl.load(values + at_list, mask=split == 0, other=0.0)
                 tl.store(values + at_list, before + factor * at_rank, mask=split == 0)
-            elif mode == "adjoint":
+            elif MODE == "adjoint":
                 row_grad = tl.load(others + begin + row - 1)
-            elif mode == "apply":
+            elif MODE == "apply":
                 tl.store(results + begin + row - 1, mean, mask=split == 0)
                 tl.store(extras + begin + row - 1, third_mean, mask=split == 0)
-        tops = tl.full([tile], -1e38, tl.float32)
-        sums = tl.zeros([tile], tl.float32)
-        means = tl.zeros([tile], tl.float32)
-        thirds = tl.zeros([tile], tl.float32)
-        for first in range(begin + split * tile, end, splits * tile):
-            at = first + tl.arange(0, tile)
-            real = is_real(mask, at, at < end, masked)
+        tops = tl.full([TILE], -1e38, tl.float32)
+        sums = tl.zeros([TILE], tl.float32)
+        means = tl.zeros([TILE], tl.float32)
+        thirds = tl.zeros([TILE], tl.float32)
+        for first in range(begin + split * TILE, end, SPLITS * TILE):
+            at = first + tl.arange(0, TILE)
+            real = is_real(mask, at, at < end, MASKED)
             score = tl.load(scores + at, mask=real, other=0.0)
             base = (score - low) * (alpha * 1.4426950408889634)
-            item_value, ranks = base, base
-            if mode != "ranks":
-                item_value = tl.load(inputs + at, mask=real, other=0.0)
-            if mode == "ranks_adjoint":
-                item_value *= tl.load(extras + at, mask=real, other=0.0)
-                ranks = tl.load(others + at, mask=real, other=0.0)
-            third = 1.0 - item_value
-            if weighted:
-                third = tl.load(others + at, mask=real, other=0.0)
-            product = tl.full([tile], 1.0, tl.float32)
-            one = tl.zeros([tile], state.dtype.element_ty)
-            two = tl.zeros([tile], state.dtype.element_ty)
+            item_value, ranks, third = _load_inputs(
+                inputs, others, extras, at, real, base, MODE, WEIGHTED
+            )
+            product = tl.full([TILE], 1.0, tl.float32)
+            one = tl.zeros([TILE], state.dtype.element_ty)
+            two = tl.zeros([TILE], state.dtype.element_ty)
             if row > 0:
                 if row > 1:
                     product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
                     one = tl.load(state + size + at, mask=real, other=0.0)
-                    if mode == "ranks":
+                    if MODE == "ranks":
                         two = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
-                value = _row_values(item_value, ranks, row - 1, mode)
-                one, two = _row_terms(
-                    indicator, product, value, mean, row_grad, one, two, row - 1, mode
-                )
-                if weighted:
-                    one += indicator * product * third_grad * (third - third_mean)
+                value = _row_values(item_value, ranks, row - 1, MODE)
+                by_logit = row_grad * (value - mean)
+                if WEIGHTED:
+                    by_logit += third_grad * (third - third_mean)
+                one, two = _row_terms(indicator, product, by_logit, one, two, row - 1, MODE)
                 product *= (1.0 - delta) - indicator
                 tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
                 tl.store(state + size + at, one, mask=real)
-                if mode == "ranks":
+                if MODE == "ranks":
                     tl.store(state + 2 * size + at, two, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
             higher = tl.maximum(tops, logits)
             decay, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
             sums = sums * decay + entry
-            means = means * decay + entry * _row_values(item_value, ranks, row, mode)
-            if weighted or mode == "apply":
+            means = means * decay + entry * _row_values(item_value, ranks, row, MODE)
+            if WEIGHTED or MODE == "apply":
                 thirds = thirds * decay + entry * third
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + at_list) * splits + split) * 4
+        target = partial + ((row % 2 * lists + at_list) * SPLITS + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
@@ -539,52 +507,52 @@ def _sweep(
 @triton.jit(do_not_specialize=["size"])
 def _add_gradient(
     scores, mask, offsets, lowest, state, size,
-    masked: tl.constexpr, splits: tl.constexpr, wide: tl.constexpr, tile: tl.constexpr,
+    MASKED: tl.constexpr, SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient and count the lowest scores over each program's part of a list."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    low = _least(lowest, at_list, splits, wide)
-    total = tl.zeros([tile], tl.float32)
-    count = tl.zeros([tile], tl.float32)
-    for first in range(begin + split * tile, end, splits * tile):
-        at = first + tl.arange(0, tile)
-        real = is_real(mask, at, at < end, masked)
+    low = _least(lowest, at_list, SPLITS, WIDE)
+    total = tl.zeros([TILE], tl.float32)
+    count = tl.zeros([TILE], tl.float32)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        at = first + tl.arange(0, TILE)
+        real = is_real(mask, at, at < end, MASKED)
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (at_list * splits + split) * 3 + 1, tl.sum(total, 0))
-    tl.store(lowest + (at_list * splits + split) * 3 + 2, tl.sum(count, 0))
+    tl.store(lowest + (at_list * SPLITS + split) * 3 + 1, tl.sum(total, 0))
+    tl.store(lowest + (at_list * SPLITS + split) * 3 + 2, tl.sum(count, 0))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k", "size"])
 def _finish(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, lowest, partial, state, size, mode: tl.constexpr, metric: tl.constexpr,
-    gain: tl.constexpr, masked: tl.constexpr, weighted: tl.constexpr, splits: tl.constexpr,
-    wide: tl.constexpr, tile: tl.constexpr,
+    delta, k, persistence, lowest, partial, state, size, MODE: tl.constexpr, METRIC: tl.constexpr,
+    GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPLITS: tl.constexpr,
+    WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write the ranks; or the gradient, after subtracting its part through the minimum score."""
     at_list, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
     length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, mode)
+    scale = _scale_of(scales, defined, at_list, length, MODE)
     size = size.to(tl.int64)
     counted = tl.where(scale > 0, end, begin)
     low, through_lowest = 0.0, 0.0
-    if mode != "ranks":
-        low = _least(lowest, at_list, splits, wide)
-        part = tl.arange(0, wide)
-        many = lowest + (at_list * splits + part) * 3
-        total = tl.sum(tl.load(many + 1, mask=part < splits, other=0.0), 0)
-        count = tl.sum(tl.load(many + 2, mask=part < splits, other=0.0), 0)
+    if MODE != "ranks":
+        low = _least(lowest, at_list, SPLITS, WIDE)
+        part = tl.arange(0, WIDE)
+        many = lowest + (at_list * SPLITS + part) * 3
+        total = tl.sum(tl.load(many + 1, mask=part < SPLITS, other=0.0), 0)
+        count = tl.sum(tl.load(many + 2, mask=part < SPLITS, other=0.0), 0)
         through_lowest = total / tl.maximum(count, 1.0)
-    for first in range(begin + split * tile, end, splits * tile):
-        at = first + tl.arange(0, tile)
-        real = is_real(mask, at, at < counted, masked)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        at = first + tl.arange(0, TILE)
+        real = is_real(mask, at, at < counted, MASKED)
         one = tl.load(state + size + at, mask=real, other=0.0)
-        if mode == "ranks":
+        if MODE == "ranks":
             two = tl.load(state + 2 * size + at, mask=real, other=0.0)
             rank, inverse = _ranks_of(one, two, length)
             tl.store(results + at, rank, mask=real)
@@ -592,10 +560,10 @@ def _finish(
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
             one = (one - tl.where(score == low, through_lowest, 0.0)) * alpha
-            if mode == "loss":
-                one = as_gradient(one, metric)
+            if MODE == "loss":
+                one = as_gradient(one, METRIC)
             tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
-    if mode == "loss":
+    if MODE == "loss":
         value = tl.load(values + at_list, mask=split == 0, other=0.0)
-        value = as_loss(value, length, k, scale, metric)
+        value = as_loss(value, length, k, scale, METRIC)
         tl.store(values + at_list, value, mask=split == 0)
