@@ -18,10 +18,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlparse
 
-import datasets
 import numpy as np
 import pytest
-import tiny_models
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -29,7 +27,6 @@ import rankgrad.kernels
 from rankgrad import losses, sorting
 from rankgrad.cli import app
 from rankgrad.data import synthetic
-from rankgrad.integrations.sentence_transformers import RankingLoss
 from rankgrad.losses.relaxed import grid_losses
 from rankgrad.training import Settings
 
@@ -417,6 +414,11 @@ def test_code_of_docstrings_runs(site, tmp_path, monkeypatch):
     """Where it is no doctest, because it needs data. PyTerrier, which needs Java, is not here."""
     lightgbm, xgboost = pytest.importorskip("lightgbm"), pytest.importorskip("xgboost")
     trained = pytest.importorskip("sentence_transformers.cross_encoder")
+    datasets = pytest.importorskip("datasets")
+    import tiny_models
+
+    from rankgrad.integrations.sentence_transformers import RankingLoss
+
     monkeypatch.chdir(tmp_path)
     tiny_models.bert().save_pretrained("encoder")
     tiny_models.tokenizer().save_pretrained("encoder")
