@@ -7,6 +7,7 @@ MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_tr
 	tests/oracle tests/report/test_page.py tests/test_estimator.py tests/test_readme.py \
 	tests/training/test_trainer.py
 DOCS_TESTS := tests/docs tests/test_readme.py tests/test_reference.py tests/test_examples.py
+PLATFORM := manylinux_2_17_x86_64
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
 
 .PHONY: demo test gpu-test minimum dist docs docs-test kernels lint format bench clean
@@ -33,16 +34,21 @@ minimum:
 	.venv-minimum/bin/rankgrad --help > /dev/null
 	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -W default $(MINIMUM_TESTS)
 
-# The sdist and the wheel, and tests of what the wheel installs, in an environment of its own.
+# The sdist; a wheel of it, which compiles kernels when they are first called; a wheel with compiled
+# kernels for this version of Python; and tests of what that installs, in an environment of its own.
 dist: $(READY)
-	rm -rf dist
+	rm -rf build dist
 	$(BIN)/pip install --quiet build twine
 	$(BIN)/python -m build
+	OMP_NUM_THREADS=1 $(BIN)/python tools/precompile.py --all
+	$(BIN)/python -m build --wheel --config-setting="--build-option=--plat-name=$(PLATFORM) \
+		--python-tag=$$($(BIN)/python -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv --clear .venv-dist
-	.venv-dist/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[test]"
+	.venv-dist/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*$(PLATFORM).whl)[test]"
 	.venv-dist/bin/python -c "import rankgrad; assert 'site-packages' in rankgrad.__file__"
-	OMP_NUM_THREADS=1 .venv-dist/bin/python -m pytest -o pythonpath=tests $(MINIMUM_TESTS)
+	.venv-dist/bin/python -c "from rankgrad.precompiled import *; assert archive(host_level()).exists()"
+	OMP_NUM_THREADS=1 .venv-dist/bin/python -m pytest -o pythonpath=tests $(MINIMUM_TESTS) tests/test_precompiled.py
 
 # The documentation, in site/.
 docs: $(READY)
@@ -52,8 +58,9 @@ docs: $(READY)
 docs-test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(DOCS_TESTS)
 
+# Compiled code in src/rankgrad/precompiled, which a process uses without compiling or a cache.
 kernels: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/warm.py
+	OMP_NUM_THREADS=1 $(BIN)/python tools/precompile.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

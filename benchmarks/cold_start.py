@@ -6,9 +6,11 @@
 Each loss runs in a process of its own with an empty cache of compiled code.
 
 On a CPU, seconds of CPU time are printed, which other processes disturb less than the clock:
-imports (PyTorch, Numba, rankgrad), the first forward and backward pass, and the first in a second
-process that finds the cache. Small calls are 4 lists of 20 items, forward and backward, as a
-multiple of an autograd function that does nothing, in the same process.
+imports (PyTorch, Numba, rankgrad), and the first forward and backward pass: where all is compiled
+("source"), in a second process that finds the cache of the first ("cached"), and with an empty
+cache and the compiled code of the package ("package": that of a wheel, or what ``make kernels``
+wrote in a checkout; "none" where it lacks what is called). Small calls are 4 lists of 20 items,
+forward and backward, as a multiple of an autograd function that does nothing, in the same process.
 
 On a GPU, they are seconds of the clock, after the GPU itself is started: the first call on 64 lists
 of 240 items, the second, the first in a second process that finds Triton's cache; and by how much
@@ -43,7 +45,18 @@ def shortest(call: Callable[[], object]) -> float:
     return best
 
 
-def measure(spec: str) -> dict[str, float]:
+def from_source(spec: str) -> dict[str, float]:
+    """The figures of one loss without the compiled code of the package."""
+    start = time.process_time()
+    from rankgrad import precompiled
+
+    precompiled.FOLDER = Path(os.devnull)
+    imported = time.process_time() - start
+    found = from_package(spec)
+    return {**found, "import": found["import"] + imported}
+
+
+def from_package(spec: str) -> dict[str, float]:
     """The figures of one loss, in a process that has imported nothing yet."""
     start = time.process_time()
     import torch
@@ -117,7 +130,12 @@ def epochs_on_gpu(spec: str) -> dict[str, float]:
     return {"epoch": ends[0], "last epoch": ends[-1] - ends[-2]}
 
 
-MEASURES = {"cpu": measure, "cuda": measure_on_gpu, "epochs": epochs_on_gpu}
+MEASURES = {
+    "source": from_source,
+    "package": from_package,
+    "cuda": measure_on_gpu,
+    "epochs": epochs_on_gpu,
+}
 
 
 def in_a_new_process(what: str, spec: str, cache: str) -> dict[str, float]:
@@ -140,13 +158,24 @@ def twice(what: str, spec: str) -> list[dict[str, float]]:
 
 
 def on_cpu(specs: list[str]) -> dict[str, object]:
-    print(f"{'loss':<16}{'import':>8}{'first':>8}{'cached':>8}{'small call':>14}")
+    columns = ("import", "source", "cached", "package")
+    print(f"{'loss':<16}" + "".join(f"{each:>9}" for each in columns) + f"{'small call':>14}")
     found: dict[str, object] = {}
     for spec in specs or LOSSES:
-        cold, cached = found[spec] = twice("cpu", spec)
+        source, cached = twice("source", spec)
+        with tempfile.TemporaryDirectory() as cache:
+            package = in_a_new_process("package", spec, cache)
+            compiled = any(path.suffix == ".nbc" for path in Path(cache).rglob("*"))
+        found[spec] = {"source": source, "cached": cached, "package": None if compiled else package}
+        seconds = [source["import"], source["first"], cached["first"], package["first"]]
+        shown = [f"{each:.2f}s" for each in seconds[:3]] + [
+            "none" if compiled else f"{seconds[3]:.2f}s"
+        ]
         print(
-            f"{spec:<16}{cold['import']:>7.2f}s{cold['first']:>7.2f}s{cached['first']:>7.2f}s"
-            f"{cached['small'] * 1e6:>8.0f} us{cached['multiple']:>5.1f}x"
+            f"{spec:<16}"
+            + "".join(f"{each:>9}" for each in shown)
+            + f"{cached['small'] * 1e6:>8.0f} us{cached['multiple']:>5.1f}x",
+            flush=True,
         )
     return found
 

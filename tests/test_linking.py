@@ -14,20 +14,20 @@ pytest.importorskip("numba")
 
 from numba.core.codegen import JITCodeLibrary
 
-from rankgrad import compilation, linking
+from rankgrad import linking, precompiled
 
 CALLEE = """
-from rankgrad.linking import compile_linked
+from rankgrad.compilation import compile_cached
 
-@compile_linked
+@compile_cached
 def change(x):
     return {change}
 """
 CALLER = """
 from callee_module import change
-from rankgrad.linking import compile_linked
+from rankgrad.compilation import compile_cached
 
-@compile_linked
+@compile_cached
 def change_each(values):
     for i in range(values.size):
         values[i] = change(values[i])
@@ -36,7 +36,7 @@ def change_each(values):
 
 def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import two files as a new process would: nothing is compiled yet."""
-    compilation._digest.cache_clear()
+    precompiled._digest.cache_clear()
     for name in ("callee_module", "caller_module"):
         spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         assert spec is not None and spec.loader is not None

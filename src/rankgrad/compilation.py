@@ -8,7 +8,6 @@ other.
 
 from __future__ import annotations
 
-import functools
 import gc
 import hashlib
 import pickle
@@ -20,6 +19,9 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler import CompileResult
+
+from rankgrad import linking, precompiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,12 +43,19 @@ def compile_cached(function: Function, **options: Any) -> Function:
     >>> compile_cached(lambda x: x + 1, nogil=True)(2)
     3
     """
-    made: Any = numba.njit(**options)(function)
+    # Nothing calls these functions from C.
+    used: dict[str, Any] = {"no_cfunc_wrapper": True, **options}
+    if linking.AVAILABLE:
+        used["pipeline_class"] = linking.EntryCompiler
+    made: Any = numba.njit(**used)(function)
     if not hasattr(made, "_cache"):  # NUMBA_DISABLE_JIT is set
         return cast(Function, made)
     made._compile_for_args = _without_garbage_collection(made._compile_for_args)
     with suppress(RuntimeError):  # there is no folder that can be written
         made._cache = _Cache(function)
+    made._cache = _PackagedCode(function, made._cache)
+    if linking.AVAILABLE:
+        linking.make_entry(made, function, options)
     return cast(Function, made)
 
 
@@ -65,12 +74,37 @@ def _without_garbage_collection(compile_for: Callable[..., Any]) -> Callable[...
     return compile_quietly
 
 
+class _PackagedCode:
+    """The code of one function that comes with the package, before a cache of what it lacks."""
+
+    def __init__(self, function: Callable[..., Any], cache: Any) -> None:
+        self._function, self._cache = function, cache
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        try:
+            found = precompiled.read(self._function, signature)
+            if found is not None:
+                context.refresh()
+                return CompileResult._rebuild(context, *pickle.loads(found))
+        except Exception as error:  # unpickling damaged bytes raises anything
+            warnings.warn(
+                f"the compiled code in {precompiled.FOLDER} is damaged ({type(error).__name__}): "
+                "install rankgrad again; compiling until then",
+                stacklevel=2,
+            )
+        return self._cache.load_overload(signature, context)
+
+
 class _Cache(FunctionCache):
     """Numba's cache of one function, in which an unreadable file counts as a missing one."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp(), _sources(function.__code__.co_filename)
+        sources = precompiled.digest_of(function.__code__.co_filename)
+        stamp = self._impl.locator.get_source_stamp(), sources
         self._cache_file = _CheckedFiles(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
@@ -122,20 +156,6 @@ class _CheckedFiles(IndexDataCacheFile):
     def _load_data(self, name: str) -> Any:
         _check(Path(self._data_path(name)).read_bytes())
         return super()._load_data(name)  # pickle stops before the checksum
-
-
-def _sources(path: str) -> str:
-    """A digest of the source files in the folder of this one."""
-    return _digest(str(Path(path).parent))
-
-
-@functools.cache
-def _digest(folder: str) -> str:
-    found = hashlib.blake2b(digest_size=_DIGEST)
-    for path in sorted(Path(folder).glob("*.py")):
-        content = path.read_bytes()
-        found.update(f"{path.name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
 
 
 def _checksum(content: bytes) -> bytes:

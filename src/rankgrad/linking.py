@@ -6,25 +6,28 @@ Here a function that compiled code calls becomes LLVM IR only. What Python calls
 optimized once, as a whole.
 
 This stands on parts of Numba that are not documented. Where a version of Numba lacks one of them,
-:func:`compile_linked` is :func:`rankgrad.compilation.compile_cached`: slower to compile, no more.
+:func:`rankgrad.compilation.compile_cached` does without: slower to compile, no more.
 """
 
 # mypy: disable-error-code="misc"
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from contextvars import ContextVar
+from typing import Any, cast
+from weakref import WeakSet
 
-from rankgrad.compilation import compile_cached
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from rankgrad.precompiled import TUNING, host_level
 
 try:
-    from numba.core.codegen import JITCodeLibrary
+    from llvmlite import binding, ir
+    from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
     from numba.core.compiler import CompilerBase, DefaultPassBuilder
     from numba.core.compiler_machinery import AnalysisPass, register_pass
     from numba.core.registry import CPUDispatcher
+    from numba.core.serialize import dumps
     from numba.core.typed_passes import AnnotateTypes
     from numba.core.types import unliteral
 
@@ -34,29 +37,32 @@ except ImportError:
     AVAILABLE = False
 
 
-def compile_linked(function: Function, **options: Any) -> Function:
-    """``numba.njit(**options)(function)``, compiled within each compiled function that calls it.
+#: What Python calls, for ``tools/precompile.py``.
+entries: WeakSet[Any] = WeakSet()
+_level: ContextVar[str | None] = ContextVar("level", default=None)
 
-    Called from Python, it is an entry: compiled with all that it calls, and cached.
 
-    Args:
-        function: what to compile.
-        options: of ``numba.njit``, less ``cache``. Those of an entry and of what it calls should
-            differ in ``fastmath`` at most, as Numba compiles its own functions for each set.
-
-    >>> increment = compile_linked(lambda x: x + 1)
-    >>> compile_linked(lambda x: 2 * increment(x))(2)
-    6
-    """
-    # Nothing calls these functions from C.
-    compiler = {"pipeline_class": _EntryCompiler} if AVAILABLE else {}
-    entry = compile_cached(function, no_cfunc_wrapper=True, **compiler, **options)
-    if not AVAILABLE or not hasattr(entry, "py_func"):  # or NUMBA_DISABLE_JIT is set
-        return entry
-    made: Any = entry
+def make_entry(made: Any, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Let compiled code that calls what ``numba.njit(**options)`` made link the IR of it."""
     made.__class__ = _Entry  # of the same layout: Python calls it as it does Numba's own, in C
     made.linked = _Linked(function, {"nopython": True, "boundscheck": None, **options})
-    return cast(Function, made)
+    entries.add(made)
+
+
+def machine_code(entry: Any, arguments: Any, level: str) -> bytes:
+    """The code of an entry for arguments of these types and a level of CPUs, as archives hold it.
+
+    The entry has been called with such arguments. If this process compiled it for the level then,
+    it is not compiled again.
+    """
+    result = entry.overloads[arguments]
+    if level != host_level() or not isinstance(result.library, _EntryLibrary):
+        token = _level.set(level)
+        try:
+            result = entry._compiler.compile(arguments, None)
+        finally:
+            _level.reset(token)
+    return cast(bytes, dumps(result._reduce()))
 
 
 if AVAILABLE:
@@ -93,13 +99,53 @@ if AVAILABLE:
             self.targetctx.insert_user_function(key, result.fndesc, [result.library])
             self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
 
-    class _EntryLibrary(JITCodeLibrary):
+    class _Codegen(JITCPUCodegen):
+        """What optimizes and emits code for a level of CPUs."""
+
+        def __init__(self, level: str) -> None:
+            self._level = level
+            super().__init__("rankgrad")
+
+        def _get_host_cpu_name(self) -> str:
+            return self._level
+
+        def _get_host_cpu_features(self) -> str:
+            return TUNING.get(self._level, "")
+
+    _codegen = functools.cache(_Codegen)
+
+    class _Library(JITCodeLibrary):
         """IR that is optimized as a whole only, not each function by itself before."""
 
         def _optimize_functions(self, module: Any) -> None:
             module.data_layout = self._codegen._data_layout
 
-    class _LinkedLibrary(_EntryLibrary):
+    class _EntryLibrary(_Library):
+        """IR that becomes machine code for a level of CPUs, and is loaded by Numba like any."""
+
+        def __init__(self, loader: Any, name: str) -> None:
+            level = _level.get() or host_level()
+            super().__init__(_codegen(level) if level else loader, name)
+            self._loader = loader
+
+        def _finalize_final_module(self) -> None:
+            self._machine_code = self._codegen._tm.emit_object(self._final_module)
+            self._codegen = self._loader
+            self.enable_object_caching()
+            self._set_compiled_object(self._machine_code)
+            super()._finalize_final_module()
+
+        def serialize_using_object_code(self) -> Any:
+            """Machine code and, in place of its IR, the names in it: nothing links an entry."""
+            self._ensure_finalized()
+            names = ir.Module()
+            for function in self.get_defined_functions():
+                empty = ir.Function(names, ir.FunctionType(ir.VoidType(), ()), function.name)
+                ir.IRBuilder(empty.append_basic_block()).unreachable()
+            bitcode = binding.parse_assembly(str(names)).as_bitcode()
+            return self.name, "object", (self._machine_code, bitcode)
+
+    class _LinkedLibrary(_Library):
         """IR to be linked into that of callers, as it is."""
 
         def _optimize_final_module(self) -> None:
@@ -112,7 +158,7 @@ if AVAILABLE:
     class _ChooseLibrary(AnalysisPass):
         """Choose the library here, where the functions of Numba that are called do not see it."""
 
-        library: type[_EntryLibrary]
+        library: type[_Library]
 
         def __init__(self) -> None:
             AnalysisPass.__init__(self)
@@ -126,11 +172,6 @@ if AVAILABLE:
         _name = "rankgrad_compile_as_whole"
         library = _EntryLibrary
 
-        def run_pass(self, state: Any) -> bool:
-            super().run_pass(state)
-            state.library.enable_object_caching()
-            return False
-
     @register_pass(mutates_CFG=False, analysis_only=True)
     class _StopAtIR(_ChooseLibrary):
         _name = "rankgrad_stop_at_ir"
@@ -141,16 +182,17 @@ if AVAILABLE:
             state.flags.no_cpython_wrapper = True
             return super().run_pass(state)
 
-    class _EntryCompiler(CompilerBase):
+    class EntryCompiler(CompilerBase):
         """Numba's own passes, with one of the above before the last."""
 
         choose: type[_ChooseLibrary] = _CompileAsWhole
 
         def define_pipelines(self) -> list[Any]:
+            """The passes, as Numba asks for them."""
             passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
             passes.add_pass_after(self.choose, AnnotateTypes)
             passes.finalize()
             return [passes]
 
-    class _LinkedCompiler(_EntryCompiler):
+    class _LinkedCompiler(EntryCompiler):
         choose = _StopAtIR

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import np_cfarray
 
-from rankgrad.linking import compile_linked
+from rankgrad.compilation import compile_cached
 from rankgrad.threads import available
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ def compiled(function: Function) -> Function:
     check of the distances between the arrays selects one. The addresses of arrays vary from run to
     run, so both forms must give the same bits: no sum in such a loop may be reordered.
     """
-    return compile_linked(function, nogil=True, error_model="numpy", fastmath={"contract"})
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath={"contract"})
 
 
 def compiled_reduction(function: Function) -> Function:
@@ -42,7 +42,7 @@ def compiled_reduction(function: Function) -> Function:
     reads. In the first case there is no check of distances (see :func:`compiled`), in the second
     the distances are always the same. So the order of additions depends on sizes alone.
     """
-    return compile_linked(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
 
 
 def _array_at(context: Any, address: Any, size: Any, like: Any) -> Any:

@@ -1,0 +1,97 @@
+"""Compiled code that comes with the package, so that a first call need not compile.
+
+An archive holds the machine code of all kernels for one version of Python and one level of x86-64
+CPUs; ``tools/precompile.py`` writes it. The name of an entry has a digest of all that decides what
+its code is, so code of other sources or of another version of Numba is not found, and the kernel
+is compiled on this machine as without an archive. It is compiled for the same level then: on one
+machine, code of the package and code compiled there give the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from llvmlite import binding
+
+config: Any = numba.config
+FOLDER = Path(__file__).with_name("precompiled")
+
+_AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+#: Levels of x86-64, best first, with the features that an older CPU lacks, as LLVM names them.
+LEVELS = {
+    "x86-64-v4": (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "x86-64-v3": _AVX2,
+}
+#: Vectors of 512 bits, which LLVM avoids at that level: without them lambda losses take 8 % longer.
+TUNING = {"x86-64-v4": "-prefer-256-bit"}
+
+
+@functools.cache
+def host_level() -> str | None:
+    """The best level of this CPU; None on other CPUs, or if NUMBA_CPU_NAME or such is set."""
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
+        return None
+    features = binding.get_host_cpu_features()
+    found = (name for name, needed in LEVELS.items() if all(map(features.get, needed)))
+    return next(found, None)
+
+
+def archive(level: str) -> Path:
+    """Where the code for a level is, if it is there."""
+    python = sys.implementation.cache_tag + getattr(sys, "abiflags", "")
+    return FOLDER / f"{python}-{level}.zip"
+
+
+def entry_name(function: Callable[..., Any], arguments: Any, level: str) -> str:
+    """The name of a function's code in an archive, for the types of its arguments."""
+    decides = (
+        digest_of(function.__code__.co_filename),
+        numba.__version__,
+        llvmlite.__version__,
+        (config.OPT, config.BOUNDSCHECK, config.USING_SVML),
+        binding.get_process_triple(),
+        archive(level).name,
+        arguments,
+    )
+    digest = hashlib.blake2b(repr(decides).encode(), digest_size=16).hexdigest()
+    return f"{function.__module__}.{function.__qualname__}-{digest}"
+
+
+def read(function: Callable[..., Any], arguments: Any) -> bytes | None:
+    """The code that came with the package, or None.
+
+    Raises:
+        zipfile.BadZipFile: the archive is damaged.
+    """
+    level = host_level()
+    if level is None or not archive(level).exists():
+        return None
+    # Opened each time: a process and its forks would share the position in an open file.
+    with zipfile.ZipFile(archive(level)) as found:
+        try:
+            return found.read(entry_name(function, arguments, level))
+        except KeyError:
+            return None
+
+
+def digest_of(path: str) -> str:
+    """A digest of the sources in the folder of this one, and of those that say how to compile."""
+    return _digest(str(Path(path).parent))
+
+
+@functools.cache
+def _digest(folder: str) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    how = (Path(__file__).with_name(f"{name}.py") for name in ("compilation", "linking"))
+    for path in (*sorted(Path(folder).glob("*.py")), *how, Path(__file__)):
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
