@@ -32,6 +32,7 @@ from rankgrad.training import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 #: Pages whose Python blocks are parts of a program that runs elsewhere in the tests.
 EXCERPTS = {"lightning.md", "plain_loop.md"}
 #: Python, shell and printed text, and what a page takes for granted, in a comment: <!-- setup
@@ -99,14 +100,22 @@ def is_near(shown, found):
 
 
 def run_alone(page):
-    """Run the Python blocks in a process of their own: what they register is known to no test."""
+    """Run the Python blocks in a process of their own: what they register is known to no test.
+
+    That of CONTRIBUTING.md too, with the imports of the files that it is to be written into.
+    """
     found = BLOCKS.findall(page.read_text())
     blocks = [block for _, language, _, block in found if language == "python"]
+    (contributed,) = re.findall(r"```python\n(.*?) *```", CONTRIBUTING.read_text(), re.DOTALL)
+    blocks += ["from typing import ClassVar\nfrom rankgrad.losses.pointwise import PointwiseLoss"]
+    blocks += [textwrap.dedent(contributed), "import doctest"]
+    blocks += ["doctest.run_docstring_examples(Absolute, globals(), optionflags=doctest.FAIL_FAST)"]
     grid = "\nfrom rankgrad.losses.relaxed import grid_losses\nprint('grid', len(grid_losses()))"
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks) + grid], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    assert "Failed example" not in done.stdout, done.stdout
     from rankgrad.losses.relaxed import grid_losses
 
     assert int(done.stdout.split()[-1]) > len(grid_losses())  # a metric and a relaxation joined it

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from serving_requests import ARROW, send, stream
 
-from rankgrad.serving import Limits, create_app
+from rankgrad.serving import Limits, ServedRanker, create_app, layers
 from rankgrad.serving import app as app_module
 from rankgrad.serving.bodies import to_json_body
+from rankgrad.training import preparation
 
 
 @pytest.fixture
@@ -62,6 +63,28 @@ def test_arrow_in_and_out(lists, fitted, post):
         assert sorted(found["rank"].to_pylist()[: len(first)]) == list(range(1, len(first) + 1))
     bad = post(content=stream(by_name)[:100], headers=headers)
     assert bad.status_code == 400 and "not an Arrow stream" in bad.text
+
+
+def test_nothing_is_compiled_for_a_request(lists, fitted):
+    """What is compiled is so before the service is ready; Numba refuses arrays of another type."""
+    app = create_app({"a": ServedRanker.of(fitted["in_list"], "a")})
+    rows = np.asarray(lists.features)[:90]
+    columns = dict(zip(lists.feature_names, rows.T, strict=True))
+    packed = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)
+    tables = pa.table(columns), pa.table([packed], ["features"])
+    sent = [{"json": {"lists": [{"items": rows[:n].tolist()}]}} for n in (1, 90)]
+    sent += [{"content": stream(one), "headers": {"content-type": ARROW}} for one in tables]
+    compiled = preparation._prepare, layers._first_layer
+    for function in compiled:
+        assert function.signatures
+        function.disable_compile()
+    try:
+        found = [asyncio.run(send(app, (("POST", "/rank"), one)))[0] for one in sent]
+        found += asyncio.run(send(app, *[(("POST", "/rank"), one) for one in sent]))
+    finally:
+        for function in compiled:
+            function.disable_compile(False)
+    assert [one.status_code for one in found] == [200] * 8
 
 
 @pytest.mark.parametrize(

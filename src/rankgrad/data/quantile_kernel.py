@@ -37,10 +37,6 @@ class Knots:
         self.middle = np.zeros((features, size), np.float32)
         self.scale = np.ones((features, 1), np.float32)
 
-    def sizes(self) -> np.ndarray:
-        """For each feature a power of 2 above the number of its knots, which a search halves."""
-        return np.array([1 << int(row.sum()).bit_length() for row in np.isfinite(self.table)])
-
     @classmethod
     def of(cls, table: np.ndarray) -> Knots:
         """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""

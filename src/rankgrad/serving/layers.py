@@ -1,11 +1,17 @@
-"""FoldedLayers: layers behind features and columns of the list, without those of scores."""
+"""FoldedLayers: the layers of a network behind the entries of one list."""
+
+# mypy: disable-error-code="import-untyped"
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from torch import nn
 
 from rankgrad.compilation import compile_cached
@@ -13,16 +19,22 @@ from rankgrad.export.graph import OnnxGraph
 from rankgrad.export.networks import add_behind_first, member_layers, side_by_side
 from rankgrad.export.onnx_format import session
 from rankgrad.models.tabm import TabMNet
+from rankgrad.training.preparation import Entries
 
-_WEIGHTS = 1 << 20  # of first layers, from which adding rows takes longer than it spares
+_WEIGHTS = 1 << 20  # of first layers, from which one matrix product of all lists takes less time
+_ROWS = 256  # of memory that is used again, one for each thread
+_LANES = 16  # numbers of a vector, which LLVM makes several of where the processor's are shorter
+#: Hidden units computed at a time: the weights of two columns stay in registers.
+_UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
 class FoldedLayers:
     r"""The layers of all members, of which scores in the list are no inputs.
 
-    The score of a feature in its list is ``s = a x + b`` with one a and b for all items of the
-    list, so ``x V + s W = x (V + a ∘ W) + b W``: the rows of the weights are added once for each
-    list, which takes as long as some items, and the matrix product has fewer columns.
+    The score of a feature in its list is ``s = a (x - m)`` with one a and m for all items of the
+    list, so ``x V + s W`` is ``(x - y) (V + a W)`` and what all items have in common, for any y. So
+    the first layer has fewer columns, and of a feature of which many items have the same value y
+    only the other items are multiplied. The layers behind it run in onnxruntime.
 
     Args:
         network: a :class:`~rankgrad.models.tabm.TabMNet` that takes in scores in the list.
@@ -33,19 +45,20 @@ class FoldedLayers:
         layers, kinds = member_layers(network), network.in_list
         first = layers[0]
         assert isinstance(first, tuple)
-        weight, bias = side_by_side(*first)
-        blocks = weight.reshape(1 + len(kinds), -1, len(bias))  # of features, and of each kind
-        at = 1 + kinds.index("score")
-        self._features, self._scores = blocks[0].copy(), blocks[at].copy()
-        self._weight = np.delete(blocks, at, 0).reshape(-1, len(bias))
-        self._bias = bias[None].copy()
-        self._free: list[np.ndarray] = []
+        weight, self._bias = side_by_side(*first)
+        width = len(self._bias)
+        blocks = weight.reshape(1 + len(kinds), -1, width)  # of features, and of each kind
+        order = [at for at in range(1 + len(kinds)) if at == 0 or kinds[at - 1] != "score"]
+        blocks = blocks[[*order, 1 + kinds.index("score")]]
+        blocks = np.pad(blocks, [(0, 0), (0, 0), (0, -width % _UNITS)])
+        tiled = blocks.reshape(*blocks.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
+        self._weight = _aligned(tiled.shape)
+        self._weight[:] = tiled
+        self._kinds = tuple(range(len(order)))
+        self._free: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
-        hidden = graph.add("Gemm", "inputs", "weight", "bias")
-        scores = add_behind_first(layers, graph, hidden)
-        width = len(self._weight)
-        shapes = {"weight": self._weight.shape, "bias": self._bias.shape}
-        content = graph.part(scores, {"inputs": ["items", width], **shapes})
+        scores = add_behind_first(layers, graph, "hidden")
+        content = graph.part(scores, {"hidden": ["items", width]})
         self._run = session(content, threads, prepack=False).run
 
     @staticmethod
@@ -56,34 +69,146 @@ class FoldedLayers:
         first, *others = member_layers(network)
         return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _WEIGHTS
 
-    def __call__(self, inputs: np.ndarray, affine: np.ndarray) -> np.ndarray:
-        """The scores of one list, ``[n]``.
-
-        Args:
-            inputs: features and what is derived of them but scores, ``[n, width - g]``.
-            affine: a and b of each feature, ``[2, g]``.
-        """
-        weight = self._free.pop() if self._free else self._weight.copy()  # one for each thread
-        bias = self._bias.copy()
-        _fold(self._features, self._scores, affine, weight, bias[0])
-        feeds = {"inputs": inputs, "weight": weight, "bias": bias}
-        scores: np.ndarray = self._run(["scores"], feeds)[0][:, 0]
-        self._free.append(weight)
+    def __call__(self, entries: Entries, n: int) -> np.ndarray:
+        """The scores of one list of n items, ``[n]``."""
+        rows = n + -n % 8  # the last rows of a product with one column round differently: no items
+        memory = self._free.pop() if self._free and rows <= _ROWS else None
+        if memory is None:
+            size = max(rows, _ROWS)
+            memory = _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
+        tile, hidden = memory[0], memory[1][:rows]
+        _first_layer(entries, self._weight, self._bias, self._kinds, n, tile, hidden)
+        scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
+        if rows <= _ROWS:
+            self._free.append(memory)
         return scores
 
 
-def _fold_weights(
-    features: np.ndarray,
-    scores: np.ndarray,
-    affine: np.ndarray,
+def _aligned(shape: Sequence[int]) -> np.ndarray:
+    """An array that begins at a cache line, so that no vector of it is in two of them."""
+    size = 4 * int(np.prod(shape))
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(np.float32).reshape(shape)
+
+
+def _first_layer_of(
+    entries: Entries,
     weight: np.ndarray,
     bias: np.ndarray,
+    kinds: tuple[int, ...],
+    n: int,
+    tile: np.ndarray,
+    hidden: np.ndarray,
 ) -> None:
-    for row in range(len(features)):
-        factor, summand = affine[0, row], affine[1, row]
-        for column in range(features.shape[1]):
-            weight[row, column] = features[row, column] + factor * scores[row, column]
-            bias[column] += summand * scores[row, column]
+    """Write the first layer of one list.
+
+    Args:
+        entries: of the list.
+        weight: ``[blocks, g, k + 1, units]``: those of features, of what is derived of them, and of
+            their scores.
+        bias: ``[width]``.
+        kinds: k numbers.
+        n: how many items the list has.
+        tile: ``[rows + 1, units]``, used: what all items have in common, then each.
+        hidden: ``[rows, width]``, written, ``rows`` n or more.
+    """
+    rows, width = hidden.shape
+    for block in range(weight.shape[0]):
+        start = block * _UNITS
+        count = min(_UNITS, width - start)
+        for i in range(rows + 1):
+            for j in range(_UNITS):
+                tile[i, j] = bias[start + j] if i == 0 and j < count else np.float32(0)
+        full = -1  # a column that all items have entries in: the next such one is its pair
+        for c in range(weight.shape[1]):
+            if entries.counts[c] <= n:
+                _add_columns(tile, entries, weight, kinds, block, (c,))
+            elif full < 0:
+                full = c
+            else:
+                _add_columns(tile, entries, weight, kinds, block, (full, c))
+                full = -1
+        if full >= 0:
+            _add_columns(tile, entries, weight, kinds, block, (full,))
+        for i in range(rows):
+            for j in range(count):
+                hidden[i, start + j] = tile[i + 1, j] + tile[0, j]
 
 
-_fold: Callable[..., Any] = compile_cached(_fold_weights, nogil=True, fastmath={"contract"})
+def _add_columns_of(
+    context: Any, tile: Any, entries: Any, weight: Any, kinds: Any, block: Any, columns: Any
+) -> Any:
+    """Add the products of one or more columns with their weights to the rows of a tile.
+
+    All columns have entries of the same items. Numba would load the weights anew for each item, as
+    for all it knows the tile might be where they are.
+    """
+    vector = ir.VectorType(ir.FloatType(), _LANES)
+    parts = range(0, _UNITS, _LANES)
+
+    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds_of = (*signature.args[1].types, signature.args[0], signature.args[2])
+        values_of = (*cgutils.unpack_tuple(builder, arguments[1]), arguments[0], arguments[2])
+        arrays = [
+            (kind, target.make_array(kind)(target, builder, value))
+            for kind, value in zip(kinds_of, values_of, strict=True)
+        ]
+        places, values, counts, scores, tile, weight = arrays
+
+        def pointer(array: Any, *at: Any) -> Any:
+            indices = [cgutils.intp_t(one) if isinstance(one, int) else one for one in at]
+            return cgutils.get_item_pointer(target, builder, array[0], array[1], indices)
+
+        def splat(array: Any, *at: Any) -> Any:
+            number = builder.load(pointer(array, *at))
+            lane = builder.insert_element(vector(ir.Undefined), number, ir.IntType(32)(0))
+            zeros = ir.VectorType(ir.IntType(32), _LANES)([0] * _LANES)
+            return builder.shuffle_vector(lane, vector(ir.Undefined), zeros)
+
+        def vectors(array: Any, *at: Any) -> list[Any]:
+            return [
+                builder.bitcast(pointer(array, *at, part), vector.as_pointer()) for part in parts
+            ]
+
+        def multiply_add(one: Any, other: Any, summand: Any) -> Any:
+            product = builder.fmul(one, other, flags=("contract",))
+            return builder.fadd(product, summand, flags=("contract",))
+
+        def add(row: Any, factors: list[Any], weights: list[list[Any]]) -> None:
+            for at, place in enumerate(vectors(tile, row)):
+                total = builder.load(place, align=4)
+                for factor, own in zip(factors, weights, strict=True):
+                    total = multiply_add(factor, own[at], total)
+                builder.store(total, place, align=4)
+
+        names = cgutils.unpack_tuple(builder, arguments[5])
+        weights = []
+        for c in names:
+            *own, of_scores = [
+                [builder.load(place, align=4) for place in vectors(weight, arguments[4], c, kind)]
+                for kind in range(len(signature.args[3]) + 1)
+            ]
+            first = [splat(values, c, kind, 0) for kind in range(len(own))]
+            add(cgutils.intp_t(0), [*first, splat(scores, 1, c)], [*own, of_scores])
+            factor = splat(scores, 0, c)
+            own[0] = [multiply_add(factor, *pair) for pair in zip(of_scores, own[0], strict=True)]
+            weights += own
+        count = builder.load(pointer(counts, names[0]))
+        with cgutils.for_range_slice(
+            builder, cgutils.intp_t(1), count, cgutils.intp_t(1), cgutils.intp_t
+        ) as (entry, _):
+            row = builder.sext(builder.load(pointer(places, names[0], entry)), cgutils.intp_t)
+            factors = [
+                splat(values, c, kind, entry)
+                for c in names
+                for kind in range(len(signature.args[3]))
+            ]
+            add(row, factors, weights)
+        return target.get_dummy_value()
+
+    return types.void(tile, entries, weight, kinds, block, columns), build
+
+
+_add_columns: Any = intrinsic(_add_columns_of)
+_first_layer: Any = compile_cached(_first_layer_of, nogil=True)

@@ -21,7 +21,7 @@ from rankgrad.training import FittedRanker
 from rankgrad.training.fitted import TreeScorer
 from rankgrad.training.preparation import Preparation
 
-_FOLDED = 40  # items of a list, on average, from which folding takes less time
+_FOLDED = 30  # items of a list, on average, from which folding takes less time
 _PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -57,7 +57,7 @@ class ServedRanker:
 
     @classmethod
     def of(cls, ranker: FittedRanker, name: str, threads: int = 1) -> ServedRanker:
-        """A ranker made ready: its graph is built, and one item is scored.
+        """A ranker made ready: its graph is built, and a short and a long list are scored.
 
         Args:
             ranker: of networks or trees.
@@ -83,7 +83,8 @@ class ServedRanker:
             categorical=categorical_features(ranker.categories),
             score=score,
         )
-        found.score(np.zeros((1, ranker.n_features), np.float32), np.array([0, 1]))
+        for count in (1, _FOLDED):  # what compiles does so before the service is ready
+            found.score(np.zeros((count, ranker.n_features), np.float32), np.array([0, count]))
         return found
 
     @cached_property
@@ -144,16 +145,14 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
     """What scores flat lists with the layers of a network, behind a compiled preparation."""
     run = session(layers_to_onnx(network, prepare.width), threads).run
-    folded = (
-        FoldedLayers(network, threads) if prepare.folds and FoldedLayers.fits(network) else None
-    )
+    folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 
     def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         if folded is not None and len(items) >= _FOLDED * (len(offsets) - 1):
             if len(offsets) == 2:
-                return folded(*prepare.folded(items))
+                return folded(prepare.entries(items), len(items))
             parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
-            return np.concatenate([folded(*prepare.folded(part)) for part in parts])
+            return np.concatenate([folded(prepare.entries(part), len(part)) for part in parts])
         found: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
         return found
 
