@@ -223,6 +223,9 @@ def make_lists(
     >>> make_lists([3.0, 1.0, 2.0], [1, 0, 2], lengths=[1, 2]).flat.offsets
     tensor([0, 1, 3])
     """
+    if offsets is lengths is qid is weights is None and _are_padded_rows(scores, labels, mask):
+        flat = FlatLists(scores, labels, mask, None, *row_offsets(scores))
+        return Lists(flat, None, (scores.shape[0],), arguments=(scores, labels, mask, None, None))
     if lengths is not None or qid is not None:
         offsets = as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
@@ -253,6 +256,32 @@ def make_lists(
         ragged=ragged,
         readable=not is_unchecked(scores, labels),
         arguments=(scores, labels, mask, item_weights, list_weights),
+    )
+
+
+def _are_padded_rows(scores: Any, labels: Any, mask: Any) -> bool:
+    """Whether the arguments are ``[b, n]`` tensors that CPU kernels read as they are.
+
+    Most calls are like this, and on small lists this check is all that takes time.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    for tensor in (scores, labels) if mask is None else (scores, labels, mask):
+        if not (
+            type(tensor) is Tensor
+            and tensor.is_cpu
+            and tensor.layout is torch.strided
+            and tensor.shape == scores.shape
+            and tensor.is_contiguous()
+        ):
+            return False
+    kind = scores.dtype
+    return (
+        labels.dtype is kind
+        and (kind is torch.float32 or kind is torch.float64)
+        and (mask is None or mask.dtype is torch.bool)
+        and scores.dim() == 2
+        and scores.shape[1] > 0
     )
 
 

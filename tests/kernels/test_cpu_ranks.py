@@ -26,6 +26,7 @@ METRICS = {
     "err": ("err", 0, "linear", 4.0, 0.8),
     "err@4(max_grade=2.0)": ("err", 4, "linear", 2.0, 0.8),
     "hits@4(threshold=2.0)": ("hits", 4, "linear", 2.0, 0.8),
+    "spearman": ("spearman", 0, "linear", 1.0, 0.8),
 }
 
 

@@ -26,6 +26,7 @@ METRICS = {
     "rbp@5": {"k": 5},
     "arp": {},
     "arp@3": {"k": 3},
+    "spearman": {},
 }
 
 
@@ -48,7 +49,7 @@ def test_metrics(metric, masked):
     assert_matches(batch, *through(batch, metric, alpha=1.5, beta=0.8))
 
 
-@pytest.mark.parametrize("metric", ["ndcg", "ndcg@3", "precision@3", "rbp@5", "arp@3"])
+@pytest.mark.parametrize("metric", ["ndcg", "ndcg@3", "precision@3", "rbp@5", "arp@3", "spearman"])
 def test_metrics_through_lapsum(metric):
     batch = FlatBatch.random([9, 1, 0, 2, 20], masked=True, weighted=True)
     assert_matches(batch, *through(batch, metric, alpha=1.5, beta=0.8, relaxation="lapsum"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rankgrad import kernels, losses, metrics
+from rankgrad import kernels, losses, metrics, sorting
 from rankgrad.inputs import as_lists
 from rankgrad.kernels import ops
 from rankgrad.lists import FlatLists
@@ -239,7 +239,8 @@ def test_a_subclass_says_anew_that_it_never_waits():
     own = type("Own", (losses.NDCGBound,), {"per_list": losses.NDCGBound.per_list})
     assert losses.NDCGBound().never_waits(lists)
     assert not own().never_waits(lists)
-    ranked = type("OwnSpearman", (metrics.Spearman,), {})
+    through = {"_through_ranks": lambda self, *rest: metrics.Spearman._through_ranks(self, *rest)}
+    ranked = type("OwnSpearman", (metrics.Spearman,), through)
     assert losses.RelaxedMetric(metrics.Spearman(), "approx").never_waits(lists)
     assert not losses.RelaxedMetric(ranked(), "approx").never_waits(lists)
 
@@ -270,3 +271,15 @@ def test_arrays_are_of_memory_that_is_what_it_seems():
     for wrong in (torch.zeros(4, dtype=torch.int64), torch.zeros(8)[::2]):
         with pytest.raises(TypeError, match="contiguous"):
             flat_arrays.FlatArrays(lists._replace(labels=wrong))
+
+
+@pytest.mark.parametrize(("name", "option"), [("sigmoid", "alpha"), ("lapsum", "temperature")])
+def test_ranks_of_flat_lists_and_their_product(name, option):
+    scores, grad = SCORES.clone().requires_grad_(), LABELS - 0.5
+    rest = MASK, OFFSETS, 3, 2.0
+    found = getattr(torch.ops.rankgrad, f"{name}_ranks")(scores, *rest)
+    relaxation = sorting.get(f"{name}({option}=2.0)")
+    wanted = torch.cat([relaxation.ranks(scores[x], MASK[x]) for x in (slice(0, 3), slice(3, 6))])
+    torch.testing.assert_close(found, wanted)
+    product = getattr(torch.ops.rankgrad, f"{name}_ranks_vjp")(grad, scores, *rest)
+    torch.testing.assert_close(product, torch.autograd.grad(wanted, scores, grad)[0])

@@ -18,7 +18,7 @@ class MetricOptions(NamedTuple):
 
     Attributes:
         name: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``, ``rr``,
-            ``err`` or ``hits``.
+            ``err`` or ``hits``; through ranks also ``spearman``.
         k: the cutoff, 0 for none.
         gain: ``exponential`` or ``linear``, for ndcg and dcg.
         threshold: for binary metrics, the lowest label of a relevant item; for err, the top of the

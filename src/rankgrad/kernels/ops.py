@@ -6,9 +6,9 @@ list, and for each item the derivative of its list's value. The derivative is 0 
 lists on which the loss is undefined. The backward pass is one product with it.
 
 A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``,
-``rr``, ``err`` or ``hits``), ``k`` (0 for none), ``gain`` (``exponential`` or ``linear``),
-``threshold`` (for err, the top of the label scale) and ``persistence``, as in
-:mod:`rankgrad.metrics`, whose eager forms define what is computed here.
+``rr``, ``err`` or ``hits``; through ranks also ``spearman``), ``k`` (0 for none), ``gain``
+(``exponential`` or ``linear``), ``threshold`` (for err, the top of the label scale) and
+``persistence``, as in :mod:`rankgrad.metrics`, whose eager forms define what is computed here.
 """
 
 from __future__ import annotations

@@ -90,12 +90,24 @@ def _flat_ranks(name: str) -> Callable[..., Tensor]:
     return ranks
 
 
+def _product_of(ranks: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The vector-Jacobian product of relaxed ranks with respect to the scores."""
+
+    def product(grad: Tensor, scores: Tensor, *others: Any) -> Tensor:
+        with torch.enable_grad():
+            own = scores.detach().requires_grad_()
+            return torch.autograd.grad(ranks(own, *others), own, grad)[0]
+
+    return product
+
+
 for _name, _option in (("sigmoid", "alpha"), ("lapsum", "temperature")):
-    _library.define(
-        f"{_name}_ranks(Tensor scores, Tensor? mask, Tensor offsets, int max_length, "
-        f"float {_option}) -> Tensor"
-    )
-    _library.impl(f"{_name}_ranks", _flat_ranks(_name), "CompositeImplicitAutograd")
+    _lists = f"Tensor scores, Tensor? mask, Tensor offsets, int max_length, float {_option}"
+    _ranks = _flat_ranks(_name)
+    _library.define(f"{_name}_ranks({_lists}) -> Tensor")
+    _library.impl(f"{_name}_ranks", _ranks, "CompositeImplicitAutograd")
+    _library.define(f"{_name}_ranks_vjp(Tensor grad, {_lists}) -> Tensor")
+    _library.impl(f"{_name}_ranks_vjp", _product_of(_ranks), "CompositeExplicitAutograd")
 
 
 def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:

@@ -398,7 +398,11 @@ def _exact_options(
     Labels too large for their gain are left to the eager form, which says so.
     """
     options = metric.kernel_options()
-    if options is None or is_functorch_wrapped_tensor(lists.flat.scores):
+    if (
+        options is None
+        or options.name == "spearman"
+        or is_functorch_wrapped_tensor(lists.flat.scores)
+    ):
         return None
     name, k, gain, number, persistence = options
     if (name == "err" or gain != "linear") and _any_too_large(lists):

@@ -35,6 +35,7 @@ class Spearman(Metric):
     """
 
     name: ClassVar[str] = "spearman"
+    kernel: ClassVar[str | None] = "spearman"
     has_cutoff: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
 

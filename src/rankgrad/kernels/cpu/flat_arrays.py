@@ -35,12 +35,12 @@ Metric = tuple[int, int, bool, float, float, Array]
 APART = 64  # numbers between the rows of a block, more than a vectorized loop takes at a time
 VECTOR = 16  # numbers that a vectorized loop takes at a time, on processors of today
 _FEW = 100_000  # work of fewer elementary steps takes less time than starting a second thread
-_SMALL = 4096  # items: the arrays of smaller batches are cached for the next one
+_SMALL = 32768  # items: the arrays of smaller batches are cached for the next one
 _RUN = 64  # length of the runs that are sorted by counting before they are merged
 _WHOLE = 32  # integer labels below it are sorted by counting
 _KINDS = 12  # up to so many distinct gains are counted instead of sorted
 
-NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR = range(10)
+NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR, SPEARMAN = range(11)
 METRICS = {
     "ndcg": NDCG,
     "dcg": DCG,
@@ -52,6 +52,7 @@ METRICS = {
     "rr": RR,
     "hits": HITS,
     "err": ERR,
+    "spearman": SPEARMAN,
 }
 
 

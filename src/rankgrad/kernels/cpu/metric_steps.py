@@ -21,6 +21,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     ERR,
     HITS,
     RBP,
+    SPEARMAN,
     Array,
     Arrays,
     Metric,
@@ -28,7 +29,9 @@ from rankgrad.kernels.cpu.flat_arrays import (
     beyond_cutoff,
     find_items,
     gains_of,
+    indices,
     norm_of,
+    sort_by_label,
     sort_descending,
     take,
 )
@@ -93,6 +96,64 @@ def start_metric(
             beyond, sign = beyond_cutoff(code, k, n), 1.0 if code == ARP else -1.0
             for r in range(n if k == 0 else min(k, n)):
                 block[GRAD, start + r] = sign * (discount[r] - beyond) / norms[b]
+
+
+@compiled
+def start_spearman(
+    first: int,
+    last: int,
+    arrays: Arrays,
+    ranked: Ranked,
+    metric: Metric,
+    block: Array,
+    in_order: bool,
+) -> None:
+    """:func:`start_metric` of spearman, which is linear in the ranks r by score.
+
+    With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm of ranks without
+    ties. So ``w_i (q_i - mean q)`` are the gains.
+    """
+    scores, labels, mask, weights, offsets, _, _, defined = arrays
+    order, counts, norms = ranked
+    for b in range(first, last):
+        start = offsets[b]
+        n = find_items(mask, start, offsets[b + 1], order[start:])
+        items = order[start : start + n]
+        sort_descending(scores, items)
+        w, gains = take(weights, items), block[WEIGHTED, start : start + n]
+        defined[b] = _mean_ranks(take(labels, items), w, gains)
+        counts[b] = n if defined[b] else 0
+        if not defined[b]:
+            continue
+        by_label, by_score, whole = 0.0, 0.0, total(w)
+        for i in range(n):
+            by_label += w[i] * gains[i] / whole
+            by_score += w[i] * i / whole
+        of_labels, of_scores = 0.0, 0.0
+        for i in range(n):
+            gains[i] -= by_label
+            of_labels += w[i] * gains[i] * gains[i]
+            of_scores += w[i] * (i - by_score) * (i - by_score)
+            gains[i] *= w[i]
+        norms[b] = math.sqrt(of_labels) * math.sqrt(of_scores)
+
+
+@compiled
+def _mean_ranks(labels: Array, weights: Array, ranks: Array) -> bool:
+    """Write the ranks by descending label, tied ones their mean; whether two that weigh differ."""
+    n, start, groups = labels.size, 0, 0
+    order = indices(n)
+    sort_by_label(labels, order)
+    while start < n:
+        end, weight = start, 0.0
+        while end < n and labels[order[end]] == labels[order[start]]:
+            weight += weights[order[end]]
+            end += 1
+        for i in range(start, end):
+            ranks[order[i]] = (start + end + 1) / 2.0
+        groups += weight > 0
+        start = end
+    return groups > 1
 
 
 @compiled
@@ -227,7 +288,7 @@ def step_linear_ranks(
     beta: float,
     block: Array,
 ) -> None:
-    """The loss of a linear metric from relaxed ranks, and its derivatives."""
+    """The loss of a linear metric or of spearman from relaxed ranks, and its derivatives."""
     offsets, values = arrays[4], arrays[5]
     _, counts, norms = ranked
     code, k, _, _, persistence, _ = metric
@@ -246,7 +307,7 @@ def step_linear_ranks(
                 discount = (1.0 - persistence) * persistence ** (rank - 1.0)
                 change = discount * math.log(persistence)
             else:
-                discount, change = (rank, 1.0) if code == ARP else (1.0, 0.0)
+                discount, change = (rank, 1.0) if code in (ARP, SPEARMAN) else (1.0, 0.0)
             if 0 < k < n:
                 inside, outside, drop = inside_cutoff(block[RANKS, i], k, beta)
                 if rank < block[RANKS, i]:

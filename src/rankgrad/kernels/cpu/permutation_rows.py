@@ -67,9 +67,7 @@ def _neuralsort(
             out[start + r] = mean
             if grad.size:
                 scale = grad[start + r] / whole
-                _row_adjoint(
-                    scale, mean, factor, row[some], own[some], by_score[some], by_sum[some]
-                )
+                row_adjoint(scale, mean, factor, row[some], own[some], by_score[some], by_sum[some])
         if grad.size:
             absolute_differences_adjoint(z, by_sum, by_score)
             for i in range(n):
@@ -121,7 +119,7 @@ def _row(
 
 
 @compiled
-def _row_adjoint(
+def row_adjoint(
     scale: float,
     mean: float,
     factor: float,
@@ -130,6 +128,7 @@ def _row_adjoint(
     by_score: Array,
     by_sum: Array,
 ) -> None:
+    """Add the gradient of a row's softmax, whose mean of ``values`` is ``mean``."""
     for j in range(row.size):
         change = scale * row[j] * (values[j] - mean)
         by_score[j] += factor * change

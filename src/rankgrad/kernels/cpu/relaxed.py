@@ -30,6 +30,7 @@ from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import (
     APART,
     ARP,
+    SPEARMAN,
     Array,
     FlatArrays,
     bounds,
@@ -52,6 +53,7 @@ from rankgrad.kernels.cpu.metric_steps import (
     WEIGHTED_SORTED,
     finish_linear,
     start_metric,
+    start_spearman,
     step_linear_ranks,
     step_ranks,
     step_sorted,
@@ -138,10 +140,11 @@ def through_ranking(
     ranked, block = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
     ranks, grad, state = block[RANKS], block[GRAD], block[GRAD + 1 :]
-    step = step_linear_ranks if metric[0] <= ARP else step_ranks
+    start = start_spearman if metric[0] == SPEARMAN else start_metric
+    step = step_linear_ranks if metric[0] in (*range(ARP + 1), SPEARMAN) else step_ranks
 
     def work(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block, True)
+        start(first, last, arrays, ranked, metric, block, True)
         relaxation.forward(first, last, lists, options, ranks, state)
         step(first, last, arrays, ranked, metric, beta, block)
         relaxation.adjoint(first, last, lists, options, ranks, state, grad, arrays[6])

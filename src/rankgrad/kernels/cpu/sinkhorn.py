@@ -1,9 +1,9 @@
 """NeuralSort with Sinkhorn scaling on the band of its matrix.
 
-Let P be the band. Forward and backward are sweeps over its rows. The product of a row with a vector
-gives the row's own factor; the row times this factor is added to the column sums. The gradient of
-P is never formed. Only its sums over the rows are needed: the plain sum, and the rank-weighted sum,
-in which row r is multiplied by the factor ``n - 1 - 2r`` of the scores in NeuralSort's row r.
+Let P be the band. Forward and backward are products of P and of its transpose with vectors; four
+rows at a time share the loads of the vector. The transpose is stored too, as dot products take less
+time than adding rows to a sum in memory. Every step of the scaling adds two outer products to
+the gradient of P. Their factors are stored, so that the gradient is computed once, entry by entry.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from rankgrad.kernels.arguments import MetricOptions
-from rankgrad.kernels.cpu.arithmetic import add_scaled, add_scaled_each, dot, exp, total
-from rankgrad.kernels.cpu.compiled import compiled
-from rankgrad.kernels.cpu.flat_arrays import Array, FlatArrays
+from rankgrad.kernels.cpu.arithmetic import dot, exp, total
+from rankgrad.kernels.cpu.compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu.flat_arrays import Array, FlatArrays, new_block, whole_vectors
 from rankgrad.kernels.cpu.permutation_rows import (
     absolute_differences,
     absolute_differences_adjoint,
     band,
+    row_adjoint,
 )
 from rankgrad.kernels.cpu.relaxed import (
     Lists,
@@ -27,7 +28,10 @@ from rankgrad.kernels.cpu.relaxed import (
 )
 
 Options = tuple[float, int, float, bool]  # temperature, iterations, tolerance, transposed
-Band = tuple[Array, Array, Array]  # entries, the start of each row in them, its first column
+
+#: The band in tiles of four rows, which have the same columns: entries, the start of each tile in
+#: them and its first column. The last tile ends with rows of zeros.
+Band = tuple[Array, Array, Array]
 
 
 def through_sinkhorn(
@@ -58,32 +62,48 @@ def _sinkhorn(
 
     Rows of P sum to one already. So scaling rows first, as the transposed form does, equals scaling
     columns first without the last scaling of the rows.
+
+    The gradient of P is ``Σ_k left_k rightᵀ_k``. Step t scales to ``v_t = right[2t]`` and
+    ``u_t = left[2t + 1]``; its backward pass writes ``left[2t]`` and ``right[2t - 1]``.
     """
-    temperature, iterations, tolerance, transposed = options
+    temperature, iterations, _, transposed = options
     for b in range(first, last):
         n, start = lists[3][b], lists[1][b]
         if n == 0:
             continue
-        own = values[start : start + n]
         z = _scaled_scores(b, lists, temperature)
         matrix = _neuralsort(z)
-        us, vs = np.ones((iterations + 1, n)), np.ones((iterations + 1, n))
-        steps = _scale(matrix, us, vs, tolerance, transposed)
-        u = us[max(steps - 1, 0)] if transposed else us[steps]
-        sums, by_scale = np.empty((3, n)), np.empty((2, n))
-        _apply(b, lists, matrix, u, vs[steps], own, grad, out, sums, by_scale)
-        if grad.size:
-            by_u = np.zeros(n)
-            if transposed:  # u is us[steps - 1]: its gradient is added after one backward step
+        columns = _transposed(matrix)
+        size = (n + 3) // 4 * 4
+        left, right = new_block(2 * iterations + 2, size), new_block(2 * iterations + 2, size)
+        steps = _scale(n, matrix, columns, left, right, options)
+        u, v = left[2 * steps - 1 if transposed else 2 * steps + 1], right[2 * steps]
+        means = np.empty(size)
+        for j in range(n):
+            right[0, j] = v[j] * values[start + j]
+        _times(matrix, right[0], means)
+        cut = n if lists[4] == 0 else min(lists[4], n)
+        for r in range(cut):
+            out[start + r] = u[r] * means[r]
+        if grad.size == 0:
+            continue
+        grad_u, grad_v, later = np.zeros(size), np.zeros(size), np.zeros(size)
+        for r in range(cut):
+            left[0, r] = grad[start + r] * u[r]
+            grad_u[r] = grad[start + r] * means[r]
+        if transposed:  # u is that of the step before: its gradient is added after one step back
+            grad_u, later = later, grad_u
+        _times(columns, left[0], grad_v)
+        for j in range(n):
+            grad_v[j] *= values[start + j]
+        for step in range(steps, 0, -1):
+            _step(n, matrix, columns, left[2 * step :], right[2 * step - 1 :], grad_u, grad_v)
+            if step == steps:
                 for r in range(n):
-                    by_u[r], by_scale[0, r] = by_scale[0, r], 0.0
-            for step in range(steps, 0, -1):
-                scales = us[step], us[step - 1], vs[step]
-                _step(matrix, scales, by_scale[0], by_scale[1], sums)
-                for r in range(n):
-                    by_scale[0, r] += by_u[r]
-                    by_u[r] = 0.0
-            _add_gradient(b, lists, matrix, u, z, sums, grad_scores, temperature)
+                    grad_u[r] += later[r]
+        _backward(z, matrix, left, right, 2 * steps + 2)
+        for j in range(n):
+            grad_scores[lists[2][start + j]] += z[j] / temperature
 
 
 @compiled
@@ -101,17 +121,52 @@ def _neuralsort(z: Array) -> Band:
     n = z.size
     sums = np.empty(n)
     absolute_differences(z, sums)
-    starts, lows = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
+    tiles = (n + 3) // 4
+    starts, lows = np.zeros(tiles + 1, np.int64), np.zeros(tiles, np.int64)
     low, high = 0, 0
     for r in range(n):
         low, high = band(z, sums, n - 1.0 - 2.0 * r, r, low, high)
-        lows[r], starts[r + 1] = low, starts[r] + high - low
-    entries = np.empty(starts[n])
+        if r % 4 == 0:
+            lows[r // 4] = low
+        starts[r // 4 + 1] = starts[r // 4] + 4 * (high - lows[r // 4])
+    entries = np.zeros(starts[tiles])
     for r in range(n):
-        row = entries[starts[r] : starts[r + 1]]
-        some = slice(lows[r], lows[r] + row.size)
+        row, some = _row(entries, starts, lows, r)
         _fill(row, n - 1.0 - 2.0 * r, z[r], sums[r], z[some], sums[some])
     return entries, starts, lows
+
+
+@compiled
+def _row(entries: Array, starts: Array, lows: Array, r: int) -> tuple[Array, slice]:
+    """Row r of the band, and its columns."""
+    tile = r // 4
+    size = (starts[tile + 1] - starts[tile]) // 4
+    start = starts[tile] + r % 4 * size
+    return entries[start : start + size], slice(lows[tile], lows[tile] + size)
+
+
+@compiled
+def _transposed(matrix: Band) -> Band:
+    """The band's transpose: the rows of each four columns, from the first tile to the last one."""
+    entries, starts, lows = matrix
+    tiles, first, last = lows.size, 0, 0
+    its_starts, its_lows = np.zeros(tiles + 1, np.int64), np.empty(tiles, np.int64)
+    for tile in range(tiles):
+        while lows[first] + (starts[first + 1] - starts[first]) // 4 <= 4 * tile:
+            first += 1
+        while last < tiles and lows[last] < 4 * tile + 4:
+            last += 1
+        its_lows[tile], its_starts[tile + 1] = 4 * first, its_starts[tile] + 16 * (last - first)
+    its_entries = np.zeros(its_starts[tiles])
+    for tile in range(tiles):
+        rows, n = entries[starts[tile] : starts[tile + 1]], (starts[tile + 1] - starts[tile]) // 4
+        for j in range(n):
+            to, place = (lows[tile] + j) // 4, (lows[tile] + j) % 4
+            size = (its_starts[to + 1] - its_starts[to]) // 4
+            at = its_starts[to] + place * size + 4 * tile - its_lows[to]
+            for row in range(4):
+                its_entries[at + row] = rows[row * n + j]
+    return its_entries, its_starts, its_lows
 
 
 @compiled
@@ -124,175 +179,118 @@ def _fill(row: Array, factor: float, top: float, shift: float, z: Array, sums: A
 
 
 @compiled
-def _scale(matrix: Band, us: Array, vs: Array, tolerance: float, transposed: bool) -> int:
+def _scale(n: int, matrix: Band, columns: Band, left: Array, right: Array, options: Options) -> int:
     """Iterate ``v = 1 / (Pᵀ u)``, ``u = 1 / (P v)``; return the number of steps.
 
     It stops once all column sums (of the transposed form, row sums) are within the tolerance of 1.
     """
-    columns = np.zeros(us.shape[1])
-    _add_rows(matrix, us[0], columns)
-    for step in range(1, len(us)):
-        if not transposed and step > 1 and _off(columns, vs[step - 1]) < tolerance:
-            return step - 1
-        for j in range(columns.size):
-            vs[step, j] = 1.0 / columns[j]
-            columns[j] = 0.0
-        if transposed and step == len(us) - 1:
-            return step
-        _scale_rows(matrix, vs[step], us[step], columns)
-        if transposed and _change(us[step - 1], us[step]) < tolerance:
-            return step
-    return len(us) - 1
-
-
-@compiled
-def _apply(
-    b: int,
-    lists: Lists,
-    matrix: Band,
-    u: Array,
-    v: Array,
-    values: Array,
-    grad: Array,
-    out: Array,
-    found: Array,
-    by_scale: Array,
-) -> None:
-    """Write ``u P (v values)`` and, unless ``grad`` is empty, its gradients.
-
-    ``found`` gets the gradient of the entries of P as plain and rank-weighted column sums and as
-    row sums of ``P_rj dP_rj``; ``by_scale`` gets the gradients of u and v.
-    """
-    n, start, k = values.size, lists[1][b], lists[4]
-    by_row, means, sums = np.empty(n), np.empty(n), np.zeros((3, n))
-    for j in range(n):
-        by_row[j] = v[j] * values[j]
-    _times(matrix, by_row, means)
-    cut = n if k == 0 else min(k, n)
-    for r in range(cut):
-        out[start + r] = u[r] * means[r]
-    if grad.size == 0:
-        return
-    plain, rank_weighted, inner = found[0], found[1], found[2]
+    _, iterations, tolerance, transposed = options
+    sums = np.empty(left.shape[1])
     for r in range(n):
-        by_rank = grad[start + r] if r < cut else 0.0
-        by_row[r] = by_rank * u[r]
-        by_scale[0, r] = by_rank * means[r]
-        inner[r] = by_row[r] * means[r]
-    _add_three(matrix, by_row, u, sums)
-    for j in range(n):
-        plain[j], rank_weighted[j] = v[j] * values[j] * sums[0, j], v[j] * values[j] * sums[1, j]
-        by_scale[1, j] = values[j] * sums[0, j]
+        left[1, r] = 1.0
+    for step in range(1, iterations + 1):
+        v, u = right[2 * step, :n], left[2 * step + 1, :n]
+        _times(columns, left[2 * step - 1], sums)
+        for j in range(n):
+            v[j] = 1.0 / sums[j]
+        if not transposed and step > 1 and _has_converged(right[2 * step - 2, :n], v, tolerance):
+            return step - 1
+        if transposed and step == iterations:
+            return step
+        _times(matrix, v, sums)
+        for r in range(n):
+            u[r] = 1.0 / sums[r]
+        if transposed and _has_converged(left[2 * step - 1, :n], u, tolerance):
+            return step
+    return iterations
 
 
-@compiled
-def _add_gradient(
-    b: int,
-    lists: Lists,
-    matrix: Band,
-    u: Array,
-    z: Array,
-    found: Array,
-    grad_scores: Array,
-    temperature: float,
-) -> None:
-    """Add the gradient through the softmax of the rows to that by the scores.
+@compiled_reduction
+def _has_converged(before: Array, now: Array, tolerance: float) -> bool:
+    """Whether all sums under the previous scales are within the tolerance of one.
 
-    The logits' gradient is ``P_rj (dP_rj - Σ_l P_rl dP_rl)``, summed over the rows r.
+    The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
     """
-    plain, rank_weighted, sums = found[0], found[1], np.zeros((3, z.size))
-    _add_three(matrix, found[2], u, sums)
-    for j in range(z.size):
-        plain[j], rank_weighted[j] = sums[0, j] - plain[j], rank_weighted[j] - sums[1, j]
-    absolute_differences_adjoint(z, plain, rank_weighted)
-    for j in range(z.size):
-        grad_scores[lists[2][lists[1][b] + j]] += rank_weighted[j] / temperature
+    moved = 0.0
+    for i in range(now.size):
+        moved += 1.0 if abs(before[i] - now[i]) >= tolerance * now[i] else 0.0
+    return moved == 0.0
 
 
 @compiled
 def _step(
-    matrix: Band, scales: tuple[Array, Array, Array], grad_u: Array, grad_v: Array, found: Array
+    n: int, matrix: Band, columns: Band, left: Array, right: Array, grad_u: Array, grad_v: Array
 ) -> None:
-    plain, rank_weighted, inner = found[0], found[1], found[2]
-    u, u_before, v = scales
-    n = u.size
-    by_row, sums = np.empty(n), np.zeros((3, n))
+    """The backward pass of one step, from the gradients of its u and v to that of the previous u.
+
+    It writes its two factors: the gradients of the sums ``P v`` and ``Pᵀ u``.
+    """
+    by_row, u, by_column, v = left[0, :n], left[1, :n], right[0, :n], right[1, :n]
     for r in range(n):
         by_row[r] = -grad_u[r] * u[r] * u[r]
-        inner[r] -= grad_u[r] * u[r]
-    _add_three(matrix, by_row, u_before, sums)
+    _times(columns, left[0], right[0])
     for j in range(n):
-        column = -(grad_v[j] + sums[0, j]) * v[j] * v[j]
-        plain[j] += v[j] * sums[0, j] + column / v[j]
-        rank_weighted[j] += v[j] * sums[1, j] + column * sums[2, j]
-        by_row[j] = column
+        by_column[j] = -(grad_v[j] + by_column[j]) * v[j] * v[j]
         grad_v[j] = 0.0
-    _times(matrix, by_row, grad_u)
+    _times(matrix, by_column, grad_u)
+
+
+@compiled
+def _backward(z: Array, matrix: Band, left: Array, right: Array, terms: int) -> None:
+    """Replace z by its gradient, from the ``terms`` outer products of the gradient of P."""
+    entries, starts, lows = matrix
+    n = z.size
+    by_row, by_column = _factors(left, n, terms), _factors(right, n, terms)
+    block = new_block(3, n)
+    by_score, by_sum = block[0, :n], block[1, :n]
     for r in range(n):
-        inner[r] += u_before[r] * grad_u[r]
+        row, some = _row(entries, starts, lows, r)
+        for j in range(some.start, some.stop, 4):
+            block[2, j], block[2, j + 1], block[2, j + 2], block[2, j + 3] = _four_dots(
+                by_row[r], by_column[j], by_column[j + 1], by_column[j + 2], by_column[j + 3]
+            )
+        found, factor = block[2, some], n - 1.0 - 2.0 * r
+        mean = dot(row, found)
+        row_adjoint(1.0, mean, factor, row, found, by_score[some], by_sum[some])
+    absolute_differences_adjoint(z, by_sum, by_score)
+    for j in range(n):
+        z[j] = by_score[j]
 
 
 @compiled
-def _off(sums: Array, scales: Array) -> float:
-    """The largest deviation from one of ``sums * scales``."""
-    most = 0.0
-    for i in range(sums.size):
-        most = max(most, abs(sums[i] * scales[i] - 1.0))
-    return most
+def _factors(stored: Array, n: int, terms: int) -> Array:
+    """The factors of each item one after another, followed by zeros; and three items of zeros."""
+    factors = np.zeros((n + 3, whole_vectors(terms)))
+    for start in range(0, n, 8):  # a cache line
+        for k in range(terms):
+            for j in range(start, min(start + 8, n)):
+                factors[j, k] = stored[k, j]
+    return factors
 
 
-@compiled
-def _change(before: Array, now: Array) -> float:
-    """The largest deviation from one of the sums under the previous scales.
-
-    The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
-    """
-    most = 0.0
-    for i in range(now.size):
-        most = max(most, abs(before[i] / now[i] - 1.0))
-    return most
+@compiled_reduction
+def _four_dots(
+    x: Array, first: Array, second: Array, third: Array, fourth: Array
+) -> tuple[float, float, float, float]:
+    """The products of one vector with four others, which takes fewer loads than one by one."""
+    a = b = c = d = 0.0
+    for k in range(x.size):
+        a += x[k] * first[k]
+        b += x[k] * second[k]
+        c += x[k] * third[k]
+        d += x[k] * fourth[k]
+    return a, b, c, d
 
 
 @compiled
 def _times(matrix: Band, vector: Array, out: Array) -> None:
     """``P vector``."""
     entries, starts, lows = matrix
-    for r in range(lows.size):
-        row = entries[starts[r] : starts[r + 1]]
-        out[r] = dot(row, vector[lows[r] : lows[r] + row.size])
-
-
-@compiled
-def _scale_rows(matrix: Band, v: Array, u: Array, columns: Array) -> None:
-    """Write ``u = 1 / (P v)`` and add ``Pᵀ u`` to ``columns``, in one sweep."""
-    entries, starts, lows = matrix
-    for r in range(lows.size):
-        row = entries[starts[r] : starts[r + 1]]
-        some = slice(lows[r], lows[r] + row.size)
-        u[r] = 1.0 / dot(row, v[some])
-        add_scaled(row, u[r], columns[some])
-
-
-@compiled
-def _add_rows(matrix: Band, factors: Array, columns: Array) -> None:
-    """Add ``Pᵀ factors`` to ``columns``."""
-    entries, starts, lows = matrix
-    for r in range(lows.size):
-        row = entries[starts[r] : starts[r + 1]]
-        add_scaled(row, factors[r], columns[lows[r] : lows[r] + row.size])
-
-
-@compiled
-def _add_three(matrix: Band, by_row: Array, u: Array, sums: Array) -> None:
-    """Add ``Pᵀ by_row``, ``Pᵀ (f by_row)`` and ``Pᵀ (f u)`` to ``sums``; ``f_r = n - 1 - 2r``."""
-    entries, starts, lows = matrix
-    n = lows.size
-    for r in range(n):
-        row = entries[starts[r] : starts[r + 1]]
-        some = slice(lows[r], lows[r] + row.size)
-        change, factor = by_row[r], n - 1.0 - 2.0 * r
-        add_scaled_each(
-            row, change, factor * change, factor * u[r], sums[0, some], sums[1, some], sums[2, some]
+    for tile in range(lows.size):
+        rows, low = entries[starts[tile] : starts[tile + 1]], lows[tile]
+        n, r = rows.size // 4, 4 * tile
+        out[r], out[r + 1], out[r + 2], out[r + 3] = _four_dots(
+            vector[low : low + n], rows[:n], rows[n : 2 * n], rows[2 * n : 3 * n], rows[3 * n :]
         )
 
 

@@ -71,7 +71,10 @@ def ideal_gain(
     if at_once:
         return gains, scale, lengths, defined
     if ranked:
-        best = sort_lists(gains, None, offsets, max_length).scores
+        if gains.numel() == lists * max_length:  # lists of one length need no keys
+            best = gains.view(lists, max_length).sort(dim=-1, descending=True).values
+        else:
+            best = sort_lists(gains, None, offsets, max_length).scores
         _add_ideal[(lists, blocks)](best, offsets, parts, k, rows, num_warps=8)
     _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined

@@ -38,6 +38,7 @@ from rankgrad.kernels.gpu.lapsum import LapSumRanks
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, step_values
 from rankgrad.kernels.gpu.rank_sums import RankOperator, through_operator
+from rankgrad.kernels.gpu.spearman import spearman_gains
 
 _SPAN = 1024
 _LONG = 8192  # longer lists have tiles with more columns
@@ -60,9 +61,12 @@ def through_ranks(
         steps = step_values(batch, metric_options, through_ranks=True)
         operator = _operator(batch, relaxation, sharpness, steps.lengths)
         return through_operator(batch, operator, beta, metric_options, steps)
-    if relaxation == "sigmoid":
+    if metric_options.name == "spearman":
+        gains = spearman_gains(batch)
+    elif relaxation == "sigmoid":
         return _through_pairs(batch, sharpness, beta, metric_options)
-    gains = ideal_gain(batch, metric_options)
+    else:
+        gains = ideal_gain(batch, metric_options)
     operator = _operator(batch, relaxation, sharpness, gains[2])
     return _through_linear(batch, operator, beta, metric_options, gains)
 
@@ -175,8 +179,8 @@ def _tile(max_length: int) -> tuple[int, int, int]:
 
 def _curve(metric: str) -> int:
     """The kind of discount of a linear metric."""
-    curves = {"precision": CONSTANT, "recall": CONSTANT, "rbp": GEOMETRIC, "arp": RANK}
-    return curves.get(metric, LOGARITHMIC)
+    curves = {"precision": CONSTANT, "recall": CONSTANT, "rbp": GEOMETRIC}
+    return curves.get(metric, RANK if metric in ("arp", "spearman") else LOGARITHMIC)
 
 
 @triton.jit
