@@ -112,9 +112,8 @@ def run_alone(page):
     blocks += [textwrap.dedent(renamed), "import doctest"]
     blocks += ["doctest.run_docstring_examples(Absolute, globals(), optionflags=doctest.FAIL_FAST)"]
     grid = "\nfrom rankgrad.losses.relaxed import grid_losses\nprint('grid', len(grid_losses()))"
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks) + grid], capture_output=True, text=True
-    )
+    Path("blocks.py").write_text("\n".join(blocks) + grid)
+    done = subprocess.run([sys.executable, "blocks.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Failed example" not in done.stdout, done.stdout
     from rankgrad.losses.relaxed import grid_losses
