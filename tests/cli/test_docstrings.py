@@ -11,7 +11,7 @@ from rankgrad.cli.docstrings import add_command
 
 
 def example(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A file.")],
+    path: Annotated[str, typer.Argument(metavar="PATH")],
     depth: Annotated[int | None, typer.Option("--depth", "-d", min=1)] = None,
     keep_all: bool = False,
     test: str = "t",
@@ -19,6 +19,9 @@ def example(
     """Do it.
 
     In one go.
+
+    Inputs:
+        path: A file.
 
     Options:
         depth: How deep,
@@ -55,7 +58,7 @@ def test_the_docstring_describes_the_options(app):
         None,
         "How it is tested",
     ]
-    assert found["path"].help == "A file."
+    assert (found["path"].help, found["path"].show_default) == ("A file.", False)
 
 
 def test_the_command_runs(app):

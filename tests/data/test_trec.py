@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -48,6 +49,17 @@ def test_a_run_there_and_back(lists, compressed, tmp_path_factory):
     write_run(path, run, overwrite=True)  # the run's own tag
     assert path.read_bytes() == before
     assert path.read_bytes()[:2] == (b"\x1f\x8b" if compressed else before[:2])
+
+
+def test_a_run_is_written_to_a_pipe_that_is_there(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    write_run(tmp_path / "fifo", {"7": {"a": 0.5}}, tag="t")
+    assert os.read(reader, 100) == b"7 Q0 a 1 0.5 t\n"
+    os.close(reader)
+    (tmp_path / "a.run").touch()
+    with pytest.raises(FileExistsError, match="is there already; --overwrite or overwrite=True"):
+        write_run(tmp_path / "a.run", {"7": {"a": 0.5}})
 
 
 @pytest.mark.parametrize("name", ["a.qrels", "a.qrels.gz"])

@@ -26,15 +26,7 @@ if TYPE_CHECKING:
     *("clip", "average", "accumulate", "precision", "device", "memory"),
 )
 def compare(
-    data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA",
-            help="A folder of train, vali and test, or of folds of these. For text, the candidates "
-            "as a TREC run, with --collection; or a folder of `rankgrad text train`.",
-            show_default=False,
-        ),
-    ],
+    data: Annotated[Path, typer.Argument(metavar="DATA")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
     losses: str | None = None,
     models: str | None = None,
@@ -68,6 +60,10 @@ def compare(
     command goes on after Ctrl-C or a crash, and with more losses, seeds or folds it makes only what
     is missing. The test lists are scored once, by the epoch that was best on validation. A run
     that fails is missing in the table, with its reason; then the exit code is 1.
+
+    Inputs:
+        data: A folder of train, vali and test, or of folds of these. For text, the candidates as a
+            TREC run, with --collection; or a folder of `rankgrad text train`.
 
     Options:
         output: Where every run has its folder; the same command goes on with what is there.

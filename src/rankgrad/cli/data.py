@@ -18,16 +18,16 @@ _GRADES = 8  # distinct labels that are counted one by one
 
 
 def data(
-    path: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DATA]", help="Tell what this holds.", show_default=False),
-    ] = None,
+    path: Annotated[Path | None, typer.Argument(metavar="[DATA]", show_default=False)] = None,
     fold: Fold = None,
     missing: Missing = None,
     verify: bool = False,
     json: Json = False,
 ) -> None:
     """Tell what a file, store or folder holds; without one, the data sets that are known.
+
+    Inputs:
+        path: Tell what this holds.
 
     Options:
         verify: Stores: read everything and compare it with its checksums.

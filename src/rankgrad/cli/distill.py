@@ -37,7 +37,7 @@ _DEFAULTS = {
 def distill(
     run: Run,
     data: Data,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN2", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN2")],
     vali: Path | None = None,
     test: Path | None = None,
     fold: Fold = None,

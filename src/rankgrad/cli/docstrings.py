@@ -1,4 +1,4 @@
-"""Commands whose options are described in their docstrings."""
+"""Commands whose arguments and options are described in their docstrings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typer
 from typer.models import ParameterInfo
 
 _SECTION = re.compile(r"^([A-Z][^\n]*):\n((?: {4}.*(?:\n|\Z))+)\n?", re.MULTILINE)
-_OPTION = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _DEFAULT = re.compile(r" \[default: ([^]]*)]$")
 
 
 class _Description(NamedTuple):
-    """What the help says of an option."""
+    """What the help says of a parameter."""
 
     panel: str | None
     help: str
@@ -36,9 +36,10 @@ def documentation(page: str) -> str:
 def add_command(app: typer.Typer, name: str, command: Callable[..., None], page: str) -> None:
     """Add a command to an application.
 
-    The sections of its docstring are the panels of its help, ``Options:`` the first one. Each says
-    ``name: help text`` of options, and at the end ``[default: words]`` where the default needs
-    words. An option that is False by default has no ``--no-`` form.
+    The sections of its docstring describe its parameters, ``name: help text`` each, with
+    ``[default: words]`` at the end where the default needs words. ``Inputs:`` are arguments,
+    ``Options:`` options; options of other sections are in panels of their own. An option that is
+    False by default has no ``--no-`` form.
 
     Args:
         app: the application.
@@ -55,12 +56,12 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None], page:
 
 
 def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
-    """A docstring without its sections, and what they say of each option."""
+    """A docstring without its sections, and what they say of each parameter."""
     found: dict[str, _Description] = {}
     for panel, body in _SECTION.findall(docstring):
-        for name, text in _OPTION.findall(body):
+        for name, text in _ENTRY.findall(body):
             help, *default = _DEFAULT.split(" ".join(text.split()))
-            own = None if panel == "Options" else panel
+            own = None if panel in ("Inputs", "Options") else panel
             found[name] = _Description(own, help, default[0] if default else None)
     return _SECTION.sub("", docstring).rstrip(), found
 
@@ -75,6 +76,8 @@ def _with_help(parameter: inspect.Parameter, said: _Description | None) -> inspe
         flag = f"--{parameter.name.replace('_', '-')}"
         info = typer.Option(*[flag] if parameter.default is False else [])
     info = copy(info)
+    if parameter.default is parameter.empty:
+        info.show_default = False
     if said is not None:
         info.help, info.rich_help_panel = said.help, said.panel
         if said.default is not None:

@@ -16,33 +16,10 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.metrics import Evaluation, Metric
 
-Rankers = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN|SCORES...",
-        help="A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a "
-        "column 'score', or a TREC run; - is the standard input. Before QRELS, one TREC run or "
-        "several.",
-        show_default=False,
-    ),
-]
-DataOrQrels = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA|QRELS",
-        help="Data with labels: a LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV "
-        "file, a folder of Parquet parts, a store, a folder of splits or folds of these, or - for "
-        "LETOR text on the standard input. Or "
-        "TREC judgments: a text file whose first line has no features (its second column is not a "
-        "pair such as qid:1), or the folder of Cranfield or CISI.",
-        show_default=False,
-    ),
-]
-
 
 def evaluate(
-    rankers: Rankers,
-    data: DataOrQrels,
+    rankers: Annotated[list[Path], typer.Argument(metavar="RUN|SCORES...")],
+    data: Annotated[Path, typer.Argument(metavar="DATA|QRELS")],
     split: Split = None,
     fold: Fold = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m")] = None,
@@ -61,6 +38,16 @@ def evaluate(
     What the last path is decides: with data, each item has a score; with TREC judgments (QRELS),
     relevant documents that were not retrieved count, unjudged ones are not relevant, and equal
     scores rank as in trec_eval, whose numbers come out.
+
+    Inputs:
+        rankers: A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a
+            column 'score', or a TREC run; - is the standard input. Before QRELS, one TREC run or
+            several.
+        data: Data with labels: a LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV
+            file, a folder of Parquet parts, a store, a folder of splits or folds of these, or - for
+            LETOR text on the standard input. Or TREC judgments: a text file whose first line has no
+            features (its second column is not a pair such as qid:1), or the folder of Cranfield or
+            CISI.
 
     Options:
         metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; give it several times

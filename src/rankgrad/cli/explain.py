@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.explanations import Explanation, PairExplanation
 
-Query = Annotated[
-    str | None,
-    typer.Option(help="Explain pairs of items of this query instead, by its id."),
-]
+
 _NOTHING = 1e-6  # of a difference of scores
 _OF_NETWORKS = "integrated gradients from the mean of the two items"
 _OF_TREES = "TreeSHAP values of the upper item less those of the lower one"
@@ -38,7 +35,7 @@ def explain(
     permute: Literal["within", "across"] = "within",
     sample: Annotated[int, typer.Option(min=1)] = 1000,
     queries: Annotated[int, typer.Option(min=0)] = 20,
-    query: Query = None,
+    query: str | None = None,
     above: Annotated[int | None, typer.Option(min=1)] = None,
     below: Annotated[int | None, typer.Option(min=1)] = None,
     top: Annotated[int, typer.Option(min=1)] = 20,
@@ -59,6 +56,7 @@ def explain(
     boosted trees; the parts add up to the difference.
 
     Options:
+        query: Explain pairs of items of this query instead, by its id.
         metric: The metric whose fall is measured.
         repeats: Permutations of each feature.
         permute: Permute a feature among the items of each list, or across lists. Within is right

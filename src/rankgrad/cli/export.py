@@ -14,7 +14,7 @@ from rankgrad.cli.printing import console, show_json, show_notes
 
 def export(
     run: Run,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     format: Literal["onnx", "solr", "xgboost-json", "linear", "torch"] | None = None,
     data: Path | None = None,
     split: Split = None,

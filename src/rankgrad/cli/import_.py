@@ -17,16 +17,8 @@ if TYPE_CHECKING:
 
 
 def import_(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="A file, a folder of Parquet parts, or a folder of splits or folds; several LETOR "
-            "files become one data set; - is LETOR text from the standard input.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...")],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     fold: Fold = None,
     query: str = "qid",
     label: str = "label",
@@ -44,6 +36,10 @@ def import_(
 
     A folder of splits becomes a folder of stores; one of folds, a folder of those. Known data sets
     are checked against their published counts.
+
+    Inputs:
+        sources: A file, a folder of Parquet parts, or a folder of splits or folds; several LETOR
+            files become one data set; - is LETOR text from the standard input.
 
     Options:
         output: The store to write, or a .parquet file.

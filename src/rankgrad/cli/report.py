@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUNS...",
-            help="Run folders, or folders that hold run folders at any depth, such as those of "
-            "`rankgrad compare`.",
-            show_default=False,
-        ),
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...")],
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
     part: str = "test",
     metric: Annotated[str | None, typer.Option("--metric", "-m")] = None,
@@ -39,6 +31,10 @@ def report(
     The page needs no network and no server: open it in a browser, or send it to someone. Runs are
     compared on their evaluations, which `rankgrad compare` makes, and `rankgrad evaluate RUN DATA
     --save`; those that have none are listed as missing.
+
+    Inputs:
+        runs: Run folders, or folders that hold run folders at any depth, such as those of `rankgrad
+            compare`.
 
     Options:
         output: The page to write.

@@ -21,10 +21,7 @@ Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "piran
 
 
 def reproduce(
-    paper: Annotated[
-        Paper | None,
-        typer.Argument(metavar="PAPER", help="Which paper; all for --list.", show_default=False),
-    ] = None,
+    paper: Annotated[Paper | None, typer.Argument(metavar="PAPER", show_default=False)] = None,
     data: Annotated[Path | None, typer.Option(show_default=False)] = None,
     table: str | None = None,
     only: str | None = None,
@@ -45,6 +42,9 @@ def reproduce(
     Data, splits, preprocessing, network, losses, metrics and the test of significance are the
     paper's; where it is silent, what was chosen is printed under the table. The same command goes
     on after Ctrl-C or a crash. Data sets that are not there are named with where to get them.
+
+    Inputs:
+        paper: Which paper; all for --list.
 
     Options:
         data: A data set the paper uses, or a folder with several of them.

@@ -10,15 +10,7 @@ from rankgrad.cli.predict import load_ranker
 
 
 def serve(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]RUN...",
-            help="Run folders of `rankgrad train`, or saved models; the first also answers at "
-            "/rank. A ranker has the name of its folder, unless one is given.",
-            show_default=False,
-        ),
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="[NAME=]RUN...")],
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
     threads: Annotated[int, typer.Option(min=1)] = 1,
@@ -35,6 +27,10 @@ def serve(
     Features are raw, by name or in the order of training; GET /models says which. Requests that
     arrive together are scored together. SIGTERM and Ctrl-C stop the service once it has answered
     what it has taken.
+
+    Inputs:
+        runs: Run folders of `rankgrad train`, or saved models; the first also answers at /rank. A
+            ranker has the name of its folder, unless one is given.
 
     Options:
         host: The address to listen at; 0.0.0.0 for all.

@@ -10,26 +10,11 @@ import typer
 
 from rankgrad.cli.arguments import Overwrite
 
-Collection = Annotated[
-    str,
-    typer.Argument(
-        metavar="COLLECTION",
-        help="Documents: JSONL, TSV (MS MARCO), TREC/SGML or SMART, also .gz; a folder of such "
-        "files; the folder of Cranfield or CISI; ir_datasets:ID or datasets:NAME where that "
-        "package is installed.",
-        show_default=False,
-    ),
-]
-CollectionFormat = Annotated[
-    Literal["jsonl", "tsv", "trec", "smart"] | None,
-    typer.Option(help="Of the files.", show_default="by their names and first lines"),
-]
-
 
 def index(
-    collection: Collection,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
-    format: CollectionFormat = None,
+    collection: Annotated[str, typer.Argument(metavar="COLLECTION")],
+    output: Annotated[Path, typer.Option("--output", "-o")],
+    format: Literal["jsonl", "tsv", "trec", "smart"] | None = None,
     stop_words: Literal["english", "none"] = "english",
     stemmer: str | None = None,
     k1: Annotated[float, typer.Option("--k1")] = 1.5,
@@ -38,7 +23,13 @@ def index(
 ) -> None:
     """Index a collection for BM25.
 
+    Inputs:
+        collection: Documents: JSONL, TSV (MS MARCO), TREC/SGML or SMART, also .gz; a folder of such
+            files; the folder of Cranfield or CISI; ir_datasets:ID or datasets:NAME where that
+            package is installed.
+
     Options:
+        format: Of the files. [default: by their names and first lines]
         output: The index to write, a folder.
         stop_words: Words that are left out.
         stemmer: A Snowball stemmer, such as english; needs PyStemmer.

@@ -8,25 +8,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rankgrad import files
 from rankgrad.cli import text_arguments as arguments
 from rankgrad.cli.arguments import Device, Overwrite
 from rankgrad.cli.printing import show_notes
 
 
 def rerank(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder "
-            "or of a causal language model that answers yes or no, or a name on the hub.",
-            show_default=False,
-        ),
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL")],
     run: arguments.Run,
     collection: arguments.Collection,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     topics: arguments.Topics = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
@@ -39,6 +30,10 @@ def rerank(
     overwrite: Overwrite = False,
 ) -> None:
     """Rerank the candidates of a run.
+
+    Inputs:
+        model: A run folder of `rankgrad text train`, a Hugging Face folder of a cross-encoder or of
+            a causal language model that answers yes or no, or a name on the hub.
 
     Options:
         output: The TREC run to write, also .gz.
@@ -57,6 +52,7 @@ def rerank(
       rankgrad text rerank Qwen/Qwen3-Reranker-0.6B bm25.run --collection docs.tsv \\
           --topics queries.tsv -o reranked.run
     """  # noqa: D301
+    from rankgrad import files
     from rankgrad.data.trec import read_run, write_run
     from rankgrad.experiments.text import device_of
     from rankgrad.text.interpolation import interpolate as mix

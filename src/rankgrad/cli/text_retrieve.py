@@ -8,41 +8,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad import files
 from rankgrad.cli.arguments import Overwrite
 from rankgrad.cli.printing import console, show_notes
 
-Topics = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPICS",
-        help="Queries: TSV (id, text), JSONL, TREC topics or SMART, also .gz; the folder of "
-        "Cranfield or CISI; ir_datasets:ID or datasets:NAME where that package is installed.",
-        show_default=False,
-    ),
-]
-TopicFormat = Annotated[
-    Literal["jsonl", "tsv", "trec", "smart"] | None,
-    typer.Option(help="Of the topics.", show_default="by name and first line"),
-]
-Field = Annotated[
-    Literal["title", "description", "narrative"],
-    typer.Option(help="What of TREC topics is the query."),
-]
-
 
 def retrieve(
-    index: Annotated[
-        Path,
-        typer.Argument(
-            metavar="INDEX", help="An index of `rankgrad text index`.", show_default=False
-        ),
-    ],
-    topics: Topics,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    index: Annotated[Path, typer.Argument(metavar="INDEX")],
+    topics: Annotated[str, typer.Argument(metavar="TOPICS")],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     depth: Annotated[int, typer.Option(min=1)] = 100,
-    format: TopicFormat = None,
-    field: Field = "title",
+    format: Literal["jsonl", "tsv", "trec", "smart"] | None = None,
+    field: Literal["title", "description", "narrative"] = "title",
     tag: str = "bm25",
     overwrite: Overwrite = False,
 ) -> None:
@@ -51,7 +27,14 @@ def retrieve(
     Documents without any of a query's words are not retrieved; equal scores are in order of
     document id, descending, as trec_eval ranks them.
 
+    Inputs:
+        index: An index of `rankgrad text index`.
+        topics: Queries: TSV (id, text), JSONL, TREC topics or SMART, also .gz; the folder of
+            Cranfield or CISI; ir_datasets:ID or datasets:NAME where that package is installed.
+
     Options:
+        format: Of the topics. [default: by name and first line]
+        field: What of TREC topics is the query.
         output: The TREC run to write, also .gz.
         depth: Documents a query at most.
         tag: The name of the run.
@@ -63,6 +46,7 @@ def retrieve(
     """  # noqa: D301
     from rich.progress import Progress
 
+    from rankgrad import files
     from rankgrad.data.trec import write_run
     from rankgrad.text.collections import read_topics
     from rankgrad.text.first_stage import BM25Index

@@ -41,7 +41,7 @@ _PANELS = {
 def train(
     run: arguments.Run,
     collection: arguments.Collection,
-    output: Annotated[Path, typer.Option("--output", "-o", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o")],
     topics: arguments.Topics = None,
     qrels: arguments.Qrels = None,
     field: arguments.Field = "title",
@@ -100,7 +100,7 @@ def train(
     chosen = settings_of(passed, settings, paper)
     plan = CrossValidation(
         settings=chosen,
-        losses=tuple(losses or (_losses(paper) if paper else [chosen.loss])),
+        losses=tuple(losses or ([row.losses[0] for row in paper.rows] if paper else [chosen.loss])),
         seeds=tuple(range(seeds)) if seeds else paper.text.seeds if paper and paper.text else (0,),
         folds=folds or (paper.text.folds if paper and paper.text else 5),
         chosen=None if only is None else tuple(only),
@@ -143,10 +143,6 @@ def _protocol(name: str | None) -> Protocol | None:
     if name not in known:
         raise ValueError(f"there is no protocol of text {name!r}. There are: {', '.join(known)}")
     return known[name]
-
-
-def _losses(paper: Protocol) -> list[str]:
-    return [row.losses[0] for row in paper.rows]
 
 
 def _show_published(paper: Protocol) -> None:

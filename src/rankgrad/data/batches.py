@@ -367,21 +367,14 @@ class Batches:
 
     def _finish(self, batch: Batch) -> Batch:
         """A batch read on the host, copied to the device and transformed there."""
-        features = self._transform(self._move(batch.features))
-        mask = None if batch.mask is None else self._move(batch.mask)
-        if mask is not None:
-            features = features.masked_fill(~mask[..., None], 0.0)
-        return replace(
-            batch,
-            features=features,
-            labels=self._move(batch.labels),
-            mask=mask,
-            offsets=None if batch.offsets is None else self._move(batch.offsets),
-            weights=None if batch.weights is None else self._move(batch.weights),
-        )
-
-    def _move(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
+        moved: dict[str, Any] = {
+            name: tensor.to(self.device, non_blocking=True)
+            for name, tensor in batch.tensors.items()
+        }
+        features = self._transform(moved["features"])
+        if "mask" in moved:
+            features = features.masked_fill(~moved["mask"][..., None], 0.0)
+        return replace(batch, **moved | {"features": features})
 
     def _pinned(self, batch: Batch) -> Batch:
         """The batch in pinned memory, from which a GPU copies without blocking the host."""

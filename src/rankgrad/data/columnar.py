@@ -210,7 +210,8 @@ class _Roles:
             )
         for name in self.categorical:
             self._find(name, "categorical", schema)
-        self.texts = [n for n in self.names if self._is_category(n, schema.field(n).type)]
+        named = self.categorical
+        self.texts = [n for n in self.names if n in named or _is_text(schema.field(n).type)]
         for name in set(self.names) - set(self.texts):
             if not _is_number(schema.field(name).type):
                 raise ValueError(
@@ -234,9 +235,6 @@ class _Roles:
         if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
             return found
         raise ValueError(files.damaged(self.path, "its record of the columns is not readable"))
-
-    def _is_category(self, name: str, kind: Any) -> bool:
-        return name in self.categorical or _is_text(kind)
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""

@@ -38,6 +38,7 @@ from rankgrad.training import FittedRanker
 
 FOLDER, METADATA = "explanations", "explanation.json"
 _FORMAT, _VERSION = "rankgrad explanation", 1
+_FIRST_ITEMS = 10  # of a list, in which pairs are counted
 _DIMS = {
     "drops": 2, "lists": 1, "items": 2, "values": 3, "attributions": 3, "differences": 2,
     "baselines": 2,
@@ -264,7 +265,7 @@ def explain(
     for q, at in enumerate(chosen):
         inside = slice(data.offsets[at], data.offsets[at + 1])
         features = np.array(data.features[inside])
-        first = np.argsort(-scores[inside], kind="stable")[:top]
+        first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
         items[q, : len(first)], values[q, : len(first)] = first, features[first]
         there = [p for p, (_, lower) in enumerate(pairs(top)) if lower < len(first)]
         named = [(int(first[a]), int(first[b])) for a, b in (pairs(top)[p] for p in there)]
@@ -296,10 +297,10 @@ def _chosen(
     return sorted([*worst, *(rest[at] for at in drawn)])
 
 
-def _wrong(data: Dataset, scores: NDArray[np.float32], at: int, top: int = 10) -> float:
+def _wrong(data: Dataset, scores: NDArray[np.float32], at: int) -> float:
     """The share of pairs of unequal labels among the first items that stand the wrong way."""
     inside = slice(data.offsets[at], data.offsets[at + 1])
-    first = np.argsort(-scores[inside], kind="stable")[:top]
+    first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
     labels = np.asarray(data.labels[inside])[first]
     upper, lower = np.triu_indices(len(labels), 1)
     unequal = (labels[upper] != labels[lower]).sum()

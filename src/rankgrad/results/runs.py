@@ -247,7 +247,7 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
     history: list[Mapping[str, float]] = []
     try:
         settings = _settings(path, metadata)
-        history = _history(path)
+        history = list(read_history(path)) if (path / METRICS).exists() else []
     except (OSError, ValueError) as error:
         problems.append(_reason(error, path))
     evaluated, elsewhere = None, {}
@@ -303,10 +303,6 @@ def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
         return tomllib.loads(read_settings(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{SETTINGS} is damaged ({error})") from None
-
-
-def _history(path: Path) -> list[Mapping[str, float]]:
-    return list(read_history(path)) if (path / METRICS).exists() else []
 
 
 def _not_evaluated(

@@ -125,7 +125,8 @@ class EncoderScorer(TextScorer):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
-        logits: Tensor = self.model(**_moved(batch, self.device)).logits
+        tokens = {name: tensor.to(self.device) for name, tensor in batch.items()}
+        logits: Tensor = self.model(**tokens).logits
         return logits.squeeze(-1).float()
 
 
@@ -256,7 +257,3 @@ class PromptTokens:
                 f"{len(tokens)}: give another one in prompt"
             )
         return tokens[0]
-
-
-def _moved(batch: TokenBatch, device: torch.device) -> TokenBatch:
-    return {name: tensor.to(device) for name, tensor in batch.items()}

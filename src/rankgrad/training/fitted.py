@@ -191,7 +191,9 @@ class FittedRanker:
             return np.zeros(0, np.float32)
         block = torch.from_numpy(np.array(as_float32("features", features, self.feature_names)))
         values = self.transform.transform(block.to(self._device))[None]
-        inputs = (values,) if isinstance(self.network, Scorer) else (values, _all_real(values))
+        inputs = [values]
+        if not isinstance(self.network, Scorer):  # which needs no mask without padding
+            inputs.append(torch.ones_like(values[..., 0], dtype=torch.bool))
         scores: np.ndarray = self.network(*inputs)[0].float().cpu().numpy()
         return scores
 
@@ -441,11 +443,6 @@ def _categories(found: list[list[str] | None] | None) -> Categories | None:
     if found is None:
         return None
     return tuple(None if names is None else tuple(names) for names in found)
-
-
-def _all_real(features: Tensor) -> Tensor:
-    """The mask of lists without padding."""
-    return torch.ones(features.shape[:-1], dtype=torch.bool, device=features.device)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

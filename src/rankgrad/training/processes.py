@@ -204,7 +204,8 @@ def connect(settings: Settings) -> Any:
     with _version_only("torchmetrics"):
         from lightning_fabric import Fabric
 
-    _hush()
+    # No lines about how the processes found each other; warnings still come through.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     options: dict[str, Any] = {"devices": 1}
     if launched():
         local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
@@ -375,11 +376,6 @@ def check_devices(settings: Settings) -> None:
     there = torch.cuda.device_count()
     if accelerator(settings) == "cuda" and settings.devices > there and not launched():
         raise ValueError(f"devices is {settings.devices}, but there are {there} GPUs")
-
-
-def _hush() -> None:
-    """No lines about how the processes found each other: warnings still come through."""
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 
 
 def accelerator(settings: Settings) -> str:

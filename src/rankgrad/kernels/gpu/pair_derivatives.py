@@ -25,7 +25,7 @@ from rankgrad.kernels.gpu.pairs import duplicate_means
 from rankgrad.kernels.pair_derivatives import PairConfig
 
 _ROWS = 16  # of a tile of pairs
-_WRITTEN = 64  # items whose results a program writes
+_WRITTEN, _COMPARED = 64, 16  # items whose results a program writes, and compares them with
 _MANY_ITEMS = 1 << 18
 _FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sorts
 _LOG2E = math.log2(math.e)
@@ -74,7 +74,7 @@ def pair_derivatives(
     )  # fmt: skip
     _write_results[(lists, triton.cdiv(max_length, _WRITTEN))](
         ranked, offsets, order, norms, gradient, hessian, items, float(config.sigma), weighted,
-        config.norm, _WRITTEN, 64, num_warps=4,
+        config.norm, _WRITTEN, _COMPARED, num_warps=4,
     )  # fmt: skip
     return gradient, hessian
 
@@ -382,9 +382,9 @@ def _write_results(
     if NORM:
         first = tl.load(ranked + 3 * wide + start + row, mask=inside, other=0.0)
         second = tl.load(ranked + 4 * wide + start + row, mask=inside, other=0.0)
-        lambdas = tl.zeros([COLUMNS], tl.float32)
-        for left in range(0, length, COLUMNS):
-            column = left + tl.arange(0, COLUMNS)
+        lambdas = tl.zeros([512], tl.float32)
+        for left in range(0, length, 512):
+            column = left + tl.arange(0, 512)
             held = column < length
             lambdas += tl.load(ranked + 5 * wide + start + column, mask=held, other=0.0)
         # The sum over items counts every pair twice.
