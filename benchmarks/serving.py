@@ -7,7 +7,8 @@
 
 ``latency``: lists of 100 items, each another, are scored by the default model as the service does
 it, by the models that are the default on more data, untrained, and by LightGBM's own predict, on
-one core; blocks of lists take turns, and medians and the least times are compared. ``load``:
+one core; blocks of lists take turns, and medians and the least times are compared: of made lists,
+of made lists a tenth of whose values are missing, and of ``--data``. ``load``:
 open-loop requests at rising rates to the service and to a bare server of the same stack that only
 echoes the body; latencies count from when a request was due, refusals (503) apart; ``cpu_ms`` is
 the CPU time of the server for a request, refused ones included. ``memory``:
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import os
 import re
@@ -48,6 +50,7 @@ from rankgrad.serving import ServedRanker, create_app
 from rankgrad.training import FittedRanker, Settings, fit
 
 ITEMS, FEATURES = 100, 136
+MISSING = 0.1  # the share of missing values
 
 ECHO = """
 import socket, sys
@@ -83,10 +86,21 @@ def default_ranker(lists: Dataset) -> FittedRanker:
 
 
 def latency(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Lists of one kind after another; each has rankers and trees of its own."""
+    torch.set_num_threads(1)
+    made = lists_of(None)
+    holes = np.random.default_rng(1).random(made.features.shape) < MISSING
+    features = np.where(holes, np.nan, made.features).astype(np.float32)
+    kinds = {"made": made, "missing": dataclasses.replace(made, features=features)}
+    if arguments.data is not None:
+        kinds[Path(arguments.data).name] = lists_of(arguments.data)
+    found = {name: latency_of(name, lists, arguments) for name, lists in kinds.items()}
+    return {**found, "load_average": os.getloadavg()[0]}
+
+
+def latency_of(kind: str, lists: Dataset, arguments: argparse.Namespace) -> dict[str, Any]:
     import lightgbm
 
-    torch.set_num_threads(1)
-    lists = lists_of(arguments.data)
     starts = lists.offsets[:-1][lists.lengths >= ITEMS]
     parts = [np.array(lists.features[at : at + ITEMS], np.float32) for at in starts]
     offsets = np.array([0, ITEMS])
@@ -108,7 +122,7 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {name: [] for name in scorers}
     for _ in range(arguments.repeats):
         for name, score in scorers.items():
-            for items in parts:
+            for items in parts if name != "rankgrad, large" else parts[:3]:
                 began = time.perf_counter()
                 score(items)
                 seconds[name].append(time.perf_counter() - began)
@@ -118,11 +132,12 @@ def latency(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in scorers:
         ratio, low = middle[name] / middle[beside], least[name] / least[beside]
         print(
-            f"{name:24} {middle[name]:8.0f} µs, least {least[name]:6.0f}; "
-            f"to {beside}: {ratio:.2f} ({low:.2f})"
+            f"{kind:12} {name:20} {middle[name]:6.0f} µs, least {least[name]:6.0f}; "
+            f"to {beside}: {ratio:.2f} ({low:.2f})",
+            flush=True,
         )
-    model, busy = rankers["rankgrad"].settings.model, os.getloadavg()[0]
-    return {"median_us": middle, "least_us": least, "model": model, "load_average": busy}
+    model = rankers["rankgrad"].settings.model
+    return {"median_us": middle, "least_us": least, "model": model}
 
 
 @contextmanager
@@ -326,7 +341,7 @@ def main() -> None:
     parser.add_argument("part", choices=["latency", "load", "memory", "fuzz"])
     parser.add_argument("--data", help="a folder with train data; made data without")
     parser.add_argument("--trees", type=int, nargs="+", default=[100, 500])
-    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=12)
     parser.add_argument("--rates", type=float, nargs="+", default=[50, 100, 200, 400, 600, 800])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--requests", type=int, default=100_000)

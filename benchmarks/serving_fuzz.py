@@ -1,7 +1,7 @@
 """Requests that are made up: from the schema, near-valid JSON, and Arrow streams of any types.
 
 ``python benchmarks/serving.py fuzz`` sends thousands; ``tests/serving/test_fuzz.py`` some. Each
-answer must have a status of the schema, which a 500 is not, and say what is wrong.
+answer must have a status of the schema, but not a 500, and say what is wrong.
 """
 
 from __future__ import annotations

@@ -31,14 +31,17 @@ _DIGEST = 16  # bytes of the checksum behind what is written
 def compile_cached(function: Function, **options: Any) -> Function:
     """``numba.njit(**options)(function)``, compiled once for all processes where that can be.
 
-    Compiled code is cached beside the source or in the user's cache folder. Where neither can be
-    written, as in a read-only installation without a home, each process compiles for itself. A
-    cache that is damaged is warned of and compiled anew, and so is one of other sources: compiled
-    code holds that of the functions it calls, so those in the same folder count, too.
+    Code that came with the package (:mod:`rankgrad.precompiled`) is used as it is. Other code is
+    cached beside the source or in the user's cache folder. Where neither can be written, as in a
+    read-only installation without a home, each process compiles for itself. A cache that is damaged
+    is warned of and compiled anew. So is one of other sources: compiled code holds that of the
+    functions it calls, so those in the same folder count, too. Functions that it calls are compiled
+    as part of it (:mod:`rankgrad.linking`).
 
     Args:
         function: what to compile.
-        options: of ``numba.njit``, less ``cache``.
+        options: of ``numba.njit``, less ``cache``. Those of a function and of what it calls should
+            differ in ``fastmath`` at most, as Numba compiles its own functions for each set.
 
     >>> compile_cached(lambda x: x + 1, nogil=True)(2)
     3

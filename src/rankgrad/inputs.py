@@ -12,6 +12,7 @@ from torch import Tensor
 from rankgrad.kernels import ops, ready
 from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.lists import (
+    FlatLists,
     Lists,
     as_scores,
     contiguous,
@@ -78,7 +79,7 @@ def unchecked_lists(
     if offsets is None:
         flat = flatten(scores, labels, mask, weights)
         return Lists(flat, None, tuple(scores.shape[:-1]) or (1,), finite=True)
-    flat = contiguous(scores, labels, None, weights, offsets, max_length)
+    flat = contiguous(FlatLists(scores, labels, None, weights, offsets, max_length))
     return Lists(flat, None, (len(offsets) - 1,), ragged=True, finite=True)
 
 

@@ -247,7 +247,7 @@ def make_lists(
         flat, ragged = flatten(scores, labels, mask, item_weights), False
         shape = tuple(scores.shape[:-1]) or (1,)
     else:
-        flat = contiguous(scores, labels, None, item_weights, offsets, max_length)
+        flat = contiguous(FlatLists(scores, labels, None, item_weights, offsets, max_length))
         shape, ragged = (len(offsets) - 1,), True
     return Lists(
         flat,
@@ -519,31 +519,17 @@ def flatten(
         mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
         scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
         weights = None if weights is None else F.pad(weights, (0, 1))
-    return contiguous(scores, labels, mask, weights, *row_offsets(scores))
+    return contiguous(FlatLists(scores, labels, mask, weights, *row_offsets(scores)))
 
 
-def contiguous(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-) -> FlatLists:
+def contiguous(lists: FlatLists) -> FlatLists:
     """Tensors of any shape as contiguous memory, flat tensors but on a CPU."""
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if transformed or not scores.is_cpu:
-        scores, labels = scores.reshape(-1), labels.reshape(-1)
-        mask = None if mask is None else mask.reshape(-1)
-        weights = None if weights is None else weights.reshape(-1)
-    return FlatLists(
-        scores.contiguous(),
-        labels.contiguous(),
-        None if mask is None else mask.contiguous(),
-        None if weights is None else weights.contiguous(),
-        offsets.contiguous(),
-        max_length,
-    )
+    tensors: list[Any] = list(lists[:5])
+    if transformed or not lists.scores.is_cpu:
+        tensors = [None if each is None else each.reshape(-1) for each in tensors]
+    tensors = [None if each is None else each.contiguous() for each in tensors]
+    return FlatLists._make([*tensors, lists.max_length])
 
 
 def is_unchecked(*tensors: Tensor) -> bool:

@@ -5,6 +5,8 @@ CPUs; ``tools/precompile.py`` writes it. The name of an entry has a digest of al
 its code is, so code of other sources or of another version of Numba is not found, and the kernel
 is compiled on this machine as without an archive. It is compiled for the same level then: on one
 machine, code of the package and code compiled there give the same bits.
+
+Entries are pickles, as in Numba's cache: whoever can write an archive can write the sources, too.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def read(function: Callable[..., Any], arguments: Any) -> bytes | None:
 
 
 def digest_of(path: str) -> str:
-    """A digest of the sources in the folder of this one, and of those that say how to compile."""
+    """A digest of the sources beside this one and one folder below, and of how to compile them."""
     return _digest(str(Path(path).parent))
 
 
@@ -91,7 +93,8 @@ def digest_of(path: str) -> str:
 def _digest(folder: str) -> str:
     found = hashlib.blake2b(digest_size=16)
     how = (Path(__file__).with_name(f"{name}.py") for name in ("compilation", "linking"))
-    for path in (*sorted(Path(folder).glob("*.py")), *how, Path(__file__)):
+    sources = (*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py"))
+    for path in (*sorted(sources), *how, Path(__file__)):
         content = path.read_bytes()
         found.update(f"{path.name} {len(content)}\n".encode() + content)
     return found.hexdigest()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rankgrad.kernels import ops
+from rankgrad.lists import FlatLists
 
 pytest.importorskip("numba")
 
@@ -139,7 +140,8 @@ def test_exact_metrics_and_means_have_the_same_bits_wherever_their_buffers_lie(w
         inputs = [x for x in (scores, labels, weights) if x is not None]
 
         def compute(scores, labels, weights=None, mask=mask, offsets=offsets, length=length):
-            values, _ = ops.exact_metrics(scores, labels, mask, weights, offsets, length, DESCRIBED)
+            batch = FlatLists(scores, labels, mask, weights, offsets, length)
+            values, _ = ops.exact_metrics(batch, DESCRIBED)
             defined = torch.ones(len(scores), dtype=torch.bool)
             mean, normalized_weights = torch.ops.rankgrad.reduce(scores, defined, labels, True)
             scaled = torch.ops.rankgrad.scale_by_list(

@@ -11,6 +11,7 @@ from registry import metrics_with_kernel
 
 from rankgrad import kernels, metrics
 from rankgrad.inputs import as_lists
+from rankgrad.lists import FlatLists
 from rankgrad.metrics.base import _exact_options, exact_values
 
 pytest.importorskip("triton")
@@ -67,7 +68,9 @@ def eager(batch, chosen):
 def check(batch, specs):
     """Values within 1e-6 of the eager form, list by list."""
     chosen = [replace(metrics.get(spec), empty="skip") for spec in specs]
-    values, relevant = kernel.exact_metrics(*batch.arguments, [described(each) for each in chosen])
+    values, relevant = kernel.exact_metrics(
+        FlatLists(*batch.arguments), [described(each) for each in chosen]
+    )
     assert values.dtype == torch.float32
     for metric, row, counts, right in zip(
         chosen, values.double().cpu(), relevant.cpu(), eager(batch, chosen), strict=True
@@ -124,7 +127,8 @@ def test_infinite_scores_are_ranked():
     batch.scores = torch.tensor([float("-inf"), float("inf"), 0.0, lowest], device=DEVICE)
     batch.labels = torch.tensor([1.0, 0.0, 1.0, 0.0], device=DEVICE)
     values, _ = kernel.exact_metrics(
-        *batch.arguments, [described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")]
+        FlatLists(*batch.arguments),
+        [described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")],
     )
     with kernels.using("eager"):
         arguments = batch.scores.cpu(), batch.labels.cpu()
@@ -173,7 +177,7 @@ def test_a_label_too_large_for_its_gain_is_an_error_still():
 def test_lists_of_nothing(offsets):
     nothing = torch.empty(0, device=DEVICE)
     values, relevant = kernel.exact_metrics(
-        nothing, nothing, None, None, torch.tensor(offsets, device=DEVICE), 0,
+        FlatLists(nothing, nothing, None, None, torch.tensor(offsets, device=DEVICE), 0),
         [described(metrics.get("ndcg"))],
     )  # fmt: skip
     assert values.tolist() == [[0.0] * (len(offsets) - 1)]

@@ -144,6 +144,7 @@ def test_what_fails_is_a_500_of_its_own_request(lists, served, monkeypatch, capl
         "error": {"field": None, "message": "the service failed: its log says why"}
     }
     assert "OverflowError: beyond" in caplog.text
+    assert "500" in app.openapi()["paths"]["/rank"]["post"]["responses"]
     (metrics,) = asyncio.run(send(app, (("GET", "/metrics"), {})))
     assert 'rankgrad_requests_total{model="in_list",status="500"} 1.0' in metrics.text
 

@@ -115,7 +115,7 @@ def sort(kernel: KernelCall, values: Tensor, scores: Tensor, mask: Tensor, k: in
             values, scores, mask, k, kernel.name, numbers
         )
         return sorted_values
-    found: Tensor = autograd.apply(_Sort, values, scores, mask, k, kernel, {})
+    found: Tensor = autograd.apply(_Operation, values, scores, mask, k, kernel, {})
     return found
 
 
@@ -131,18 +131,21 @@ def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
         numbers = list(map(float, kernel.options))
         ranks: Tensor = torch.ops.rankgrad.rank(scores, mask, kernel.name, numbers)
         return ranks
-    found: Tensor = autograd.apply(_Rank, scores, mask, kernel, {})
+    found: Tensor = autograd.apply(_Operation, None, scores, mask, 0, kernel, {})
     return found
 
 
-class _Sort(autograd.ListFunction):
-    """Values softly sorted by the scores; the operator is cached for the backward pass."""
+class _Operation(autograd.ListFunction):
+    """Values softly sorted by the scores, or relaxed ranks if there are no values.
+
+    The operator is cached for the backward pass.
+    """
 
     @staticmethod
     def forward(
-        values: Tensor, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
+        values: Tensor | None, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
     ) -> Tensor:
-        return _guarded(lambda safe: _sort(values, safe, mask, k, kernel, cache), scores, mask)
+        return _guarded(lambda safe: _apply(values, safe, mask, k, kernel, cache), scores, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -152,106 +155,82 @@ class _Sort(autograd.ListFunction):
     @staticmethod
     @autograd.differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        product = _vjp(_SortAdjoint, torch.ops.rankgrad.sort_vjp, ctx, grad)
+        if is_legacy_batchedtensor(grad):  # one of several gradients: the registered operation
+            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
+            product = _registered_vjp(grad, ctx.saved_tensors, kernel)
+        else:
+            product = _Adjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
         return None, product, None, None, None, None
 
 
-class _SortAdjoint(autograd.ListDerivative):
-    """The vector-Jacobian product of :class:`_Sort` with respect to the scores."""
+class _Adjoint(autograd.ListDerivative):
+    """The vector-Jacobian product of :class:`_Operation` with respect to the scores."""
 
     @staticmethod
     def forward(
-        grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
+        grad: Tensor,
+        values: Tensor | None,
+        scores: Tensor,
+        mask: Tensor,
+        kernel: KernelCall,
+        cache: Any,
     ) -> Tensor:
         return _guarded(
-            lambda safe: _sort_adjoint(grad, values, safe, mask, kernel, cache), scores, mask
+            lambda safe: _adjoint(grad, values, safe, mask, kernel, cache), scores, mask
         )
 
 
-class _Rank(autograd.ListFunction):
-    """Relaxed ranks; the operator is cached for the backward pass."""
-
-    @staticmethod
-    def forward(scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any) -> Tensor:
-        return _guarded(lambda safe: _rank(safe, mask, kernel, cache), scores, mask)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, mask, *ctx.rest = inputs
-        ctx.save_for_backward(scores, mask)
-
-    @staticmethod
-    @autograd.differentiable_once
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        product = _vjp(_RankAdjoint, torch.ops.rankgrad.rank_vjp, ctx, grad)
-        return product, None, None, None
-
-
-class _RankAdjoint(autograd.ListDerivative):
-    """The vector-Jacobian product of :class:`_Rank`."""
-
-    @staticmethod
-    def forward(
-        grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
-    ) -> Tensor:
-        return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, cache), scores, mask)
-
-
-def _vjp(adjoint: type[autograd.ListDerivative], operation: Any, ctx: Any, grad: Tensor) -> Tensor:
-    """The vector-Jacobian product, of batched gradients by the registered operation."""
-    if is_legacy_batchedtensor(grad):
-        kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
-        product: Tensor = operation(grad, *ctx.saved_tensors, *kernel)
-    else:
-        product = adjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+def _registered_vjp(grad: Tensor, saved: Any, relaxation: tuple[str, list[float]]) -> Tensor:
+    tensors = [tensor for tensor in saved if tensor is not None]
+    vjp = torch.ops.rankgrad.rank_vjp if len(tensors) == 2 else torch.ops.rankgrad.sort_vjp
+    product: Tensor = vjp(grad, *tensors, *relaxation)
     return product
 
 
-def _sort(
-    values: Tensor, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
+def _apply(
+    values: Tensor | None, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
 ) -> Tensor:
-    (b, c, n), flat = values.shape, values.movedim(1, 0).reshape(values.shape[1], -1)
     with on_device(scores):
-        operator = _operator(kernel, scores, mask, cache, k)
+        operator = _operator(kernel, values is None, scores, mask, k, cache)
+        if values is None:
+            ranks: Tensor = operator.ranks
+            return ranks.reshape(scores.shape)
+        (b, c, n), flat = values.shape, values.movedim(1, 0).reshape(values.shape[1], -1)
         found = torch.stack([operator.apply(each) for each in flat.contiguous()])
     return found.reshape(c, b, n)[:, :, :k].movedim(0, 1)
 
 
-def _sort_adjoint(
-    grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
+def _adjoint(
+    grad: Tensor,
+    values: Tensor | None,
+    scores: Tensor,
+    mask: Tensor,
+    kernel: KernelCall,
+    cache: Any,
 ) -> Tensor:
     k, n = grad.shape[-1], scores.shape[-1]
-    whole = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
-    flat = values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
     with on_device(scores):
-        operator = _operator(kernel, scores, mask, cache, k)
+        operator = _operator(kernel, values is None, scores, mask, k, cache)
+        if values is None:
+            product: Tensor = operator.adjoint(grad.reshape(-1).contiguous())
+            return product.reshape(scores.shape)
+        whole = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
+        flat = values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
         parts = [operator.adjoint(*each) for each in zip(flat, whole.contiguous(), strict=True)]
     return torch.stack(parts).sum(0).reshape(scores.shape)
 
 
-def _rank(scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any) -> Tensor:
-    with on_device(scores):
-        ranks: Tensor = _operator(kernel, scores, mask, cache).ranks
-    return ranks.reshape(scores.shape)
-
-
-def _rank_adjoint(
-    grad: Tensor, scores: Tensor, mask: Tensor, kernel: KernelCall, cache: Any
-) -> Tensor:
-    with on_device(scores):
-        operator = _operator(kernel, scores, mask, cache)
-        product: Tensor = operator.adjoint(grad.reshape(-1).contiguous())
-    return product.reshape(scores.shape)
-
-
-def _operator(kernel: KernelCall, scores: Tensor, mask: Tensor, cache: Any, *k: int) -> Any:
+def _operator(
+    kernel: KernelCall, ranks: bool, scores: Tensor, mask: Tensor, k: int, cache: Any
+) -> Any:
     """The operator of a relaxation on these scores, from the cache or else constructed."""
     found = cache.get(scores.shape)
     if found is None:
         offsets, max_length = row_offsets(scores)
         lists = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
-        make = _class((_SORT if k else _RANK)[kernel.name], scores.device.type)
-        found = make(*lists, offsets, max_length, *k, *kernel.options)
+        make = _class((_RANK if ranks else _SORT)[kernel.name], scores.device.type)
+        cutoff = () if ranks else (k,)
+        found = make(*lists, offsets, max_length, *cutoff, *kernel.options)
         cache[scores.shape] = found
     return found
 
@@ -266,8 +245,8 @@ def _class(operator: _Operator, device: str) -> Any:
 # The same operations for torch.compile, which caches no operator for the backward pass.
 
 
-def _typed(operators: dict[str, _Operator], name: str, options: list[float]) -> KernelCall:
-    types = operators[name].types
+def _typed(values: Tensor | None, name: str, options: list[float]) -> KernelCall:
+    types = (_RANK if values is None else _SORT)[name].types
     return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
 
 
@@ -288,37 +267,31 @@ _SCHEMAS = {
 }
 
 
-def _sort_op(
-    values: Tensor, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
+def _apply_op(
+    values: Tensor | None, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
 ) -> Tensor:
-    kernel = _typed(_SORT, name, options)
-    found = _guarded(lambda safe: _sort(values, safe, mask, k, kernel, {}), scores, mask)
+    kernel = _typed(values, name, options)
+    found = _guarded(lambda safe: _apply(values, safe, mask, k, kernel, {}), scores, mask)
     return found.contiguous()
 
 
-def _sort_vjp_op(
-    grad: Tensor, values: Tensor, scores: Tensor, mask: Tensor, name: str, options: list[float]
+def _vjp_op(
+    grad: Tensor,
+    values: Tensor | None,
+    scores: Tensor,
+    mask: Tensor,
+    name: str,
+    options: list[float],
 ) -> Tensor:
-    kernel = _typed(_SORT, name, options)
+    kernel = _typed(values, name, options)
 
     def product(safe: Tensor) -> Tensor:
         cache: Any = {}
-        _sort(values, safe, mask, grad.shape[-1], kernel, cache)
-        return _sort_adjoint(grad, values, safe, mask, kernel, cache)
+        if values is not None:
+            _apply(values, safe, mask, grad.shape[-1], kernel, cache)
+        return _adjoint(grad, values, safe, mask, kernel, cache)
 
     return _guarded(product, scores, mask)
-
-
-def _rank_op(scores: Tensor, mask: Tensor, name: str, options: list[float]) -> Tensor:
-    kernel = _typed(_RANK, name, options)
-    return _guarded(lambda safe: _rank(safe, mask, kernel, {}), scores, mask)
-
-
-def _rank_vjp_op(
-    grad: Tensor, scores: Tensor, mask: Tensor, name: str, options: list[float]
-) -> Tensor:
-    kernel = _typed(_RANK, name, options)
-    return _guarded(lambda safe: _rank_adjoint(grad, safe, mask, kernel, {}), scores, mask)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -326,21 +299,20 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.relaxation = inputs[-2:]
 
 
-def _sort_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     autograd.refuse_second_derivative()
-    product = torch.ops.rankgrad.sort_vjp(grad, *ctx.saved_tensors, *ctx.relaxation)
+    product = _registered_vjp(grad, ctx.saved_tensors, ctx.relaxation)
+    if len(ctx.saved_tensors) == 2:
+        return product, None, None, None
     return None, product, None, None, None, None
 
 
-def _rank_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    autograd.refuse_second_derivative()
-    product = torch.ops.rankgrad.rank_vjp(grad, *ctx.saved_tensors, *ctx.relaxation)
-    return product, None, None, None
-
-
 for _name, _run in {
-    "sort": _sort_op, "sort_vjp": _sort_vjp_op, "rank": _rank_op, "rank_vjp": _rank_vjp_op
-}.items():  # fmt: skip
+    "sort": _apply_op,
+    "sort_vjp": _vjp_op,
+    "rank": lambda scores, mask, *relaxation: _apply_op(None, scores, mask, 0, *relaxation),
+    "rank_vjp": lambda grad, *others: _vjp_op(grad, None, *others),
+}.items():
     _library.define(f"{_name}({_SCHEMAS[_name]}) -> Tensor")
     _library.impl(_name, _run, "CompositeExplicitAutograd")
 torch.library.register_fake(
@@ -354,5 +326,7 @@ for _name, _place in {"sort_vjp": 2, "rank": 0, "rank_vjp": 1}.items():
         lambda *arguments, place=_place: torch.empty_like(arguments[place]),
         lib=_library,
     )
-torch.library.register_autograd("rankgrad::sort", _sort_backward, setup_context=_save, lib=_library)
-torch.library.register_autograd("rankgrad::rank", _rank_backward, setup_context=_save, lib=_library)
+for _name in ("sort", "rank"):
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _backward, setup_context=_save, lib=_library
+    )

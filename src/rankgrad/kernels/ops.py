@@ -17,7 +17,7 @@ import ctypes
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -644,15 +644,13 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
         )
 
 
-def exact_metrics(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def exact_metrics(lists: FlatLists, described: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """The values of metrics, and whether a list has a relevant item of positive weight.
 
-    Both are ``[metrics, lists]``.
-    The arguments after the scores are labels, mask, weights, offsets and ``max_length`` of
-    :class:`FlatLists`, and the metrics as :mod:`rankgrad.kernels.cpu.metrics` describes them.
+    Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu.metrics` defines ``described``.
     """
-    with on_device(scores):
-        found: tuple[Tensor, Tensor] = _backend("exact_metrics", scores)(scores, *others)
+    with on_device(lists.scores):
+        found: tuple[Tensor, Tensor] = _backend("exact_metrics", lists.scores)(lists, described)
     return found
 
 

@@ -384,7 +384,7 @@ def exact_values(
         i: options for i, each in enumerate(metrics) if (options := _exact_options(each, lists))
     }
     if covered:
-        values, relevant = ops.exact_metrics(*lists.flat, list(covered.values()))
+        values, relevant = ops.exact_metrics(lists.flat, list(covered.values()))
         for row, i in enumerate(covered):
             result[i] = values[row], relevant[row]
     return result

@@ -118,8 +118,11 @@ def _first_layer_of(
         start = block * _UNITS
         count = min(_UNITS, width - start)
         for i in range(rows + 1):
+            row = tile[i]
             for j in range(_UNITS):
-                tile[i, j] = bias[start + j] if i == 0 and j < count else np.float32(0)
+                row[j] = np.float32(0)
+        for j in range(count):
+            tile[0, j] = bias[start + j]
         full = -1  # a column that all items have entries in: the next such one is its pair
         for c in range(weight.shape[1]):
             if entries.counts[c] <= n:
@@ -131,9 +134,11 @@ def _first_layer_of(
                 full = -1
         if full >= 0:
             _add_columns(tile, entries, weight, kinds, block, (full,))
+        base = tile[0]
         for i in range(rows):
-            for j in range(count):
-                hidden[i, start + j] = tile[i + 1, j] + tile[0, j]
+            row, found = tile[i + 1], hidden[i, start : start + count]
+            for j in range(len(found)):
+                found[j] = row[j] + base[j]
 
 
 def _add_columns_of(
@@ -176,10 +181,11 @@ def _add_columns_of(
             return builder.fadd(product, summand, flags=("contract",))
 
         def add(row: Any, factors: list[Any], weights: list[list[Any]]) -> None:
-            for at, place in enumerate(vectors(tile, row)):
-                total = builder.load(place, align=4)
-                for factor, own in zip(factors, weights, strict=True):
-                    total = multiply_add(factor, own[at], total)
+            at = vectors(tile, row)
+            totals = [builder.load(place, align=4) for place in at]
+            for factor, own in zip(factors, weights, strict=True):
+                totals = [multiply_add(factor, *pair) for pair in zip(own, totals, strict=True)]
+            for place, total in zip(at, totals, strict=True):
                 builder.store(total, place, align=4)
 
         names = cgutils.unpack_tuple(builder, arguments[5])

@@ -92,6 +92,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     413: _error("The body, a list, or all lists together are too large."),
     415: _error("The content type is neither JSON nor Arrow."),
     422: _error("A field is wrong."),
+    500: _error("The service failed; its log says why."),
     503: {
         **_error("Too many requests are in progress, or the service is stopping."),
         "headers": {

@@ -112,7 +112,7 @@ class FlatArrays:
     @classmethod
     def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
         """Convert tensors of any dtype and layout, such as users pass to operations."""
-        scores, labels, mask, weights, offsets, max_length = contiguous(*batch)
+        scores, labels, mask, weights, offsets, max_length = contiguous(batch)
         if scores.dtype not in _TYPES:
             scores = scores.to(torch.float64)
         weights = None if weights is None else weights.to(scores)

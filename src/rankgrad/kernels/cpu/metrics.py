@@ -39,24 +39,16 @@ _FEW_RELEVANT = 32  # finding the ranks of so few items by counting is faster th
 Described = tuple[str, int, bool, bool, float, float]
 
 
-def exact_metrics(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    described: Sequence[Described],
-) -> tuple[Tensor, Tensor]:
+def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has a relevant item.
 
-    The lists are flat, as in :class:`rankgrad.kernels.arguments.FlatLists`. A relevant item has a
-    positive gain and a positive weight; without one the value is 0. Both results are
-    ``[metrics, lists]``.
+    A relevant item has a positive gain and a positive weight; without one the value is 0. Both
+    results are ``[metrics, lists]``.
     """
+    scores, max_length = batch.scores, batch.max_length
     # Minus infinity ties with the lowest finite number, as in the eager form.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    flat = FlatArrays.of(FlatLists(ranked, labels, mask, weights, offsets, max_length))
+    flat = FlatArrays.of(batch._replace(scores=ranked))
     lists = len(flat.offsets) - 1
     values = np.zeros((len(described), lists))
     relevant = np.zeros((len(described), lists), np.bool_)

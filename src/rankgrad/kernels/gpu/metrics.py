@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu.flat_lists import chunk_size, list_span, presence
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_group
@@ -32,19 +33,12 @@ _TILE = 256  # ranks of a program where several programs share a list
 _NO_CUTOFF = 2**31 - 1
 
 
-def exact_metrics(
-    scores: Tensor,
-    labels: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    described: Sequence[Described],
-) -> tuple[Tensor, Tensor]:
+def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has a relevant item.
 
-    The batch is in the flat layout. The value of a list without relevant items is 0.
+    The value of a list without relevant items is 0.
     """
+    scores, labels, mask, weights, offsets, max_length = batch
     lists = offsets.shape[0] - 1
     values = torch.zeros(len(described), lists, dtype=scores.dtype, device=scores.device)
     relevant = torch.zeros(len(described), lists, dtype=torch.bool, device=scores.device)
@@ -52,12 +46,12 @@ def exact_metrics(
         return values, relevant
     # A score of -inf ties with the lowest finite number, as in eager mode.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    batch = _Batch(
+    ordered = _Batch(
         labels, mask, weights, offsets, max_length, sort_lists(ranked, mask, offsets, max_length)
     )
     for row, metric in enumerate(described):
         launch = _launch_err if metric[0] == "err" else _launch
-        launch(batch, metric, row, values, relevant)
+        launch(ordered, metric, row, values, relevant)
     return values, relevant
 
 
