@@ -58,8 +58,10 @@ def test_inputs_are_those_of_the_network(transforms, impute):
         "tabm(hidden=[8, 4], members=3, activation=silu, in_list=[score, ties])",
     ],
 )
-def test_scores_in_the_list_are_folded_into_the_weights(model):
+@pytest.mark.parametrize("units", [32, 64])
+def test_scores_in_the_list_are_folded_into_the_weights(model, units, monkeypatch):
     """As in default models; features of few distinct values, of many, of one, and of missing."""
+    monkeypatch.setattr("rankgrad.serving.layers._UNITS", units)  # as on other processors
     features, offsets = uneven_lists()
     features[:, 3] = np.where(features[:, 3] > 0, -0.0, 0.0)
     features[:, 4] = features[:, 4].clip(-0.5, 0.5)

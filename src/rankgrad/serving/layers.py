@@ -15,11 +15,11 @@ from numba.extending import intrinsic
 from torch import nn
 
 from rankgrad.compilation import compile_cached
+from rankgrad.data.preparation_kernel import Entries
 from rankgrad.export.graph import OnnxGraph
 from rankgrad.export.networks import add_behind_first, member_layers, side_by_side
 from rankgrad.export.onnx_format import session
 from rankgrad.models.tabm import TabMNet
-from rankgrad.training.preparation import Entries
 
 _WEIGHTS = 1 << 20  # of first layers, from which one matrix product of all lists takes less time
 _ROWS = 256  # of memory that is used again, one for each thread
@@ -54,7 +54,8 @@ class FoldedLayers:
         tiled = blocks.reshape(*blocks.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
-        self._kinds = tuple(range(len(order)))
+        # Compiled code depends on both numbers, so they are lengths of tuples, which are types.
+        self._sizes = tuple(range(len(order))), tuple(range(_UNITS // _LANES))
         self._free: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
         scores = add_behind_first(layers, graph, "hidden")
@@ -77,7 +78,7 @@ class FoldedLayers:
             size = max(rows, _ROWS)
             memory = _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
         tile, hidden = memory[0], memory[1][:rows]
-        _first_layer(entries, self._weight, self._bias, self._kinds, n, tile, hidden)
+        _first_layer(entries, self._weight, self._bias, self._sizes, n, tile, hidden)
         scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
         if rows <= _ROWS:
             self._free.append(memory)
@@ -96,7 +97,7 @@ def _first_layer_of(
     entries: Entries,
     weight: np.ndarray,
     bias: np.ndarray,
-    kinds: tuple[int, ...],
+    sizes: tuple[tuple[int, ...], tuple[int, ...]],
     n: int,
     tile: np.ndarray,
     hidden: np.ndarray,
@@ -108,32 +109,33 @@ def _first_layer_of(
         weight: ``[blocks, g, k + 1, units]``: those of features, of what is derived of them, and of
             their scores.
         bias: ``[width]``.
-        kinds: k numbers.
+        sizes: k numbers; and as many as vectors make up the units of a block.
         n: how many items the list has.
         tile: ``[rows + 1, units]``, used: what all items have in common, then each.
         hidden: ``[rows, width]``, written, ``rows`` n or more.
     """
     rows, width = hidden.shape
+    units = tile.shape[1]
     for block in range(weight.shape[0]):
-        start = block * _UNITS
-        count = min(_UNITS, width - start)
+        start = block * units
+        count = min(units, width - start)
         for i in range(rows + 1):
             row = tile[i]
-            for j in range(_UNITS):
+            for j in range(units):
                 row[j] = np.float32(0)
         for j in range(count):
             tile[0, j] = bias[start + j]
         full = -1  # a column that all items have entries in: the next such one is its pair
         for c in range(weight.shape[1]):
             if entries.counts[c] <= n:
-                _add_columns(tile, entries, weight, kinds, block, (c,))
+                _add_columns(tile, entries, weight, sizes, block, (c,))
             elif full < 0:
                 full = c
             else:
-                _add_columns(tile, entries, weight, kinds, block, (full, c))
+                _add_columns(tile, entries, weight, sizes, block, (full, c))
                 full = -1
         if full >= 0:
-            _add_columns(tile, entries, weight, kinds, block, (full,))
+            _add_columns(tile, entries, weight, sizes, block, (full,))
         base = tile[0]
         for i in range(rows):
             row, found = tile[i + 1], hidden[i, start : start + count]
@@ -142,7 +144,7 @@ def _first_layer_of(
 
 
 def _add_columns_of(
-    context: Any, tile: Any, entries: Any, weight: Any, kinds: Any, block: Any, columns: Any
+    context: Any, tile: Any, entries: Any, weight: Any, sizes: Any, block: Any, columns: Any
 ) -> Any:
     """Add the products of one or more columns with their weights to the rows of a tile.
 
@@ -150,7 +152,8 @@ def _add_columns_of(
     for all it knows the tile might be where they are.
     """
     vector = ir.VectorType(ir.FloatType(), _LANES)
-    parts = range(0, _UNITS, _LANES)
+    kinds = range(len(sizes[0]))
+    parts = range(0, _LANES * len(sizes[1]), _LANES)
 
     def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds_of = (*signature.args[1].types, signature.args[0], signature.args[2])
@@ -193,9 +196,9 @@ def _add_columns_of(
         for c in names:
             *own, of_scores = [
                 [builder.load(place, align=4) for place in vectors(weight, arguments[4], c, kind)]
-                for kind in range(len(signature.args[3]) + 1)
+                for kind in range(len(kinds) + 1)
             ]
-            first = [splat(values, c, kind, 0) for kind in range(len(own))]
+            first = [splat(values, c, kind, 0) for kind in kinds]
             add(cgutils.intp_t(0), [*first, splat(scores, 1, c)], [*own, of_scores])
             factor = splat(scores, 0, c)
             own[0] = [multiply_add(factor, *pair) for pair in zip(of_scores, own[0], strict=True)]
@@ -205,15 +208,11 @@ def _add_columns_of(
             builder, cgutils.intp_t(1), count, cgutils.intp_t(1), cgutils.intp_t
         ) as (entry, _):
             row = builder.sext(builder.load(pointer(places, names[0], entry)), cgutils.intp_t)
-            factors = [
-                splat(values, c, kind, entry)
-                for c in names
-                for kind in range(len(signature.args[3]))
-            ]
+            factors = [splat(values, c, kind, entry) for c in names for kind in kinds]
             add(row, factors, weights)
         return target.get_dummy_value()
 
-    return types.void(tile, entries, weight, kinds, block, columns), build
+    return types.void(tile, entries, weight, sizes, block, columns), build
 
 
 _add_columns: Any = intrinsic(_add_columns_of)
