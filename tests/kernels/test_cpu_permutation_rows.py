@@ -8,10 +8,11 @@ from rankgrad.kernels.ops import backend_kernel
 listmle = backend_kernel("listmle", "cpu")
 through_rows = backend_kernel("through_rows", "cpu")
 through_smoothi = backend_kernel("through_smoothi", "cpu")
+OF_ROWS = [metric for metric in METRICS if metric != "spearman"]  # which is through ranks only
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", OF_ROWS)
 @pytest.mark.parametrize("relaxation", ["neuralsort", "softsort"])
 def test_rows(relaxation, metric, kind):
     batch = FlatBatch.of_kind(kind)
@@ -24,7 +25,7 @@ def test_rows(relaxation, metric, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("expect", "metric"),
-    [("gain", metric) for metric in METRICS] + [("label", m) for m in METRICS if "dcg" in m],
+    [("gain", metric) for metric in OF_ROWS] + [("label", m) for m in OF_ROWS if "dcg" in m],
 )
 def test_smoothi(expect, metric, kind):
     batch = FlatBatch.of_kind(kind)

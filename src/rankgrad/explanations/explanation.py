@@ -265,7 +265,7 @@ def explain(
     for q, at in enumerate(chosen):
         inside = slice(data.offsets[at], data.offsets[at + 1])
         features = np.array(data.features[inside])
-        first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
+        first = np.argsort(-scores[inside], kind="stable")[:top]
         items[q, : len(first)], values[q, : len(first)] = first, features[first]
         there = [p for p, (_, lower) in enumerate(pairs(top)) if lower < len(first)]
         named = [(int(first[a]), int(first[b])) for a, b in (pairs(top)[p] for p in there)]

@@ -5,17 +5,15 @@
     import lightgbm
     from rankgrad.integrations.lightgbm import metric, objective
 
+    train = lightgbm.Dataset(X, y, group=sizes)
     lightgbm.train(
         {"objective": objective("lambdaloss@10"), "metric": "none"},
-        lightgbm.Dataset(X, y, group=sizes),
-        valid_sets=[...],
+        train,
+        valid_sets=[lightgbm.Dataset(X_vali, y_vali, group=sizes_vali, reference=train)],
         feval=metric("ndcg@10"),
         callbacks=[lightgbm.early_stopping(50)],
     )
-
-    lightgbm.LGBMRanker(objective=objective("neural_ndcg@10")).fit(
-        X, y, group=sizes, eval_X=..., eval_y=..., eval_group=..., eval_metric=metric("ndcg@10")
-    )
+    lightgbm.LGBMRanker(objective=objective("neural_ndcg@10")).fit(X, y, group=sizes)
 
 Row weights of LightGBM are item weights of the loss, and of the metric.
 """

@@ -20,12 +20,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.flat_lists import list_block, list_span, load_weights
-from rankgrad.kernels.gpu.pairs import duplicate_means
+from rankgrad.kernels.gpu.flat_lists import list_span, load_weights
 from rankgrad.kernels.pair_derivatives import PairConfig
 
 _ROWS = 16  # of a tile of pairs
-_WRITTEN, _COMPARED = 64, 16  # items whose results a program writes, and compares them with
 _MANY_ITEMS = 1 << 18
 _FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sorts
 _LOG2E = math.log2(math.e)
@@ -51,7 +49,7 @@ def pair_derivatives(
     if lists == 0 or items == 0:
         return gradient, hessian
     by_label, order = _orders(scores, labels, offsets, max_length, config.norm)
-    # Scores, labels, weights, gradient, Hessian, and lambdas.
+    # Scores, labels, weights, gradient, Hessian, and either lambdas or numbers of runs of ties.
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
     weighted = weights is not None
@@ -72,9 +70,11 @@ def pair_derivatives(
         config.norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
         num_warps=pair_warps,
     )  # fmt: skip
-    _write_results[(lists, triton.cdiv(max_length, _WRITTEN))](
-        ranked, offsets, order, norms, gradient, hessian, items, float(config.sigma), weighted,
-        config.norm, _WRITTEN, _COMPARED, num_warps=4,
+    grouped = weighted and not config.norm
+    together = _alike(ranked, offsets, max_length) if grouped else order
+    _for_each_list(
+        _share, offsets, max_length, ranked, offsets, order, together, norms, gradient, hessian,
+        items, float(config.sigma), grouped, config.norm,
     )  # fmt: skip
     return gradient, hessian
 
@@ -106,6 +106,20 @@ def _orders(
     _sort(labels, None, by_label, offsets, max_length)
     _sort(scores, None if norm else by_label, by_score, offsets, max_length, descending=True)
     return by_label, by_score
+
+
+def _alike(ranked: Tensor, offsets: Tensor, max_length: int) -> Tensor:
+    """An order of the sorted items in which duplicates (score, label and weight) are adjacent.
+
+    Items of equal score and label are adjacent already.
+    """
+    items = ranked.shape[1]
+    by_weight = torch.empty(items, dtype=torch.int32, device=ranked.device)
+    together = torch.empty_like(by_weight)
+    _for_each_list(_number_runs, offsets, max_length, ranked, offsets, items)
+    _sort(ranked[2], None, by_weight, offsets, max_length)
+    _sort(ranked[5], by_weight, together, offsets, max_length)
+    return together
 
 
 def _sort(
@@ -371,27 +385,96 @@ def _sum_pairs(
 
 
 @triton.jit(do_not_specialize=["items"])
-def _write_results(
-    ranked, offsets, order, norms, gradient, hessian, items, sigma,
-    WEIGHTED: tl.constexpr, NORM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+def _number_runs(ranked, offsets, items, ABOVE: tl.constexpr, LENGTH: tl.constexpr) -> None:
+    """Number the runs of equal score and label in a sorted list."""
+    _, start, length = list_span(offsets)
+    if (length > ABOVE) & (length <= LENGTH):
+        wide = items.to(tl.int64)
+        place = tl.arange(0, LENGTH)
+        later = (place > 0) & (place < length)
+        here = ranked + start + place
+        new = tl.load(here, mask=later, other=0.0) != tl.load(here - 1, mask=later, other=0.0)
+        label = tl.load(here + wide, mask=later, other=0.0)
+        new |= label != tl.load(here + wide - 1, mask=later, other=0.0)
+        number = tl.cumsum(new.to(tl.int32), 0).to(tl.float32)
+        tl.store(here + 5 * wide, number, mask=place < length)
+
+
+@triton.jit
+def _differ(ranked, start, wide, one, other, both, WEIGHTED: tl.constexpr):
+    """Whether two items of a sorted list differ in score, label or weight."""
+    left, right = ranked + start + one, ranked + start + other
+    found = tl.load(left, mask=both, other=0.0) != tl.load(right, mask=both, other=0.0)
+    labels = tl.load(left + wide, mask=both, other=0.0)
+    found |= labels != tl.load(right + wide, mask=both, other=0.0)
+    if WEIGHTED:
+        weights = tl.load(left + 2 * wide, mask=both, other=0.0)
+        found |= weights != tl.load(right + 2 * wide, mask=both, other=0.0)
+    return found | (both == 0)
+
+
+@triton.jit
+def _add_in_run(first, second, count, new, first_, second_, count_, new_):
+    """The operator of a segmented scan: sums restart where a run starts."""
+    return (
+        tl.where(new_ > 0, first_, first + first_),
+        tl.where(new_ > 0, second_, second + second_),
+        tl.where(new_ > 0, count_, count + count_),
+        tl.maximum(new, new_),
+    )
+
+
+@triton.jit
+def _take_end(first, second, count, end, first_, second_, count_, end_):
+    """The operator of a reverse scan that copies the values at a run's end to the whole run."""
+    return (
+        tl.where(end_ > 0, first_, first),
+        tl.where(end_ > 0, second_, second),
+        tl.where(end_ > 0, count_, count),
+        tl.maximum(end, end_),
+    )
+
+
+@triton.jit(do_not_specialize=["items"])
+def _share(
+    ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
+    WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a block of results in input order: means over duplicates, or those of LightGBM."""
-    at_list, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
-    scale = tl.load(norms + at_list)
-    wide = items.to(tl.int64)
-    if NORM:
-        first = tl.load(ranked + 3 * wide + start + row, mask=inside, other=0.0)
-        second = tl.load(ranked + 4 * wide + start + row, mask=inside, other=0.0)
-        lambdas = tl.zeros([512], tl.float32)
-        for left in range(0, length, 512):
-            column = left + tl.arange(0, 512)
-            held = column < length
-            lambdas += tl.load(ranked + 5 * wide + start + column, mask=held, other=0.0)
-        # The sum over items counts every pair twice.
-        total = tl.sum(lambdas, 0) * sigma * scale
-        scale *= tl.where(total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0)
-    else:
-        first, second = duplicate_means(ranked, start, length, row, items, True, WEIGHTED, COLUMNS)
-    item = tl.load(order + start + row, mask=inside, other=0)
-    tl.store(gradient + start + item, first * scale, mask=inside)
-    tl.store(hessian + start + item, second * scale, mask=inside)
+    """Write results in input order: means over duplicates, or normalized as in LightGBM."""
+    at_list, start, length = list_span(offsets)
+    if (length > ABOVE) & (length <= LENGTH):
+        scale = tl.load(norms + at_list)
+        wide = items.to(tl.int64)
+        lane = tl.arange(0, LENGTH)
+        inside = lane < length
+        place, before, after = lane, lane - 1, lane + 1
+        has_before, has_after = inside & (lane > 0), lane + 1 < length
+        if WEIGHTED:
+            place = tl.load(together + start + lane, mask=inside, other=0)
+            before = tl.load(together + start + lane - 1, mask=has_before, other=0)
+            after = tl.load(together + start + lane + 1, mask=has_after, other=0)
+        here = ranked + start + place
+        first = tl.load(here + 3 * wide, mask=inside, other=0.0)
+        second = tl.load(here + 4 * wide, mask=inside, other=0.0)
+        if NORM:
+            # The sum over items counts every pair twice.
+            lambdas = tl.load(here + 5 * wide, mask=inside, other=0.0)
+            total = tl.sum(lambdas, 0) * sigma * scale
+            scale *= tl.where(
+                total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0
+            )
+        else:
+            starts = _differ(ranked, start, wide, place, before, has_before, WEIGHTED).to(tl.int32)
+            ends = _differ(ranked, start, wide, place, after, has_after, WEIGHTED).to(tl.int32)
+            count = tl.where(inside, 1.0, 0.0)
+            first, second, count, starts = tl.associative_scan(
+                (first, second, count, starts), 0, _add_in_run
+            )
+            first, second, count, ends = tl.associative_scan(
+                (first, second, count, ends), 0, _take_end, reverse=True
+            )
+            first /= tl.maximum(count, 1.0)
+            second /= tl.maximum(count, 1.0)
+        item = tl.load(order + start + place, mask=inside, other=0)
+        tl.store(gradient + start + item, first * scale, mask=inside)
+        tl.store(hessian + start + item, second * scale, mask=inside)

@@ -683,68 +683,6 @@ def _sum_pairs(
     tl.store(sums + at_list * tl.num_programs(1) + block, value)
 
 
-@triton.jit
-def duplicate_means(
-    ranked, start, length, row, total_items, TWO: tl.constexpr, WEIGHTED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Gradients of sorted items, averaged over duplicates (equal score, label and weight).
-
-    ``ranked`` has the sorted scores, labels, weights and gradients and, with TWO, the Hessians,
-    whose means are then also returned.
-    """
-    ROWS: tl.constexpr = row.shape[0]
-    inside = row < length
-    labeled = ranked + total_items
-    weighted = ranked + 2 * total_items.to(tl.int64)
-    grads_of = ranked + 3 * total_items.to(tl.int64)
-    hessians_of = ranked + 4 * total_items.to(tl.int64)
-    score = tl.load(ranked + start + row, mask=inside, other=0.0)
-    label = tl.load(labeled + start + row, mask=inside, other=-1.0)
-    grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
-    hessian = grad
-    if TWO:
-        hessian = tl.load(hessians_of + start + row, mask=inside, other=0.0)
-    before, after = inside & (row > 0), row + 1 < length
-    alike = before & (tl.load(labeled + start + row - 1, mask=before, other=-2.0) == label)
-    alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
-    next_alike = after & (tl.load(labeled + start + row + 1, mask=after, other=-2.0) == label)
-    next_alike &= tl.load(ranked + start + row + 1, mask=after, other=0.0) == score
-    if tl.max((alike | next_alike).to(tl.int32), 0) > 0:
-        top = tl.max(tl.where(inside, score, float("-inf")), 0)
-        bottom = tl.min(tl.where(inside, score, float("inf")), 0)
-        weight = label
-        if WEIGHTED:
-            weight = tl.load(weighted + start + row, mask=inside, other=0.0)
-        total = tl.zeros([ROWS, COLUMNS], tl.float32)
-        total_hessian = tl.zeros([ROWS, COLUMNS], tl.float32)
-        count = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for left in range(0, length, COLUMNS):
-            end = tl.minimum(left + COLUMNS, length) - 1
-            near = tl.load(ranked + start + left) >= bottom
-            near &= tl.load(ranked + start + end) <= top
-            if near:
-                column = left + tl.arange(0, COLUMNS)
-                held = column < length
-                same = score[:, None] == tl.load(ranked + start + column, mask=held)[None, :]
-                labels = tl.load(labeled + start + column, mask=held, other=-2.0)
-                same &= label[:, None] == labels[None, :]
-                if WEIGHTED:
-                    weights = tl.load(weighted + start + column, mask=held, other=-1.0)
-                    same &= weight[:, None] == weights[None, :]
-                others = tl.load(grads_of + start + column, mask=held, other=0.0)
-                total += tl.where(same, others[None, :], 0.0)
-                if TWO:
-                    others = tl.load(hessians_of + start + column, mask=held, other=0.0)
-                    total_hessian += tl.where(same, others[None, :], 0.0)
-                count += tl.where(same, 1.0, 0.0)
-        number = tl.maximum(tl.sum(count, 1), 1.0)
-        grad = tl.sum(total, 1) / number
-        if TWO:
-            hessian = tl.sum(total_hessian, 1) / number
-    return grad, hessian
-
-
 @cached_launch
 @triton.jit(do_not_specialize=["total_items"])
 def _scatter_grads(
@@ -761,9 +699,45 @@ def _scatter_grads(
     norm, length, high, low = _list_parts(parts, at_list, WIDTH)
     valid = high > low
     scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
-    row = block * ROWS + tl.arange(0, ROWS)
+    first = block * ROWS
+    row = first + tl.arange(0, ROWS)
     inside = row < length
-    grad, _ = duplicate_means(ranked, start, length, row, total_items, False, WEIGHTED, COLUMNS)
+    labeled = ranked + total_items
+    weighted = ranked + 2 * total_items.to(tl.int64)
+    grads_of = ranked + 3 * total_items.to(tl.int64)
+    score = tl.load(ranked + start + row, mask=inside, other=0.0)
+    label = tl.load(labeled + start + row, mask=inside, other=-1.0)
+    grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
+    before, after = inside & (row > 0), row + 1 < length
+    alike = before & (tl.load(labeled + start + row - 1, mask=before, other=-2.0) == label)
+    alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
+    next_alike = after & (tl.load(labeled + start + row + 1, mask=after, other=-2.0) == label)
+    next_alike &= tl.load(ranked + start + row + 1, mask=after, other=0.0) == score
+    if tl.max((alike | next_alike).to(tl.int32), 0) > 0:
+        top = tl.max(tl.where(inside, score, float("-inf")), 0)
+        bottom = tl.min(tl.where(inside, score, float("inf")), 0)
+        weight = label
+        if WEIGHTED:
+            weight = tl.load(weighted + start + row, mask=inside, other=0.0)
+        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        count = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for left in range(0, length, COLUMNS):
+            end = tl.minimum(left + COLUMNS, length) - 1
+            near = tl.load(ranked + start + left) >= bottom
+            near &= tl.load(ranked + start + end) <= top
+            if near:
+                column = left + tl.arange(0, COLUMNS)
+                held = column < length
+                same = score[:, None] == tl.load(ranked + start + column, mask=held)[None, :]
+                labels = tl.load(labeled + start + column, mask=held, other=-2.0)
+                same &= label[:, None] == labels[None, :]
+                if WEIGHTED:
+                    weights = tl.load(weighted + start + column, mask=held, other=-1.0)
+                    same &= weight[:, None] == weights[None, :]
+                others = tl.load(grads_of + start + column, mask=held, other=0.0)
+                total += tl.where(same, others[None, :], 0.0)
+                count += tl.where(same, 1.0, 0.0)
+        grad = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
     to = tl.load(origin + start + row, mask=inside, other=0)
     tl.store(grad_scores + start + to, grad * scale, mask=inside)
     if MASKED:
