@@ -40,7 +40,7 @@ def write(
     Raises:
         IsADirectoryError: ``output`` is a folder.
         FileNotFoundError: a folder of ``runs`` is not there.
-        ValueError: there is no run folder, or none was evaluated on this part.
+        ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
     """
     if Path(output).is_dir():
         raise IsADirectoryError(f"{output} is a folder: name the file to write")
@@ -78,7 +78,7 @@ def build(
 
     Raises:
         FileNotFoundError: a folder of ``runs`` is not there.
-        ValueError: there is no run folder, or none was evaluated on this part.
+        ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
     """
     places = [Path(place) for place in runs]
     groups = group([read(path, part, items=False) for path in find(places)])
