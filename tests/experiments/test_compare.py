@@ -309,7 +309,7 @@ def test_a_failed_run_is_missing_with_its_reason(plan, tmp_path):
         found.values("bad", "ap")
     metadata = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert metadata["rows"][1]["mean"] == {"ndcg@5": None, "ap": None}
-    assert "diverged" in metadata["rows"][1]["runs"][0]["gap"]
+    assert "diverged" in metadata["rows"][1]["runs"][0]["reason"]
     assert events[-1].rows[1].failed == 2
     assert events[-1].rows[0].done == 2
     assert events[-1].rows[0].means["ap"] == pytest.approx(found.mean("mse", "ap"))
@@ -607,7 +607,7 @@ def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tm
 
 
 def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
-    space = {"a": tuning.Range(0.1, 10), "n": tuning.Range(1, 50, whole=True)}
+    space = {"a": tuning.Range(0.1, 10), "n": tuning.Range(1, 50, integer=True)}
     calls = []
 
     def search(trial_log, dies_at=None):

@@ -547,15 +547,15 @@ def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterat
     with streams.open_text(path) as file:
         ended = False
         while not ended:
-            room = max(size, 2 * len(tail)) + _BEHIND
-            if room > max(limit // 16, size + _BEHIND):
+            capacity = max(size, 2 * len(tail)) + _BEHIND
+            if capacity > max(limit // 16, size + _BEHIND):
                 raise ValueError(
                     f"{streams.shown(path)}, line {line}: the line is longer than {len(tail):,} "
                     "bytes, which is no line of a LETOR file"
                 )
-            text = spare.pop() if spare else bytearray(room)
-            if len(text) < room:
-                text = bytearray(room)
+            text = spare.pop() if spare else bytearray(capacity)
+            if len(text) < capacity:
+                text = bytearray(capacity)
             text[: len(tail)] = tail
             filled = _fill(file, text, len(tail))
             if line == 1:

@@ -8,7 +8,7 @@
     best/             the model of the best epoch
     last/             the newest model with all that training goes on from
 
-Every change is whole or not made at all, so the process may be killed at any moment.
+Every write is atomic, so the process may be killed at any moment.
 """
 
 from __future__ import annotations

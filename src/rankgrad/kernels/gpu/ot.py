@@ -148,12 +148,12 @@ class OptimalTransportOperator:
         # The gradient with respect to u, the column factors, and column sums weighted by j - r.
         work = self.scores.new_empty(3 * self.items)
         for step in range(self.iterations, 0, -1):
-            _back_columns[self.grid](
+            _backward_columns[self.grid](
                 *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
                 self.columns, changes[0], changes[-1], work, self.k, step, self.items,
                 LAST=step == self.iterations, TWO=len(pairs) == 2, **self.launch,
             )  # fmt: skip
-            _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
+            _backward_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
             self.ranked, self.order, presence(self.mask, self.scores),
@@ -526,7 +526,7 @@ def _sort(
 
 @cached_launch
 @triton.jit(do_not_specialize=["k", "step", "items"])
-def _back_columns(
+def _backward_columns(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
     changes, changes_second, work, k, step, items, LAST: tl.constexpr, TWO: tl.constexpr,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
@@ -632,7 +632,7 @@ def _store_columns(
 
 @cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
-def _back_rows(
+def _backward_rows(
     points, offsets, counts, limits, work, step, items,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip

@@ -73,8 +73,8 @@ def pair_derivatives(
     grouped = weighted and not config.norm
     together = _alike(ranked, offsets, max_length) if grouped else order
     _for_each_list(
-        _share, offsets, max_length, ranked, offsets, order, together, norms, gradient, hessian,
-        items, float(config.sigma), grouped, config.norm,
+        _average_duplicates, offsets, max_length, ranked, offsets, order, together, norms,
+        gradient, hessian, items, float(config.sigma), grouped, config.norm,
     )  # fmt: skip
     return gradient, hessian
 
@@ -436,7 +436,7 @@ def _take_end(first, second, count, end, first_, second_, count_, end_):
 
 
 @triton.jit(do_not_specialize=["items"])
-def _share(
+def _average_duplicates(
     ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
     WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
