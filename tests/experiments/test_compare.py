@@ -624,6 +624,8 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
         return tuning.search(found, objective, "ndcg", tmp_path / trial_log, lambda text: None)
 
     whole = search("whole.json")
+    ranges = json.loads((tmp_path / "whole.json").read_text())["space"]
+    assert ranges["n"] == {"low": 1, "high": 50, "log": True, "whole": True}  # as ever: it resumes
     with pytest.raises(KeyboardInterrupt):
         search("killed.json", dies_at=12)
     assert search("killed.json") == whole

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired
 
@@ -122,8 +122,11 @@ class Space:
         return _next(self.ranges, done, lower, self.seed) if done else dict(self.first)
 
     def to_json(self) -> Any:
-        """The ranges, which a trial log holds."""
-        return {name: asdict(one) for name, one in self.ranges.items()}
+        """The ranges, which a trial log holds; ``whole`` there is :attr:`Range.integer`."""
+        return {
+            name: {"low": one.low, "high": one.high, "log": one.log, "whole": one.integer}
+            for name, one in self.ranges.items()
+        }
 
 
 @dataclass(frozen=True)
