@@ -16,7 +16,7 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.export.engines import ZERO_FILL
 from rankgrad.metrics import evaluate
 from rankgrad.significance import Interval, bootstrap_interval, randomization_test
-from rankgrad.text.distillation import Transform, teacher_labels
+from rankgrad.text.teachers import Transform, teacher_labels
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.tree_fitting import is_tree
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from rankgrad.data import transforms
 from rankgrad.data.transforms import Transform
-from rankgrad.export.names import feature_names
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.networks import norm_coefficients
 from rankgrad.export.transforms import steps_of
 from rankgrad.export.trees import Leaf, Node, Trees

@@ -15,7 +15,7 @@ import torch
 from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.export.engines import ZERO_FILL, to_linear, to_solr, to_xgboost_json
-from rankgrad.export.names import feature_names
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.onnx_format import onnx_scores, to_onnx
 from rankgrad.export.program import to_program
 from rankgrad.export.readers import Predict, read_linear, read_solr, read_xgboost_json

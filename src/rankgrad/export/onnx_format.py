@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.graph import OnnxGraph, package
-from rankgrad.export.names import feature_names
 from rankgrad.export.networks import add_layers, add_members, add_network
 from rankgrad.export.transforms import add_transform
 from rankgrad.models.mlp import MLPNet

@@ -22,8 +22,8 @@ from rankgrad.extras import requires
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
-from rankgrad.papers.preparation import cut, find
 from rankgrad.papers.protocol import protocols
+from rankgrad.papers.splits import cut, find
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.evaluations import Evaluated
 

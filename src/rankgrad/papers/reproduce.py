@@ -19,7 +19,7 @@ from rankgrad.experiments.grid_search import GridSearchEntry
 from rankgrad.experiments.plans import Entry
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.papers import preparation
+from rankgrad.papers import splits
 from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
 from rankgrad.results import statistics
@@ -384,7 +384,7 @@ def run(
     Args:
         protocol: the table.
         data: one of its data sets.
-        source: where that lies, see :func:`rankgrad.papers.preparation.find`.
+        source: where that lies, see :func:`rankgrad.papers.splits.find`.
         folder: of the runs and prepared data.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
@@ -428,7 +428,7 @@ def plan_of(
     entries = [_entry(protocol, data, row, options) for row in rows]
     if not entries:
         return None
-    place, folds = preparation.prepare(
+    place, folds = splits.prepare(
         source,
         data,
         folder / PREPARED,
@@ -546,13 +546,13 @@ def run_tables(
         names = dict.fromkeys(one.name for table in tables for one in table.data)
         raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
     if data is not None:
-        preparation.check_exists(data)
+        splits.check_exists(data)
     names = dict.fromkeys(one.name for _, one in wanted)
-    there = {} if data is None else preparation.find(data, names)
+    there = {} if data is None else splits.find(data, names)
     reasons = {
         (table.name, one.name): table.not_run
         or one.not_run
-        or (None if one.name in there else preparation.missing(one.name, data))
+        or (None if one.name in there else splits.missing(one.name, data))
         for table, one in wanted
     }
     if all(reasons.values()):

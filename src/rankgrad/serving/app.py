@@ -26,7 +26,7 @@ from rankgrad.serving.bodies import (
 )
 from rankgrad.serving.json_requests import parse_json
 from rankgrad.serving.json_shape import JsonShape
-from rankgrad.serving.metrics import Metrics
+from rankgrad.serving.monitoring import Metrics
 from rankgrad.serving.ranker import ServedRanker
 
 try:

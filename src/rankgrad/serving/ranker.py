@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad.export.feature_names import feature_names, takes_missing_values
 from rankgrad.export.graph import NoFormError
-from rankgrad.export.names import feature_names, takes_missing_values
 from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.serving.categorical import CategoricalFeature, categorical_features
 from rankgrad.serving.layers import FoldedLayers

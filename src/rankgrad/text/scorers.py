@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from rankgrad.extras import load
 from rankgrad.text.checkpoints import load_network
-from rankgrad.text.inputs import length_limit
 from rankgrad.text.reading import Prompt
+from rankgrad.text.tokens import length_limit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
