@@ -503,14 +503,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone
             if not isinstance(parameters.get(name), list):
-                raise ValueError(files.damaged(path / _MANIFEST, f"{quote(name)} is not a list"))
+                raise files.damaged(path / _MANIFEST, f"{quote(name)} is not a list")
             parameters[name] = tuple(parameters[name])
         if model is not None:
             parameters["model"] = model
         try:
             ranker = cls(**parameters)
         except TypeError as error:
-            raise ValueError(files.damaged(path / _MANIFEST, shorten(str(error)))) from None
+            raise files.damaged(path / _MANIFEST, shorten(str(error))) from None
         ranker.model_ = FittedRanker.load(path / _MODEL, deepcopy(model))
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:

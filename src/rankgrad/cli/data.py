@@ -12,7 +12,7 @@ from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.data.catalog import Entry
+    from rankgrad.data.catalog import KnownDataset
 
 _GRADES = 8  # distinct labels that are counted one by one
 
@@ -139,7 +139,7 @@ def _catalog(json: bool) -> None:
     )
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: KnownDataset) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,

@@ -290,7 +290,7 @@ def _read(trial_log: Path, space: Any) -> list[Trial]:
         )
     trials: list[Trial] = log["trials"]
     if any("parameters" not in trial for trial in trials):
-        raise ValueError(files.damaged(trial_log, "a trial has no parameters"))
+        raise files.damaged(trial_log, "a trial has no parameters")
     return trials
 
 

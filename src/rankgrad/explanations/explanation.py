@@ -138,7 +138,7 @@ class Explanation:
         }
         for key, shape in shapes.items():
             if arrays[key].shape != shape:
-                raise ValueError(files.damaged(place / f"{key}.npy", "its shape is wrong"))
+                raise files.damaged(place / f"{key}.npy", "its shape is wrong")
         return cls(
             importance=Importance(
                 metric=metadata["metric"],

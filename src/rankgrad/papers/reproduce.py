@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import files, significance
 from rankgrad.experiments import compare
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.grid_search import GridSearchEntry
@@ -22,7 +22,6 @@ from rankgrad.metrics import metrics as known_metrics
 from rankgrad.papers import splits
 from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
-from rankgrad.results import statistics
 from rankgrad.results.comparison_tables import in_line
 from rankgrad.results.statistics import Array, MetricValues
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
@@ -149,7 +148,7 @@ class Reproduced:
         """A mark for each row that differs significantly from the reference, else nothing."""
         test = self.protocol.significance
         assert test is not None
-        found = statistics.differences(
+        found = significance.differences(
             {name: self.values[name, metric].per_list for name in (*names, reference)},
             reference,
             metric,

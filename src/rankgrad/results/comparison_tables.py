@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rankgrad.results.comparison import Comparison
-from rankgrad.results.statistics import Difference
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
+from rankgrad.significance import Difference
 
 FORMAT, VERSION = "rankgrad comparison", 1
 

@@ -274,7 +274,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise FileNotFoundError("it was not run")
     metadata: dict[str, Any] = schemas.read_json(path / RUN, dict[str, Any])
     if metadata.get("format", _FORMAT) != _FORMAT:
-        raise ValueError(f"{path / RUN} is damaged (it describes no run)")
+        raise files.FileError(path / RUN, "is damaged (it describes no run)")
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format "
@@ -324,4 +324,4 @@ def _reason(error: Exception, path: Path) -> str:
         return f"its evaluation is damaged ({error} is missing)"
     if isinstance(error, OSError) and error.strerror:
         return f"{Path(error.filename or path).name} cannot be read: {error.strerror}"
-    return str(error).replace(f"{path}{os.sep}", "").replace(f"{path} ", "it ")
+    return error.within(path) if isinstance(error, files.FileError) else str(error)

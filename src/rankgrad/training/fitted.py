@@ -325,7 +325,7 @@ class FittedRanker:
             network = TreeScorer.read(model, folder, manifest)
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
             # The first layer has a weight for each feature: a wrong number might need any memory.
-            raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
+            raise files.damaged(folder / MANIFEST, "'n_inputs' is wrong")
         if network is None:
             network = _build(model, transform, manifest["n_inputs"])
         names = manifest["feature_names"]

@@ -286,7 +286,7 @@ def _checkpoint(run: RunFolder) -> _Checkpoint | None:
     history, settings = saved["history"], run.settings
     curve = [line[settings.metric] for line in history if settings.metric in line]
     if len(saved["trees"]) != len(history) or len(curve) not in (0, len(history)):
-        raise ValueError(files.damaged(last / STATE, "its counts are wrong"))
+        raise files.damaged(last / STATE, "its counts are wrong")
     files.write(run.path / METRICS, "".join(map(history_line, history)))
     best = files.read_part(last / DART, saved) if (last / DART).exists() else None
     return _Checkpoint(
