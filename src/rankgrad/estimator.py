@@ -76,7 +76,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     Model and schedule that are left at their defaults follow the size of the training data
     (:func:`rankgrad.training.settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
-    them.
+    them. Of the settings, ``holdout`` and ``seed`` have scikit-learn's names, and ``tensorboard``,
+    which logs in a run folder, is left out, as there is none: pass ``TensorBoard(folder="logs")``
+    of :mod:`rankgrad.training.loggers` to ``fit`` as ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to

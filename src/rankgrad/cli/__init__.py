@@ -27,14 +27,14 @@ from rankgrad.cli import (
     text,
     train,
 )
-from rankgrad.cli.docstrings import add_command, documentation
+from rankgrad.cli.docstrings import add_command, epilog
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
     cls=Commands,
     name="rankgrad",
     no_args_is_help=True,
-    epilog=documentation("index.md"),
+    epilog=epilog("index.md"),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

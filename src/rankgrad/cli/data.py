@@ -24,10 +24,10 @@ def data(
     verify: bool = False,
     json: Json = False,
 ) -> None:
-    """Tell what a file, store or folder holds; without one, the data sets that are known.
+    """Describe a file, store or folder; without one, list the known data sets.
 
     Inputs:
-        path: Tell what this holds.
+        path: What to describe.
 
     Options:
         verify: Stores: read everything and compare it with its checksums.

@@ -67,6 +67,9 @@ def pair_attributions(
         features: ``[n, F]`` of all items of the list, raw.
         pairs: ``(upper, lower)`` items, counting from 0.
 
+    Returns:
+        What each feature adds to the difference of each pair, ``[P, F]``, with the differences.
+
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
     >>> ranker = FittedRanker.new(Settings(), features)

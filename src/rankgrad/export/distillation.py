@@ -31,7 +31,13 @@ def student_settings(**options: Any) -> Settings:
     as they are.
 
     Args:
-        **options: of :class:`~rankgrad.training.Settings`.
+        options: of :class:`~rankgrad.training.Settings`.
+
+    Returns:
+        The settings, for :func:`distill`.
+
+    Raises:
+        ValueError: an option is none of the settings, or has a wrong value.
 
     >>> student_settings().model, student_settings(model="lightgbm").transforms
     ('mlp(hidden=[64, 32])', ())
@@ -152,6 +158,9 @@ def distill(
         temperature: as there.
         folder: a run folder to write, if any.
         quiet: without a progress bar.
+
+    Returns:
+        The student, and what it loses against its teacher by metric.
 
     Raises:
         ValueError: there are no training lists, or none to measure the loss on.

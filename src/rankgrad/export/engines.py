@@ -48,8 +48,17 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
         ranker: a perceptron behind transforms that scale, or trees.
         name: of the model in Solr.
 
+    Returns:
+        The text of the file: a JSON object.
+
     Raises:
         ValueError: it cannot be said in this format; the message says why and what can be done.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> json.loads(to_solr(ranker, "mine"))["class"]
+    'org.apache.solr.ltr.model.NeuralNetworkModel'
     """
     names = feature_names(ranker)
     if isinstance(ranker.network, TreeScorer):
@@ -74,8 +83,20 @@ def to_linear(ranker: FittedRanker) -> str:
 
     The plugins know no constant term, which orders nothing; so scores are ours less a constant.
 
+    Args:
+        ranker: a perceptron without hidden layers, with transforms that scale.
+
+    Returns:
+        The text of the file: a JSON object of weights by the name of the feature.
+
     Raises:
         ValueError: the ranker is not linear in its raw features.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> len(json.loads(to_linear(ranker)))
+    2
     """
     plain = isinstance(ranker.network, MLPNet) or ranker.categories is not None
     layers = folded_layers(ranker, "linear models") if plain else []
@@ -101,6 +122,9 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
         non_negative: add a constant, so that no score is below 0, in the float32 sums of the
             plugins: Lucene refuses such scores.
 
+    Returns:
+        The text of the file: a JSON list of trees.
+
     Raises:
         ValueError: the ranker is not of trees, or has transforms that trees cannot be behind.
     """
@@ -121,6 +145,15 @@ def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
     Args:
         ranker: one that the format takes.
         format: of :func:`rankgrad.export.export`.
+
+    Returns:
+        A sentence for each; none for other rankers and formats.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> engine_notes(ranker, "linear")
+    []
     """
     if format not in ("solr", "xgboost-json") or not isinstance(ranker.network, TreeScorer):
         return []

@@ -27,6 +27,9 @@ def to_onnx(ranker: FittedRanker) -> bytes:
     Args:
         ranker: of networks or trees.
 
+    Returns:
+        The bytes of the file.
+
     Raises:
         NoFormError: a transform or the network has no ONNX form.
         ImportError: ``onnx`` is not installed; the message has the install line.

@@ -115,6 +115,24 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The run folders among some folders and at any depth within them, each once.
 
     Folders with hidden names are left out: they are being written.
+
+    Args:
+        places: run folders, or folders with run folders in them.
+
+    Returns:
+        Their paths; those of each place in the order of their names.
+
+    Raises:
+        FileNotFoundError: a place is not there.
+        ValueError: a place has no run folder in it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for name in ("b", "a"):
+    ...         Path(place, name).mkdir()
+    ...         _ = Path(place, name, "run.json").write_text("{}")
+    ...     [path.name for path in find([place])]
+    ['a', 'b']
     """
     found: dict[Path, Path] = {}
     for place in map(Path, places):
@@ -238,6 +256,12 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
         path: the folder.
         part: of the data.
         items: also read the scores and labels of items; those of many runs may not fit in memory.
+
+    Returns:
+        The run; what cannot be read of it is missing, and ``problems`` says why.
+
+    >>> read(Path("no_such_run")).problems
+    ('it was not run',)
     """
     try:
         metadata = read_metadata(path)

@@ -49,6 +49,9 @@ def create_app(
         rankers: by name; the first also answers at ``/rank``.
         limits: of a request, and of those in progress.
         version: of rankgrad.
+
+    Returns:
+        The application, which any ASGI server runs; see :func:`rankgrad.serving.serve`.
     """
     service = Service(dict(rankers), limits or Limits(), version)
 

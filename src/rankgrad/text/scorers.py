@@ -92,6 +92,11 @@ class EncoderScorer(TextScorer):
     """A cross-encoder: a classification head with one output over the encoded pair.
 
     A tokenizer without a separator joins query and document by its own rule for pairs.
+
+    Args:
+        model: a sequence classification network with one label.
+        tokenizer: its tokenizer. One without a padding token pads with its end-of-text token.
+        max_length: tokens per pair; by default the model's limit. Longer pairs are cut.
     """
 
     @classmethod

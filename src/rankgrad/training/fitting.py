@@ -148,6 +148,13 @@ def fit(
             order. Loggers of :mod:`rankgrad.training.loggers` are some.
         quiet: show no progress on the terminal.
 
+    Returns:
+        The ranker of the best epoch, with the history of the training.
+
+    Raises:
+        ValueError: the data cannot be trained on, or a resumed run has other settings or data.
+        FileExistsError: ``folder`` exists and ``resume`` is False.
+
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import Settings, fit
     >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"])
