@@ -278,7 +278,7 @@ _USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
 def _text(
     out: Array, queries: _Queries, lists: Array, topic: Array, random: np.random.Generator
 ) -> Array:
-    """Fill the text features ``[kinds, streams, N]``; the match ``[4, N]`` behind them is returned.
+    """Fill the text features ``[kinds, streams, N]``; return the match ``[4, N]`` they depend on.
 
     Terms are not simulated one by one: a stream has its length, the number of terms it covers, and
     the sum, least and most of their frequencies, and everything else follows from those.
