@@ -30,7 +30,7 @@ from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.run import OnEpoch
-from rankgrad.training.settings import RULED, for_data
+from rankgrad.training.settings import RULE_SETTINGS, for_data
 from rankgrad.training.tree_fitting import for_trees
 
 with requires("train"):
@@ -534,7 +534,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _explicit(self) -> set[str]:
         """Parameters that are not their defaults: these follow no rules of the data."""
-        return {name for name in RULED if getattr(self, name) != getattr(_DEFAULTS, name)}
+        return {name for name in RULE_SETTINGS if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _settings(self) -> Settings:
         values = {

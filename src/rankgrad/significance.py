@@ -183,9 +183,9 @@ def randomization_tests(
     p = np.ones(values.shape[1])
     for at in np.flatnonzero(few):
         column = values[values[:, at] != 0, at]
-        p[at] = _share(column[:, None], 2 ** len(column), True, seed, alternative)[0]
+        p[at] = _sign_test_p_values(column[:, None], 2 ** len(column), True, seed, alternative)[0]
     if not few.all():
-        p[~few] = _share(values[:, ~few], samples, False, seed, alternative)
+        p[~few] = _sign_test_p_values(values[:, ~few], samples, False, seed, alternative)
     return p
 
 
@@ -443,7 +443,7 @@ def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
     return differences
 
 
-def _share(
+def _sign_test_p_values(
     values: NDArray[np.float64], total: int, exact: bool, seed: int, alternative: Alternative
 ) -> NDArray[np.float64]:
     """The p-values of columns: the share of signs whose sums are as far off as those observed."""

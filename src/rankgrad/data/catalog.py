@@ -161,9 +161,9 @@ def _compare(entry: KnownDataset, where: str, expected: Counts, found: Counts) -
         ("documents", expected.documents, found.documents),
     )
     return [
-        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {there:,}"
-        for kind, wanted, there in pairs
-        if wanted is not None and wanted != there
+        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {count:,}"
+        for kind, wanted, count in pairs
+        if wanted is not None and wanted != count
     ]
 
 
@@ -200,9 +200,9 @@ def _nearest(candidates: list[KnownDataset], peek: _Peek) -> KnownDataset | None
     for entry in candidates:
         known = entry.parts[1 if entry.folds else None, "train"].documents
         if peek.rows and known:
-            away = abs(np.log(peek.rows / known))
-            if away < least:
-                best, least = entry, away
+            distance = abs(np.log(peek.rows / known))
+            if distance < least:
+                best, least = entry, distance
     return best
 
 

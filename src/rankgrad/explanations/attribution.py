@@ -8,7 +8,7 @@ nothing.
 
 A model may look at where a feature puts an item in its list, and such ranks jump along the way: the
 gradient does not see it, and attributions would not add up. So the path goes through what the
-layers take in (:meth:`rankgrad.models.Scorer.inputs`): features behind their transforms and all
+layers take in (:meth:`rankgrad.models.Scorer.inputs`): features after their transforms and all
 that is derived of them, each column from its value at the baseline to its value now. What the
 columns of one raw feature get is what the feature gets.
 
@@ -93,7 +93,7 @@ def pair_attributions(
         paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
-        # Column c of the inputs is derived of column c % g behind the transforms.
+        # Column c of the inputs is derived of column c % g after the transforms.
         sources = ranker.transform.sources.cpu()
         expand: Any = getattr(ranker.network, "expand_sources", None)
         if expand is not None:  # a categorical feature has several columns

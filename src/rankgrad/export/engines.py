@@ -45,7 +45,7 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
     a ``MultipleAdditiveTreesModel``.
 
     Args:
-        ranker: a perceptron behind transforms that scale, or trees.
+        ranker: a perceptron after transforms that scale, or trees.
         name: of the model in Solr.
 
     Returns:
@@ -126,7 +126,7 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
         The text of the file: a JSON list of trees.
 
     Raises:
-        ValueError: the ranker is not of trees, or has transforms that trees cannot be behind.
+        ValueError: the ranker is not of trees, or has transforms that trees cannot follow.
     """
     if not isinstance(ranker.network, TreeScorer):
         raise ValueError(
@@ -179,13 +179,13 @@ def raw_trees(ranker: FittedRanker) -> Trees:
     """The trees of a ranker on raw features.
 
     Raises:
-        ValueError: they stand behind transforms that change values.
+        ValueError: they come after transforms that change values.
     """
     assert isinstance(ranker.network, TreeScorer)
     for step in steps_of(ranker.transform):
         if not (isinstance(step, transforms.DropConstant) or _fills_zero(step)):
             raise ValueError(
-                f"the trees were trained behind the transform {step}, which engines do not have: "
+                f"the trees were trained after the transform {step}, which engines do not have: "
                 "trees need no transforms, so train them again without --transform"
             )
     return Trees.of(ranker.network).on_raw_features(ranker.transform.sources.numpy())

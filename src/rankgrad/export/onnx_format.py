@@ -51,7 +51,7 @@ def to_onnx(ranker: FittedRanker) -> bytes:
 
 
 def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
-    """The layers of a network alone, behind all that is derived of the features.
+    """The layers of a network alone, after all that is derived of the features.
 
     Args:
         network: its score of an item must depend on that item's inputs alone.

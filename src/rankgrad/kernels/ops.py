@@ -95,7 +95,7 @@ CHECKS = {"check_values": ("value_check",)}
 
 Reduction = Literal["mean", "sum", "none"]
 #: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
-#: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run behind NaN guards.
+#: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run with NaN guards.
 Values = Literal["valid", "unknown", "unreadable"]
 
 Mode = Literal["auto", "eager", "fused"]

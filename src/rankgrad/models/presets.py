@@ -119,7 +119,7 @@ norm_decay=0.999)
 def smoothi() -> MLP:
     """The network of the SmoothI paper's learning-to-rank experiments.
 
-    The input is batch-normalized; one hidden layer of 1024 with ReLU, batch-normalized behind the
+    The input is batch-normalized; one hidden layer of 1024 with ReLU, batch-normalized after the
     activation; a linear output. The decay of the statistics is not stated and is the default.
 
     Returns:

@@ -355,7 +355,7 @@ class Reproduced:
                         "sd_drawing": None if ours is None else ours.of_drawing,
                         "marks": self.marks(metric.name).get(row.name, ""),
                         "difference": None if ours is None or paper is None else ours.mean - paper,
-                        "gap": None if ours else row.not_run or self._why_missing(row.name),
+                        "reason": None if ours else row.not_run or self._why_missing(row.name),
                     }
                 )
         return {

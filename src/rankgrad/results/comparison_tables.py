@@ -174,7 +174,7 @@ def _row(found: Comparison, name: str) -> dict[str, Any]:
                 "mean": {m: number(found.evaluated[key].mean.get(m)) for m in found.metrics}
                 if key in found.evaluated
                 else None,
-                "gap": found.missing.get(key),
+                "reason": found.missing.get(key),
             }
             for key in keys
         ],

@@ -155,7 +155,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
 class _Outcome(TypedDict, total=False):
     fold: int | None
     seed: int | None
-    gap: str | None
+    reason: str | None
+    gap: str | None  # the reason, in files of earlier versions
 
 
 class _Row(TypedDict, total=False):
@@ -188,10 +189,10 @@ def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
         try:
             rows = schemas.read_json(file, _Comparison)["rows"]
             found += [
-                FailedRun(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                FailedRun(str(row["candidate"]), run["fold"], run["seed"], reason)
                 for row in rows
                 for run in row["runs"]
-                if run["gap"]
+                if (reason := run["reason"] if "reason" in run else run["gap"])
             ]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version, or damaged: the run folders are read all the same

@@ -143,7 +143,7 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 
 
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
-    """What scores flat lists with the layers of a network, behind a compiled preparation."""
+    """What scores flat lists with the layers of a network, after a compiled preparation."""
     run = session(layers_to_onnx(network, prepare.width), threads).run
     folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 

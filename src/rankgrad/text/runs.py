@@ -11,7 +11,7 @@
     evaluations/      what the best epoch scored on parts of the data
     test.run, vali.run    the same as TREC runs
 
-Every file is written as a whole or not at all, so the process may be killed at any moment.
+Every write is atomic, so the process may be killed at any moment.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     run.json          versions, checksums of the data, the command
     metrics.jsonl     one line per epoch
     best/             the model of the best epoch
-    last/             the newest model with all that training goes on from
+    last/             the newest checkpoint
 
-Every change is whole or not made at all, so the process may be killed at any moment.
+Every write is atomic, so the process may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ T = TypeVar("T", bound=EpochState)
 def read_state(kind: type[T], saved: Any, path: Path) -> T:
     """A state of training, as ``state.json`` has it."""
     schemas.check(path, saved, schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
-    # What was read is taken, not what is validated, which makes decimals of whole numbers.
+    # The values as read: validation turns integers into floats.
     return kind(**{name: value for name, value in saved.items() if name != "files"})
 
 
@@ -169,7 +169,7 @@ class TrainingFolder(Generic[S]):
         return locks.held(self.path / LOCK, "training")
 
     def recover(self) -> None:
-        """Undo what a writer that was killed left half done: a run has one at a time."""
+        """Clean up after a writer that was killed; a run has one writer at a time."""
         for name in (BEST, LAST, METRICS):
             files.recover(self.path / name)
             files.clean(self.path / name)
