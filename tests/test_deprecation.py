@@ -18,6 +18,7 @@ from rankgrad.training import Settings
         (lambda: significance.randomisation_tests(np.ones((3, 1))), "randomization_tests"),
         (lambda: transforms.Standardise(), "Standardize"),
         (lambda: catalog.recognise("."), "recognize"),
+        (lambda: catalog.Entry, "KnownDataset"),
     ],
 )
 def test_former_spellings_work_and_warn(use, current):

@@ -34,7 +34,7 @@ def ranker(data):
     return small.fit(X, y, qid, eval_set=(X, y), eval_qid=qid)
 
 
-def test_a_folder_there_and_back(ranker, data, tmp_path):
+def test_a_folder_round_trip(ranker, data, tmp_path):
     X, y, qid = data
     evaluation = ranker.evaluate(X, y, qid, metrics=["ndcg@5(gain=linear)", "rr"])
     ranker.save_pretrained(

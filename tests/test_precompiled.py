@@ -76,7 +76,7 @@ def test_code_made_of_or_by_something_else_is_not_used(folder, monkeypatch, othe
         monkeypatch.setattr(precompiled.sys, "abiflags", "t", raising=False)
         path.rename(precompiled.archive(precompiled.host_level()))
     elif other == "bounds":
-        monkeypatch.setattr(precompiled.config, "BOUNDSCHECK", 1)
+        monkeypatch.setattr(precompiled._config, "BOUNDSCHECK", 1)
     else:
         monkeypatch.setattr(getattr(precompiled, other), "__version__", "0.0")
     change = load(folder)

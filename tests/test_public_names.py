@@ -136,15 +136,21 @@ def test_public_names_of_a_package_are_in_all_and_documented(package):
         assert described or public.__doc__, f"rankgrad.{package}.{name} has no docstring"
 
 
-@pytest.mark.parametrize("package", ["losses", "metrics", "sorting"])
-def test_docstrings_have_every_argument_a_result_and_an_example(package):
+@pytest.mark.parametrize("package", _packages())
+def test_docstrings_have_every_argument_and_a_result(package):
     module = importlib.import_module(f"rankgrad.{package}")
+    numerical = package in ("losses", "metrics", "sorting")  # whose classes are called as functions
     for name in module.__all__:
-        public = getattr(module, name)
-        if not (inspect.isclass(public) or inspect.isfunction(public)):
+        try:
+            public = getattr(module, name)
+        except ImportError:  # a library that is not installed
             continue
-        text = public.__doc__
-        for argument in inspect.signature(public).parameters:
+        if not (inspect.isfunction(public) or (numerical and inspect.isclass(public))):
+            continue
+        text, signature = public.__doc__, inspect.signature(public)
+        for argument in signature.parameters:
             assert argument.startswith("_") or f" {argument}:" in text, (name, argument)
-        assert ">>>" in text, name
-        assert inspect.isclass(public) or "Returns:" in text, name
+        assert ">>>" in text or not numerical, name
+        if inspect.isfunction(public):
+            assert "Args:" in text or not signature.parameters, name
+            assert "Returns:" in text or signature.return_annotation in (None, "None"), name

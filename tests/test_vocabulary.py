@@ -26,8 +26,11 @@ NAME_PARTS = f"{PRIVATE} facts house look maker shares spread standing tell told
 NAMES = "accepts back choosing draws given gives kept longest there whole worth"
 #: No module or class is called one of these; functions and arguments may be.
 TYPES = "fit guard options order position prepare replay rows"
-#: Names that somebody else chose.
-FOREIGN = {("src/rankgrad/files.py", "tell")}  # of Python's files
+#: Names that somebody else chose, or files on disk.
+FOREIGN = {
+    ("src/rankgrad/files.py", "tell"),  # of Python's files
+    ("src/rankgrad/results/runs.py", "gap"),  # a key of files of earlier versions
+}
 
 
 def _parts(name: str) -> set[str]:
@@ -35,9 +38,20 @@ def _parts(name: str) -> set[str]:
 
 
 def _private_names(path: str, tree: ast.Module) -> list[str]:
-    """Private words among the names of a file: of the module, classes, functions and arguments."""
+    """Private words among the names of a file.
+
+    Those are the names of the module, classes, functions and arguments; of fields, attributes and
+    module constants too, but plain words are allowed there.
+    """
     stem = Path(path).stem
     names = [(1, stem, True)]
+    values = []
+    for holder in [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]:
+        for node in holder.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+            names_in = (name for target in targets for name in ast.walk(target))
+            values += [(x.lineno, x.id) for x in names_in if isinstance(x, ast.Name)]
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             names.append((node.lineno, node.name, True))
@@ -45,12 +59,20 @@ def _private_names(path: str, tree: ast.Module) -> list[str]:
             names.append((node.lineno, node.name, False))
         elif isinstance(node, ast.arg):
             names.append((node.lineno, node.arg, False))
-    return [
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            values.append((node.lineno, node.attr))
+    found = [
+        f"{path}:{line}: {name}"
+        for line, name in values
+        if (path, name) not in FOREIGN and _parts(name) & set(NAME_PARTS.split())
+    ]
+    return found + [
         f"{path}:{line}: {name}"
         for line, name, is_type in names
         if (path, name) not in FOREIGN
         and (
             _parts(name) & set(NAME_PARTS.split())
+            or PHRASES.search(name.replace("_", " "))
             or name.strip("_").lower() in NAMES.split()
             or (is_type and name.strip("_").removeprefix("test_").lower() in TYPES.split())
         )
@@ -102,5 +124,10 @@ def test_private_words_are_found():
     source = 'class Twin:\n    def gap(self, given): "A verdict."  # a twin of rows'
     assert len(_private_names("x/rows.py", ast.parse(source))) == 4
     assert _private_terms("x/rows.py", source) == ["x/rows.py:2: verdict", "x/rows.py:2: twin"]
+    source = "_TOLD = 1\nclass A:\n    room: int\n    def f(self): self.gap = there_and_back = 0"
+    found = _private_names("x/a.py", ast.parse(source))
+    assert found == ["x/a.py:1: _TOLD", "x/a.py:3: room", "x/a.py:4: gap"]
+    source = "def test_a_run_there_and_back(): pass"
+    assert len(_private_names("x/a.py", ast.parse(source))) == 1
     source = '"""Constant on the way back."""'
     assert _private_terms("src/a.py", source) == ["src/a.py:1: on the way back"]

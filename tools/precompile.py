@@ -69,7 +69,7 @@ def fit_and_serve() -> None:
 
 
 def write(level: str) -> None:
-    """The archive of a level: all that was called, less what it holds already."""
+    """Write the archive of a level: the code of every function called so far."""
     path = precompiled.archive(level)
     path.parent.mkdir(exist_ok=True)
     found: dict[str, bytes] = {}
@@ -88,7 +88,7 @@ def write(level: str) -> None:
 
 
 def main() -> None:
-    """What the module's docstring says."""
+    """Run the kernels, then write the archives."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="for all levels, as wheels have it")
     levels = precompiled.LEVELS if parser.parse_args().all else [precompiled.host_level()]

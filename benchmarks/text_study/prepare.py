@@ -14,9 +14,9 @@ from torch import nn
 
 from rankgrad.text import classic, smart
 from rankgrad.text.candidates import Candidates
-from rankgrad.text.inputs import PairInputs
 from rankgrad.text.ranker import TextRanker
 from rankgrad.text.reading import Reading
+from rankgrad.text.tokens import PairInputs
 
 _PARTS = ("ids", "segments", "offsets", "pairs")
 

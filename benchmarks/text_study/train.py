@@ -16,9 +16,9 @@ from prepare import load_candidates, load_tokens
 from torch import Tensor, nn
 
 from rankgrad.text.candidates import Candidates, folds
-from rankgrad.text.inputs import PairInputs
 from rankgrad.text.ranker import TextRanker
 from rankgrad.text.settings import TextSettings
+from rankgrad.text.tokens import PairInputs
 from rankgrad.text.training import TextData, fit
 
 

@@ -65,8 +65,8 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
     }
     """
     text = json.dumps({**values, "files": dict(parts)}, indent=1)
-    begun = text.removesuffix("\n}") + ',\n "crc32": "'
-    return f'{begun}{of_bytes(begun.encode())}"\n}}\n'
+    head = text.removesuffix("\n}") + ',\n "crc32": "'
+    return f'{head}{of_bytes(head.encode())}"\n}}\n'
 
 
 def from_json(content: bytes) -> Any:

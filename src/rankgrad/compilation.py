@@ -25,7 +25,7 @@ from rankgrad import linking, precompiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_DIGEST = 16  # bytes of the checksum behind what is written
+_DIGEST = 16  # bytes of the checksum after what is written
 
 
 def compile_cached(function: Function, **options: Any) -> Function:
@@ -33,10 +33,10 @@ def compile_cached(function: Function, **options: Any) -> Function:
 
     Code that came with the package (:mod:`rankgrad.precompiled`) is used as it is. Other code is
     cached beside the source or in the user's cache folder. Where neither can be written, as in a
-    read-only installation without a home, each process compiles for itself. A cache that is damaged
-    is warned of and compiled anew. So is one of other sources: compiled code holds that of the
-    functions it calls, so those in the same folder count, too. Functions that it calls are compiled
-    as part of it (:mod:`rankgrad.linking`).
+    read-only installation without a home, each process compiles for itself. A damaged cache is
+    compiled again, with a warning. A cache of other sources is compiled again silently: compiled
+    code contains the functions it calls, so the sources in the same folder, and one below, count
+    too. Functions that it calls are compiled as part of it (:mod:`rankgrad.linking`).
 
     Args:
         function: what to compile.
@@ -78,7 +78,7 @@ def _without_garbage_collection(compile_for: Callable[..., Any]) -> Callable[...
 
 
 class _PackagedCode:
-    """The code of one function that comes with the package, before a cache of what it lacks."""
+    """A cache that looks in the package's archive first, then in ``cache``."""
 
     def __init__(self, function: Callable[..., Any], cache: Any) -> None:
         self._function, self._cache = function, cache

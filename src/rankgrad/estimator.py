@@ -30,7 +30,7 @@ from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
 from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.run import OnEpoch
-from rankgrad.training.settings import RULED, for_data
+from rankgrad.training.settings import RULE_SETTINGS, for_data
 from rankgrad.training.tree_fitting import for_trees
 
 with requires("train"):
@@ -76,7 +76,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     Model and schedule that are left at their defaults follow the size of the training data
     (:func:`rankgrad.training.settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
-    them.
+    them. Of the settings, ``holdout`` and ``seed`` have scikit-learn's names, and ``tensorboard``,
+    which logs in a run folder, is left out, as there is none: pass ``TensorBoard(folder="logs")``
+    of :mod:`rankgrad.training.loggers` to ``fit`` as ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -503,14 +505,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone
             if not isinstance(parameters.get(name), list):
-                raise ValueError(files.damaged(path / _MANIFEST, f"{quote(name)} is not a list"))
+                raise files.damaged(path / _MANIFEST, f"{quote(name)} is not a list")
             parameters[name] = tuple(parameters[name])
         if model is not None:
             parameters["model"] = model
         try:
             ranker = cls(**parameters)
         except TypeError as error:
-            raise ValueError(files.damaged(path / _MANIFEST, shorten(str(error)))) from None
+            raise files.damaged(path / _MANIFEST, shorten(str(error))) from None
         ranker.model_ = FittedRanker.load(path / _MODEL, deepcopy(model))
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:
@@ -532,7 +534,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _explicit(self) -> set[str]:
         """Parameters that are not their defaults: these follow no rules of the data."""
-        return {name for name in RULED if getattr(self, name) != getattr(_DEFAULTS, name)}
+        return {name for name in RULE_SETTINGS if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _settings(self) -> Settings:
         values = {

@@ -333,7 +333,7 @@ def read_json(path: Path) -> Any:
     try:
         return checksums.from_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(damaged(path, str(error))) from None
+        raise damaged(path, str(error)) from None
 
 
 def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
@@ -346,7 +346,7 @@ def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
     content = path.read_bytes()
     sums = values.get("files")
     if sums is not None and sums.get(path.name) != checksums.of_bytes(content):
-        raise ValueError(damaged(path, "it does not have the checksum it was written with"))
+        raise damaged(path, "it does not have the checksum it was written with")
     return content
 
 
@@ -378,9 +378,39 @@ def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
     return tensors
 
 
-def damaged(path: Path, what: str) -> str:
-    """The message for a file that is not as it was written."""
-    return f"{path} is damaged ({what}): put back a copy of it, or make it anew"
+class FileError(ValueError):
+    """A file or folder that cannot be used as it is.
+
+    Args:
+        path: of the file.
+        reason: what is wrong, as the words that follow the path.
+        line: where in the file, if that is known.
+
+    >>> error = FileError(Path("runs/a/metrics.jsonl"), "is damaged", line=3)
+    >>> str(error), error.within(Path("runs/a"))
+    ('line 3 of runs/a/metrics.jsonl is damaged', 'line 3 of metrics.jsonl is damaged')
+    """
+
+    def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
+        super().__init__(path, reason, line)
+        self.path, self.reason, self.line = path, reason, line
+
+    def __str__(self) -> str:
+        return self._about(str(self.path))
+
+    def within(self, folder: Path) -> str:
+        """The message for readers who know the folder: the path is relative to it."""
+        inside = self.path.is_relative_to(folder)
+        return self._about(str(self.path.relative_to(folder)) if inside else str(self.path))
+
+    def _about(self, name: str) -> str:
+        where = "" if self.line is None else f"line {self.line} of "
+        return f"{where}{name} {self.reason}"
+
+
+def damaged(path: Path, what: str) -> FileError:
+    """The error of a file that is not as it was written."""
+    return FileError(path, f"is damaged ({what}): put back a copy of it, or make it anew")
 
 
 def sync(path: Path) -> None:

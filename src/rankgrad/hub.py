@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankgrad.extras import load
-from rankgrad.significance import Interval, bootstrap_interval
+from rankgrad.significance import intervals
 
 if TYPE_CHECKING:
     from rankgrad.metrics import Evaluation
@@ -143,8 +143,10 @@ def _metadata(
         lines.append(f"license: {json.dumps(license)}")
     if evaluation is not None:
         name, where = json.dumps(repo or "ranker"), json.dumps(data or "test data")
+        ends, lists = intervals(evaluation.per_list), evaluation.lists
         metrics = [
-            {"type": spec, "name": spec, "value": value} | _interval_args(evaluation, spec)
+            {"type": spec, "name": spec, "value": value}
+            | {"args": {"interval95": list(ends[spec]), "lists": lists}}
             for spec, value in evaluation.mean.items()
             if value == value  # undefined on all lists
         ]
@@ -157,15 +159,6 @@ def _metadata(
             f"    metrics: {json.dumps(metrics)}",
         ]
     return "\n".join([*lines, "---"])
-
-
-def _interval_args(evaluation: Evaluation, spec: str) -> dict[str, Any]:
-    low, high = _interval(evaluation, spec)
-    return {"args": {"interval95": [low, high], "lists": evaluation.lists}}
-
-
-def _interval(evaluation: Evaluation, spec: str) -> Interval:
-    return bootstrap_interval(evaluation.per_list[spec].flatten())
 
 
 def _summary_table(metadata: Mapping[str, Any]) -> str:
@@ -204,9 +197,8 @@ def _evaluated(metadata: Mapping[str, Any], evaluation: Evaluation | None, data:
             "on other data. No evaluation on test data was given."
         )
     rows = []
-    for spec, value in evaluation.mean.items():
-        low, high = _interval(evaluation, spec)
-        rows.append((f"`{spec}`", f"{value:.4f}", f"{low:.4f} to {high:.4f}"))
+    for spec, (low, high) in intervals(evaluation.per_list).items():
+        rows.append((f"`{spec}`", f"{evaluation.mean[spec]:.4f}", f"{low:.4f} to {high:.4f}"))
     return "\n\n".join(
         [
             f"On {data or 'test data'}:",

@@ -2,11 +2,11 @@
 
 Numba optimizes every function by itself, emits machine code for it, and optimizes it again in each
 function that calls it: on a kernel of 40 small functions that is most of the time of a first call.
-Here a function that compiled code calls becomes LLVM IR only. What Python calls, the entry, is then
-optimized once, as a whole.
+Here a function that compiled code calls becomes LLVM IR only. What Python calls, the entry
+point, is then optimized once, as a whole.
 
-This stands on parts of Numba that are not documented. Where a version of Numba lacks one of them,
-:func:`rankgrad.compilation.compile_cached` does without: slower to compile, no more.
+This relies on undocumented parts of Numba. Where a version lacks one,
+:func:`rankgrad.compilation.compile_cached` works without it and compiles more slowly.
 """
 
 # mypy: disable-error-code="misc"
@@ -42,18 +42,22 @@ entries: WeakSet[Any] = WeakSet()
 _level: ContextVar[str | None] = ContextVar("level", default=None)
 
 
-def make_entry(made: Any, function: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Let compiled code that calls what ``numba.njit(**options)`` made link the IR of it."""
-    made.__class__ = _Entry  # of the same layout: Python calls it as it does Numba's own, in C
-    made.linked = _Linked(function, {"nopython": True, "boundscheck": None, **options})
-    entries.add(made)
+def make_entry(dispatcher: Any, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Make a Numba dispatcher an entry point: Python calls it, compiled code links its IR.
+
+    It is what ``numba.njit(**options)(function)`` returned.
+    """
+    # The class has the same layout: Python calls it as it does Numba's own, in C.
+    dispatcher.__class__ = _Entry
+    dispatcher.linked = _Linked(function, {"nopython": True, "boundscheck": None, **options})
+    entries.add(dispatcher)
 
 
 def machine_code(entry: Any, arguments: Any, level: str) -> bytes:
-    """The code of an entry for arguments of these types and a level of CPUs, as archives hold it.
+    """The code of an entry point for arguments of these types and a level, as archives hold it.
 
-    The entry has been called with such arguments. If this process compiled it for the level then,
-    it is not compiled again.
+    The entry point has been called with such arguments. If this process compiled it for the level
+    then, it is not compiled again.
     """
     result = entry.overloads[arguments]
     if level != host_level() or not isinstance(result.library, _EntryLibrary):
@@ -136,7 +140,7 @@ if AVAILABLE:
             super()._finalize_final_module()
 
         def serialize_using_object_code(self) -> Any:
-            """Machine code and, in place of its IR, the names in it: nothing links an entry."""
+            """Machine code and, in place of its IR, the names in it: none links an entry point."""
             self._ensure_finalized()
             names = ir.Module()
             for function in self.get_defined_functions():
@@ -156,7 +160,10 @@ if AVAILABLE:
             self._finalized = True
 
     class _ChooseLibrary(AnalysisPass):
-        """Choose the library here, where the functions of Numba that are called do not see it."""
+        """A pass that sets the library of this function only.
+
+        Numba's own functions that it calls keep theirs.
+        """
 
         library: type[_Library]
 

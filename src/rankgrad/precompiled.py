@@ -1,10 +1,11 @@
 """Compiled code that comes with the package, so that a first call need not compile.
 
-An archive holds the machine code of all kernels for one version of Python and one level of x86-64
-CPUs; ``tools/precompile.py`` writes it. The name of an entry has a digest of all that decides what
-its code is, so code of other sources or of another version of Numba is not found, and the kernel
-is compiled on this machine as without an archive. It is compiled for the same level then: on one
-machine, code of the package and code compiled there give the same bits.
+An archive holds the machine code of all kernels for one version of Python and one
+microarchitecture level (x86-64-v3, v4 of the psABI); ``tools/precompile.py`` writes it. The
+name of an entry has a digest of all that decides what its code is, so code of other sources or of
+another version of Numba is not found, and the kernel is compiled on this machine as without an
+archive. It is compiled for the same level then: on one machine, code of the package and code
+compiled there give the same bits.
 
 Entries are pickles, as in Numba's cache: whoever can write an archive can write the sources, too.
 """
@@ -23,7 +24,7 @@ import llvmlite
 import numba
 from llvmlite import binding
 
-config: Any = numba.config
+_config: Any = numba.config
 FOLDER = Path(__file__).with_name("precompiled")
 
 _AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
@@ -32,14 +33,14 @@ LEVELS = {
     "x86-64-v4": (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": _AVX2,
 }
-#: Vectors of 512 bits, which LLVM avoids at that level: without them lambda losses take 8 % longer.
+#: LLVM prefers 256-bit vectors on v4; lambda losses are 8 % slower with them.
 TUNING = {"x86-64-v4": "-prefer-256-bit"}
 
 
 @functools.cache
 def host_level() -> str | None:
     """The best level of this CPU; None on other CPUs, or if NUMBA_CPU_NAME or such is set."""
-    if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
+    if _config.CPU_NAME is not None or _config.CPU_FEATURES is not None or not _config.ENABLE_AVX:
         return None
     features = binding.get_host_cpu_features()
     found = (name for name, needed in LEVELS.items() if all(map(features.get, needed)))
@@ -47,23 +48,23 @@ def host_level() -> str | None:
 
 
 def archive(level: str) -> Path:
-    """Where the code for a level is, if it is there."""
+    """The path of a level's archive, which need not exist."""
     python = sys.implementation.cache_tag + getattr(sys, "abiflags", "")
     return FOLDER / f"{python}-{level}.zip"
 
 
 def entry_name(function: Callable[..., Any], arguments: Any, level: str) -> str:
     """The name of a function's code in an archive, for the types of its arguments."""
-    decides = (
+    key = (
         digest_of(function.__code__.co_filename),
         numba.__version__,
         llvmlite.__version__,
-        (config.OPT, config.BOUNDSCHECK, config.USING_SVML),
+        (_config.OPT, _config.BOUNDSCHECK, _config.USING_SVML),
         binding.get_process_triple(),
         archive(level).name,
         arguments,
     )
-    digest = hashlib.blake2b(repr(decides).encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
     return f"{function.__module__}.{function.__qualname__}-{digest}"
 
 
@@ -85,7 +86,10 @@ def read(function: Callable[..., Any], arguments: Any) -> bytes | None:
 
 
 def digest_of(path: str) -> str:
-    """A digest of the sources beside this one and one folder below, and of how to compile them."""
+    """A digest of the sources in the folder of ``path`` and one below.
+
+    The modules that compile them count too.
+    """
     return _digest(str(Path(path).parent))
 
 

@@ -23,7 +23,7 @@ _SYMBOLS: dict[Route, str] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class NameReference:
     """What is known of a name beside its docstring.
 
     Attributes:
@@ -52,7 +52,7 @@ class Entry:
     as_loss: str = ""
 
 
-def entry(kind: Kind, name: str) -> Entry | None:
+def entry(kind: Kind, name: str) -> NameReference | None:
     """The entry of a registered name, or None.
 
     Args:
@@ -64,7 +64,7 @@ def entry(kind: Kind, name: str) -> Entry | None:
     'O(n) time and memory.'
     """
     found = _written()[kind].get(name)
-    return None if found is None else Entry(**found)
+    return None if found is None else NameReference(**found)
 
 
 #: Of a loss of the grid that no page of results has a figure of.
@@ -73,7 +73,7 @@ _UNMEASURED = "No page of results has it: compare it on your data (docs/tutorial
 
 def cell_entry(
     family: str, metric: str, through: Route, lower_is_better: bool, stochastic: bool = False
-) -> Entry | None:
+) -> NameReference | None:
     """The entry of a loss of the grid, from those of its relaxation and its metric.
 
     Args:
@@ -97,7 +97,7 @@ def cell_entry(
     symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
     numbers = _written()["measured"].get(name, _UNMEASURED)
     use = " ".join(part for part in (measured.as_loss, numbers) if part)
-    found = Entry(
+    found = NameReference(
         formula=value if lower_is_better else f"1 - {value}",
         paper=relaxation.paper,
         cost=relaxation.cost,
@@ -108,7 +108,7 @@ def cell_entry(
     return _with_noise(found, name) if stochastic else found
 
 
-def _with_noise(found: Entry, name: str) -> Entry:
+def _with_noise(found: NameReference, name: str) -> NameReference:
     """The entry of the stochastic form of a loss of the grid."""
     noise = _written()["noise"]
     return replace(

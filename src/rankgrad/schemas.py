@@ -55,11 +55,12 @@ def read_versioned(path: Path, format: str, version: int, remedy: str) -> dict[s
     """
     values: dict[str, Any] = read_json(path, dict[str, Any])
     if values.get("format") != format:
-        raise ValueError(files.damaged(path, f"it is not of a {format}"))
+        raise files.damaged(path, f"it is not of a {format}")
     if values.get("version") != version:
-        raise ValueError(
-            f"{path} was written by another version of rankgrad (format "
-            f"{quote(values.get('version'))}, this one reads {version}): {remedy}"
+        raise files.FileError(
+            path,
+            "was written by another version of rankgrad (format "
+            f"{quote(values.get('version'))}, this one reads {version}): {remedy}",
         )
     return values
 
@@ -92,7 +93,7 @@ def parse_array(path: Path, content: bytes) -> np.ndarray:
         array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:
         what = shorten(" ".join(str(error).split()), 200) or type(error).__name__
-        raise ValueError(files.damaged(path, what)) from None
+        raise files.damaged(path, what) from None
     return array
 
 
@@ -128,7 +129,7 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
     """
     array = parse_array(path, files.read_part(path, metadata))
     if array.dtype.kind not in kinds or array.ndim != dims:
-        raise ValueError(files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions"))
+        raise files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions")
     return array
 
 
@@ -143,7 +144,7 @@ def check(path: Path, values: Any, schema: Any) -> None:
         where = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
         what = first["msg"].removeprefix("Input ").lower()
         found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
-        raise ValueError(files.damaged(path, f"{where}: {what}{found}")) from None
+        raise files.damaged(path, f"{where}: {what}{found}") from None
 
 
 @cache

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from rankgrad.deprecation import renamed_attributes, renamed_value
 from rankgrad.extras import requires
 from rankgrad.validation import check_choice
 
+Key = TypeVar("Key", bound=Hashable)
 Alternative = Literal["two-sided", "less", "greater"]
 Correction = Literal["holm", "bonferroni", "none"]
 ALTERNATIVES = ("two-sided", "less", "greater")
@@ -108,7 +109,7 @@ def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided
         from scipy.special import stdtr
 
     check_choice("alternative", alternative, ALTERNATIVES)
-    differences = _differences(one, other)
+    differences = _paired_differences(one, other)
     n = len(differences)
     if n < 2:
         raise ValueError(f"a t-test needs two lists or more, found {n}")
@@ -150,7 +151,7 @@ def randomization_test(
     >>> randomization_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
     0.25
     """
-    differences = _differences(one, other)[:, None]
+    differences = _paired_differences(one, other)[:, None]
     found = randomization_tests(differences, alternative=alternative, samples=samples, seed=seed)
     return float(found[0])
 
@@ -182,9 +183,9 @@ def randomization_tests(
     p = np.ones(values.shape[1])
     for at in np.flatnonzero(few):
         column = values[values[:, at] != 0, at]
-        p[at] = _share(column[:, None], 2 ** len(column), True, seed, alternative)[0]
+        p[at] = _sign_test_p_values(column[:, None], 2 ** len(column), True, seed, alternative)[0]
     if not few.all():
-        p[~few] = _share(values[:, ~few], samples, False, seed, alternative)
+        p[~few] = _sign_test_p_values(values[:, ~few], samples, False, seed, alternative)
     return p
 
 
@@ -276,6 +277,105 @@ class Significance:
         return np.array([paired_t_test(c, 0 * c, alternative=alternative) for c in columns])
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How an entry differs from another, the reference, in a metric.
+
+    ``difference`` is the mean over lists of entry - reference, ``interval`` its 95% bootstrap
+    interval, ``corrected`` the p-value after correction for the number of entries. The p-values are
+    NaN where fewer than two lists count.
+    """
+
+    entry: str
+    reference: str
+    metric: str
+    difference: float
+    interval: Interval
+    p_value: float
+    corrected: float
+    significant: bool
+    better: bool
+
+
+def intervals(values: Mapping[Key, Any]) -> dict[Key, Interval]:
+    """95% bootstrap intervals of means over lists; values that leave out the same share the draws.
+
+    Args:
+        values: one per list under each key; NaN marks lists that are left out.
+
+    >>> from rankgrad.significance import intervals
+    >>> intervals({"ap": [0.5, 0.5], "rr": [1.0, float("nan")]})
+    {'ap': Interval(low=0.5, high=0.5), 'rr': Interval(low=1.0, high=1.0)}
+    """
+    arrays = {key: np.asarray(own, np.float64).ravel() for key, own in values.items()}
+    alike: dict[bytes, list[Key]] = {}
+    for key, own in arrays.items():
+        alike.setdefault(np.isnan(own).tobytes(), []).append(key)
+    found: dict[Key, Interval] = {}
+    for keys in alike.values():
+        columns = np.stack([arrays[key] for key in keys], axis=1)
+        ends = bootstrap_intervals(columns[~np.isnan(columns[:, 0])])
+        found |= {key: Interval(*own) for key, own in zip(keys, ends.tolist(), strict=True)}
+    return found
+
+
+def differences(
+    values: Mapping[str, Any],
+    reference: str,
+    metric: str,
+    how: Significance,
+    *,
+    lower_is_better: bool = False,
+    better: bool = False,
+    ends: Mapping[str, Interval] | None = None,
+) -> tuple[Difference, ...]:
+    """Test every other entry against the reference, on the same lists.
+
+    Args:
+        values: of each entry, one per list; NaN marks lists that the metric leaves out.
+        reference: one of them.
+        metric: its name.
+        how: the test.
+        lower_is_better: of the metric.
+        better: what a one-sided test asks: whether entries are better than the reference, or worse.
+        ends: the intervals of the differences, where they are known.
+
+    >>> from rankgrad.significance import Significance, differences
+    >>> values = {"bm25": [0.4, 0.5, 0.8, 0.6], "mse": [0.5, 0.7, 0.9, 0.6]}
+    >>> (found,) = differences(values, "bm25", "ap", Significance("randomization"))
+    >>> round(found.difference, 4), found.p_value, found.better
+    (0.1, 0.25, True)
+    """
+    arrays = {name: np.asarray(own, np.float64) for name, own in values.items()}
+    others = {name: own - arrays[reference] for name, own in arrays.items() if name != reference}
+    if not others:
+        return ()
+    apart = np.stack(list(others.values()), axis=1)
+    sign = -1.0 if lower_is_better else 1.0
+    lists = int((~np.isnan(apart).any(1)).sum())
+    p = np.full(len(others), np.nan)
+    corrected = p
+    if lists > 1:
+        p = how.p_values(sign * apart, better)
+        corrected = correct(p, how.correction)
+    ends = intervals(others) if ends is None else ends
+    means = {name: float(np.nanmean(own)) if lists else np.nan for name, own in others.items()}
+    return tuple(
+        Difference(
+            entry=name,
+            reference=reference,
+            metric=metric,
+            difference=means[name],
+            interval=ends[name],
+            p_value=before,
+            corrected=after,
+            significant=after < how.level,
+            better=sign * means[name] > 0,
+        )
+        for name, before, after in zip(others, p.tolist(), corrected.tolist(), strict=True)
+    )
+
+
 def difference_interval(
     one: Any, other: Any, *, level: float = 0.95, samples: int = 2000, seed: int = 0
 ) -> Interval:
@@ -286,7 +386,9 @@ def difference_interval(
     >>> 0 <= low < 0.1 < high <= 0.2
     True
     """
-    return bootstrap_interval(_differences(one, other), level=level, samples=samples, seed=seed)
+    return bootstrap_interval(
+        _paired_differences(one, other), level=level, samples=samples, seed=seed
+    )
 
 
 def check_same_queries(
@@ -323,7 +425,7 @@ def check_same_queries(
     raise ValueError(f"{begin}: {'; '.join(parts)}")
 
 
-def _differences(one: Any, other: Any) -> NDArray[np.float64]:
+def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
     """One minus the other on the lists that count: NaN marks those that do not, for both."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     if one.shape != other.shape or one.ndim != 1:
@@ -341,7 +443,7 @@ def _differences(one: Any, other: Any) -> NDArray[np.float64]:
     return differences
 
 
-def _share(
+def _sign_test_p_values(
     values: NDArray[np.float64], total: int, exact: bool, seed: int, alternative: Alternative
 ) -> NDArray[np.float64]:
     """The p-values of columns: the share of signs whose sums are as far off as those observed."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Variables by which OpenMP (GCC's, and Intel's and LLVM's) learns how threads wait.
 _PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-_TOLD = (*_PASSIVE, "GOMP_SPINCOUNT", "KMP_LIBRARY")
+_WAIT_VARIABLES = (*_PASSIVE, "GOMP_SPINCOUNT", "KMP_LIBRARY")
 
 #: Multiplications below which a second thread gains little: some milliseconds on one core.
 _SMALL = 1e8
@@ -34,7 +34,7 @@ def wait_passively() -> bool:
     Returns:
         Whether the environment was changed.
     """
-    if "torch" in sys.modules or any(name in os.environ for name in _TOLD):
+    if "torch" in sys.modules or any(name in os.environ for name in _WAIT_VARIABLES):
         return False
     os.environ.update(_PASSIVE)
     return True

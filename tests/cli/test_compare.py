@@ -107,7 +107,7 @@ def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
     assert "missing run: mse, seed 0: training diverged" in result.stdout
     assert "mse seed 0: failed: training diverged" in result.stderr
     metadata = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert "diverged" in metadata["rows"][0]["runs"][0]["gap"]
+    assert "diverged" in metadata["rows"][0]["runs"][0]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ def example(
 ) -> None:
     """Do it.
 
-    In one go.
+    In one go, however
+    long it takes.
 
     Inputs:
         path: A file.
@@ -31,6 +32,11 @@ def example(
 
     How it is tested:
         test: Which test.
+
+    \b
+    Examples:
+      example x
+      example y
     """
     print(path, depth, keep_all, test)
 
@@ -45,7 +51,8 @@ def app():
 def test_the_docstring_describes_the_options(app):
     command = typer.main.get_command(app)
     found = {each.name: each for each in command.params}
-    assert command.help == "Do it.\n\nIn one go."
+    examples = "\b\nExamples:\n  example x\n  example y"
+    assert command.help == f"Do it.\n\nIn one go, however long it takes.\n\n{examples}"
     assert command.epilog == "Documentation: docs/page.md"
     assert (found["depth"].help, found["depth"].show_default) == (
         "How deep, at most.",

@@ -12,7 +12,7 @@ import pytest
 from rankgrad.data import Dataset, catalog, load, load_splits, store
 
 
-def entry(name: str) -> catalog.Entry:
+def entry(name: str) -> catalog.KnownDataset:
     return next(entry for entry in catalog.ENTRIES if entry.name == name)
 
 
@@ -23,7 +23,7 @@ def made(lists: int, items: int, features: int, highest: int = 4) -> Dataset:
 
 
 @pytest.mark.parametrize("known", catalog.ENTRIES, ids=lambda known: known.name)
-def test_parts_add_up_to_the_whole(known: catalog.Entry) -> None:
+def test_parts_add_up_to_the_whole(known: catalog.KnownDataset) -> None:
     for fold in {fold for fold, _ in known.parts}:
         parts = [known.parts[fold, split] for split in known.splits]
         assert sum(part.queries for part in parts) == known.total.queries

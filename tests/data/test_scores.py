@@ -22,7 +22,7 @@ def written(dataset):
 
 
 @pytest.mark.parametrize("name", ["scores.txt", "scores.parquet", "scores.run"])
-def test_there_and_back(dataset, written, tmp_path, name):
+def test_round_trip(dataset, written, tmp_path, name):
     one_word = np.char.replace(dataset.qids, " ", "-")
     dataset = Dataset(dataset.features, dataset.labels, dataset.offsets, one_word, ids=dataset.ids)
     path = tmp_path / "new" / name

@@ -277,7 +277,7 @@ def test_a_store_can_be_rewritten_from_itself(same: Same, folder: Path, dataset:
     same(store.open(folder, verify=True), dataset)
 
 
-def test_what_is_no_store_is_never_replaced(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+def test_another_folder_is_never_replaced(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "cat.jpg").touch()

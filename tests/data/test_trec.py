@@ -33,7 +33,7 @@ WORDS = st.text(
     ),
     compressed=st.booleans(),
 )
-def test_a_run_there_and_back(lists, compressed, tmp_path_factory):
+def test_a_run_round_trip(lists, compressed, tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / ("a.run.gz" if compressed else "a.run")
     write_run(path, lists, tag="mine")
     run = read_run(path)
@@ -63,7 +63,7 @@ def test_a_run_is_written_to_a_pipe_that_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.qrels", "a.qrels.gz"])
-def test_qrels_there_and_back(tmp_path, name):
+def test_qrels_round_trip(tmp_path, name):
     qrels = {"2": {"a": 1, "b": -2}, "1": {"späti": 0}}
     write_qrels(tmp_path / name, qrels)
     found = read_qrels(tmp_path / name)

@@ -141,15 +141,15 @@ def test_commands_of_pages_run(tmp_path, monkeypatch, capsys):
     assert len(PAGES) > 45 and sum(map(len, PAGES.values())) > 190
     make_quick(monkeypatch)
     prepare(tmp_path / "prepared")
-    wrong: list[str] = []
+    failures: list[str] = []
     with engine() as (port, requests):
-        made: dict[str, Path] = {}
+        outputs: dict[str, Path] = {}
         for number, (page, lines) in enumerate(PAGES.items()):
             folder = tmp_path / str(number)
             shutil.copytree(tmp_path / "prepared", folder, copy_function=os.link)
             monkeypatch.chdir(folder)
-            Shell(page, folder, made, port, wrong).run_all(lines)
-    assert not wrong, "\n\n".join(wrong)
+            Shell(page, folder, outputs, port, failures).run_all(lines)
+    assert not failures, "\n\n".join(failures)
     check_requests(requests)
 
 
@@ -247,13 +247,15 @@ class Shell:
     Args:
         page: its path, or the command whose examples these are.
         folder: where data and runs are.
-        made: the outputs of commands of other pages, which are not run again.
+        outputs: the outputs of commands of other pages, which are not run again.
         port: of what stands for a search engine.
-        wrong: what failed, which is added to.
+        failures: what failed, which is added to.
     """
 
-    def __init__(self, page: str, folder: Path, made: dict[str, Path], port: int, wrong: list[str]):
-        self.page, self.folder, self.made, self.wrong = page, folder, made, wrong
+    def __init__(
+        self, page: str, folder: Path, outputs: dict[str, Path], port: int, failures: list[str]
+    ):
+        self.page, self.folder, self.outputs, self.failures = page, folder, outputs, failures
         self.engine = f"localhost:{port}"
         self.variables: dict[str, str] = {}
         if page in SERVED:
@@ -276,7 +278,7 @@ class Shell:
             try:
                 self.serve(line, asked) if "rankgrad serve" in line else self.run(line)
             except (Exception, SystemExit) as error:
-                self.wrong.append(f"{self.page}: {line}\n{error!r}")
+                self.failures.append(f"{self.page}: {line}\n{error!r}")
 
     def run(self, line: str) -> None:
         """Run a line: commands with && or a pipe between them."""
@@ -291,14 +293,15 @@ class Shell:
             one, words = words[: ends[0]], words[ends[0] + 1 :]
             while re.match(r"\w+=", one[0]):
                 one = one[1:]  # the environment of one command
-            printed = getattr(self, f"run_{one[0].replace('.', 'source')}")(one, printed)
+            name = "source" if one[0] == "." else one[0]  # `.` is short for `source`
+            printed = getattr(self, f"run_{name}")(one, printed)
 
     def run_rankgrad(self, words: list[str], piped: bytes | None) -> None:
         words = ["18219" if word == "ID" else word for word in words]
         output = self.remove_output(words)
         key = shlex.join(words).replace(f"-o {output}", "")
-        if key in self.made and not {"--resume", "--save"} & set(words):
-            made = self.made[key]
+        if key in self.outputs and not {"--resume", "--save"} & set(words):
+            made = self.outputs[key]
             if output:
                 copy = shutil.copytree if made.is_dir() else shutil.copy
                 copy(made, self.folder / output)
@@ -307,7 +310,7 @@ class Shell:
         assert result.exit_code == 0, f"{result.output[-2000:]}{result.exception!r}"
         if output:
             assert (self.folder / output).exists()
-        self.made[key] = self.folder / (output or "")
+        self.outputs[key] = self.folder / (output or "")
 
     def run_python(self, words: list[str], piped: bytes | None) -> None:
         self.remove_output(words)
@@ -366,7 +369,7 @@ class Shell:
                 break
             time.sleep(0.1)
         else:
-            self.wrong.append(f"{self.page}: the service did not start")
+            self.failures.append(f"{self.page}: the service did not start")
             return
         try:
             for line in ["curl localhost:8000/ready", *asked]:
@@ -376,7 +379,7 @@ class Shell:
                 )
                 self.compare(line, answer)
         except Exception as error:
-            self.wrong.append(f"{self.page}: {line}\n{error!r}")
+            self.failures.append(f"{self.page}: {line}\n{error!r}")
         os.kill(os.getpid(), signal.SIGTERM)
 
     def compare(self, line: str, answer: bytes) -> None:

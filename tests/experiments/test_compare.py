@@ -309,7 +309,7 @@ def test_a_failed_run_is_missing_with_its_reason(plan, tmp_path):
         found.values("bad", "ap")
     metadata = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert metadata["rows"][1]["mean"] == {"ndcg@5": None, "ap": None}
-    assert "diverged" in metadata["rows"][1]["runs"][0]["gap"]
+    assert "diverged" in metadata["rows"][1]["runs"][0]["reason"]
     assert events[-1].rows[1].failed == 2
     assert events[-1].rows[0].done == 2
     assert events[-1].rows[0].means["ap"] == pytest.approx(found.mean("mse", "ap"))
@@ -607,7 +607,7 @@ def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tm
 
 
 def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
-    space = {"a": tuning.Range(0.1, 10), "n": tuning.Range(1, 50, whole=True)}
+    space = {"a": tuning.Range(0.1, 10), "n": tuning.Range(1, 50, integer=True)}
     calls = []
 
     def search(trial_log, dies_at=None):
@@ -624,6 +624,8 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
         return tuning.search(found, objective, "ndcg", tmp_path / trial_log, lambda text: None)
 
     whole = search("whole.json")
+    ranges = json.loads((tmp_path / "whole.json").read_text())["space"]
+    assert ranges["n"] == {"low": 1, "high": 50, "log": True, "whole": True}  # as ever: it resumes
     with pytest.raises(KeyboardInterrupt):
         search("killed.json", dies_at=12)
     assert search("killed.json") == whole

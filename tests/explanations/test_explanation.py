@@ -43,7 +43,7 @@ def test_lists_are_explained_as_they_are_ranked(found, ranker, data):
     np.testing.assert_allclose(found.attributions.sum(-1), found.differences, atol=1e-3)
 
 
-def test_there_and_back(found, tmp_path):
+def test_round_trip(found, tmp_path):
     (tmp_path / "run").mkdir()
     found.save(tmp_path / "run")
     found.save(tmp_path / "run")

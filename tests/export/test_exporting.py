@@ -13,7 +13,7 @@ import torch
 
 from rankgrad.data.transforms import transforms
 from rankgrad.export import engine_notes, engines, export, exporting, to_onnx
-from rankgrad.export.names import feature_names
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.onnx_format import session
 from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.export.samples import sample_without_data

@@ -58,7 +58,7 @@ def test_nothing():
     assert check_values(nothing, nothing, None, None, None)()
 
 
-def test_what_is_no_array_is_left_to_others():
+def test_wrapped_tensors_are_not_checked():
     seen = []
 
     def within(scores):

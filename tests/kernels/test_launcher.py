@@ -36,7 +36,7 @@ def param(constexpr=False, plain=False):
     return SimpleNamespace(is_constexpr=constexpr, do_not_specialize=plain)
 
 
-def looked_at(argument, **kind):
+def cache_key(argument, **kind):
     """All that a compiled kernel is found by."""
     plan = launcher.Plan.of([param(**kind)], (type(argument),))
     return (type(argument), *plan.key_of((argument,))[0])
@@ -50,7 +50,7 @@ def test_what_triton_compiles_differently_for_is_distinguished(plain):
             for each in (one, other)
         ]
         if theirs[0] != theirs[1]:
-            assert looked_at(one, plain=plain) != looked_at(other, plain=plain), (one, other)
+            assert cache_key(one, plain=plain) != cache_key(other, plain=plain), (one, other)
 
 
 def test_a_list_of_more_blocks_than_cuda_has_is_an_error_in_words():
@@ -62,15 +62,15 @@ def test_a_list_of_more_blocks_than_cuda_has_is_an_error_in_words():
 
 def test_constants_count_by_type_and_value():
     constants = [0, 1, 2, True, False, "ndcg", "dcg", None]
-    seen = {looked_at(each, constexpr=True) for each in constants}
+    seen = {cache_key(each, constexpr=True) for each in constants}
     # 1 and True are equal, but not of the same type
     assert len(seen) == len(constants)
 
 
 def test_a_number_that_is_not_compiled_for_may_change():
-    assert looked_at(3, plain=True) == looked_at(16, plain=True)
-    assert looked_at(3) != looked_at(16)
-    assert looked_at(0.25) == looked_at(0.5)
+    assert cache_key(3, plain=True) == cache_key(16, plain=True)
+    assert cache_key(3) != cache_key(16)
+    assert cache_key(0.25) == cache_key(0.5)
 
 
 @pytest.mark.parametrize(

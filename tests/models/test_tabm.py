@@ -11,7 +11,7 @@ from rankgrad.models.dropout import FastDropout, draw_from
 from rankgrad.models.perceptrons import Perceptrons
 from rankgrad.models.tabm import TabMNet, _Own
 
-SHARES = ["adapters", "nothing"]
+SHARED_PARTS = ["adapters", "nothing"]
 
 
 def build(share: str, members: int = 3) -> TabMNet:
@@ -25,7 +25,7 @@ def items(n: int = 6) -> torch.Tensor:
     return torch.randn(n, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", SHARED_PARTS)
 def test_training_gives_each_members_scores_and_evaluation_their_mean(share: str) -> None:
     net, features = build(share), items()
     each = net.train()(features)
@@ -38,7 +38,7 @@ def test_training_gives_each_members_scores_and_evaluation_their_mean(share: str
     assert (padded[:, ~mask] == 0).all()
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", SHARED_PARTS)
 def test_a_member_is_a_perceptron(share: str) -> None:
     net, hidden = build(share).train(), items()
     linear = [layer for layer in net.layers if not isinstance(layer, nn.ReLU)]
@@ -111,7 +111,7 @@ def test_output_layers_are_products_with_vectors() -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("share", SHARED_PARTS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_training_does_relu_dropout_and_output_at_once_as_the_layers_do(
     share: str, dropout: float

@@ -122,11 +122,12 @@ def test_a_run_that_was_not_evaluated(runs, run_folder, lists):
 
 
 def test_a_run_that_failed_in_a_comparison(runs):
-    failed = {"fold": 1, "seed": 7, "mean": None, "gap": "the worker was killed"}
-    made_since = {"fold": 1, "seed": 0, "mean": None, "gap": "old news"}
+    failed = {"fold": 1, "seed": 7, "mean": None, "reason": "the worker was killed"}
+    made_since = {"fold": 1, "seed": 0, "mean": None, "reason": "old news"}
+    of_earlier_version = {"fold": 1, "seed": 7, "mean": None, "gap": "the worker was killed"}
     rows = [
         {"candidate": "mse", "runs": [failed, made_since]},
-        {"candidate": "hinge", "runs": [failed]},
+        {"candidate": "hinge", "runs": [of_earlier_version]},
     ]
     (runs / "comparison.json").write_text(json.dumps({"rows": rows}))
     text, problems, found = problems_of(runs)
@@ -221,7 +222,7 @@ def test_a_part_that_was_asked_for(runs):
 def failed(place, candidates, folds, reason="fold 2 has no vali split"):
     """A comparison.json that says which runs failed."""
     rows = [
-        {"candidate": name, "runs": [{"fold": f, "seed": 0, "gap": reason} for f in folds]}
+        {"candidate": name, "runs": [{"fold": f, "seed": 0, "reason": reason} for f in folds]}
         for name in candidates
     ]
     (place / "comparison.json").write_text(json.dumps({"rows": rows}))

@@ -67,7 +67,7 @@ def test_categories_are_those_of_the_training_data(model, form, fitted, post):
 
 
 @pytest.mark.parametrize("value", [3, -1, 0.5, True, ["red"], 10**400])
-def test_what_is_no_category_is_named(value, post):
+def test_an_unknown_category_is_named(value, post):
     items = [{"bm25": 1, "color": "red"}, {"bm25": 1, "color": value}]
     answer = post(json={"lists": [{"items": items}]})
     error = answer.json()["error"]
@@ -76,7 +76,7 @@ def test_what_is_no_category_is_named(value, post):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_no_category_is_named_in_arrow(packed, post):
+def test_an_unknown_category_is_named_in_arrow(packed, post):
     table = pa.table([[1.0, 1.0], [1, 7], [3, 3]], NAMES)
     if packed:
         table = pa.table({"features": [[1.0, 1.0, 3.0], [1.0, 7.0, 3.0]]})

@@ -17,9 +17,9 @@ from transformers import (
 
 import rankgrad.text
 from rankgrad import files
-from rankgrad.text.inputs import DOCUMENT, QUERY, Passages, length_limit, tokenize
 from rankgrad.text.ranker import TextRanker
 from rankgrad.text.reading import Reading
+from rankgrad.text.tokens import DOCUMENT, QUERY, Passages, length_limit, tokenize
 
 # transformers compiles parts of DeBERTa-v2 so when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")

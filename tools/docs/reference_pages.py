@@ -21,7 +21,7 @@ import rankgrad.losses
 import rankgrad.metrics
 from rankgrad.losses.lambdaloss import LambdaPairs
 from rankgrad.losses.relaxed import cell_classes, cell_route, grid_metrics
-from rankgrad.reference import Entry, Kind, cell_entry, describe_options, entry
+from rankgrad.reference import Kind, NameReference, cell_entry, describe_options, entry
 from rankgrad.sorting import FAMILIES
 from rankgrad.specs import Registry
 
@@ -334,7 +334,7 @@ def _grid_table(prefix: str) -> str:
     return "\n".join(rows)
 
 
-def _entry(kind: Kind, name: str) -> Entry:
+def _entry(kind: Kind, name: str) -> NameReference:
     found = entry(kind, name)
     if found is None:
         raise KeyError(f"reference.toml has no entry for {name!r} under {kind}: add one")
@@ -348,7 +348,7 @@ def _formula(latex: str) -> str:
     return "\n".join(f"$$ {line}{',' if line != lines[-1] else ''} $$" for line in lines)
 
 
-def _symbols(known: Entry) -> str:
+def _symbols(known: NameReference) -> str:
     return f"{known.symbols}." if known.symbols else ""
 
 
@@ -420,7 +420,7 @@ def _pictures(*pictures: str) -> str:
     )
 
 
-def _known(known: Entry) -> str:
+def _known(known: NameReference) -> str:
     return _join(
         f"## Paper\n\n{_link_papers(known.paper)}",
         f"## When to use it\n\n{_link_pages(known.use)}",

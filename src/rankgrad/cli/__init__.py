@@ -19,22 +19,22 @@ from rankgrad.cli import (
     explain,
     export,
     import_,
-    names,
     predict,
+    registries,
     report,
     reproduce,
     serve,
     text,
     train,
 )
-from rankgrad.cli.docstrings import add_command, documentation
+from rankgrad.cli.docstrings import add_command, epilog
 from rankgrad.cli.errors import Commands
 
 app = typer.Typer(
     cls=Commands,
     name="rankgrad",
     no_args_is_help=True,
-    epilog=documentation("index.md"),
+    epilog=epilog("index.md"),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -78,9 +78,9 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "serve": (serve.serve, "serving.md"),
     "import": (import_.import_, "reference/formats.md"),
     "data": (data.data, "tutorials/own_data.md"),
-    "losses": (names.losses, "how-to/choose_a_loss.md"),
-    "metrics": (names.metrics, "explanation/conventions.md"),
-    "models": (names.models, "how-to/models.md"),
+    "losses": (registries.losses, "how-to/choose_a_loss.md"),
+    "metrics": (registries.metrics, "explanation/conventions.md"),
+    "models": (registries.models, "how-to/models.md"),
 }
 for _name, (_command, _page) in _COMMANDS.items():
     add_command(app, _name, _command, _page)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rankgrad.cli.settings import setting_option
+
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
@@ -62,24 +64,8 @@ Metrics = Annotated[
         show_default="ndcg@5, ndcg@10, ap, rr",
     ),
 ]
-
-
-Missing = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A value that is a missing one, such as -999; several times for several.",
-        show_default="empty, ?, NA, NaN, NULL",
-    ),
-]
-
-
-Categorical = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A feature that is a category, by its column or its id; several times for several.",
-        show_default="columns of few texts",
-    ),
-]
+Missing = Annotated[list[str] | None, setting_option("missing")]
+Categorical = Annotated[list[str] | None, setting_option("categorical")]
 
 
 def check_stdin(*paths: Path | None) -> None:

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from rankgrad.training import Settings
 
 
-@options.settings_options(
-    *("transforms", "missing", "categorical", "list_size", "optimizer", "learning_rate"),
-    *("weight_decay", "schedule", "epochs", "patience", "batching", "batch_size", "documents"),
-    *("clip", "average", "accumulate", "precision", "device", "memory"),
+@options.settings_options(  # less those that it has options of its own for, and those of one run
+    without=("loss", "model", "metric", "metrics", "holdout", "seed", "devices", "tensorboard")
 )
 def compare(
     data: Annotated[Path, typer.Argument(metavar="DATA")],

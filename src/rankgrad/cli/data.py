@@ -12,7 +12,7 @@ from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.data.catalog import Entry
+    from rankgrad.data.catalog import KnownDataset
 
 _GRADES = 8  # distinct labels that are counted one by one
 
@@ -24,10 +24,10 @@ def data(
     verify: bool = False,
     json: Json = False,
 ) -> None:
-    """Tell what a file, store or folder holds; without one, the data sets that are known.
+    """Describe a file, store or folder; without one, list the known data sets.
 
     Inputs:
-        path: Tell what this holds.
+        path: What to describe.
 
     Options:
         verify: Stores: read everything and compare it with its checksums.
@@ -139,7 +139,7 @@ def _catalog(json: bool) -> None:
     )
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: KnownDataset) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,

@@ -24,7 +24,7 @@ class _Description(NamedTuple):
     default: str | None
 
 
-def documentation(page: str) -> str:
+def epilog(page: str) -> str:
     """The last line of a command's help.
 
     Args:
@@ -48,25 +48,31 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None], page:
         page: the path in ``docs`` that the help ends with.
     """
     text, described = _parse(inspect.cleandoc(command.__doc__ or ""))
-    own = inspect.signature(command, eval_str=True)
-    added = [_with_help(each, described.get(each.name)) for each in own.parameters.values()]
-    command.__signature__ = own.replace(parameters=added)  # type: ignore[attr-defined]
+    signature = inspect.signature(command, eval_str=True)
+    added = [_with_help(each, described.get(each.name)) for each in signature.parameters.values()]
+    command.__signature__ = signature.replace(parameters=added)  # type: ignore[attr-defined]
     command.__annotations__ |= {each.name: each.annotation for each in added}
-    app.command(name, help=text, epilog=documentation(page))(command)
+    app.command(name, help=text, epilog=epilog(page))(command)
 
 
 def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
-    """A docstring without its sections, and what they say of each parameter."""
+    """A docstring without its sections, one line a paragraph, and what they say of parameters."""
     found: dict[str, _Description] = {}
     for panel, body in _SECTION.findall(docstring):
         for name, text in _ENTRY.findall(body):
             help, *default = _DEFAULT.split(" ".join(text.split()))
-            own = None if panel in ("Inputs", "Options") else panel
-            found[name] = _Description(own, help, default[0] if default else None)
-    return _SECTION.sub("", docstring).rstrip(), found
+            title = None if panel in ("Inputs", "Options") else panel
+            found[name] = _Description(title, help, default[0] if default else None)
+    paragraphs = _SECTION.sub("", docstring).rstrip().split("\n\n")
+    return "\n\n".join(map(_unwrap, paragraphs)), found
 
 
-def _with_help(parameter: inspect.Parameter, said: _Description | None) -> inspect.Parameter:
+def _unwrap(paragraph: str) -> str:
+    """A paragraph as one line, so that the terminal's width decides where it wraps."""
+    return paragraph if paragraph.startswith("\b") else paragraph.replace("\n", " ")
+
+
+def _with_help(parameter: inspect.Parameter, description: _Description | None) -> inspect.Parameter:
     kind, info = parameter.annotation, None
     if get_origin(kind) is Annotated:
         kind, info = get_args(kind)
@@ -78,9 +84,9 @@ def _with_help(parameter: inspect.Parameter, said: _Description | None) -> inspe
     info = copy(info)
     if parameter.default is parameter.empty:
         info.show_default = False
-    if said is not None:
-        info.help, info.rich_help_panel = said.help, said.panel
-        if said.default is not None:
-            info.show_default = said.default
+    if description is not None:
+        info.help, info.rich_help_panel = description.help, description.panel
+        if description.default is not None:
+            info.show_default = description.default
     annotated: Any = Annotated[kind, info]
     return parameter.replace(annotation=annotated)

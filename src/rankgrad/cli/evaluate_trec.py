@@ -127,9 +127,9 @@ class Results:
 
 def intervals(found: Evaluation) -> dict[str, Interval]:
     """The 95% bootstrap interval of the mean of each metric."""
-    from rankgrad.significance import bootstrap_interval
+    from rankgrad import significance  # NumPy takes long to import
 
-    return {name: bootstrap_interval(values) for name, values in found.per_list.items()}
+    return significance.intervals(found.per_list)
 
 
 def is_qrels(path: Path) -> bool:

@@ -51,7 +51,7 @@ def export(
     from rankgrad.export import engine_notes
     from rankgrad.export import export as write
     from rankgrad.export.exporting import format_of
-    from rankgrad.export.names import feature_names
+    from rankgrad.export.feature_names import feature_names
 
     if data is None and (split is not None or fold is not None):
         raise ValueError("--split and --fold are of the data to compare on: give --data")

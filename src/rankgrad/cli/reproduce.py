@@ -168,12 +168,12 @@ def _show(found: Reproduced, format: TableFormat) -> None:
 
 
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
-    from rankgrad.papers import figures, preparation
+    from rankgrad.papers import figures, splits
 
     if data is not None:
-        preparation.check_exists(data)
+        splits.check_exists(data)
     names = [one.name for table in tables for one in table.data]
-    found = {} if data is None else preparation.find(data, names)
+    found = {} if data is None else splits.find(data, names)
     lines = [
         {
             "paper": table.paper,
@@ -214,7 +214,7 @@ def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
     absent = dict.fromkeys(
         line["data"] for line in lines if not line["there"] and not line["not_run"]
     )
-    under = [preparation.missing(str(name), data) for name in absent]
+    under = [splits.missing(str(name), data) for name in absent]
     reasons = dict.fromkeys(
         f"{line['name']} is not run here: {line['not_run']}" for line in lines if line["not_run"]
     )

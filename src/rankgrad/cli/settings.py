@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
@@ -51,6 +51,7 @@ Log = Annotated[
 
 def settings_options(
     *names: str,
+    without: Collection[str] = (),
     defaults: dict[str, str] | None = None,
     settings: type[TomlSettings] = Settings,
     panels: Panels = PANELS,
@@ -62,6 +63,7 @@ def settings_options(
 
     Args:
         *names: the settings; all that are in a panel if there are none.
+        without: settings that get no option.
         defaults: what the help says of defaults that the command chooses itself.
         settings: the class of the settings.
         panels: the panels of the help, and which settings are in each.
@@ -74,13 +76,19 @@ def settings_options(
             _parameter(settings.model_fields[name], name, panel, defaults or {})
             for panel, inside in panels.items()
             for name in inside
-            if not names or name in names
+            if (not names or name in names) and name not in without
         ]
         command.__signature__ = own.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
         command.__annotations__ |= {p.name: p.annotation for p in added}
         return command
 
     return decorate
+
+
+def setting_option(name: str) -> Any:
+    """The option of one setting, for a command without the others."""
+    field = Settings.model_fields[name]
+    return typer.Option(help=_help(field), show_default=_default(field))
 
 
 def _parameter(

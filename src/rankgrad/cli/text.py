@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from rankgrad.cli import evaluate, text_index, text_rerank, text_retrieve, text_train
-from rankgrad.cli.docstrings import add_command, documentation
+from rankgrad.cli.docstrings import add_command, epilog
 
 _PAGE = "how-to/text.md"
 
@@ -13,7 +13,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Index, retrieve, rerank and evaluate text; train rankers that read it.",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=documentation(_PAGE),
+    epilog=epilog(_PAGE),
 )
 
 add_command(app, "index", text_index.index, _PAGE)

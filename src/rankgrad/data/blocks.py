@@ -44,11 +44,11 @@ class Blocks:
             yield self.rows(slice(start, start + height))
 
     def then(self, transform: Transform) -> Blocks:
-        """The rows behind one more transform: computed now if they are a single block."""
-        behind = replace(self, through=(*self.through, transform))
+        """The rows after one more transform: computed now if they are a single block."""
+        after = replace(self, through=(*self.through, transform))
         if self.features.size > _BLOCK:
-            return behind
-        return Blocks(behind.rows(slice(None)).numpy(), self.offsets)
+            return after
+        return Blocks(after.rows(slice(None)).numpy(), self.offsets)
 
     def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
         """Some rows, transformed exactly as in prediction."""
@@ -146,16 +146,16 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
     ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
     equations of each j leave out row and column j, which follows from one inverse of all.
     """
-    there = ~values.isnan()
+    present = ~values.isnan()
     scale = torch.where(moments.varies, moments.deviation, 1.0)
-    z = torch.where(there, (values.double() - moments.mean) / scale, 0.0)
-    present = there.double()
-    share = present.mean(0)
-    covariance = z.T @ z / (present.T @ present).clamp(min=1)
-    normal = covariance * share * share[:, None]
-    normal.diagonal().copy_(share * covariance.diagonal() + _RIDGE)
+    z = torch.where(present, (values.double() - moments.mean) / scale, 0.0)
+    counted = present.double()
+    fraction = counted.mean(0)
+    covariance = z.T @ z / (counted.T @ counted).clamp(min=1)
+    normal = covariance * fraction * fraction[:, None]
+    normal.diagonal().copy_(fraction * covariance.diagonal() + _RIDGE)
     inverse = torch.linalg.inv(normal)
-    target = covariance * share[:, None]
+    target = covariance * fraction[:, None]
     target.fill_diagonal_(0.0)
     weights = inverse @ target
     weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
@@ -184,8 +184,8 @@ def quantiles_of(values: Array, levels: Array) -> Array:
     places = (count - 1) * levels
     low = np.floor(places).astype(np.int64)
     below, above, part = ordered[low], ordered[np.minimum(low + 1, count - 1)], places - low
-    gap = above - below
-    quantiles: Array = np.where(part >= 0.5, above - gap * (1 - part), below + gap * part)
+    step = above - below
+    quantiles: Array = np.where(part >= 0.5, above - step * (1 - part), below + step * part)
     return quantiles
 
 

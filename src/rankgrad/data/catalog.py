@@ -36,7 +36,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownDataset:
     """A known data set.
 
     Attributes:
@@ -71,7 +71,7 @@ def names() -> list[str]:
     return [entry.name for entry in ENTRIES]
 
 
-def recognize(path: str | os.PathLike[str]) -> Entry | None:
+def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
     """The known data set that a folder (or one of its folds) holds, or None.
 
     The layout and the number of features must be right; beyond that the folder's name decides, and
@@ -104,7 +104,7 @@ def recognize(path: str | os.PathLike[str]) -> Entry | None:
     return _nearest([entry for entry in candidates if entry.folds == len(folds)], peek)
 
 
-def check_folds(entry: Entry, folds: Iterable[int]) -> list[str]:
+def check_folds(entry: KnownDataset, folds: Iterable[int]) -> list[str]:
     """Which folds of a known data set are not there, in a sentence; empty if all are.
 
     >>> from rankgrad.data import catalog
@@ -119,7 +119,9 @@ def check_folds(entry: Entry, folds: Iterable[int]) -> list[str]:
     return [f"{entry.name} has {entry.folds} folds, here {listed} {are} missing"]
 
 
-def check(entry: Entry, datasets: Mapping[str, Dataset], *, fold: int | None = None) -> list[str]:
+def check(
+    entry: KnownDataset, datasets: Mapping[str, Dataset], *, fold: int | None = None
+) -> list[str]:
     """What differs from what a known data set should hold, a sentence each; empty if nothing does.
 
     Args:
@@ -153,15 +155,15 @@ def check(entry: Entry, datasets: Mapping[str, Dataset], *, fold: int | None = N
     return differences
 
 
-def _compare(entry: Entry, where: str, expected: Counts, found: Counts) -> list[str]:
+def _compare(entry: KnownDataset, where: str, expected: Counts, found: Counts) -> list[str]:
     pairs = (
         ("queries", expected.queries, found.queries),
         ("documents", expected.documents, found.documents),
     )
     return [
-        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {there:,}"
-        for kind, wanted, there in pairs
-        if wanted is not None and wanted != there
+        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {count:,}"
+        for kind, wanted, count in pairs
+        if wanted is not None and wanted != count
     ]
 
 
@@ -192,19 +194,19 @@ def _peek(path: Path) -> _Peek | None:
     return _Peek(max(features), head.count(b"\n") * path.stat().st_size / len(head))
 
 
-def _nearest(candidates: list[Entry], peek: _Peek) -> Entry | None:
+def _nearest(candidates: list[KnownDataset], peek: _Peek) -> KnownDataset | None:
     """The candidate whose training part is nearest in size, if one is near at all."""
     best, least = None, np.log(_NEAR)
     for entry in candidates:
         known = entry.parts[1 if entry.folds else None, "train"].documents
         if peek.rows and known:
-            away = abs(np.log(peek.rows / known))
-            if away < least:
-                best, least = entry, away
+            distance = abs(np.log(peek.rows / known))
+            if distance < least:
+                best, least = entry, distance
     return best
 
 
-def _entry(values: dict[str, Any]) -> Entry:
+def _entry(values: dict[str, Any]) -> KnownDataset:
     """An entry of ``catalog.toml``."""
     parts = values.pop("parts")
     own = values | {
@@ -217,10 +219,10 @@ def _entry(values: dict[str, Any]) -> Entry:
             for split, counts in splits.items()
         },
     }
-    return Entry(**own)
+    return KnownDataset(**own)
 
 
 _TEXT = resources.files("rankgrad.data").joinpath("catalog.toml").read_text(encoding="utf-8")
-ENTRIES: tuple[Entry, ...] = tuple(map(_entry, tomllib.loads(_TEXT)["sets"]))
+ENTRIES: tuple[KnownDataset, ...] = tuple(map(_entry, tomllib.loads(_TEXT)["sets"]))
 
-__getattr__ = renamed_attributes(__name__, {"recognise": "recognize"})
+__getattr__ = renamed_attributes(__name__, {"recognise": "recognize", "Entry": "KnownDataset"})

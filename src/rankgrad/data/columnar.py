@@ -137,7 +137,7 @@ def read(
     dataset = builder.finish()
     known = roles.checksum if len(sources) == 1 and not builder.changed else None
     if known not in (None, _checksum(dataset)):
-        raise ValueError(files.damaged(path, _CHANGED.format("contents")))
+        raise files.damaged(path, _CHANGED.format("contents"))
     return dataset
 
 
@@ -227,14 +227,14 @@ class _Roles:
         """The roles that :func:`write` recorded in the file, compared with their checksum."""
         text, sums = metadata.get(_ROLES, b"{}"), metadata.get(_SUMS)
         if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
-            raise ValueError(files.damaged(self.path, _CHANGED.format("schema")))
+            raise files.damaged(self.path, _CHANGED.format("schema"))
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
             found = None
         if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
             return found
-        raise ValueError(files.damaged(self.path, "its record of the columns is not readable"))
+        raise files.damaged(self.path, "its record of the columns is not readable")
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""

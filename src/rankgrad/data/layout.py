@@ -58,10 +58,30 @@ def is_single(path: str | os.PathLike[str]) -> bool:
 
 
 def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Path]:
-    """Where each split of a folder lies, ``train`` first.
+    r"""Where each split of a folder lies, ``train`` first.
 
     A folder with several sets of splits, such as Yahoo's ``set1.train.txt`` and ``set2.train.txt``,
     is given with the part before: ``folder/set1``.
+
+    Args:
+        path: the folder.
+        fold: which fold of a folder of folds, ``1`` for ``Fold1``.
+
+    Returns:
+        The files, stores or folders of parts by the name of their split: ``train``,
+        ``vali`` and ``test``, those that are there.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it has no splits, several of one name, or no such fold.
+
+    >>> import pathlib, tempfile
+    >>> from rankgrad.data import splits
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("test.txt", "train.txt", "valid.txt"):
+    ...         _ = pathlib.Path(folder, name).write_text("1 qid:1 1:0.5\n")
+    ...     {split: path.name for split, path in splits(folder).items()}
+    {'train': 'train.txt', 'vali': 'valid.txt', 'test': 'test.txt'}
     """
     place = Path(path)
     return files.snapshot(lambda: store.manifests(place), lambda: _splits(place, fold))
@@ -95,7 +115,22 @@ def _splits(path: Path, fold: int | None) -> dict[str, Path]:
 
 
 def folds(path: str | os.PathLike[str]) -> dict[int, Path]:
-    """Where each fold of a folder lies, ``Fold1`` under 1; empty where there are none."""
+    """Where each fold of a folder lies, ``Fold1`` under 1; empty where there are none.
+
+    Args:
+        path: the folder, or any other path.
+
+    Returns:
+        The folders of folds by their number, in its order.
+
+    >>> import pathlib, tempfile
+    >>> from rankgrad.data import folds
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number in (2, 1):
+    ...         pathlib.Path(folder, f"Fold{number}").mkdir()
+    ...     [(number, path.name) for number, path in folds(folder).items()]
+    [(1, 'Fold1'), (2, 'Fold2')]
+    """
     path = Path(path)
     if not path.is_dir():
         return {}

@@ -36,7 +36,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
-_BEHIND = 40  # bytes behind a block: for a line end that is missing, and for the kernel
+_AFTER = 40  # bytes after a block: for a line end that is missing, and for the kernel
 _PROBE = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)[^\n]*")
@@ -186,7 +186,7 @@ class _Block:
             stop, count = start, min(lines, self.lines - first)
             for _ in range(count):
                 stop = self.text.find(b"\n", stop) + 1
-            text = self.text[start:stop] + bytes(_BEHIND)
+            text = self.text[start:stop] + bytes(_AFTER)
             yield _Block(self.path, text, stop - start, self.line + first, count)
             start = stop
 
@@ -547,20 +547,20 @@ def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterat
     with streams.open_text(path) as file:
         ended = False
         while not ended:
-            room = max(size, 2 * len(tail)) + _BEHIND
-            if room > max(limit // 16, size + _BEHIND):
+            capacity = max(size, 2 * len(tail)) + _AFTER
+            if capacity > max(limit // 16, size + _AFTER):
                 raise ValueError(
                     f"{streams.shown(path)}, line {line}: the line is longer than {len(tail):,} "
                     "bytes, which is no line of a LETOR file"
                 )
-            text = spare.pop() if spare else bytearray(room)
-            if len(text) < room:
-                text = bytearray(room)
+            text = spare.pop() if spare else bytearray(capacity)
+            if len(text) < capacity:
+                text = bytearray(capacity)
             text[: len(tail)] = tail
             filled = _fill(file, text, len(tail))
             if line == 1:
                 _check_line_ends(path, text, filled)
-            ended = filled < len(text) - _BEHIND
+            ended = filled < len(text) - _AFTER
             if ended and filled and text[filled - 1] != ord("\n"):
                 text[filled] = ord("\n")
                 filled += 1
@@ -575,8 +575,8 @@ def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterat
 def _fill(file: IO[bytes], text: bytearray, filled: int) -> int:
     """Read until ``text`` is full, less some bytes, or the file ends; how much of it is filled."""
     with memoryview(text) as view:
-        while filled < len(text) - _BEHIND:
-            count = file.readinto(view[filled:-_BEHIND])  # type: ignore[attr-defined]
+        while filled < len(text) - _AFTER:
+            count = file.readinto(view[filled:-_AFTER])  # type: ignore[attr-defined]
             if not count:
                 break
             filled += count

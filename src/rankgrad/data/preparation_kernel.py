@@ -12,7 +12,7 @@ from rankgrad.compilation import compile_cached
 from rankgrad.data.quantile_kernel import Knots
 
 _SORTED = 1024  # longer lists are sorted, not compared pair by pair
-_FEW = 8  # items of a list, below which none have a value that counts as that of many
+_FEW = 8  # shorter lists have no common value: every item is an entry
 _VECTOR = 16  # values that arrays are padded to a multiple of
 _CELLS = 256  # that a feature's range of values is divided into
 _LAST_CELL = np.float32(_CELLS - 1)
@@ -69,7 +69,7 @@ class Quantiles(NamedTuple):
 
     @classmethod
     def of(cls, knots: Knots) -> Quantiles:
-        """Those of a transform."""
+        """The tables of a fitted transform."""
         features, size = knots.index.shape
         table = np.full((features, 2 * int(size)), np.inf, np.float32)
         table[:, 0], table[:, 1:size] = 0, knots.table
@@ -92,17 +92,18 @@ class Quantiles(NamedTuple):
 
     @classmethod
     def none(cls) -> Quantiles:
-        """Those of a ranker without."""
+        """Empty tables, for a ranker without quantiles."""
         floats, whole = np.empty((0, 0), np.float32), np.empty((0, 0), np.int32)
         none, one = np.empty(0, np.int32), np.ones(1, np.float32)
         return cls(floats, whole, none, whole, floats, none, one, one)
 
 
 class Entries(NamedTuple):
-    """The inputs of one list of n items, by transformed feature.
+    """The inputs of one list of n items in a sparse layout, by transformed feature.
 
-    Of a feature that many items have the same value of, as counts and flags are, only the others
-    are entries, as differences from it; of others, all items are, as differences from the mean.
+    A value that many items share (``fill_value`` of a pandas ``SparseArray``) is stored once, at
+    position 0; the other items are entries, stored as differences from it. Where no value is
+    common, all items are entries and position 0 has the mean.
 
     Attributes:
         places: ``[g, n + 1 or more]``: 1 + the item of each entry.
@@ -243,18 +244,18 @@ def _regress_column(
 
 
 def padded_size(count: int) -> int:
-    """A size for one entry more, of which vectors leave no rest."""
+    """The next multiple of 16 above ``count``."""
     return (count // _VECTOR + 1) * _VECTOR
 
 
 def _compact_column(x: np.ndarray, n: int, some: np.ndarray, places: np.ndarray) -> int:
     """Write a value that many items have, then those of the others; how many others there are.
 
-    The value is the least or the greatest, as 0 is in counts. If fewer than a quarter of the items
-    have it, there are only some items or it is missing, all count as others.
+    The value is the least or the greatest, as 0 is in counts. All items count as others if fewer
+    than a quarter of them have it, if the list is short, or if it is NaN.
 
     Args:
-        x: ``x[:n]`` are the values; those behind are written.
+        x: ``x[:n]`` are the values; those after them are written.
         n: how many items.
         some: written, up to a multiple of 16.
         places: written; 1 + the item of each value.
@@ -438,7 +439,7 @@ def _count_column(values: np.ndarray, m: int, n: int, counts: np.ndarray) -> Non
 
     Args:
         values: ``values[0]`` is that of ``n - m`` items, ``values[1:m + 1]`` those of the others;
-            what is behind is written.
+            what is after them is written.
         m: how many others there are.
         n: how many items.
         counts: ``counts[0]`` and ``counts[1]`` are written, ``counts[2]`` used.

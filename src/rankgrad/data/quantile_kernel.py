@@ -20,11 +20,11 @@ class Knots:
 
     Attributes:
         table: ``[features, 2^p - 1]``: the knots, then infinity.
-        below, gap, index, last: ``[features, 2^p]``, by the number of knots below x. Between two
-            knots the fraction is ``(index + (x - below) / gap) / last``.
+        below, spacing, index, last: ``[features, 2^p]``, by the number of knots below x. Between
+            two knots the fraction is ``(index + (x - below) / spacing) / last``.
         middle: ``[features, 2^p]``: the fraction at the next knot, where x is equal to it.
         scale: ``[features, 1]``: 1/2 where a difference of x may exceed float32, else 1. ``below``
-            and ``gap`` are of ``scale x``.
+            and ``spacing`` are of ``scale x``.
     """
 
     def __init__(self, features: int, width: int, last: int) -> None:
@@ -32,7 +32,7 @@ class Knots:
         self.width, self.last = width, last
         self.table = np.full((features, size - 1), np.inf, np.float32)
         self.below = np.zeros((features, size), np.float32)
-        self.gap = np.full((features, size), np.inf, np.float32)
+        self.spacing = np.full((features, size), np.inf, np.float32)
         self.index = np.zeros((features, size), np.float32)
         self.middle = np.zeros((features, size), np.float32)
         self.scale = np.ones((features, 1), np.float32)
@@ -55,7 +55,7 @@ class Knots:
             made.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
             values = values * made.scale[at]
             made.below[at, 1 : count + 1] = values
-            made.gap[at, 1:count] = values[1:] - values[:-1]
+            made.spacing[at, 1:count] = values[1:] - values[:-1]
         return made
 
 

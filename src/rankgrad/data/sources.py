@@ -71,6 +71,15 @@ def load(
         categories: the names that codes of categorical features stand for, such as those of the
             training data; others become missing values.
 
+    Returns:
+        The lists, with features ``[N, F]`` in float32.
+
+    Raises:
+        FileNotFoundError: there is no such path.
+        ValueError: a file cannot be read as lists, with the file and the line; or the split, the
+            fold or the features asked for are not there.
+        ImportError: a columnar file needs a package; the message has the install line.
+
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     path = pathlib.Path(place, "train.txt")
@@ -140,11 +149,31 @@ def load_pair(
     missing: Sequence[str | float] = (),
     categorical: Sequence[str] = (),
 ) -> tuple[Dataset, Dataset]:
-    """Training and validation data from two places, with the same features.
+    r"""Training and validation data from two places, with the same features.
 
     As with the splits of a folder, sparse files of which one names fewer features get the wider
-    one's width, and count features from 0 if one does. Options are those of
-    :func:`load`.
+    one's width, and count features from 0 if one does.
+
+    Args:
+        train: the training data, a path that :func:`load` takes without a split.
+        vali: the validation data, such a path, too.
+        missing: as in :func:`load`.
+        categorical: as in :func:`load`; codes are those of the training data.
+
+    Returns:
+        The training and the validation data, with as many features ``[N, F]``.
+
+    Raises:
+        FileNotFoundError: one of them is not there.
+        ValueError: one cannot be read, or their features differ.
+
+    >>> import pathlib, tempfile
+    >>> from rankgrad.data import load_pair
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     train, vali = (pathlib.Path(folder, name) for name in ("a.txt", "b.txt"))
+    ...     _ = train.write_text("1 qid:1 1:0.5\n"), vali.write_text("1 qid:2 3:0.5\n")
+    ...     [lists.n_features for lists in load_pair(train, vali)]
+    [3, 3]
     """
     train, vali = Path(train), Path(vali)
     options: dict[str, Any] = {"missing": missing, "categorical": categorical}
@@ -177,7 +206,11 @@ def load_splits(
     categorical: Sequence[str] = (),
     columns: Mapping[str, Any] | None = None,
 ) -> dict[str, Dataset]:
-    """All splits of a folder, with the same features.
+    r"""All splits of a folder, with the same features.
+
+    Sparse files may name fewer features in one split than in another: all get the widest one's
+    width, and count features from 0 if one does. A known data set is compared with the catalog, and
+    what differs is warned of.
 
     Args:
         path: the folder.
@@ -188,9 +221,20 @@ def load_splits(
         categorical: as in :func:`load`; codes are those of the first split.
         columns: options of :func:`rankgrad.data.columnar.read`, for columnar files.
 
-    Sparse files may name fewer features in one split than in another: all get the widest one's
-    width, and count features from 0 if one does. A known data set is compared with the catalog, and
-    what differs is warned of.
+    Returns:
+        The data sets by the name of their split, ``train`` first.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it has no splits or no such fold, or a file cannot be read.
+
+    >>> import pathlib, tempfile
+    >>> from rankgrad.data import load_splits
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for split, feature in {"train": 1, "test": 3}.items():
+    ...         _ = pathlib.Path(folder, f"{split}.txt").write_text(f"1 qid:1 {feature}:0.5\n")
+    ...     {split: lists.n_features for split, lists in load_splits(folder).items()}
+    {'train': 3, 'test': 3}
     """
     path = Path(path)
     options = _ReadOptions(

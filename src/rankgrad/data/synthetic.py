@@ -268,7 +268,7 @@ def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
 # Per stream that pages have (the whole is their sum): mean and deviation of log length, dependence
 # of the match on the page's topic, coverage at an average match, occurrences per term and word.
 _LOG_LENGTH = np.array([6.0, 1.0, 2.0, 2.3], np.float32)[:, None]
-_LENGTH_SPREAD = np.array([0.95, 1.3, 0.5, 0.45], np.float32)[:, None]
+_LENGTH_DEVIATION = np.array([0.95, 1.3, 0.5, 0.45], np.float32)[:, None]
 _TOPICALITY = np.array([0.7, 0.5, 0.6, 0.4], np.float32)[:, None]
 _COVERAGE = np.array([1.6, 0.3, 0.6, -0.8], np.float32)[:, None]
 _RATE = np.array([0.012, 0.1, 0.04, 0.02], np.float32)[:, None]
@@ -278,7 +278,7 @@ _USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
 def _text(
     out: Array, queries: _Queries, lists: Array, topic: Array, random: np.random.Generator
 ) -> Array:
-    """Fill the text features ``[kinds, streams, N]``; the match ``[4, N]`` behind them is returned.
+    """Fill the text features ``[kinds, streams, N]``; return the match ``[4, N]`` they depend on.
 
     Terms are not simulated one by one: a stream has its length, the number of terms it covers, and
     the sum, least and most of their frequencies, and everything else follows from those.
@@ -295,7 +295,7 @@ def _text(
     topics = np.stack([topic[source], topic, topic, topic])
     match: Array = _TOPICALITY * topics + np.sqrt(1 - _TOPICALITY**2) * latent[0]
     match += 0.8 * queries.coverage[lists]
-    length = np.exp(_LOG_LENGTH + _LENGTH_SPREAD * latent[1])
+    length = np.exp(_LOG_LENGTH + _LENGTH_DEVIATION * latent[1])
     length[0] *= np.exp(0.8 * queries.verbosity[lists])
     length = np.floor(length)
     length[1, chance[2] < 0.6] = 0  # most pages are linked to by nobody

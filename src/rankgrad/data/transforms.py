@@ -90,7 +90,7 @@ class Transform(HasSpec, nn.Module):
         return self.fit_blocks(blocks)
 
     def fit_blocks(self: Fitted, blocks: Blocks) -> Fitted:
-        """:meth:`fit` on checked data behind other transforms."""
+        """:meth:`fit` on checked data after other transforms."""
         for name, value in self._learn(blocks).items():
             buffer = value.to(blocks.dtype) if value.is_floating_point() else value
             setattr(self, name, buffer.to(self.columns.device))
@@ -120,7 +120,7 @@ class Transform(HasSpec, nn.Module):
 
     @property
     def n_outputs(self) -> int:
-        """The number of features it gives, which a network behind it is built for."""
+        """The number of features it gives, which a network after it is built for."""
         return self.n_features
 
     @property
@@ -487,7 +487,7 @@ class Pipeline(Transform):
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """Which raw feature each feature behind all steps is made of.
+        """Which raw feature each feature after all steps is made of.
 
         >>> pipeline = Pipeline(["log1p", "drop_constant"]).fit(np.array([[1.0, 7.0], [1.0, 8.0]]))
         >>> pipeline.sources
@@ -516,7 +516,7 @@ class Pipeline(Transform):
 class SplitColumns(Transform):
     """Columns of numbers through a pipeline; categories after them, as codes from 1 on.
 
-    The code 0 is for missing values. An embedding behind has a row for each code.
+    The code 0 is for missing values. An embedding after it has a row for each code.
 
     Args:
         numbers: the pipeline.

@@ -88,7 +88,7 @@ def chosen(task: Task) -> dict[str, Any]:
         return {}
     metadata = schemas.read_json(task.trial_log, TrialLog)
     if metadata["chosen"] is None:
-        raise ValueError(files.damaged(task.trial_log, "nothing was chosen"))
+        raise files.damaged(task.trial_log, "nothing was chosen")
     values: dict[str, Any] = metadata["chosen"]
     return values
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from rankgrad import files
 from rankgrad.experiments.plans import RUNS, folder_name
 from rankgrad.text.candidates import Candidates, Split, folds
-from rankgrad.text.inputs import PairInputs
 from rankgrad.text.interpolation import choose_weight, interpolate
 from rankgrad.text.ranker import TextRanker
 from rankgrad.text.runs import TextRun, metadata, save_evaluation
 from rankgrad.text.settings import TextSettings
+from rankgrad.text.tokens import PairInputs
 from rankgrad.text.training import TextData, TextFit, fit
 from rankgrad.training import evaluations
 from rankgrad.training.fitting import isolated

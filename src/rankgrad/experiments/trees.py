@@ -63,15 +63,15 @@ _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
 #: What ``--tune`` searches, and the values of the first trial.
 _SPACE: Mapping[str, Mapping[str, tuple[Range, float]]] = {
     "lightgbm": {
-        "num_leaves": (Range(4, 128, whole=True), 31),
+        "num_leaves": (Range(4, 128, integer=True), 31),
         "learning_rate": (Range(0.01, 0.3), 0.1),
-        "min_data_in_leaf": (Range(5, 200, whole=True), 20),
+        "min_data_in_leaf": (Range(5, 200, integer=True), 20),
         "lambda_l2": (Range(1e-3, 100.0), 1e-3),
         "feature_fraction": (Range(0.3, 1.0, log=False), 1.0),
         "bagging_fraction": (Range(0.3, 1.0, log=False), 1.0),
     },
     "xgboost": {
-        "max_leaves": (Range(4, 128, whole=True), 31),
+        "max_leaves": (Range(4, 128, integer=True), 31),
         "learning_rate": (Range(0.01, 0.3), 0.1),
         "min_child_weight": (Range(0.01, 20.0), 1.0),
         "lambda": (Range(1e-3, 100.0), 1.0),

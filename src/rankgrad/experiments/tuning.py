@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired
 
@@ -44,7 +44,7 @@ class Range:
     low: float
     high: float
     log: bool = True
-    whole: bool = False
+    integer: bool = False
 
 
 Trial = dict[str, Any]  # parameters, value, reason
@@ -73,7 +73,7 @@ def space_of(settings: Settings) -> dict[str, Range]:
 
     >>> from rankgrad.experiments.tuning import space_of
     >>> space_of(Settings(loss="smoothi_ndcg@5(alpha=2.0)", learning_rate=0.01))["alpha"]
-    Range(low=0.2, high=20.0, log=True, whole=False)
+    Range(low=0.2, high=20.0, log=True, integer=False)
     >>> list(space_of(Settings(loss="smoothi_ndcg@5"))), list(space_of(Settings(loss="mse")))
     (['learning_rate', 'alpha', 'delta'], ['learning_rate'])
     """
@@ -122,8 +122,11 @@ class Space:
         return _next(self.ranges, done, lower, self.seed) if done else dict(self.first)
 
     def to_json(self) -> Any:
-        """The ranges, which a trial log holds."""
-        return {name: asdict(one) for name, one in self.ranges.items()}
+        """The ranges, which a trial log holds; ``whole`` there is :attr:`Range.integer`."""
+        return {
+            name: {"low": one.low, "high": one.high, "log": one.log, "whole": one.integer}
+            for name, one in self.ranges.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -256,14 +259,14 @@ def _next(
         )
     asked = study.ask(distributions).params
     return {
-        name: value if space[name].whole else float(f"{value:.{_DIGITS}g}")
+        name: value if space[name].integer else float(f"{value:.{_DIGITS}g}")
         for name, value in asked.items()
     }
 
 
 def _distribution(one: Range) -> Any:
     distributions = _optuna().distributions
-    if one.whole:
+    if one.integer:
         return distributions.IntDistribution(int(one.low), int(one.high), log=one.log)
     # Rounding may step over the ends.
     slack = 10.0 ** (1 - _DIGITS)
@@ -287,7 +290,7 @@ def _read(trial_log: Path, space: Any) -> list[Trial]:
         )
     trials: list[Trial] = log["trials"]
     if any("parameters" not in trial for trial in trials):
-        raise ValueError(files.damaged(trial_log, "a trial has no parameters"))
+        raise files.damaged(trial_log, "a trial has no parameters")
     return trials
 
 

@@ -8,7 +8,7 @@ nothing.
 
 A model may look at where a feature puts an item in its list, and such ranks jump along the way: the
 gradient does not see it, and attributions would not add up. So the path goes through what the
-layers take in (:meth:`rankgrad.models.Scorer.inputs`): features behind their transforms and all
+layers take in (:meth:`rankgrad.models.Scorer.inputs`): features after their transforms and all
 that is derived of them, each column from its value at the baseline to its value now. What the
 columns of one raw feature get is what the feature gets.
 
@@ -67,6 +67,9 @@ def pair_attributions(
         features: ``[n, F]`` of all items of the list, raw.
         pairs: ``(upper, lower)`` items, counting from 0.
 
+    Returns:
+        What each feature adds to the difference of each pair, ``[P, F]``, with the differences.
+
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
     >>> ranker = FittedRanker.new(Settings(), features)
@@ -90,7 +93,7 @@ def pair_attributions(
         paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
-        # Column c of the inputs is derived of column c % g behind the transforms.
+        # Column c of the inputs is derived of column c % g after the transforms.
         sources = ranker.transform.sources.cpu()
         expand: Any = getattr(ranker.network, "expand_sources", None)
         if expand is not None:  # a categorical feature has several columns

@@ -138,7 +138,7 @@ class Explanation:
         }
         for key, shape in shapes.items():
             if arrays[key].shape != shape:
-                raise ValueError(files.damaged(place / f"{key}.npy", "its shape is wrong"))
+                raise files.damaged(place / f"{key}.npy", "its shape is wrong")
         return cls(
             importance=Importance(
                 metric=metadata["metric"],
@@ -246,6 +246,21 @@ def explain(
         top: items of each whose pairs are explained.
         seed: of the permutations and the draw.
         on_feature: see there.
+
+    Returns:
+        The importance of each feature, and the attributions of the pairs of the chosen lists.
+
+    Raises:
+        ValueError: ``permute``, ``repeats`` or the metric is none that exists.
+
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
+    >>> lists = Dataset(features, [0, 2, 1, 0, 1, 0], [0, 3, 6], ["a", "b"])
+    >>> ranker = FittedRanker.new(Settings(), features)
+    >>> found = explain(ranker, lists, lists=[1], top=2)
+    >>> found.qids, found.attributions.shape
+    (('b',), (1, 1, 3))
     """
     random = np.random.default_rng(seed)
     part = data

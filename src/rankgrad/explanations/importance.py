@@ -103,6 +103,13 @@ def permutation_importance(
         seed: of the permutations.
         on_feature: called with the number of features that are done and that of all.
 
+    Returns:
+        The drops ``[F, lists]`` of the metric, NaN where a list has no value, and how each feature
+        was permuted.
+
+    Raises:
+        ValueError: ``permute``, ``repeats`` or the metric is none that exists.
+
     >>> from rankgrad.training import FittedRanker, Settings
     >>> random = np.random.default_rng(0)
     >>> lists = Dataset(random.random((20, 3)), np.arange(20) % 3, [0, 10, 20], ["a", "b"])

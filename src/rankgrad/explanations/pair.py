@@ -88,8 +88,21 @@ def explain_pair(
             ranking of which the upper one is less relevant; without any, the first two that are not
             tied; where all are, the first two.
 
+    Returns:
+        The scores, the labels and the values ``[2, F]`` of both items, and what each feature adds
+        to the difference of the scores ``[F]``.
+
     Raises:
         ValueError: the query or an item is not there.
+
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
+    >>> lists = Dataset(features, [0, 2, 1, 0, 1, 0], [0, 3, 6], ["a", "b"])
+    >>> ranker = FittedRanker.new(Settings(), features)
+    >>> found = explain_pair(ranker, lists, "b", (0, 2))
+    >>> found.items, found.attributions.shape
+    ((0, 2), (3,))
     """
     found = np.flatnonzero(np.asarray(data.qids) == qid)
     if not len(found):

@@ -15,8 +15,8 @@ import torch
 from rankgrad.data.dataset import Dataset
 from rankgrad.export.engines import ZERO_FILL
 from rankgrad.metrics import evaluate
-from rankgrad.significance import Interval, bootstrap_interval, randomization_test
-from rankgrad.text.distillation import Transform, teacher_labels
+from rankgrad.significance import Interval, Significance, differences
+from rankgrad.text.teachers import Transform, teacher_labels
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.tree_fitting import is_tree
 
@@ -31,7 +31,13 @@ def student_settings(**options: Any) -> Settings:
     as they are.
 
     Args:
-        **options: of :class:`~rankgrad.training.Settings`.
+        options: of :class:`~rankgrad.training.Settings`.
+
+    Returns:
+        The settings, for :func:`distill`.
+
+    Raises:
+        ValueError: an option is none of the settings, or has a wrong value.
 
     >>> student_settings().model, student_settings(model="lightgbm").transforms
     ('mlp(hidden=[64, 32])', ())
@@ -93,30 +99,24 @@ def quality_losses(
         data: with labels; neither has been trained on it.
         metrics: specs.
     """
-    values = [
-        evaluate(
+    values = {
+        name: evaluate(
             ranker.predict(data.features, data.offsets),
             np.array(data.labels),
             offsets=np.array(data.offsets),
             weights=None if data.weights is None else np.array(data.weights),
             metrics=list(metrics),
         )
-        for ranker in (teacher, student)
-    ]
+        for name, ranker in (("teacher", teacher), ("student", student))
+    }
+    means = {name: own.mean for name, own in values.items()}
     found = []
-    for name in values[0].mean:
-        before, after = (one.per_list[name] for one in values)
-        differences = np.asarray(after) - np.asarray(before)
-        found.append(
-            QualityLoss(
-                name,
-                values[0].mean[name],
-                values[1].mean[name],
-                values[1].mean[name] - values[0].mean[name],
-                bootstrap_interval(differences),
-                randomization_test(after, before),
-            )
-        )
+    for metric in means["teacher"]:
+        per_list = {name: own.per_list[metric] for name, own in values.items()}
+        (tested,) = differences(per_list, "teacher", metric, Significance("randomization", "none"))
+        before, after = means["teacher"][metric], means["student"][metric]  # weighted
+        loss = QualityLoss(metric, before, after, after - before, tested.interval, tested.p_value)
+        found.append(loss)
     return found
 
 
@@ -159,6 +159,9 @@ def distill(
         folder: a run folder to write, if any.
         quiet: without a progress bar.
 
+    Returns:
+        The student, and what it loses against its teacher by metric.
+
     Raises:
         ValueError: there are no training lists, or none to measure the loss on.
         KeyboardInterrupt: training was interrupted; then there is no run folder.
@@ -183,10 +186,10 @@ def distill(
     # What counts as missing and as a category in files is what it was for the teacher.
     read = {name: getattr(teacher.settings, name) for name in ("missing", "categorical")}
     chosen = chosen.model_copy(update=read)
-    lessons = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
+    relabeled = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
     new = folder is not None and not os.path.lexists(folder)
     try:
-        result = fit(chosen, lessons, splits.get("vali"), folder=folder, quiet=quiet)
+        result = fit(chosen, relabeled, splits.get("vali"), folder=folder, quiet=quiet)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
     except KeyboardInterrupt:

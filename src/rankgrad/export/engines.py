@@ -11,7 +11,7 @@ from torch import nn
 
 from rankgrad.data import transforms
 from rankgrad.data.transforms import Transform
-from rankgrad.export.names import feature_names
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.networks import norm_coefficients
 from rankgrad.export.transforms import steps_of
 from rankgrad.export.trees import Leaf, Node, Trees
@@ -45,11 +45,20 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
     a ``MultipleAdditiveTreesModel``.
 
     Args:
-        ranker: a perceptron behind transforms that scale, or trees.
+        ranker: a perceptron after transforms that scale, or trees.
         name: of the model in Solr.
+
+    Returns:
+        The text of the file: a JSON object.
 
     Raises:
         ValueError: it cannot be said in this format; the message says why and what can be done.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> json.loads(to_solr(ranker, "mine"))["class"]
+    'org.apache.solr.ltr.model.NeuralNetworkModel'
     """
     names = feature_names(ranker)
     if isinstance(ranker.network, TreeScorer):
@@ -74,8 +83,20 @@ def to_linear(ranker: FittedRanker) -> str:
 
     The plugins know no constant term, which orders nothing; so scores are ours less a constant.
 
+    Args:
+        ranker: a perceptron without hidden layers, with transforms that scale.
+
+    Returns:
+        The text of the file: a JSON object of weights by the name of the feature.
+
     Raises:
         ValueError: the ranker is not linear in its raw features.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> len(json.loads(to_linear(ranker)))
+    2
     """
     plain = isinstance(ranker.network, MLPNet) or ranker.categories is not None
     layers = folded_layers(ranker, "linear models") if plain else []
@@ -101,8 +122,11 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
         non_negative: add a constant, so that no score is below 0, in the float32 sums of the
             plugins: Lucene refuses such scores.
 
+    Returns:
+        The text of the file: a JSON list of trees.
+
     Raises:
-        ValueError: the ranker is not of trees, or has transforms that trees cannot be behind.
+        ValueError: the ranker is not of trees, or has transforms that trees cannot follow.
     """
     if not isinstance(ranker.network, TreeScorer):
         raise ValueError(
@@ -121,6 +145,15 @@ def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
     Args:
         ranker: one that the format takes.
         format: of :func:`rankgrad.export.export`.
+
+    Returns:
+        A sentence for each; none for other rankers and formats.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> engine_notes(ranker, "linear")
+    []
     """
     if format not in ("solr", "xgboost-json") or not isinstance(ranker.network, TreeScorer):
         return []
@@ -146,13 +179,13 @@ def raw_trees(ranker: FittedRanker) -> Trees:
     """The trees of a ranker on raw features.
 
     Raises:
-        ValueError: they stand behind transforms that change values.
+        ValueError: they come after transforms that change values.
     """
     assert isinstance(ranker.network, TreeScorer)
     for step in steps_of(ranker.transform):
         if not (isinstance(step, transforms.DropConstant) or _fills_zero(step)):
             raise ValueError(
-                f"the trees were trained behind the transform {step}, which engines do not have: "
+                f"the trees were trained after the transform {step}, which engines do not have: "
                 "trees need no transforms, so train them again without --transform"
             )
     return Trees.of(ranker.network).on_raw_features(ranker.transform.sources.numpy())

@@ -15,7 +15,7 @@ import torch
 from rankgrad import files
 from rankgrad.data.dataset import Dataset
 from rankgrad.export.engines import ZERO_FILL, to_linear, to_solr, to_xgboost_json
-from rankgrad.export.names import feature_names
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.onnx_format import onnx_scores, to_onnx
 from rankgrad.export.program import to_program
 from rankgrad.export.readers import Predict, read_linear, read_solr, read_xgboost_json
@@ -63,6 +63,14 @@ def export(
         ValueError: the format cannot say what the ranker computes; or the scores differ.
         FileExistsError: the file is there.
         ImportError: a package is missing; the message has the install line.
+
+    >>> import tempfile
+    >>> from rankgrad.training import Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(ranker, f"{folder}/model.json", "linear") < 1e-4
+    True
     """
     place = Path(path)
     chosen = format_of(place, format)

@@ -178,7 +178,7 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     assert isinstance(first, tuple)
     if len(layers) == 1:
         return _add_linear(graph, items, first[0].mean(0), first[1].mean((0, 1)))
-    return add_behind_first(layers, graph, _add_linear(graph, items, *side_by_side(*first)))
+    return add_after_first(layers, graph, _add_linear(graph, items, *side_by_side(*first)))
 
 
 def side_by_side(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,7 +186,7 @@ def side_by_side(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.n
     return weight.transpose(1, 0, 2).reshape(weight.shape[1], -1), bias.reshape(-1)
 
 
-def add_behind_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str) -> str:
+def add_after_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str) -> str:
     """The mean of the members' scores, of what their first layers give side by side."""
     first, last = layers[0], layers[-1]
     assert isinstance(first, tuple)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad.export.feature_names import feature_names
 from rankgrad.export.graph import OnnxGraph, package
-from rankgrad.export.names import feature_names
 from rankgrad.export.networks import add_layers, add_members, add_network
 from rankgrad.export.transforms import add_transform
 from rankgrad.models.mlp import MLPNet
@@ -26,6 +26,9 @@ def to_onnx(ranker: FittedRanker) -> bytes:
 
     Args:
         ranker: of networks or trees.
+
+    Returns:
+        The bytes of the file.
 
     Raises:
         NoFormError: a transform or the network has no ONNX form.
@@ -48,7 +51,7 @@ def to_onnx(ranker: FittedRanker) -> bytes:
 
 
 def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
-    """The layers of a network alone, behind all that is derived of the features.
+    """The layers of a network alone, after all that is derived of the features.
 
     Args:
         network: its score of an item must depend on that item's inputs alone.

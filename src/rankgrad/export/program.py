@@ -31,6 +31,14 @@ class ScoringModule(nn.Module):
 def to_program(ranker: FittedRanker) -> bytes:
     """The ``.pt2`` file of a ranker, for ``torch.export.load(path).module()(features, mask)``.
 
+    Args:
+        ranker: of networks.
+
+    Returns:
+        The bytes of the file. ``features`` are float32 ``[lists, items, n_features]``, raw,
+        ``mask`` is boolean ``[lists, items]``, and the result is float32
+        ``[lists, items]``, 0 on padding.
+
     Raises:
         ValueError: the ranker is one of trees.
     """

@@ -149,7 +149,7 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
 
     scaled = graph.add("Mul", columns, knots.scale) if (knots.scale < 1).any() else columns
     apart = graph.add("Sub", scaled, at(knots.below))
-    between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.gap)))
+    between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.spacing)))
     fraction = graph.add("Div", between, float(knots.last))
     ends = np.full((len(knots.table), 1), np.inf, np.float32)
     ties = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rankgrad.integrations.citations import citation
 from rankgrad.losses import Loss
 from rankgrad.text.cached import cached_scores
-from rankgrad.text.distillation import (
+from rankgrad.text.teachers import (
     MixedLoss,
     Transform,
     taught_loss,

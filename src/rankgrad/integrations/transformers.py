@@ -38,7 +38,7 @@ with requires("text"):
 
 from rankgrad.losses import Loss
 from rankgrad.text.cached import cached_scores
-from rankgrad.text.distillation import MixedLoss, Transform, taught_loss, teacher_labels
+from rankgrad.text.teachers import MixedLoss, Transform, taught_loss, teacher_labels
 from rankgrad.validation import check_whole
 
 PADDING_LABEL = -100  # what Trainer does not count

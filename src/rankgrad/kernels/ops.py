@@ -95,7 +95,7 @@ CHECKS = {"check_values": ("value_check",)}
 
 Reduction = Literal["mean", "sum", "none"]
 #: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
-#: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run behind NaN guards.
+#: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run with NaN guards.
 Values = Literal["valid", "unknown", "unreadable"]
 
 Mode = Literal["auto", "eager", "fused"]
@@ -125,6 +125,12 @@ def use(mode: Mode) -> None:
     ``"auto"`` uses a kernel where the device has one. ``"eager"`` always uses plain PyTorch.
     ``"fused"`` is like auto, but raises an error if Numba or Triton is needed and not installed.
 
+    Args:
+        mode: ``"auto"``, ``"eager"`` or ``"fused"``.
+
+    Raises:
+        ValueError: it is none of these.
+
     >>> from rankgrad.kernels import mode, use
     >>> use("eager")
     >>> mode()
@@ -138,13 +144,38 @@ def use(mode: Mode) -> None:
 
 
 def mode() -> Mode:
-    """The mode that :func:`use` chose."""
+    """The mode that :func:`use` chose.
+
+    Returns:
+        ``"auto"``, ``"eager"`` or ``"fused"``.
+
+    >>> from rankgrad.kernels import mode
+    >>> mode()
+    'auto'
+    """
     return _mode
 
 
 @contextmanager
 def using(mode: Mode) -> Iterator[None]:
-    """A context manager that calls :func:`use` and restores the previous mode at its end."""
+    """A context manager that calls :func:`use` and restores the previous mode at its end.
+
+    Args:
+        mode: as in :func:`use`.
+
+    Returns:
+        A context manager whose value is None.
+
+    Raises:
+        ValueError: the mode is none that exists.
+
+    >>> from rankgrad.kernels import mode, using
+    >>> with using("eager"):
+    ...     mode()
+    'eager'
+    >>> mode()
+    'auto'
+    """
     before = _mode
     use(mode)
     try:
@@ -154,12 +185,45 @@ def using(mode: Mode) -> Iterator[None]:
 
 
 def ready(name: str, scores: Tensor) -> bool:
-    """Whether an operation of this module has a kernel for these scores that the mode allows."""
+    """Whether an operation of this module has a kernel for these scores that the mode allows.
+
+    Args:
+        name: of the operation, such as ``pairs``.
+        scores: of any shape; their device and dtype count.
+
+    Returns:
+        True if the operation would run a kernel, False if plain PyTorch.
+
+    Raises:
+        KeyError: there is no such operation.
+        RuntimeError: the mode is ``"fused"``, and Numba (CPU) or Triton (GPU) is not installed.
+
+    >>> from rankgrad.kernels import ready, using
+    >>> with using("eager"):
+    ...     ready("pairs", torch.zeros(3))
+    False
+    """
     return available(_TABLES[name][0], name, scores)
 
 
 def available(module: str, name: str, scores: Tensor) -> bool:
-    """Whether a kernel module defines this name for these scores and the mode allows it."""
+    """Whether a kernel module defines this name for these scores and the mode allows it.
+
+    Args:
+        module: the name of the kernel module, such as ``pairs``.
+        name: of a function in it.
+        scores: of any shape; their device and dtype count.
+
+    Returns:
+        True if there is such a kernel, False if plain PyTorch is to be used.
+
+    Raises:
+        RuntimeError: the mode is ``"fused"``, and Numba (CPU) or Triton (GPU) is not installed.
+
+    >>> from rankgrad.kernels import available
+    >>> available("pairs", "no_such_kernel", torch.zeros(3))
+    False
+    """
     device = "cpu" if scores.is_cpu else scores.device.type
     if _mode == "eager" or device not in _PACKAGES:
         return False

@@ -25,12 +25,14 @@ from rankgrad.kernels.ops import (
 _library = torch.library.Library("rankgrad", "DEF")
 
 
-def _register(name: str, schema: str, guard: Any = None) -> None:
+def _register(name: str, schema: str, nan_guard: Any = None) -> None:
     """Register an operation; a NaN guard protects its CPU kernel from unchecked values."""
     _library.define(name + schema)
     for device in ("cpu", "cuda"):
         run = backends[name, device].on_device
-        _library.impl(name, guard(run) if guard and device == "cpu" else run, device.upper())
+        _library.impl(
+            name, nan_guard(run) if nan_guard and device == "cpu" else run, device.upper()
+        )
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -121,7 +121,7 @@ class LambdaPairs(PairwiseLoss):
 
     def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         """The weight of each pair."""
-        raise TypeError(f"{type(self).__name__} does not say its weights")
+        raise TypeError(f"{type(self).__name__} must implement lambdas")
 
     def _current_ranking(self, lists: Lists) -> CurrentRanking:
         ranks = self._ranks(lists)
@@ -269,7 +269,7 @@ class LambdaLoss(LambdaPairs):
 
     Beyond the paper, the same argument bounds precision@k and recall@k: their cost is the gain if
     ``π_i > k`` and else 0, so pairs with both items inside weigh nothing and the others ``δ μ``.
-    For ARP ``δ = 1`` (Wang et al. 2018, ARP-Loss2). AP and RR are no sums over items; their pairs
+    For ARP ``δ = 1`` (Wang et al. 2018, ARP-Loss2). AP and RR are not sums over items; their pairs
     weigh by the swap cost, as in LambdaRank.
 
     Args:
@@ -354,11 +354,11 @@ class LambdaLoss(LambdaPairs):
         return weigh
 
     def _first_scheme(self, ranking: CurrentRanking) -> PairWeights:
-        alone = ranking.gains / torch.log2(1 + ranking.ranks) / ranking.norm[:, None]
+        item_weights = ranking.gains / torch.log2(1 + ranking.ranks) / ranking.norm[:, None]
 
         def weigh(rows: slice) -> Tensor:
             first, second = ranking.tile(ranking.ranks, rows)
-            return alone[:, rows, None] * self._truncate(first, second)
+            return item_weights[:, rows, None] * self._truncate(first, second)
 
         return weigh
 
@@ -382,8 +382,8 @@ class LambdaLoss(LambdaPairs):
 
 def _delta(first: Tensor, second: Tensor) -> Tensor:
     """``|1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)|`` (eq. 13), 0.369 for neighbors."""
-    apart = (first - second).abs().clamp(min=1.0)
-    return 1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)
+    distance = (first - second).abs().clamp(min=1.0)
+    return 1 / torch.log2(1 + distance) - 1 / torch.log2(2 + distance)
 
 
 def _ap_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:

@@ -1,4 +1,4 @@
-"""A network behind embeddings of categorical features."""
+"""A network after embeddings of categorical features."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EmbeddedScorer(Scorer):
     is learned from missing ones; without any it stays at 0.
 
     Args:
-        model: of the network behind the embeddings.
+        model: of the network after the embeddings.
         n_features: the number of input columns.
         sizes: the number of categories of each of the last columns.
     """

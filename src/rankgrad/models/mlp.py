@@ -38,7 +38,7 @@ class MLP(Model):
         activation: the non-linearity of the hidden layers.
         dropout: the share of a hidden layer's values set to 0 in training: one number, or one per
             layer.
-        batch_norm: normalize each hidden layer: ``true`` before its activation, ``"after"`` behind
+        batch_norm: normalize each hidden layer: ``true`` before its activation, ``"after"`` after
             it. See :class:`~rankgrad.models.batch_norm.BatchNorm`.
         input_norm: batch normalization of the features.
         norm_decay: what the statistics of batch normalization keep of themselves at each batch: the

@@ -62,6 +62,12 @@ def neuralndcg_web30k(*, output: Output | None = "tanh") -> ContextAware:
     for NeuralNDCG only; for every other loss take ``neuralndcg_web30k(output=none)``. The paper
     does not state dropout; 0.1 is that of the configuration the authors published.
 
+    Args:
+        output: the function of the scores; None for none.
+
+    Returns:
+        The model; its ``build(n_features)`` makes the network.
+
     >>> print(models.get("neuralndcg_web30k"))
     context_aware(output=tanh)
     """
@@ -71,6 +77,12 @@ def neuralndcg_web30k(*, output: Output | None = "tanh") -> ContextAware:
 @models.register("neuralndcg_istella")
 def neuralndcg_istella(*, output: Output | None = "tanh") -> ContextAware:
     """The same on Istella (§5.2), with a first layer of 128.
+
+    Args:
+        output: the function of the scores; None for none.
+
+    Returns:
+        The model; its ``build(n_features)`` makes the network.
 
     >>> print(models.get("neuralndcg_istella"))
     context_aware(fc=[128], output=tanh)
@@ -86,6 +98,9 @@ def lambdaloss() -> MLP:
     momentum 0.999 in TensorFlow's sense. The paper states neither the activation nor where the
     normalization stands; ReLU, normalization before it and on the input are those of the stock
     network of TF-Ranking, which the paper trains with. 0.8 is read as the share dropped.
+
+    Returns:
+        The model; its ``build(n_features)`` makes the network.
 
     >>> print(models.get("lambdaloss"))
     mlp(hidden=[1024, 512, 256], dropout=[0.5, 0.5, 0.8], batch_norm=true, input_norm=true, \
@@ -104,8 +119,11 @@ norm_decay=0.999)
 def smoothi() -> MLP:
     """The network of the SmoothI paper's learning-to-rank experiments.
 
-    The input is batch-normalized; one hidden layer of 1024 with ReLU, batch-normalized behind the
+    The input is batch-normalized; one hidden layer of 1024 with ReLU, batch-normalized after the
     activation; a linear output. The decay of the statistics is not stated and is the default.
+
+    Returns:
+        The model; its ``build(n_features)`` makes the network.
 
     >>> print(models.get("smoothi"))
     mlp(hidden=[1024], batch_norm=after, input_norm=true)
@@ -118,6 +136,9 @@ def comparison() -> MLP:
     """The network of the comparison of objective functions (§4.2.1): one hidden layer of 5.
 
     On MQ2008 that is 46-5-1. The paper does not state the activation; ReLU is taken.
+
+    Returns:
+        The model; its ``build(n_features)`` makes the network.
 
     >>> print(models.get("comparison"))
     mlp(hidden=[5])
@@ -133,6 +154,9 @@ def pirank() -> MLP:
     appendix. Sizes 1024, 512 and 256, batch normalization of the input and before each activation,
     and dropout of 0.3 before the output are those of the code and the commands the authors
     published; so is the decay of 0.99, TensorFlow's default.
+
+    Returns:
+        The model; its ``build(n_features)`` makes the network.
 
     >>> print(models.get("pirank"))
     mlp(hidden=[1024, 512, 256], dropout=[0.0, 0.0, 0.3], batch_norm=true, input_norm=true, \

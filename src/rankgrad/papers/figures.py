@@ -22,8 +22,8 @@ from rankgrad.extras import requires
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
-from rankgrad.papers.preparation import cut, find
 from rankgrad.papers.protocol import protocols
+from rankgrad.papers.splits import cut, find
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training.evaluations import Evaluated
 
@@ -162,7 +162,7 @@ def write(
         "x": chart.x,
         "y": chart.y,
         "notes": chart.notes,
-        "series": [{**vars(one), "y": [_known(y) for y in one.y]} for one in chart.series],
+        "series": [{**vars(one), "y": [_finite_or_none(y) for y in one.y]} for one in chart.series],
     }
     made = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
     files.write(made["html"], chart.to_html(title))
@@ -459,6 +459,6 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
     )
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     """A number for JSON; NaN becomes None."""
     return float(value) if np.isfinite(value) else None

@@ -181,7 +181,7 @@ class Quick(_Part):
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as printed: its value, its decimals and the marks behind it.
+    """A number as printed: its value, its decimals and the marks after it.
 
     >>> Cell.of("0.412†")
     Cell(text='0.412†', value=0.412, decimals=3, marks='†')
@@ -201,7 +201,7 @@ class Cell:
             return cls(text, None, 0, "")
         match = _NUMBER.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no number with marks behind it, nor '-'")
+            raise ValueError(f"{text!r} is no number with marks after it, nor '-'")
         return cls(text, float(match[1]), len(match[2] or ""), match[3])
 
 

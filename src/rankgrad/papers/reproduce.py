@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import files, significance
 from rankgrad.experiments import compare
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.grid_search import GridSearchEntry
 from rankgrad.experiments.plans import Entry
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.papers import preparation
+from rankgrad.papers import splits
 from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
-from rankgrad.results import statistics
 from rankgrad.results.comparison_tables import in_line
 from rankgrad.results.statistics import Array, MetricValues
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
@@ -149,7 +148,7 @@ class Reproduced:
         """A mark for each row that differs significantly from the reference, else nothing."""
         test = self.protocol.significance
         assert test is not None
-        found = statistics.differences(
+        found = significance.differences(
             {name: self.values[name, metric].per_list for name in (*names, reference)},
             reference,
             metric,
@@ -356,7 +355,7 @@ class Reproduced:
                         "sd_drawing": None if ours is None else ours.of_drawing,
                         "marks": self.marks(metric.name).get(row.name, ""),
                         "difference": None if ours is None or paper is None else ours.mean - paper,
-                        "gap": None if ours else row.not_run or self._why_missing(row.name),
+                        "reason": None if ours else row.not_run or self._why_missing(row.name),
                     }
                 )
         return {
@@ -384,7 +383,7 @@ def run(
     Args:
         protocol: the table.
         data: one of its data sets.
-        source: where that lies, see :func:`rankgrad.papers.preparation.find`.
+        source: where that lies, see :func:`rankgrad.papers.splits.find`.
         folder: of the runs and prepared data.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
@@ -428,7 +427,7 @@ def plan_of(
     entries = [_entry(protocol, data, row, options) for row in rows]
     if not entries:
         return None
-    place, folds = preparation.prepare(
+    place, folds = splits.prepare(
         source,
         data,
         folder / PREPARED,
@@ -546,13 +545,13 @@ def run_tables(
         names = dict.fromkeys(one.name for table in tables for one in table.data)
         raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
     if data is not None:
-        preparation.check_exists(data)
+        splits.check_exists(data)
     names = dict.fromkeys(one.name for _, one in wanted)
-    there = {} if data is None else preparation.find(data, names)
+    there = {} if data is None else splits.find(data, names)
     reasons = {
         (table.name, one.name): table.not_run
         or one.not_run
-        or (None if one.name in there else preparation.missing(one.name, data))
+        or (None if one.name in there else splits.missing(one.name, data))
         for table, one in wanted
     }
     if all(reasons.values()):

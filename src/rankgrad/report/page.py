@@ -33,6 +33,14 @@ def write(
         runs: run folders, or folders with run folders in them.
         output: the file to write.
         options: of :func:`build`.
+
+    Returns:
+        What the report compares.
+
+    Raises:
+        IsADirectoryError: ``output`` is a folder.
+        FileNotFoundError: a folder of ``runs`` is not there.
+        ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
     """
     if Path(output).is_dir():
         raise IsADirectoryError(f"{output} is a folder: name the file to write")
@@ -64,6 +72,13 @@ def build(
         correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
             or ``"bonferroni"``.
         title: of the page.
+
+    Returns:
+        The HTML, complete in itself, and the comparison it shows.
+
+    Raises:
+        FileNotFoundError: a folder of ``runs`` is not there.
+        ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
     """
     places = [Path(place) for place in runs]
     groups = group([read(path, part, items=False) for path in find(places)])

@@ -12,8 +12,8 @@ from typing import Any
 from rankgrad.results.comparison import Comparison
 from rankgrad.results.comparison_tables import differences_table, mark
 from rankgrad.results.groups import ASIDE, RunGroup, varying
-from rankgrad.results.statistics import Difference
 from rankgrad.results.tables import BETTER, WORSE
+from rankgrad.significance import Difference
 
 _COMMANDS = 40  # shown, at most
 _SINGULAR = {"queries": "query"}

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad import significance
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.results import statistics
 from rankgrad.results.groups import Fold, Place, RunGroup
 from rankgrad.results.runs import Run
-from rankgrad.results.statistics import Array, Difference, MetricValues
-from rankgrad.significance import Interval, Significance, check_same_queries
+from rankgrad.results.statistics import Array, MetricValues
+from rankgrad.significance import Difference, Interval, Significance, check_same_queries
 from rankgrad.training.evaluations import Evaluated
 
 Key = tuple[str, int | None, int | None]  # entry, fold, seed
@@ -174,7 +174,7 @@ class Comparison:
             if reference is not None and (reference, metric) in self._values:
                 others = self._values[reference, metric].per_list
                 columns[name, metric, reference] = found.per_list - others
-        return statistics.intervals(columns)
+        return significance.intervals(columns)
 
     @cached_property
     def queries(self) -> tuple[tuple[Fold, str], ...]:
@@ -219,7 +219,7 @@ class Comparison:
             if reference is None or reference not in values:
                 found[metric] = ()
                 continue
-            found[metric] = statistics.differences(
+            found[metric] = significance.differences(
                 values,
                 reference,
                 metric,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rankgrad.results.comparison import Comparison
-from rankgrad.results.statistics import Difference
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
+from rankgrad.significance import Difference
 
 FORMAT, VERSION = "rankgrad comparison", 1
 
@@ -174,7 +174,7 @@ def _row(found: Comparison, name: str) -> dict[str, Any]:
                 "mean": {m: number(found.evaluated[key].mean.get(m)) for m in found.metrics}
                 if key in found.evaluated
                 else None,
-                "gap": found.missing.get(key),
+                "reason": found.missing.get(key),
             }
             for key in keys
         ],

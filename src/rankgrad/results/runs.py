@@ -115,6 +115,24 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The run folders among some folders and at any depth within them, each once.
 
     Folders with hidden names are left out: they are being written.
+
+    Args:
+        places: run folders, or folders with run folders in them.
+
+    Returns:
+        Their paths; those of each place in the order of their names.
+
+    Raises:
+        FileNotFoundError: a place is not there.
+        ValueError: a place has no run folder in it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for name in ("b", "a"):
+    ...         Path(place, name).mkdir()
+    ...         _ = Path(place, name, "run.json").write_text("{}")
+    ...     [path.name for path in find([place])]
+    ['a', 'b']
     """
     found: dict[Path, Path] = {}
     for place in map(Path, places):
@@ -137,7 +155,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
 class _Outcome(TypedDict, total=False):
     fold: int | None
     seed: int | None
-    gap: str | None
+    reason: str | None
+    gap: str | None  # the reason, in files of earlier versions
 
 
 class _Row(TypedDict, total=False):
@@ -170,10 +189,10 @@ def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
         try:
             rows = schemas.read_json(file, _Comparison)["rows"]
             found += [
-                FailedRun(str(row["candidate"]), run["fold"], run["seed"], str(run["gap"]))
+                FailedRun(str(row["candidate"]), run["fold"], run["seed"], reason)
                 for row in rows
                 for run in row["runs"]
-                if run["gap"]
+                if (reason := run["reason"] if "reason" in run else run["gap"])
             ]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version, or damaged: the run folders are read all the same
@@ -237,6 +256,12 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
         path: the folder.
         part: of the data.
         items: also read the scores and labels of items; those of many runs may not fit in memory.
+
+    Returns:
+        The run; what cannot be read of it is missing, and ``problems`` says why.
+
+    >>> read(Path("no_such_run")).problems
+    ('it was not run',)
     """
     try:
         metadata = read_metadata(path)
@@ -273,7 +298,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise FileNotFoundError("it was not run")
     metadata: dict[str, Any] = schemas.read_json(path / RUN, dict[str, Any])
     if metadata.get("format", _FORMAT) != _FORMAT:
-        raise ValueError(f"{path / RUN} is damaged (it describes no run)")
+        raise files.FileError(path / RUN, "is damaged (it describes no run)")
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format "
@@ -323,4 +348,4 @@ def _reason(error: Exception, path: Path) -> str:
         return f"its evaluation is damaged ({error} is missing)"
     if isinstance(error, OSError) and error.strerror:
         return f"{Path(error.filename or path).name} cannot be read: {error.strerror}"
-    return str(error).replace(f"{path}{os.sep}", "").replace(f"{path} ", "it ")
+    return error.within(path) if isinstance(error, files.FileError) else str(error)

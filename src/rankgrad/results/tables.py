@@ -39,9 +39,9 @@ class Cell:
 
     Args:
         text: what is shown.
-        value: the number behind it, which CSV has in full.
+        value: its number, which CSV has in full.
         bold: the best of its column.
-        mark: daggers behind it.
+        mark: daggers after it.
         missing: there is no value; a note under the table says why.
     """
 

@@ -26,7 +26,7 @@ from rankgrad.serving.bodies import (
 )
 from rankgrad.serving.json_requests import parse_json
 from rankgrad.serving.json_shape import JsonShape
-from rankgrad.serving.metrics import Metrics
+from rankgrad.serving.monitoring import Metrics
 from rankgrad.serving.ranker import ServedRanker
 
 try:
@@ -49,6 +49,9 @@ def create_app(
         rankers: by name; the first also answers at ``/rank``.
         limits: of a request, and of those in progress.
         version: of rankgrad.
+
+    Returns:
+        The application, which any ASGI server runs; see :func:`rankgrad.serving.serve`.
     """
     service = Service(dict(rankers), limits or Limits(), version)
 

@@ -1,4 +1,4 @@
-"""FoldedLayers: the layers of a network behind the entries of one list."""
+"""FoldedLayers: the layers of a network, applied to the sparse inputs of one list."""
 
 # mypy: disable-error-code="import-untyped"
 
@@ -17,24 +17,24 @@ from torch import nn
 from rankgrad.compilation import compile_cached
 from rankgrad.data.preparation_kernel import Entries
 from rankgrad.export.graph import OnnxGraph
-from rankgrad.export.networks import add_behind_first, member_layers, side_by_side
+from rankgrad.export.networks import add_after_first, member_layers, side_by_side
 from rankgrad.export.onnx_format import session
 from rankgrad.models.tabm import TabMNet
 
-_WEIGHTS = 1 << 20  # of first layers, from which one matrix product of all lists takes less time
-_ROWS = 256  # of memory that is used again, one for each thread
-_LANES = 16  # numbers of a vector, which LLVM makes several of where the processor's are shorter
+_WEIGHTS = 1 << 20  # first layers larger than this are faster as one matrix product of all lists
+_ROWS = 256  # rows of the buffers that calls reuse
+_LANES = 16  # float32 numbers per LLVM vector, split by LLVM where registers are shorter
 #: Hidden units computed at a time: the weights of two columns stay in registers.
 _UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
 class FoldedLayers:
-    r"""The layers of all members, of which scores in the list are no inputs.
+    r"""All members' layers, with the weights of in-list scores folded into those of the features.
 
     The score of a feature in its list is ``s = a (x - m)`` with one a and m for all items of the
     list, so ``x V + s W`` is ``(x - y) (V + a W)`` and what all items have in common, for any y. So
     the first layer has fewer columns, and of a feature of which many items have the same value y
-    only the other items are multiplied. The layers behind it run in onnxruntime.
+    only the other items are multiplied. The layers after it run in onnxruntime.
 
     Args:
         network: a :class:`~rankgrad.models.tabm.TabMNet` that takes in scores in the list.
@@ -58,7 +58,7 @@ class FoldedLayers:
         self._sizes = tuple(range(len(order))), tuple(range(_UNITS // _LANES))
         self._free: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
-        scores = add_behind_first(layers, graph, "hidden")
+        scores = add_after_first(layers, graph, "hidden")
         content = graph.part(scores, {"hidden": ["items", width]})
         self._run = session(content, threads, prepack=False).run
 

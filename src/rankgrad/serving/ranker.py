@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad.export.feature_names import feature_names, takes_missing_values
 from rankgrad.export.graph import NoFormError
-from rankgrad.export.names import feature_names, takes_missing_values
 from rankgrad.export.onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.serving.categorical import CategoricalFeature, categorical_features
 from rankgrad.serving.layers import FoldedLayers
@@ -143,7 +143,7 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 
 
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
-    """What scores flat lists with the layers of a network, behind a compiled preparation."""
+    """What scores flat lists with the layers of a network, after a compiled preparation."""
     run = session(layers_to_onnx(network, prepare.width), threads).run
     folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 

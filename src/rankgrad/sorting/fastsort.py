@@ -204,7 +204,7 @@ def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: Regularization) -
 
 
 def _countdown(front: ItemMask) -> Int[Tensor, "b n"]:
-    """n, n - 1, ..., 1 on each list, and 1 on the padding behind it."""
+    """n, n - 1, ..., 1 on each list, and 1 on the padding after it."""
     position = torch.arange(front.shape[-1], device=front.device)
     return (front.sum(-1, keepdim=True) - position).clamp(min=1)
 

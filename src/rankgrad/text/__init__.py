@@ -8,10 +8,10 @@ from rankgrad.extras import lazy_names
 
 if TYPE_CHECKING:
     from rankgrad.text.cached import cached_backward, cached_scores
-    from rankgrad.text.distillation import MixedLoss, labels_from_run, teacher_labels
     from rankgrad.text.ranker import TextRanker
     from rankgrad.text.reading import Prompt
     from rankgrad.text.scorers import CausalScorer, EncoderScorer
+    from rankgrad.text.teachers import MixedLoss, labels_from_run, teacher_labels
 
 __all__ = [
     "CausalScorer",
@@ -29,7 +29,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "cached": ("cached_backward", "cached_scores"),
-        "distillation": ("MixedLoss", "labels_from_run", "teacher_labels"),
+        "teachers": ("MixedLoss", "labels_from_run", "teacher_labels"),
         "ranker": ("TextRanker",),
         "reading": ("Prompt",),
         "scorers": ("CausalScorer", "EncoderScorer"),

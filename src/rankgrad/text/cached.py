@@ -100,7 +100,12 @@ def cached_scores(
 
     For trainers that call ``backward`` themselves: compute any loss of these scores and return it.
     Whatever the trainer multiplies it by reaches the parameters, and the second pass enters the
-    autocast of the first by itself. Requirements and arguments as in :func:`cached_backward`.
+    autocast of the first by itself. Requirements as in :func:`cached_backward`.
+
+    Args:
+        score_fn: gives the scores ``[m]`` of a mini-batch.
+        batches: the mini-batches, of any type; those of all lists together.
+        no_sync: under DDP the wrapped module's ``no_sync``, as in :func:`cached_backward`.
 
     Returns:
         Scores attached to the graph; plain scores where gradients are disabled, or where no

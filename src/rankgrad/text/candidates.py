@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad.data.trec import Qrels, RankedList, Run, check_zeros
-from rankgrad.text.distillation import Transform, labels_from_run
 from rankgrad.text.evaluation import Conventions, RunEvaluation, evaluate_run
+from rankgrad.text.teachers import Transform, labels_from_run
 
 
 @dataclass(frozen=True)

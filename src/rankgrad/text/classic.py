@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rankgrad.data import text_lines
 from rankgrad.data.trec import Qrels
 from rankgrad.text import smart
-from rankgrad.text.entries import Documents
+from rankgrad.text.records import Documents
 
 
 class JudgedCollection(NamedTuple):
@@ -45,8 +45,8 @@ def load_cranfield(folder: str | os.PathLike[str]) -> JudgedCollection:
         ValueError: a judgment that cannot be read, with its line.
     """
     folder = Path(folder)
-    entries = smart.entries(folder / "cran.qry")
-    topics = {str(position): entry.text for position, entry in enumerate(entries, start=1)}
+    records = smart.text_records(folder / "cran.qry")
+    topics = {str(position): record.text for position, record in enumerate(records, start=1)}
     qrels = _judgments(folder / "cranqrel", topics, {1: 4, 2: 3, 3: 2, 4: 1, -1: 0})
     documents = Documents(_texts(folder / "cran.all.1400"))
     grades = "4 (complete answer) to 1 (minimum interest), 5 - code; the code -1 is 0"
@@ -88,7 +88,7 @@ _LOADERS = {"cran.all.1400": load_cranfield, "CISI.ALL": load_cisi}
 
 def _texts(path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for line, name, text in smart.entries(path):
+    for line, name, text in smart.text_records(path):
         if name in texts:
             raise ValueError(f"{path}, line {line}: {name!r} comes twice")
         texts[name] = text

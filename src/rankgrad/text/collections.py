@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias, get_args
 
 from rankgrad.data import text_lines
 from rankgrad.text import classic, packages, sgml, smart
-from rankgrad.text.entries import Documents, Entry, from_fields, join
+from rankgrad.text.records import Documents, TextRecord, from_fields, join
 from rankgrad.validation import check_choice
 
 Format = Literal["jsonl", "tsv", "trec", "smart"]
@@ -83,12 +83,12 @@ def read_topics(
     if classic.is_known(path):
         return classic.load(path).topics
     if packages.is_identifier(path):
-        entries: Iterable[Entry] = packages.topics(os.fspath(path), field)
+        records: Iterable[TextRecord] = packages.topics(os.fspath(path), field)
     else:
         file = Path(path)
         kind = _format(file, format)
-        entries = sgml.topics(file, field) if kind == "trec" else _DOCUMENTS[kind](file)
-    topics = _collect(path, entries, "query", empty=False)
+        records = sgml.topics(file, field) if kind == "trec" else _DOCUMENTS[kind](file)
+    topics = _collect(path, records, "query", empty=False)
     if not topics:
         raise ValueError(f"{path} has no topics in it")
     return topics
@@ -138,14 +138,14 @@ def _files(path: Path) -> list[Path]:
 
 def _collect(
     path: Source,
-    entries: Iterable[Entry],
+    records: Iterable[TextRecord],
     kind: str,
     into: dict[str, str] | None = None,
     empty: bool = True,
 ) -> dict[str, str]:
     """Texts by id; an id that comes twice is an error."""
     texts = {} if into is None else into
-    for line, name, text in entries:
+    for line, name, text in records:
         where = f"{path}, line {line}" if line else f"{path}"
         if not name or any(character.isspace() for character in name):
             raise ValueError(f"{where}: the id of a {kind} must be one word, found {name!r}")
@@ -157,7 +157,7 @@ def _collect(
     return texts
 
 
-def _jsonl(path: Path) -> Iterator[Entry]:
+def _jsonl(path: Path) -> Iterator[TextRecord]:
     for number, line in text_lines.numbered(path):
         if not line.strip():
             continue
@@ -170,7 +170,7 @@ def _jsonl(path: Path) -> Iterator[Entry]:
         yield from_fields(found, number, f"{path}, line {number}")
 
 
-def _tsv(path: Path) -> Iterator[Entry]:
+def _tsv(path: Path) -> Iterator[TextRecord]:
     """Two columns, or MS MARCO's four of documents; the first line says which."""
     expected = 0
     for number, line in text_lines.numbered(path):
@@ -186,12 +186,12 @@ def _tsv(path: Path) -> Iterator[Entry]:
                 f"{path}, line {number}: expected {wanted}, between tabs, found {len(columns)}"
             )
         body = columns[1].strip() if len(columns) == 2 else join(columns[2], columns[3])
-        yield Entry(number, columns[0].strip(), body)
+        yield TextRecord(number, columns[0].strip(), body)
 
 
-_DOCUMENTS: dict[Format, Callable[[Path], Iterable[Entry]]] = {
+_DOCUMENTS: dict[Format, Callable[[Path], Iterable[TextRecord]]] = {
     "jsonl": _jsonl,
     "tsv": _tsv,
     "trec": sgml.documents,
-    "smart": smart.entries,
+    "smart": smart.text_records,
 }

@@ -21,7 +21,7 @@ import rankgrad.metrics
 from rankgrad.data.trec import Qrels, RankedList, best_first, check_zeros
 from rankgrad.metrics import Evaluation, Metric
 from rankgrad.metrics.base import BinaryMetric
-from rankgrad.significance import Significance, check_same_queries, correct
+from rankgrad.significance import Significance, check_same_queries, differences
 from rankgrad.validation import check_choice, check_whole
 
 Ties = Literal["trec_eval", "average"]
@@ -138,7 +138,7 @@ def p_values(
         significance: the test.
 
     Returns:
-        NaN where a t-test has a single query.
+        NaN where a metric has fewer than two queries.
 
     Raises:
         ValueError: the runs were not evaluated on the same queries.
@@ -149,15 +149,11 @@ def p_values(
             check_same_queries(first.queries, other.queries, names=(names[0], name))
         except ValueError as error:
             raise ValueError(f"{error}. --complete (-c) takes all judged queries") from None
-    if significance.test == "t" and len(first.queries) < 2:
-        return {metric: [float("nan")] * len(others) for metric in first.values.per_list}
     found = {}
-    for metric, base in first.values.per_list.items():
-        columns = [other.values.per_list[metric].numpy() - base.numpy() for other in others]
-        differences = np.stack(columns, 1)
-        found[metric] = correct(
-            significance.p_values(differences, better=True), significance.correction
-        ).tolist()
+    for metric in first.values.per_list:
+        values = {str(at): run.values.per_list[metric] for at, run in enumerate(evaluations)}
+        tested = differences(values, "0", metric, significance, better=True)
+        found[metric] = [difference.corrected for difference in tested]
     return found
 
 

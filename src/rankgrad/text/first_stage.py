@@ -232,7 +232,7 @@ class BM25Index:
             bm25 = load("bm25s", "text").BM25.load(folder, allow_pickle=False, load_corpus=False)
             _check(bm25, documents, count)
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-            raise ValueError(files.damaged(folder, str(error) or type(error).__name__)) from None
+            raise files.damaged(folder, str(error) or type(error).__name__) from None
         return cls(documents, bm25, settings)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rankgrad.text.entries import Entry, from_fields
+from rankgrad.text.records import TextRecord, from_fields
 
 _PREFIXES = {"ir_datasets": "ir_datasets", "irds": "ir_datasets", "datasets": "datasets"}
 
@@ -28,7 +28,7 @@ def is_identifier(path: str | os.PathLike[str]) -> bool:
     return bool(colon) and prefix in _PREFIXES
 
 
-def documents(identifier: str) -> Iterator[Entry]:
+def documents(identifier: str) -> Iterator[TextRecord]:
     """The documents of a data set.
 
     Raises:
@@ -39,10 +39,10 @@ def documents(identifier: str) -> Iterator[Entry]:
         yield from _rows(package, name, identifier)
         return
     for document in _load(package, name, "docs").docs_iter():
-        yield Entry(0, document.doc_id, _text(document))
+        yield TextRecord(0, document.doc_id, _text(document))
 
 
-def topics(identifier: str, field: str = "title") -> Iterator[Entry]:
+def topics(identifier: str, field: str = "title") -> Iterator[TextRecord]:
     """The topics of a data set; ``field`` is taken where they have it.
 
     Raises:
@@ -53,7 +53,7 @@ def topics(identifier: str, field: str = "title") -> Iterator[Entry]:
         yield from _rows(package, name, identifier)
         return
     for query in _load(package, name, "queries").queries_iter():
-        yield Entry(0, query.query_id, getattr(query, field, None) or _text(query))
+        yield TextRecord(0, query.query_id, getattr(query, field, None) or _text(query))
 
 
 def _open(identifier: str) -> tuple[Any, str]:
@@ -84,7 +84,7 @@ def _text(found: Any) -> str:
     return " ".join(str(fields[name]) for name in ("title", "text", "body") if fields.get(name))
 
 
-def _rows(package: Any, name: str, identifier: str) -> Iterator[Entry]:
+def _rows(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
     name, config, split = (*name.split(":"), "", "")[:3]
     if any(Path(name, mark).is_file() for mark in ("state.json", "dataset_dict.json")):
         found = package.load_from_disk(name)

@@ -20,7 +20,9 @@ from typing_extensions import TypedDict
 from rankgrad import files, schemas
 from rankgrad.extras import load
 from rankgrad.text.checkpoints import check_there, load_network
-from rankgrad.text.inputs import (
+from rankgrad.text.reading import CAUSAL, Head, Pooling, Prompt, Reading
+from rankgrad.text.scorers import PromptTokens
+from rankgrad.text.tokens import (
     DOCUMENT,
     QUERY,
     InputBatch,
@@ -32,8 +34,6 @@ from rankgrad.text.inputs import (
     to_device,
     tokenize,
 )
-from rankgrad.text.reading import CAUSAL, Head, Pooling, Prompt, Reading
-from rankgrad.text.scorers import PromptTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

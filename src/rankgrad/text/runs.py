@@ -11,7 +11,7 @@
     evaluations/      what the best epoch scored on parts of the data
     test.run, vali.run    the same as TREC runs
 
-Every file is written as a whole or not at all, so the process may be killed at any moment.
+Every write is atomic, so the process may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         saved = files.read_json(last / folders.STATE)
         state = folders.read_state(EpochState, saved, last / folders.STATE)
         if state.epoch != len(state.history):
-            raise ValueError(files.damaged(last / folders.STATE, "epoch and history differ"))
+            raise files.damaged(last / folders.STATE, "epoch and history differ")
         ranker.load_state_dict(files.read_tensors(last / _WEIGHTS, saved))
         found = files.read_tensors(last / _OPTIMIZER, saved)
         known = optimizer.state_dict()

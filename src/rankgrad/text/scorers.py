@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from rankgrad.extras import load
 from rankgrad.text.checkpoints import load_network
-from rankgrad.text.inputs import length_limit
 from rankgrad.text.reading import Prompt
+from rankgrad.text.tokens import length_limit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -92,6 +92,11 @@ class EncoderScorer(TextScorer):
     """A cross-encoder: a classification head with one output over the encoded pair.
 
     A tokenizer without a separator joins query and document by its own rule for pairs.
+
+    Args:
+        model: a sequence classification network with one label.
+        tokenizer: its tokenizer. One without a padding token pads with its end-of-text token.
+        max_length: tokens per pair; by default the model's limit. Longer pairs are cut.
     """
 
     @classmethod

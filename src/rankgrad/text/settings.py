@@ -14,7 +14,7 @@ from rankgrad.training.settings import (
     MaybePositive,
     MetricSpec,
     TomlSettings,
-    none,
+    parse_none,
 )
 
 
@@ -45,7 +45,7 @@ class TextSettings(TomlSettings):
     """With a teacher, the weight of the loss by its labels, from 0 to 1; the rest is that of the
     loss by the grades. 1 is training on the teacher alone."""
 
-    teacher_loss: Annotated[LossSpec | None, BeforeValidator(none)] = None
+    teacher_loss: Annotated[LossSpec | None, BeforeValidator(parse_none)] = None
     """With a teacher, the loss by its labels; none for the same loss as of the grades."""
 
     metric: MetricSpec = "ndcg@10(gain=linear)"
@@ -61,7 +61,7 @@ class TextSettings(TomlSettings):
     cross_attention: float = Field(default=0.0, ge=0, le=1)
     """With the head embedding, the factor of attention between the two texts."""
 
-    prompt: Annotated[Prompt | None, BeforeValidator(none)] = None
+    prompt: Annotated[Prompt | None, BeforeValidator(parse_none)] = None
     """What a causal language model is asked: prefix, body, suffix, yes and no."""
 
     max_length: MaybeCount = None

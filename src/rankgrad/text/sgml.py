@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rankgrad.data import text_lines
-from rankgrad.text.entries import Entry
+from rankgrad.text.records import TextRecord
 
 #: Elements of a document that are its text; where it has none of them, all but its number is.
 CONTENT = ("TITLE", "HEADLINE", "HL", "HEAD", "TTL", "LEADPARA", "LP", "TEXT")
@@ -39,7 +39,7 @@ class _Block(NamedTuple):
     text: str
 
 
-def documents(path: Path) -> Iterator[Entry]:
+def documents(path: Path) -> Iterator[TextRecord]:
     """The documents of a file.
 
     Raises:
@@ -52,10 +52,10 @@ def documents(path: Path) -> Iterator[Entry]:
             raise ValueError(f"{path}, line {block.line}: a document without a <DOCNO>")
         rest = block.text[: number.start()] + block.text[number.end() :]
         parts = [match[2] for match in _CONTENT.finditer(rest)] or [rest]
-        yield Entry(block.line, number[1].strip(), _plain(" ".join(parts)))
+        yield TextRecord(block.line, number[1].strip(), _plain(" ".join(parts)))
 
 
-def topics(path: Path, field: str = "title") -> Iterator[Entry]:
+def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:
     """The topics of a file.
 
     ``051`` is query ``51``, as in TREC's judgments.
@@ -75,7 +75,7 @@ def topics(path: Path, field: str = "title") -> Iterator[Entry]:
             raise ValueError(f"{path}, line {block.line}: a topic without a <num>")
         if not text:
             raise ValueError(f"{path}, line {block.line}: topic {number} has no {field}")
-        yield Entry(block.line, str(int(number)) if number.isdecimal() else number, text)
+        yield TextRecord(block.line, str(int(number)) if number.isdecimal() else number, text)
 
 
 def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:

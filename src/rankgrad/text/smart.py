@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rankgrad.data import text_lines
-from rankgrad.text.entries import Entry, join
+from rankgrad.text.records import TextRecord, join
 
 _RECORD = re.compile(r"\.I\s+(\S+)\s*")
 _FIELD = re.compile(r"\.([A-Z])\s*")
@@ -53,14 +53,14 @@ def records(path: Path) -> Iterator[Record]:
         yield _record(start, name, fields)
 
 
-def entries(path: Path) -> Iterator[Entry]:
+def text_records(path: Path) -> Iterator[TextRecord]:
     """Documents or topics: their titles (``.T``) and texts (``.W``).
 
     Cranfield's texts begin with the title again; it is taken once.
     """
     for line, name, fields in records(path):
         title, body = fields.get("T", ""), fields.get("W", "")
-        yield Entry(line, name, body if body.startswith(title) else join(title, body))
+        yield TextRecord(line, name, body if body.startswith(title) else join(title, body))
 
 
 def _record(line: int, name: str, fields: dict[str, list[str]]) -> Record:

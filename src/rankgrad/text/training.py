@@ -19,10 +19,10 @@ from rankgrad.losses.base import randomness_of
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text.cached import cached_backward
 from rankgrad.text.candidates import Candidates
-from rankgrad.text.distillation import MixedLoss
-from rankgrad.text.inputs import PairInputs, to_device
 from rankgrad.text.ranker import TextRanker, autocast
 from rankgrad.text.settings import TextSettings
+from rankgrad.text.teachers import MixedLoss
+from rankgrad.text.tokens import PairInputs, to_device
 from rankgrad.training.fitting import isolated
 from rankgrad.training.run import EpochState
 

@@ -144,14 +144,14 @@ class Evaluated:
         }
         lists, metrics = arrays["values"].shape
         if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
-            raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
+            raise files.damaged(place, "its arrays are of unequal lengths")
         items, ends = len(arrays["labels"]), arrays["offsets"]
         if metrics != len(metadata["metrics"]) or len(arrays["scores"]) != items:
-            raise ValueError(files.damaged(place, "its arrays are of unequal lengths"))
+            raise files.damaged(place, "its arrays are of unequal lengths")
         if set(metadata["mean"]) != set(metadata["metrics"]):
-            raise ValueError(files.damaged(place / METADATA, "it has means of other metrics"))
+            raise files.damaged(place / METADATA, "it has means of other metrics")
         if ends[0] != 0 or ends[-1] != items or (ends[1:] < ends[:-1]).any():
-            raise ValueError(files.damaged(place / "offsets.npy", "it is not of these lists"))
+            raise files.damaged(place / "offsets.npy", "it is not of these lists")
         return cls(
             metrics=tuple(metadata["metrics"]),
             mean={k: float("nan") if v is None else v for k, v in metadata["mean"].items()},

@@ -32,7 +32,9 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-_LATER = dict.fromkeys(["feature_names", "zero_based", "categories"])  # not in the first versions
+_ADDED_FIELDS = dict.fromkeys(
+    ["feature_names", "zero_based", "categories"]
+)  # not in the first versions
 _VALUES = 1 << 22  # values of features scored at a time
 _ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
@@ -323,7 +325,7 @@ class FittedRanker:
             network = TreeScorer.read(model, folder, manifest)
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
             # The first layer has a weight for each feature: a wrong number might need any memory.
-            raise ValueError(files.damaged(folder / MANIFEST, "'n_inputs' is wrong"))
+            raise files.damaged(folder / MANIFEST, "'n_inputs' is wrong")
         if network is None:
             network = _build(model, transform, manifest["n_inputs"])
         names = manifest["feature_names"]
@@ -452,6 +454,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         lacks = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
         raise FileNotFoundError(f"there is no model in {folder}: {lacks}")
     manifest = schemas.read_versioned(path, FORMAT, VERSION, "train the model again")
-    manifest = _LATER | manifest
+    manifest = _ADDED_FIELDS | manifest
     schemas.check(path, manifest, _Manifest)
     return manifest

@@ -30,7 +30,7 @@ from rankgrad.training.settings import Settings
 from rankgrad.training.trainer import Trainer
 from rankgrad.training.tree_fitting import fit_trees, is_tree
 
-_VALUES = 1 << 22  # values of features checked at a time
+_CHECKED_VALUES = 1 << 22  # values of features checked at a time
 
 
 def check_data(
@@ -73,7 +73,7 @@ def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
 
 
 def _check_infinite(name: str, data: Dataset) -> None:
-    height = max(1, _VALUES // max(1, data.n_features))
+    height = max(1, _CHECKED_VALUES // max(1, data.n_features))
     for start in range(0, data.n_items, height):
         infinite = np.isinf(data.features[start : start + height])
         if not infinite.any():
@@ -102,7 +102,7 @@ def check_run(settings: Settings, folder: Path, resume: bool) -> None:
         RunFolder.check_new(folder)
 
 
-_SORTED = 30  # operations for each value that is sorted
+_OPERATIONS_PER_VALUE = 30  # operations for each value that is sorted
 
 
 def fit(
@@ -148,6 +148,13 @@ def fit(
             order. Loggers of :mod:`rankgrad.training.loggers` are some.
         quiet: show no progress on the terminal.
 
+    Returns:
+        The ranker of the best epoch, with the history of the training.
+
+    Raises:
+        ValueError: the data cannot be trained on, or a resumed run has other settings or data.
+        FileExistsError: ``folder`` exists and ``resume`` is False.
+
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import Settings, fit
     >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"])
@@ -169,7 +176,7 @@ def fit(
         return fit_trees(job)
     if settings.devices > 1 and not processes.launched():
         return _fit_in_processes(job)
-    return work(processes.connect(settings), job)
+    return fit_in_process(processes.connect(settings), job)
 
 
 def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
@@ -194,7 +201,7 @@ def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Datas
     return lists.select(~chosen), lists.select(chosen)
 
 
-def work(fabric: Any, job: Job) -> FitResult:
+def fit_in_process(fabric: Any, job: Job) -> FitResult:
     """:func:`fit` in this process, one of those that ``fabric`` connects."""
     run, checkpoint, problem = None, None, None
     with ExitStack() as lock:  # held by the process that writes
@@ -209,7 +216,9 @@ def work(fabric: Any, job: Job) -> FitResult:
         checkpoint = fabric.broadcast(checkpoint)
         with isolated(fabric.device, custom=job.network is not None) as random:
             try:
-                with for_work(_SORTED * job.train.features.size):  # transforms are fitted
+                with for_work(
+                    _OPERATIONS_PER_VALUE * job.train.features.size
+                ):  # transforms are fitted
                     trainer = Trainer(fabric, job, run, checkpoint, random)
                 return trainer.run()
             except BaseException:
@@ -231,7 +240,7 @@ def _fit_in_processes(job: Job) -> FitResult:
 
 def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
     # A network that was sent shares its memory with all processes, so each takes a copy.
-    done = work(fabric, replace(job, network=copy.deepcopy(job.network)))
+    done = fit_in_process(fabric, replace(job, network=copy.deepcopy(job.network)))
     if fabric.global_rank == 0:
         done.model.save(place)
     return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
@@ -245,7 +254,9 @@ def _folder(job: Job, lock: ExitStack) -> tuple[RunFolder, Checkpoint | None]:
     return run, run.checkpoint()
 
 
-_turn = threading.RLock()  # for trainings that draw from the generators that all threads share
+_shared_generator_lock = (
+    threading.RLock()
+)  # for trainings that draw from the generators that all threads share
 
 
 class RandomState:
@@ -297,7 +308,7 @@ def isolated(device: torch.device, custom: bool) -> Iterator[RandomState]:
     if not state.shared:
         yield state
         return
-    with _turn, torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with _shared_generator_lock, torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield state
 
 

@@ -6,9 +6,9 @@
     run.json          versions, checksums of the data, the command
     metrics.jsonl     one line per epoch
     best/             the model of the best epoch
-    last/             the newest model with all that training goes on from
+    last/             the newest checkpoint
 
-Every change is whole or not made at all, so the process may be killed at any moment.
+Every write is atomic, so the process may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ T = TypeVar("T", bound=EpochState)
 def read_state(kind: type[T], saved: Any, path: Path) -> T:
     """A state of training, as ``state.json`` has it."""
     schemas.check(path, saved, schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
-    # What was read is taken, not what is validated, which makes decimals of whole numbers.
+    # The values as read: validation turns integers into floats.
     return kind(**{name: value for name, value in saved.items() if name != "files"})
 
 
@@ -169,7 +169,7 @@ class TrainingFolder(Generic[S]):
         return locks.held(self.path / LOCK, "training")
 
     def recover(self) -> None:
-        """Undo what a writer that was killed left half done: a run has one at a time."""
+        """Clean up after a writer that was killed; a run has one writer at a time."""
         for name in (BEST, LAST, METRICS):
             files.recover(self.path / name)
             files.clean(self.path / name)
@@ -351,13 +351,11 @@ class RunFolder(TrainingFolder[Settings]):
         try:
             differences = self.settings.differences(_extended(Settings(**saved), self.settings))
         except ValueError as error:
-            raise ValueError(files.damaged(place / MANIFEST, str(error))) from None
+            raise files.damaged(place / MANIFEST, str(error)) from None
         if differences:
-            raise ValueError(
-                files.damaged(
-                    self.path / SETTINGS,
-                    f"it differs from the checkpoint in {place}: {'; '.join(differences)}",
-                )
+            raise files.damaged(
+                self.path / SETTINGS,
+                f"it differs from the checkpoint in {place}: {'; '.join(differences)}",
             )
 
 
@@ -388,7 +386,7 @@ def read_settings(path: Path) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(files.damaged(path / SETTINGS, str(error))) from None
+        raise files.damaged(path / SETTINGS, str(error)) from None
 
 
 def parse_settings(path: Path, kind: type[S]) -> S:
@@ -418,7 +416,7 @@ def read_history(path: Path) -> list[dict[str, float]]:
     lines = [_parse(line, at, path) for at, line in enumerate(content.splitlines(), start=1)]
     written = content.splitlines(keepends=True)[: len(known)]
     if "files" in metadata and written != [history_line(line).encode() for line in known]:
-        raise ValueError(files.damaged(path / METRICS, f"it does not have the lines of {state}"))
+        raise files.damaged(path / METRICS, f"it does not have the lines of {LAST}/{STATE}")
     return lines
 
 
@@ -427,7 +425,7 @@ def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
         values: dict[str, float] = json.loads(text)
         schemas.check(path / METRICS, values, dict[str, float])
     except (ValueError, RecursionError):
-        raise ValueError(f"line {number} of {path / METRICS} is damaged") from None
+        raise files.FileError(path / METRICS, "is damaged", line=number) from None
     return values
 
 
@@ -445,7 +443,7 @@ def _train_state(saved: Any, path: Path) -> TrainState:
     state = read_state(TrainState, saved, path)
     counts = state.epoch, state.step, state.lists, state.seconds
     if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
-        raise ValueError(files.damaged(path, "its counts are wrong"))
+        raise files.damaged(path, "its counts are wrong")
     return state
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rankgrad.data.dataset import Dataset
 
 
-def none(value: Any) -> Any:
+def parse_none(value: Any) -> Any:
     """None for the word ``none``: TOML and command lines have no None."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
@@ -67,8 +67,8 @@ _OPTIMIZERS = "rankgrad.training.optimizers"
 _Optimizer = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "optimizers"))]
 _Schedule = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "learning_rates"))]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
-MaybeCount = Annotated[Count | None, BeforeValidator(none)]
-MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(none)]
+MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
+MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]
 
 
 #: The most epochs, or trees, that the patience ``auto`` waits: see :func:`.evaluations.is_over`.
@@ -77,7 +77,7 @@ AUTO_PATIENCE = 20
 
 def _patience(value: Any) -> Any:
     """A whole number, ``auto`` or None."""
-    value = none(value)
+    value = parse_none(value)
     if value is None or value == "auto":
         return value
     if isinstance(value, str) and value.strip().isdecimal():
@@ -99,7 +99,7 @@ class TomlSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    #: Settings in which two equal runs may differ.
+    #: Settings that may differ between runs that count as equal.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
     if TYPE_CHECKING:  # each class has them, in their place among its own
@@ -174,11 +174,11 @@ def _sentence(error: Mapping[str, Any], names: Iterable[str]) -> str:
     return f"{name} {message}, found {quote(error['input'])}"
 
 
-MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(none)]
+MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(parse_none)]
 
 
 #: Settings that do not apply to boosted trees.
-OF_NETWORKS = (
+NETWORK_ONLY = (
     *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
     *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
 )
@@ -290,7 +290,7 @@ class Settings(TomlSettings):
     """On a GPU, replay the passes over batches of one size as a CUDA graph, where steps are alike:
     one device, no accumulation, a fused loss with nothing scheduled."""
 
-    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(none)] = None
+    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(parse_none)] = None
     """Bytes of features that may lie on the device; none for half of what is free. Larger data sets
     are read from the memory map."""
 
@@ -339,7 +339,7 @@ class Settings(TomlSettings):
         from rankgrad.models.trees import TreeModel
 
         tree = isinstance(models.get(self.model), TreeModel)
-        left_out = {*OF_NETWORKS, "device", "devices"} if tree else set()
+        left_out = {*NETWORK_ONLY, "device", "devices"} if tree else set()
         return self.model_dump(mode="json", exclude=left_out)
 
 
@@ -348,7 +348,7 @@ MANY_ITEMS = 50_000
 #: Up to this many training lists they have 20 epochs, from there on 10.
 MANY_LISTS = 10_000
 #: Settings that rules may change, or that keep rules of training from applying.
-RULED = ("model", "learning_rate", "schedule", "epochs", "patience")
+RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
 _ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes for an item
 
@@ -386,7 +386,7 @@ for fewer)
     model, why = _model(settings, train)
     changes: dict[str, Any] = {"model": model}
     what = f"model {model}"
-    if not set(RULED) & set(explicit):
+    if not set(RULE_SETTINGS) & set(explicit):
         epochs = 20 if len(train) <= MANY_LISTS else 10
         changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
         what += f", cosine schedule of {epochs} epochs"

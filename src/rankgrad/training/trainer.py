@@ -409,7 +409,7 @@ class Trainer:
         return Graphs(self._passes, ranker.network)
 
     def _scorer(self) -> nn.Module:
-        """What is called in each step: the network, or the part of it behind its derived inputs.
+        """What is called in each step: the network, or the part of it after its derived inputs.
 
         Columns that are derived of whole lists, such as ranks within the list, are the same in
         every epoch: where memory suffices, they are derived once.

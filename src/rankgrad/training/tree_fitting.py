@@ -34,7 +34,7 @@ from rankgrad.training.fitted import FitResult, FittedRanker, TreeScorer
 from rankgrad.training.loggers import Callbacks
 from rankgrad.training.processes import Interrupts
 from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
-from rankgrad.training.settings import AUTO_PATIENCE, OF_NETWORKS, Settings
+from rankgrad.training.settings import AUTO_PATIENCE, NETWORK_ONLY, Settings
 
 #: In last/: the random state of the loss, and of DART the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
@@ -250,7 +250,7 @@ def _check(settings: Settings) -> None:
             f"{kind} is trained on the CPU, in one process: leave out device and devices. Where "
             f"{kind} is built for GPUs, write {kind}(device=cuda)"
         )
-    for name in OF_NETWORKS:
+    for name in NETWORK_ONLY:
         value = getattr(settings, name)
         if value != Settings.model_fields[name].default:
             remedy = f"write {kind}({name}={value})" if name == "learning_rate" else "leave it out"
@@ -286,7 +286,7 @@ def _checkpoint(run: RunFolder) -> _Checkpoint | None:
     history, settings = saved["history"], run.settings
     curve = [line[settings.metric] for line in history if settings.metric in line]
     if len(saved["trees"]) != len(history) or len(curve) not in (0, len(history)):
-        raise ValueError(files.damaged(last / STATE, "its counts are wrong"))
+        raise files.damaged(last / STATE, "its counts are wrong")
     files.write(run.path / METRICS, "".join(map(history_line, history)))
     best = files.read_part(last / DART, saved) if (last / DART).exists() else None
     return _Checkpoint(

@@ -23,7 +23,7 @@ from rankgrad.kernels.cpu.flat_arrays import (
     new_block,
     sort_descending,
 )
-from rankgrad.kernels.cpu.pairs import share_alike, sort_by_score, weigh_ones
+from rankgrad.kernels.cpu.pairs import average_duplicates, sort_by_score, weigh_ones
 from rankgrad.kernels.pair_derivatives import PairConfig
 
 RANKNET, HINGE, LAMBDAS, LOSS1 = range(4)
@@ -170,7 +170,7 @@ def _lists(
                 block[_HESS, i] *= factor * sigma
         if not norm:
             for row in (_GRAD, _HESS):
-                share_alike(scores, labels, weights, items, block[row, :n])
+                average_duplicates(scores, labels, weights, items, block[row, :n])
         for i in range(n):
             gradient[items[i]], hessian[items[i]] = block[_GRAD, i], block[_HESS, i]
 

@@ -215,7 +215,7 @@ def sort_by_score(scores: Array, labels: Array, items: Array) -> None:
 @compiled
 def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) -> None:
     """Write the scores' gradient, which is equal for items of equal score, label and weight."""
-    share_alike(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
+    average_duplicates(arrays[0], arrays[1], arrays[3], items, block[3, : items.size])
     for i in range(items.size):
         arrays[6][items[i]] = scale * block[3, i]
 
@@ -416,7 +416,9 @@ def _row(
 
 
 @compiled
-def share_alike(scores: Array, labels: Array, weights: Array, items: Array, out: Array) -> None:
+def average_duplicates(
+    scores: Array, labels: Array, weights: Array, items: Array, out: Array
+) -> None:
     """Give items of equal score, label and weight the mean of their gradients."""
     start = 0
     for i in range(1, items.size + 1):
@@ -425,12 +427,12 @@ def share_alike(scores: Array, labels: Array, weights: Array, items: Array, out:
             if scores[one] == scores[other] and labels[one] == labels[other]:
                 continue
         if i - start > 1:
-            _share_run(weights, items[start:i], out[start:i])
+            _average_run(weights, items[start:i], out[start:i])
         start = i
 
 
 @compiled
-def _share_run(weights: Array, items: Array, out: Array) -> None:
+def _average_run(weights: Array, items: Array, out: Array) -> None:
     """The same among items of equal score and label."""
     order = indices(items.size)
     own = take(weights, items)

@@ -62,11 +62,11 @@ def _neuralsort(
             factor, shift = n - 1.0 - 2.0 * r, sums[r]
             low, high = band(z, sums, factor, r, low, high)
             some = slice(low, high)
-            whole, mean = _row(factor, z[r], shift, z[some], sums[some], own[some], row[some])
-            mean /= whole
+            normalizer, mean = _row(factor, z[r], shift, z[some], sums[some], own[some], row[some])
+            mean /= normalizer
             out[start + r] = mean
             if grad.size:
-                scale = grad[start + r] / whole
+                scale = grad[start + r] / normalizer
                 row_adjoint(scale, mean, factor, row[some], own[some], by_score[some], by_sum[some])
         if grad.size:
             absolute_differences_adjoint(z, by_sum, by_score)
@@ -110,12 +110,12 @@ def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
 def _row(
     factor: float, top: float, shift: float, z: Array, sums: Array, values: Array, row: Array
 ) -> tuple[float, float]:
-    whole, mean = 0.0, 0.0
+    normalizer, mean = 0.0, 0.0
     for j in range(z.size):
         row[j] = exp(factor * (z[j] - top) - (sums[j] - shift))
-        whole += row[j]
+        normalizer += row[j]
         mean += row[j] * values[j]
-    return whole, mean
+    return normalizer, mean
 
 
 @compiled
@@ -165,14 +165,14 @@ def _softsort(
         rows = n if k == 0 else min(k, n)
         decay, own = np.zeros(n), values[start : start + n]
         for i in range(1, n):
-            gap = scores[order[start + i]] - scores[order[start + i - 1]]
-            decay[i] = math.exp(gap * (1.0 / options[0]))
+            difference = scores[order[start + i]] - scores[order[start + i - 1]]
+            decay[i] = math.exp(difference * (1.0 / options[0]))
         sums, means = np.ones((9, n)), np.empty(n)
         _one_sided(decay, sums[8], sums[0], sums[1])
         _one_sided(decay, own, sums[2], sums[3])
         for i in range(n):
-            whole = sums[0, i] + sums[1, i] + 1.0
-            means[i] = (sums[2, i] + sums[3, i] + own[i]) / whole
+            normalizer = sums[0, i] + sums[1, i] + 1.0
+            means[i] = (sums[2, i] + sums[3, i] + own[i]) / normalizer
             if i < rows:
                 out[start + i] = means[i]
         if grad.size:

@@ -8,11 +8,14 @@ from rankgrad.kernels.cpu.compiled import compiled
 from rankgrad.kernels.cpu.flat_arrays import Arrays, FlatArrays, level
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
-MSE, RMSE, BCE, ORDINAL = range(4)
+MSE, RMSE, BCE = range(3)
 
 
 def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
-    """``(1 / n) Σ_i φ(s_i, y_i)``: see :mod:`rankgrad.kernels.ops`."""
+    """``(1 / n) Σ_i φ(s_i, y_i)``: see :mod:`rankgrad.kernels.ops`.
+
+    ``number`` is the count of levels for "rmse" and "ordinal", the threshold for "bce".
+    """
     limit = level(number, lists.single) if kind == "bce" else number
     lists.run(_lists, KINDS[kind], float(limit), steps=4)
 
@@ -46,12 +49,12 @@ def _lists(first: int, last: int, arrays: Arrays, kind: int, number: float) -> N
 def _term(kind: int, score: float, label: float, number: float) -> tuple[float, float]:
     """An item's loss, and its derivative with respect to the score."""
     if kind == MSE:
-        gap = score - label
-        return gap * gap, 2.0 * gap
+        error = score - label
+        return error * error, 2.0 * error
     if kind == RMSE:
         probability, other = _sigmoid(score)
-        gap = number * probability - label
-        return gap * gap, 2.0 * gap * number * probability * other
+        error = number * probability - label
+        return error * error, 2.0 * error * number * probability * other
     if kind == BCE:
         return _binary(score, label >= number)
     total, grad = 0.0, 0.0

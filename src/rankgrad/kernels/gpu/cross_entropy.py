@@ -20,7 +20,7 @@ from rankgrad.kernels.gpu.flat_lists import (
     list_block,
     list_span,
     load_weights,
-    presence,
+    or_placeholder,
 )
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 
@@ -39,7 +39,13 @@ def cross_entropy(
     lists = len(values)
     if lists == 0:
         return results
-    arguments = scores, labels, presence(mask, scores), presence(weights, scores), offsets
+    arguments = (
+        scores,
+        labels,
+        or_placeholder(mask, scores),
+        or_placeholder(weights, scores),
+        offsets,
+    )
     kind = target == "softmax", mask is not None, weights is not None
     if max_length <= _WHOLE:
         span = max(32, next_power_of_2(max_length))
@@ -122,7 +128,7 @@ def _sum_span(
     ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sums of a span of a list or, if it is the whole list, the loss and its gradient."""
-    at_list, start, width, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
+    list_index, start, width, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
     at = start + row
     score, label, weight, real = _load(scores, labels, mask, weights, at, inside, MASKED, WEIGHTED)
     top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
@@ -133,10 +139,10 @@ def _sum_span(
         value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         target, _ = _targets(label, best, weight, real, NORMALIZED)
         tl.store(grad_scores + at, factor * _exp(score - top) - scale * target, mask=inside)
-        tl.store(values + at_list, value)
-        tl.store(defined + at_list, counts)
+        tl.store(values + list_index, value)
+        tl.store(defined + list_index, counts)
     else:
-        to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
+        to = parts + (list_index.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
         tl.store(to, top)
         tl.store(to + 1, total)
         tl.store(to + 2, best)
@@ -147,13 +153,13 @@ def _sum_span(
 
 
 @triton.jit
-def _joined(parts, at_list, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr):
+def _joined(parts, list_index, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr):
     """The sums of a list, from the sums of its spans."""
     tops = tl.full([WIDTH], float("-inf"), tl.float32)
     bests = tl.full([WIDTH], float("-inf"), tl.float32)
     for left in range(0, spans, WIDTH):
         span = left + tl.arange(0, WIDTH)
-        part = parts + (at_list * spans + span) * 8
+        part = parts + (list_index * spans + span) * 8
         filled = tl.load(part + 6, mask=span < spans, other=0.0) > 0
         tops = tl.maximum(tops, tl.load(part, mask=filled, other=float("-inf")))
         bests = tl.maximum(bests, tl.load(part + 2, mask=filled, other=float("-inf")))
@@ -166,7 +172,7 @@ def _joined(parts, at_list, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr
     items = tl.zeros([WIDTH], tl.float32)
     for left in range(0, spans, WIDTH):
         span = left + tl.arange(0, WIDTH)
-        part = parts + (at_list * spans + span) * 8
+        part = parts + (list_index * spans + span) * 8
         number = tl.load(part + 6, mask=span < spans, other=0.0)
         filled = number > 0
         below = top - tl.load(part, mask=filled, other=top)
@@ -193,11 +199,11 @@ def _join(
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a span of a list; the first program also writes the loss."""
-    at_list, start, width = list_span(offsets)
+    list_index, start, width = list_span(offsets)
     first = tl.program_id(1) * SPAN
     if (first < width) | (first == 0):
         top, total, best, norm, mass, cost, items = _joined(
-            parts, at_list.to(tl.int64), spans, NORMALIZED, WIDTH
+            parts, list_index.to(tl.int64), spans, NORMALIZED, WIDTH
         )
         value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)
@@ -209,5 +215,5 @@ def _join(
         grad = factor * _exp(score - top) - scale * target
         tl.store(grad_scores + start + row, grad, mask=inside)
         if first == 0:
-            tl.store(values + at_list, value)
-            tl.store(defined + at_list, counts)
+            tl.store(values + list_index, value)
+            tl.store(defined + list_index, counts)

@@ -89,10 +89,10 @@ def _list_of(offsets, lengths, lists, width):
 
     Also its offset in padded arrays ``[lists, width]``, and the size of such an array.
     """
-    at_list = tl.program_id(0).to(tl.int64)
+    list_index = tl.program_id(0).to(tl.int64)
     far = tl.full([], 1, tl.int64) * lists * width
-    start, length = tl.load(offsets + at_list), tl.load(lengths + at_list)
-    return at_list, start, length, at_list * width, far
+    start, length = tl.load(offsets + list_index), tl.load(lengths + list_index)
+    return list_index, start, length, list_index * width, far
 
 
 @triton.jit
@@ -145,7 +145,7 @@ def _rank(
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The ranks of a span of a list."""
-    at_list, start, length, base, far = _list_of(offsets, lengths, lists, width)
+    list_index, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
     place = start + length - 1 - at
@@ -153,7 +153,7 @@ def _rank(
     rank, _, _ = _projected(blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC)
     item = tl.load(items + place, mask=inside, other=0)
     tl.store(ranks + item, rank.to(tl.float32), mask=inside)
-    _store_padding(items, ranks, start, tl.load(offsets + at_list + 1), length, at)
+    _store_padding(items, ranks, start, tl.load(offsets + list_index + 1), length, at)
 
 
 @triton.jit
@@ -207,7 +207,7 @@ def _subtract_sums(
     sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a span of a list: its block's weighted sum, minus its own."""
-    at_list, start, length, base, far = _list_of(offsets, lengths, lists, width)
+    list_index, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
     own_grad, weight, block, item = _anchor_grads(
@@ -216,4 +216,4 @@ def _subtract_sums(
     total = tl.load(totals + base + block, mask=inside, other=0.0)
     result = (weight * total - own_grad) * sharpness
     tl.store(grad_scores + item, result.to(tl.float32), mask=inside)
-    _store_padding(items, grad_scores, start, tl.load(offsets + at_list + 1), length, at)
+    _store_padding(items, grad_scores, start, tl.load(offsets + list_index + 1), length, at)

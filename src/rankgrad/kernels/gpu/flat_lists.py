@@ -19,7 +19,7 @@ def empty_results(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor]:
     return values, torch.empty_like(batch.scores), torch.empty_like(values, dtype=torch.bool)
 
 
-def presence(optional: Tensor | None, stand_in: Tensor) -> Tensor:
+def or_placeholder(optional: Tensor | None, stand_in: Tensor) -> Tensor:
     """An optional tensor, or a placeholder that the kernel does not read."""
     return stand_in if optional is None else optional
 
@@ -32,9 +32,9 @@ def chunk_size(length: int, most: int) -> int:
 @triton.jit
 def list_span(offsets):
     """The list of this program, its first item, and its length, padding included."""
-    at_list = tl.program_id(0)
-    start = tl.load(offsets + at_list)
-    return at_list, start, (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    list_index = tl.program_id(0)
+    start = tl.load(offsets + list_index)
+    return list_index, start, (tl.load(offsets + list_index + 1) - start).to(tl.int32)
 
 
 @triton.jit
@@ -53,10 +53,10 @@ def list_block(mask, offsets, MASKED: tl.constexpr, ROWS: tl.constexpr):
     Returns also the rows' positions in the list, which of them are inside the list, and which of
     them hold a real item.
     """
-    at_list, start, length = list_span(offsets)
+    list_index, start, length = list_span(offsets)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = row < length
-    return at_list, start, length, row, inside, is_real(mask, start + row, inside, MASKED)
+    return list_index, start, length, row, inside, is_real(mask, start + row, inside, MASKED)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, or_placeholder
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.segmented_sort import sort_lists
 
@@ -64,9 +64,10 @@ def ideal_gain(
     at_once = blocks == 1 and not ranked
     parts = scale if at_once else labels.new_empty(lists, blocks, 4)
     _count[(lists, blocks)](
-        labels, presence(mask, labels), presence(weights, labels), offsets, threshold, k,
-        gains, parts, scale, lengths, defined, kind, SUM if ranked else norm, mask is not None,
-        weights is not None, at_once, rows, 16 if whole else 128, num_warps=8 if rows > 64 else 4,
+        labels, or_placeholder(mask, labels), or_placeholder(weights, labels), offsets, threshold,
+        k, gains, parts, scale, lengths, defined, kind, SUM if ranked else norm,
+        mask is not None, weights is not None, at_once, rows, 16 if whole else 128,
+        num_warps=8 if rows > 64 else 4,
     )  # fmt: skip
     if at_once:
         return gains, scale, lengths, defined
@@ -189,12 +190,12 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
 
 
 @triton.jit
-def sum_blocks(terms, at_list, blocks, WIDTH: tl.constexpr):
+def sum_blocks(terms, list_index, blocks, WIDTH: tl.constexpr):
     """The sum over the blocks of a list."""
     total = tl.zeros([WIDTH], tl.float32)
     for left in range(0, blocks, WIDTH):
         block = left + tl.arange(0, WIDTH)
-        total += tl.load(terms + at_list * blocks + block, mask=block < blocks, other=0.0)
+        total += tl.load(terms + list_index * blocks + block, mask=block < blocks, other=0.0)
     return tl.sum(total, 0)
 
 
@@ -236,7 +237,7 @@ def _count(
     ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of items and their part of the ideal DCG; ideal ranks are counted."""
-    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
     gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
@@ -257,26 +258,26 @@ def _count(
         gain = tl.where(real, gain, 0.0)
         items = tl.sum(real.to(tl.int32), 0)
         norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)
-        tl.store(scale + at_list, norm)
-        tl.store(lengths + at_list, items)
-        tl.store(defined + at_list, (tl.max(gain, 0) > 0) & (items > 1))
+        tl.store(scale + list_index, norm)
+        tl.store(lengths + list_index, items)
+        tl.store(defined + list_index, (tl.max(gain, 0) > 0) & (items > 1))
     else:
-        store_sums(parts, at_list * tl.num_programs(1) + block, ideal, gain, real)
+        store_sums(parts, list_index * tl.num_programs(1) + block, ideal, gain, real)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
     """The ideal DCG of a block of sorted gains."""
-    at_list, start, _, position, inside, _ = list_block(offsets, offsets, False, ROWS)
+    list_index, start, _, position, inside, _ = list_block(offsets, offsets, False, ROWS)
     counted = inside & ((k == 0) | (position < k))
     gain = tl.load(ranked + start + position, mask=counted, other=0.0)
     ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
-    tl.store(parts + (at_list * tl.num_programs(1) + tl.program_id(1)) * 4, ideal)
+    tl.store(parts + (list_index * tl.num_programs(1) + tl.program_id(1)) * 4, ideal)
 
 
 @triton.jit
-def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
+def list_sums(parts, list_index, blocks, WIDTH: tl.constexpr):
     """Of one list: the ideal DCG, the sum of gains, the items, and the items with a gain."""
     ideal = tl.zeros([WIDTH], tl.float32)
     total = tl.zeros([WIDTH], tl.float32)
@@ -284,7 +285,7 @@ def list_sums(parts, at_list, blocks, WIDTH: tl.constexpr):
     counting = tl.zeros([WIDTH], tl.float32)
     for left in range(0, blocks, WIDTH):
         block = left + tl.arange(0, WIDTH)
-        at = parts + (at_list * blocks + block) * 4
+        at = parts + (list_index * blocks + block) * 4
         ideal += tl.load(at, mask=block < blocks, other=0.0)
         total += tl.load(at + 1, mask=block < blocks, other=0.0)
         items += tl.load(at + 2, mask=block < blocks, other=0.0)
@@ -314,8 +315,8 @@ def _finish(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
     """Sum the blocks of a list."""
-    at_list = tl.program_id(0)
-    ideal, total, items, counting = list_sums(parts, at_list, blocks, WIDTH)
-    tl.store(scale + at_list, scale_of(ideal, total, items, k, NORM))
-    tl.store(lengths + at_list, items.to(tl.int32))
-    tl.store(defined + at_list, (counting > 0) & (items > 1))
+    list_index = tl.program_id(0)
+    ideal, total, items, counting = list_sums(parts, list_index, blocks, WIDTH)
+    tl.store(scale + list_index, scale_of(ideal, total, items, k, NORM))
+    tl.store(lengths + list_index, items.to(tl.int32))
+    tl.store(defined + list_index, (counting > 0) & (items > 1))

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, or_placeholder
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.segmented_sort import COUNTED, sort_lists
 
@@ -60,10 +60,10 @@ class LapSumRanks:
         lists, items = offsets.numel() - 1, scores.numel()
         if items == 0 or max_length == 0:
             return result
-        grads, backward = presence(grad, scores), grad is not None
+        grads, backward = or_placeholder(grad, scores), grad is not None
         if self._order is None:
             _pairs[(lists, cdiv(max_length, 32))](
-                scores, grads, presence(mask, scores), offsets, result, self._temperature,
+                scores, grads, or_placeholder(mask, scores), offsets, result, self._temperature,
                 MASKED=mask is not None, BACKWARD=backward, HEIGHT=32, WIDTH=64,
             )  # fmt: skip
             return result

@@ -17,7 +17,7 @@ from rankgrad.kernels.gpu.flat_lists import (
     list_block,
     list_span,
     load_weights,
-    presence,
+    or_placeholder,
 )
 from rankgrad.kernels.gpu.ideal_gain import COUNTED, ROWS, sign_bit, tile
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
@@ -39,8 +39,8 @@ def listmle(
     lists = len(values)
     if lists == 0:
         return values, grad_scores, defined
-    mask_, masked, counted = presence(mask, scores), mask is not None, max_length <= COUNTED
-    draw, shuffled = presence(seed, offsets), seed is not None
+    mask_, masked, counted = or_placeholder(mask, scores), mask is not None, max_length <= COUNTED
+    draw, shuffled = or_placeholder(seed, offsets), seed is not None
     if counted:
         order = torch.empty_like(scores, dtype=torch.int32)
         columns, warps, _ = tile(max_length)
@@ -58,7 +58,7 @@ def listmle(
     chunk = chunk_size(max_length, _CHUNK)
     tails = scores.new_empty(2, scores.numel())
     _likelihood[(lists,)](
-        scores, mask_, presence(weights, scores), offsets, order, tails, values, grad_scores,
+        scores, mask_, or_placeholder(weights, scores), offsets, order, tails, values, grad_scores,
         defined, max_length, scores.numel(), counted, masked, weights is not None, chunk,
         num_warps=min(16, max(1, chunk // 64)),
     )  # fmt: skip
@@ -98,13 +98,13 @@ def _block_keys(
     MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A block of rows and their sort keys; writes a gradient of 0 to padding."""
-    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     before = _real_before(mask, start, tl.minimum(tl.program_id(1) * ROWS, width), MASKED, COLUMNS)
     place = before + tl.cumsum(real.to(tl.int32), 0) - 1
     key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
     if MASKED:
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
-    return at_list, start, width, row, real, key
+    return list_index, start, width, row, real, key
 
 
 @cached_launch
@@ -140,10 +140,10 @@ def _lay_keys(
     MASKED: tl.constexpr, DRAWN: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the sort keys of a span of a list, in a padded layout; -1 for padding."""
-    at_list, _, _, row, real, key = _block_keys(
+    list_index, _, _, row, real, key = _block_keys(
         labels, mask, offsets, draw, grad_scores, MASKED, DRAWN, SPAN, 1024
     )
-    to = keys + at_list.to(tl.int64) * max_length + row
+    to = keys + list_index.to(tl.int64) * max_length + row
     tl.store(to, tl.where(real, key, -1), mask=row < max_length)
 
 
@@ -176,11 +176,11 @@ def _likelihood(
     neither overflow nor underflow. With ``t_r = Σ_{l>=r} exp(s_(l))``, the gradient of item l is
     ``exp(s_l) Σ_{r<=l} w_r / t_r - w_l``.
     """
-    at_list, start, width = list_span(offsets)
+    list_index, start, width = list_span(offsets)
     length = _real_before(mask, start, width, MASKED, CHUNK)
     base = start
     if not COUNTED:
-        base = at_list.to(tl.int64) * max_length
+        base = list_index.to(tl.int64) * max_length
     chunks = tl.cdiv(length, CHUNK)
     value = tl.zeros([CHUNK], tl.float32)
     carried_peak = -1e30
@@ -216,5 +216,5 @@ def _likelihood(
         last = tl.minimum(ahead * CHUNK + CHUNK, length) - 1
         carried_peak = tl.sum(tl.where(at == last, depth, 0.0), 0)
         carried = tl.sum(tl.where(at == last, sums, 0.0), 0)
-    tl.store(values + at_list, tl.sum(value, 0))
-    tl.store(defined + at_list, length > 1)
+    tl.store(values + list_index, tl.sum(value, 0))
+    tl.store(defined + list_index, length > 1)

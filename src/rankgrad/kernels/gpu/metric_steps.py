@@ -31,7 +31,13 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, list_span, load_weights, presence
+from rankgrad.kernels.gpu.flat_lists import (
+    chunk_size,
+    is_real,
+    list_span,
+    load_weights,
+    or_placeholder,
+)
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 #: The metrics that have a step here. All others are linear in the sorted gains.
@@ -90,9 +96,9 @@ def step_values(
     if lists:
         chunk = chunk_size(max_length, _CHUNK)
         _values_of[(lists,)](
-            labels, presence(mask, labels), presence(weights, labels), offsets,
-            metric_options.threshold, values, presence(weighted, values), scale, lengths, defined,
-            METRIC=metric, LOGARITHMIC=logarithmic, MASKED=mask is not None,
+            labels, or_placeholder(mask, labels), or_placeholder(weights, labels), offsets,
+            metric_options.threshold, values, or_placeholder(weighted, values), scale, lengths,
+            defined, METRIC=metric, LOGARITHMIC=logarithmic, MASKED=mask is not None,
             HAS_WEIGHTS=weights is not None, CHUNK=chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
     return StepValues(values, weighted, scale, lengths, defined)
@@ -131,9 +137,9 @@ def metric_step(
         step = _precision_step if metric == "ap" else _cascade_step
         ranks = min(k, max_length) if k else max_length
         step[(lists,)](
-            sorted_values, presence(sorted_weighted, sorted_values),
-            presence(misses, sorted_values), offsets, inputs.scale, inputs.lengths,
-            inputs.defined, values, grad, presence(grad_weighted, grad), k,
+            sorted_values, or_placeholder(sorted_weighted, sorted_values),
+            or_placeholder(misses, sorted_values), offsets, inputs.scale, inputs.lengths,
+            inputs.defined, values, grad, or_placeholder(grad_weighted, grad), k,
             HAS_WEIGHTS=sorted_weighted is not None, HAS_MISSES=misses is not None,
             RECIPROCAL=metric != "hits", CHUNK=chunk_size(ranks, _CHUNK),
         )  # fmt: skip
@@ -190,7 +196,7 @@ def _values_of(
 
     If a label exceeds the top grade, the list's largest label is its top grade.
     """
-    at_list, start, length = list_span(offsets)
+    list_index, start, length = list_span(offsets)
     total = tl.zeros([CHUNK], tl.float32)
     items = tl.zeros([CHUNK], tl.int32)
     relevant = tl.zeros([CHUNK], tl.int32)
@@ -211,9 +217,9 @@ def _values_of(
     factor = tl.where(valid, 1.0, 0.0)
     if METRIC == "ap":
         factor = factor / tl.where(valid, tl.sum(total, 0), 1.0)
-    tl.store(scale + at_list, factor)
-    tl.store(lengths + at_list, number)
-    tl.store(defined + at_list, valid)
+    tl.store(scale + list_index, factor)
+    tl.store(lengths + list_index, number)
+    tl.store(defined + list_index, valid)
     top = tl.max(tops, 0).to(tl.float64)
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
@@ -239,10 +245,10 @@ def _values_of(
 @triton.jit
 def _ranks_of(offsets, lengths, defined, k):
     """Where a list starts, how many of its ranks count, and whether its loss is defined."""
-    at_list = tl.program_id(0)
-    length = tl.load(lengths + at_list)
+    list_index = tl.program_id(0)
+    length = tl.load(lengths + list_index)
     count = tl.where(k > 0, tl.minimum(k, length), length)
-    return tl.load(offsets + at_list), count, tl.load(defined + at_list) != 0
+    return tl.load(offsets + list_index), count, tl.load(defined + list_index) != 0
 
 
 @cached_launch

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu.flat_lists import chunk_size, list_span, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, list_span, or_placeholder
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.segmented_sort import Sorted, sort_lists, tie_group
 
@@ -74,7 +74,7 @@ class _Batch:
     @property
     def arrays(self) -> tuple[Tensor, ...]:
         """The first arguments of every kernel."""
-        weights = presence(self.weights, self.labels)
+        weights = or_placeholder(self.weights, self.labels)
         return self.labels, weights, self.offsets, self.order.scores, self.order.items
 
     def options(self, most: int, **more: Any) -> dict[str, Any]:

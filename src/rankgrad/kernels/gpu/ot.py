@@ -32,7 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, or_placeholder
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu.linear import as_loss, beyond, discount
@@ -148,15 +148,15 @@ class OptimalTransportOperator:
         # The gradient with respect to u, the column factors, and column sums weighted by j - r.
         work = self.scores.new_empty(3 * self.items)
         for step in range(self.iterations, 0, -1):
-            _back_columns[self.grid](
+            _backward_columns[self.grid](
                 *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
                 self.columns, changes[0], changes[-1], work, self.k, step, self.items,
                 LAST=step == self.iterations, TWO=len(pairs) == 2, **self.launch,
             )  # fmt: skip
-            _back_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
+            _backward_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
-            self.ranked, self.order, presence(self.mask, self.scores),
+            self.ranked, self.order, or_placeholder(self.mask, self.scores),
             self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
             1 / self.epsilon, self.max_length.bit_length(), MASKED=self.mask is not None,
             CHUNK=chunk_size(self.max_length, _CHUNK),
@@ -169,8 +169,8 @@ class OptimalTransportOperator:
 
     def _set_up(self, defined: Tensor | None) -> None:
         _squash[(self.lists,)](
-            self.ranked, presence(self.mask, self.scores),
-            presence(defined, self.scores), self.offsets, self.points, self.moments,
+            self.ranked, or_placeholder(self.mask, self.scores),
+            or_placeholder(defined, self.scores), self.offsets, self.points, self.moments,
             self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
             MASKED=self.mask is not None, CHOSEN=defined is not None,
             CHUNK=chunk_size(self.max_length, _CHUNK),
@@ -238,8 +238,8 @@ def _squash(
     Writes x, S and ``2 j x_j - S_j`` to ``points``; the mean of the scores and one over their
     standard deviation to ``moments``; the number of items and the most iterations to ``counts``.
     """
-    at_list = tl.program_id(0)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    list_index = tl.program_id(0)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     items = items.to(tl.int64)
     count = 0
     for left in range(begin, end, CHUNK):
@@ -257,13 +257,13 @@ def _squash(
         score = tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
         squares += tl.where(at < count, (score - mean) * (score - mean), 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / length + 1e-6)
-    tl.store(moments + at_list * 2, mean)
-    tl.store(moments + at_list * 2 + 1, scale)
-    tl.store(counts + at_list * 2, count)
+    tl.store(moments + list_index * 2, mean)
+    tl.store(moments + list_index * 2 + 1, scale)
+    tl.store(counts + list_index * 2, count)
     running = tl.where(count > 0, iterations, 0)
     if CHOSEN:
-        running = tl.where(tl.load(defined + at_list) != 0, running, 0)
-    tl.store(counts + at_list * 2 + 1, running)
+        running = tl.where(tl.load(defined + list_index) != 0, running, 0)
+    tl.store(counts + list_index * 2 + 1, running)
 
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     before = tl.zeros([1], tl.float64)
@@ -302,8 +302,8 @@ def _find_limits(
 
     Entries decrease away from the diagonal, so the outer rows or columns of a block set its range.
     """
-    at_list = tl.program_id(0)
-    begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
+    list_index = tl.program_id(0)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
     items = items.to(tl.int64)
     block = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = (block < blocks) & (block * OWN < count)
@@ -332,7 +332,7 @@ def _find_limits(
                 moves = down < up
                 down = tl.where(moves & near, middle, down)
                 up = tl.where(moves & (near == 0), middle - 1, up)
-            place = limits + (at_list * blocks + block) * 4 + 2 * of_rows
+            place = limits + (list_index * blocks + block) * 4 + 2 * of_rows
             tl.store(place, low, mask=inside)
             tl.store(place + 1, down + 1, mask=inside)
 
@@ -340,12 +340,12 @@ def _find_limits(
 @triton.jit
 def _own_place(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
     """The list of a program, its first row or column, its iterations, and its range in K."""
-    at_list, block = tl.program_id(0), tl.program_id(1)
-    begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
-    place = limits + (at_list * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
+    list_index, block = tl.program_id(0), tl.program_id(1)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
+    place = limits + (list_index * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
     # Loaded for blocks past the list's end, too: waiting for the count would cost time.
     low, high = tl.load(place), tl.load(place + 1)
-    return begin, count, block * OWN, tl.load(counts + at_list * 2 + 1), low, high
+    return begin, count, block * OWN, tl.load(counts + list_index * 2 + 1), low, high
 
 
 class _Center(NamedTuple):
@@ -526,7 +526,7 @@ def _sort(
 
 @cached_launch
 @triton.jit(do_not_specialize=["k", "step", "items"])
-def _back_columns(
+def _backward_columns(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
     changes, changes_second, work, k, step, items, LAST: tl.constexpr, TWO: tl.constexpr,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
@@ -632,7 +632,7 @@ def _store_columns(
 
 @cached_launch
 @triton.jit(do_not_specialize=["step", "items"])
-def _back_rows(
+def _backward_rows(
     points, offsets, counts, limits, work, step, items,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
@@ -655,10 +655,10 @@ def _linear_step(
     METRIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The loss of a list for a linear metric, and its derivatives with respect to sorted gains."""
-    at_list = tl.program_id(0)
-    begin, count = tl.load(offsets + at_list), tl.load(lengths + at_list)
-    norm = tl.load(scale + at_list)
-    norm = tl.where(tl.load(defined + at_list) != 0, norm, 0.0)
+    list_index = tl.program_id(0)
+    begin, count = tl.load(offsets + list_index), tl.load(lengths + list_index)
+    norm = tl.load(scale + list_index)
+    norm = tl.where(tl.load(defined + list_index) != 0, norm, 0.0)
     cut = _cut(count, k)
     past = beyond(count, k, METRIC)
     total = tl.zeros([CHUNK], tl.float32)
@@ -668,7 +668,7 @@ def _linear_step(
         weight = norm * (discount((rank + 1).to(tl.float32), METRIC, persistence) - past)
         total += weight * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
         tl.store(grad + begin + rank, weight if METRIC == "arp" else -weight, mask=inside)
-    tl.store(values + at_list, as_loss(tl.sum(total, 0), count, k, norm, METRIC))
+    tl.store(values + list_index, as_loss(tl.sum(total, 0), count, k, norm, METRIC))
 
 
 @cached_launch
@@ -683,14 +683,14 @@ def _finish(
     ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, whose terms of R are averaged over tied items. It is
     then propagated through the sigmoid and the standardization. ``sums`` is scratch.
     """
-    at_list = tl.program_id(0)
-    begin, count = tl.load(offsets + at_list), tl.load(counts + at_list * 2)
+    list_index = tl.program_id(0)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
     items = items.to(tl.int64)
     end = begin + count
     grad_points, shared = work + 2 * items, sums + items
-    mean, scale = tl.load(moments + at_list * 2), tl.load(moments + at_list * 2 + 1)
+    mean, scale = tl.load(moments + list_index * 2), tl.load(moments + list_index * 2 + 1)
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
-    if tl.load(counts + at_list * 2 + 1) > 0:
+    if tl.load(counts + list_index * 2 + 1) > 0:
         whole = tl.zeros([CHUNK], tl.float64)
         for left in range(begin, end, CHUNK):
             at = left + tl.arange(0, CHUNK)

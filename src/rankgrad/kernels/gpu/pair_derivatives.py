@@ -73,8 +73,8 @@ def pair_derivatives(
     grouped = weighted and not config.norm
     together = _alike(ranked, offsets, max_length) if grouped else order
     _for_each_list(
-        _share, offsets, max_length, ranked, offsets, order, together, norms, gradient, hessian,
-        items, float(config.sigma), grouped, config.norm,
+        _average_duplicates, offsets, max_length, ranked, offsets, order, together, norms,
+        gradient, hessian, items, float(config.sigma), grouped, config.norm,
     )  # fmt: skip
     return gradient, hessian
 
@@ -203,7 +203,7 @@ def _lay_out(
 
     The latter is 0 where all labels are equal, since such a list has no pairs.
     """
-    at_list, start, length = list_span(offsets)
+    list_index, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
         place = tl.arange(0, LENGTH)
         inside = place < length
@@ -223,7 +223,9 @@ def _lay_out(
         ideal = tl.sum(tl.where(counted, _gain(label, LINEAR) * discount, 0.0), 0)
         high = tl.max(tl.where(inside, label, -1.0), 0)
         low = tl.min(tl.where(inside, label, float("inf")), 0)
-        tl.store(norms + at_list, tl.where(high > low, 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0))
+        tl.store(
+            norms + list_index, tl.where(high > low, 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0)
+        )
 
 
 @triton.jit
@@ -436,14 +438,14 @@ def _take_end(first, second, count, end, first_, second_, count_, end_):
 
 
 @triton.jit(do_not_specialize=["items"])
-def _share(
+def _average_duplicates(
     ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
     WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write results in input order: means over duplicates, or normalized as in LightGBM."""
-    at_list, start, length = list_span(offsets)
+    list_index, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
-        scale = tl.load(norms + at_list)
+        scale = tl.load(norms + list_index)
         wide = items.to(tl.int64)
         lane = tl.arange(0, LENGTH)
         inside = lane < length

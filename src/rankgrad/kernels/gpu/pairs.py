@@ -29,7 +29,7 @@ from rankgrad.kernels.gpu.flat_lists import (
     list_block,
     list_span,
     load_weights,
-    presence,
+    or_placeholder,
 )
 from rankgrad.kernels.gpu.ideal_gain import (
     BINARY,
@@ -120,7 +120,7 @@ def pairs(
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
-    mask_, weights_ = presence(mask, scores), presence(weights, scores)
+    mask_, weights_ = or_placeholder(mask, scores), or_placeholder(weights, scores)
     masked, weighted = mask is not None, weights is not None
     _rank_items[grid](
         scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, items, k,
@@ -249,7 +249,7 @@ def _rank_items(
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count the ranks of a block of items, by score and ideal, and write it in score order."""
-    at_list, start, width, row, _, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, _, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
     first = block * ROWS
     if TABLE:  # δ of eq. 13 at every distance, once for all lists
@@ -257,8 +257,8 @@ def _rank_items(
         step = log2_above_one(1.0 / (1.0 + apart))
         delta = step / (tl.log2(1.0 + apart) * tl.log2(2.0 + apart))
         center = table + tl.num_programs(1) * ROWS
-        tl.store(center + row, delta, mask=(row >= 0) & (at_list == 0))
-        tl.store(center - row, delta, mask=(row >= 0) & (at_list == 0))
+        tl.store(center + row, delta, mask=(row >= 0) & (list_index == 0))
+        tl.store(center - row, delta, mask=(row >= 0) & (list_index == 0))
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     key, grade_key = _sort_key(score, label), gain_key(label, real)
@@ -293,7 +293,7 @@ def _rank_items(
         norm = tl.sum(tl.where(real, gain, 0.0), 0)
     else:  # the norm is one, or the cutoff
         norm = tl.where(block == 0, k if NORM == 2 else 1, 0).to(tl.float32)
-    to = parts + (at_list * tl.num_programs(1) + block) * 4
+    to = parts + (list_index * tl.num_programs(1) + block) * 4
     tl.store(to, norm)
     tl.store(to + 1, tl.sum(real.to(tl.float32), 0))
     tl.store(to + 2, tl.max(tl.where(real, label, -1.0), 0))
@@ -301,7 +301,7 @@ def _rank_items(
 
 
 @triton.jit
-def _list_parts(parts, at_list, WIDTH: tl.constexpr):
+def _list_parts(parts, list_index, WIDTH: tl.constexpr):
     """The norm, the number of items, the highest and the lowest label of a list."""
     blocks = tl.num_programs(1)
     norm = tl.zeros([WIDTH], tl.float32)
@@ -310,7 +310,7 @@ def _list_parts(parts, at_list, WIDTH: tl.constexpr):
     low = tl.full([WIDTH], float("inf"), tl.float32)
     for left in range(0, blocks, WIDTH):
         block = left + tl.arange(0, WIDTH)
-        at = parts + (at_list * blocks + block) * 4
+        at = parts + (list_index * blocks + block) * 4
         norm += tl.load(at, mask=block < blocks, other=0.0)
         items += tl.load(at + 1, mask=block < blocks, other=0.0)
         high = tl.maximum(high, tl.load(at + 2, mask=block < blocks, other=-1.0))
@@ -319,13 +319,13 @@ def _list_parts(parts, at_list, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _length(parts, at_list, blocks, width, MASKED: tl.constexpr, WIDTH: tl.constexpr):
+def _length(parts, list_index, blocks, width, MASKED: tl.constexpr, WIDTH: tl.constexpr):
     """The number of real items of a list."""
     if MASKED:
         items = tl.zeros([WIDTH], tl.float32)
         for left in range(0, blocks, WIDTH):
             block = left + tl.arange(0, WIDTH)
-            at = parts + (at_list * blocks + block) * 4 + 1
+            at = parts + (list_index * blocks + block) * 4 + 1
             items += tl.load(at, mask=block < blocks, other=0.0)
         return tl.sum(items, 0).to(tl.int32)
     else:
@@ -340,8 +340,8 @@ def _swap_changes(
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gains of a sorted list, and ``upper`` and ``lower`` of every item."""
-    at_list, start, width = list_span(offsets)
-    length = _length(parts, at_list, blocks, width, MASKED, WIDTH)
+    list_index, start, width = list_span(offsets)
+    length = _length(parts, list_index, blocks, width, MASKED, WIDTH)
     labeled = ranked + total_items + start
     first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
     second = first
@@ -621,9 +621,9 @@ def _sum_pairs(
     If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is computed as the
     product of one exponential per item.
     """
-    at_list, start, width = list_span(offsets)
+    list_index, start, width = list_span(offsets)
     block = tl.program_id(1)
-    length = _length(parts, at_list, tl.num_programs(1), width, MASKED, WIDTH)
+    length = _length(parts, list_index, tl.num_programs(1), width, MASKED, WIDTH)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     center = tl.num_programs(1) * ROWS
@@ -680,7 +680,7 @@ def _sum_pairs(
     value = tl.sum(tl.sum(total, 0), 0)
     if KIND != 1:
         value *= 0.6931471805599453
-    tl.store(sums + at_list * tl.num_programs(1) + block, value)
+    tl.store(sums + list_index * tl.num_programs(1) + block, value)
 
 
 @cached_launch
@@ -691,12 +691,12 @@ def _scatter_grads(
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
-    at_list = tl.program_id(0)
+    list_index = tl.program_id(0)
     block = tl.program_id(1)
     blocks = tl.num_programs(1)
-    start = tl.load(offsets + at_list)
-    width = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
-    norm, length, high, low = _list_parts(parts, at_list, WIDTH)
+    start = tl.load(offsets + list_index)
+    width = (tl.load(offsets + list_index + 1) - start).to(tl.int32)
+    norm, length, high, low = _list_parts(parts, list_index, WIDTH)
     valid = high > low
     scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
     first = block * ROWS
@@ -747,6 +747,6 @@ def _scatter_grads(
         terms = tl.zeros([WIDTH], tl.float32)
         for left in range(0, blocks, WIDTH):
             at = left + tl.arange(0, WIDTH)
-            terms += tl.load(sums + at_list * blocks + at, mask=at < blocks, other=0.0)
-        tl.store(values + at_list, tl.sum(terms, 0) * scale)
-        tl.store(defined + at_list, valid)
+            terms += tl.load(sums + list_index * blocks + at, mask=at < blocks, other=0.0)
+        tl.store(values + list_index, tl.sum(terms, 0) * scale)
+        tl.store(defined + list_index, valid)

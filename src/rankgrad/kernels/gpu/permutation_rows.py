@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import is_real, list_block, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_block, or_placeholder
 from rankgrad.kernels.gpu.ideal_gain import (
     IDEAL,
     gain_kind,
@@ -211,7 +211,7 @@ def _count(batch: FlatLists, metric_options: MetricOptions, soft: bool) -> _Item
     defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
     norm = norm_kind(metric, k)
     _count_pairs[(lists, blocks)](
-        scores, labels, presence(mask, scores), presence(weights, scores), offsets,
+        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores), offsets,
         numbers, distances, parts, threshold, k, size,
         KIND=gain_kind(metric, gain), IDEAL=norm == IDEAL, MASKED=mask is not None,
         WEIGHTED=weights is not None, SOFT=soft, HEIGHT=32, WIDTH=32,
@@ -350,7 +350,7 @@ def _count_pairs(
 
     Also their part of the norm, for which ideal ranks are counted.
     """
-    at_list, begin, count, item, inside, real = list_block(mask, offsets, MASKED, HEIGHT)
+    list_index, begin, count, item, inside, real = list_block(mask, offsets, MASKED, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     gain = load_gains(labels, weights, begin + item, real, threshold, KIND, WEIGHTED)
     exact = score.to(tl.float64)
@@ -401,17 +401,17 @@ def _count_pairs(
         at = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (at < k))
         best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
-    store_sums(parts, at_list * tl.num_programs(1) + tl.program_id(1), best, gain, real)
+    store_sums(parts, list_index * tl.num_programs(1) + tl.program_id(1), best, gain, real)
 
 
 @triton.jit
 def _chunk_of(offsets, lengths, CHUNK: tl.constexpr):
     """The list, its first item, its first chunk, the positions of this chunk, and the length."""
-    at_list = tl.program_id(0).to(tl.int64)
-    begin = tl.load(offsets + at_list)
-    chunks = begin // CHUNK + at_list
+    list_index = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + list_index)
+    chunks = begin // CHUNK + list_index
     at = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
-    return at_list, begin, chunks, at, tl.load(lengths + at_list).to(tl.int64)
+    return list_index, begin, chunks, at, tl.load(lengths + list_index).to(tl.int64)
 
 
 @cached_launch
@@ -444,8 +444,8 @@ def _place_sorted(
     SOFT: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """:func:`_count_pairs` for sorted items, without the norm."""
-    at_list, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
-    inside = at < tl.load(offsets + at_list + 1) - begin
+    list_index, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
+    inside = at < tl.load(offsets + list_index + 1) - begin
     real = at < length
     index = begin + at
     score = tl.load(ranked + index, mask=real, other=0.0)
@@ -491,17 +491,17 @@ def _entries(
 
 @triton.jit
 def _list_of(
-    scales, lengths, defined, parts, blocks, at_list, k,
+    scales, lengths, defined, parts, blocks, list_index, k,
     METRIC: tl.constexpr, RANKED: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """The scale of a list (0 where the loss is undefined), its length and its number of rows."""
     if RANKED:
-        length = tl.load(lengths + at_list)
+        length = tl.load(lengths + list_index)
         scale = length.to(tl.float32) * 0.0 + 1.0
         if METRIC != "operator":
-            scale = tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
+            scale = tl.where(tl.load(defined + list_index) != 0, tl.load(scales + list_index), 0.0)
     else:
-        ideal, total, items, counting = list_sums(parts, at_list, blocks, 256)
+        ideal, total, items, counting = list_sums(parts, list_index, blocks, 256)
         length = items.to(tl.int32)
         scale = length.to(tl.float32) * 0.0 + 1.0
         if METRIC != "operator":
@@ -613,15 +613,15 @@ def _sum_rows(
 
     The stage is "all", or "parts" where several programs share the items, and then "join".
     """
-    at_list, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    list_index, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, at_list, k, METRIC, RANKED, NORM
+        scales, lengths, defined, of_blocks, blocks, list_index, k, METRIC, RANKED, NORM
     )
     row = tl.program_id(1) * HEIGHT + tl.arange(0, HEIGHT)
     if tl.program_id(1) * HEIGHT < last:
         inside = row < last
-        by, at = begin + row, row + (at_list * rows if FEW else begin)
+        by, at = begin + row, row + (list_index * rows if FEW else begin)
         if STAGE == "join":
             total = _add_parts(parts, at, inside, many, splits, HEIGHT)
             mean = _add_parts(parts + splits * many, at, inside, many, splits, HEIGHT)
@@ -649,7 +649,7 @@ def _sum_rows(
 
 @triton.jit
 def _write_value(
-    values, defined, terms, at_list, last, length, k, scale,
+    values, defined, terms, list_index, last, length, k, scale,
     METRIC: tl.constexpr, RANKED: tl.constexpr,
 ):  # fmt: skip
     """Write the value of a list, the sum over its rows, by the first program of the list."""
@@ -658,9 +658,9 @@ def _write_value(
         for first in range(0, last, 256):
             row = first + tl.arange(0, 256)
             total += tl.load(terms + row, mask=row < last, other=0.0)
-        tl.store(values + at_list, as_loss(tl.sum(total, 0), length, k, scale, METRIC))
+        tl.store(values + list_index, as_loss(tl.sum(total, 0), length, k, scale, METRIC))
         if not RANKED:
-            tl.store(defined + at_list, scale > 0)
+            tl.store(defined + list_index, scale > 0)
 
 
 @cached_launch
@@ -672,15 +672,24 @@ def _gather_rows(
     NORM: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient of some items over all rows; the first program also writes the value."""
-    at_list = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    list_index = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, at_list, k, METRIC, RANKED, NORM
+        scales, lengths, defined, of_blocks, blocks, list_index, k, METRIC, RANKED, NORM
     )
-    base = at_list * rows if FEW else begin
+    base = list_index * rows if FEW else begin
     if METRIC != "operator":
         _write_value(
-            values, defined, sums + 2 * many + base, at_list, last, length, k, scale, METRIC, RANKED
+            values,
+            defined,
+            sums + 2 * many + base,
+            list_index,
+            last,
+            length,
+            k,
+            scale,
+            METRIC,
+            RANKED,
         )
     index = begin + tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     valid = index < end
@@ -777,15 +786,15 @@ def _through_pairs(
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, CHUNK: tl.constexpr):
     """Exclusive prefix sums over a list, followed by its total."""
-    at_list, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
+    list_index, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
     if tl.program_id(1) * CHUNK < length:
         count = (length + CHUNK - 1) // CHUNK
         before, total = _around(chunks, first, tl.program_id(1), count)
         number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0).to(tl.float64)
         sums = before + tl.cumsum(number, 0) - number
-        tl.store(prefix + begin + at_list + at, sums, mask=at < length)
+        tl.store(prefix + begin + list_index + at, sums, mask=at < length)
         if tl.program_id(1) == count - 1:
-            tl.store(prefix + begin + at_list + length, total)
+            tl.store(prefix + begin + list_index + length, total)
 
 
 @cached_launch
@@ -795,15 +804,15 @@ def _through_sorted(
     METRIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """:func:`_through_pairs` for sorted items, by prefix sums."""
-    at_list, begin, _, at, length = _chunk_of(offsets, lengths, CHUNK)
-    inside = at < tl.load(offsets + at_list + 1) - begin
+    list_index, begin, _, at, length = _chunk_of(offsets, lengths, CHUNK)
+    inside = at < tl.load(offsets + list_index + 1) - begin
     real = at < length
     index = begin + at
     score = tl.load(numbers + index, mask=real, other=0.0)
     start, end = tie_group(numbers, begin, begin + length, index, score, real, steps)
-    total = tl.load(prefix + begin + at_list + length, mask=length > 0, other=0.0)
-    above = tl.load(prefix + at_list + start, mask=real, other=0.0)
-    below = total - tl.load(prefix + at_list + end, mask=real, other=0.0)
+    total = tl.load(prefix + begin + list_index + length, mask=length > 0, other=0.0)
+    above = tl.load(prefix + list_index + start, mask=real, other=0.0)
+    below = total - tl.load(prefix + list_index + end, mask=real, other=0.0)
     derivative = tl.load(numbers + 4 * size + index, mask=real, other=0.0).to(tl.float64) + (
         above - below
     )

@@ -17,7 +17,7 @@ from rankgrad.kernels.gpu.flat_lists import (
     empty_results,
     list_block,
     load_weights,
-    presence,
+    or_placeholder,
 )
 from rankgrad.kernels.gpu.ideal_gain import log1p
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
@@ -47,8 +47,9 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
     spans = max(1, cdiv(max_length, span))
     parts = values if spans == 1 else scores.new_empty(lists, spans, 2)
     _sum_terms[(lists, spans)](
-        scores, labels, presence(mask, scores), presence(weights, scores), offsets, float(number),
-        int(number), values, grad_scores, defined, parts, KINDS[kind], mask is not None,
+        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores), offsets,
+        float(number), int(number), values, grad_scores, defined, parts, KINDS[kind],
+        mask is not None,
         weights is not None, spans == 1, span, num_warps=max(1, min(8, span // 128)),
     )  # fmt: skip
     if spans > 1:
@@ -113,7 +114,7 @@ def _sum_terms(
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The terms of a span of a list; writes the loss if it is the whole list, else the sums."""
-    at_list, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
+    list_index, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     value, grad = _terms(score, label, number, levels, KIND)
@@ -124,10 +125,10 @@ def _sum_terms(
     if ALL_ITEMS:
         value, factor = _mean(total, items, KIND)
         grad *= factor
-        tl.store(values + at_list, value)
-        tl.store(defined + at_list, items > 0)
+        tl.store(values + list_index, value)
+        tl.store(defined + list_index, items > 0)
     else:
-        to = parts + (at_list.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2
+        to = parts + (list_index.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2
         tl.store(to, total)
         tl.store(to + 1, items)
     tl.store(grad_scores + start + row, grad, mask=inside)
@@ -140,13 +141,13 @@ def _join_spans(
     KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum the spans of a list, and scale the gradient of one span."""
-    at_list, start, _, at, inside, _ = list_block(offsets, offsets, False, SPAN)
+    list_index, start, _, at, inside, _ = list_block(offsets, offsets, False, SPAN)
     spans = tl.num_programs(1)
     total = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
     for left in range(0, spans, WIDTH):
         span = left + tl.arange(0, WIDTH)
-        part = parts + (at_list.to(tl.int64) * spans + span) * 2
+        part = parts + (list_index.to(tl.int64) * spans + span) * 2
         total += tl.load(part, mask=span < spans, other=0.0)
         items += tl.load(part + 1, mask=span < spans, other=0.0)
     number = tl.sum(items, 0)
@@ -154,5 +155,5 @@ def _join_spans(
     grad = tl.load(grad_scores + start + at, mask=inside, other=0.0)
     tl.store(grad_scores + start + at, grad * factor, mask=inside)
     if tl.program_id(1) == 0:
-        tl.store(values + at_list, value)
-        tl.store(defined + at_list, number > 0)
+        tl.store(values + list_index, value)
+        tl.store(defined + list_index, number > 0)

@@ -22,7 +22,7 @@ from rankgrad.kernels.gpu.flat_lists import (
     chunk_size,
     list_block,
     list_span,
-    presence,
+    or_placeholder,
 )
 from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
@@ -61,7 +61,7 @@ def through_operator(
     """
     values = torch.empty_like(steps.scale)
     grad_ranks = torch.empty_like(batch.scores)
-    weighted = presence(steps.weighted, steps.values)
+    weighted = or_placeholder(steps.weighted, steps.values)
     ranked = operator.ranks, *steps._replace(weighted=weighted), batch.offsets
     if metric.name in ("rr", "hits"):
         chunk = chunk_size(batch.max_length, _CHUNK)
@@ -106,9 +106,9 @@ def _first_relevant(
     CURVE: tl.constexpr, CUT: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The discount of the first relevant rank, relaxed: a softmax of ``-β r`` for the minimum."""
-    at_list, start, length = list_span(offsets)
-    items = tl.load(lengths + at_list)
-    valid = tl.load(defined + at_list) != 0
+    list_index, start, length = list_span(offsets)
+    items = tl.load(lengths + list_index)
+    valid = tl.load(defined + list_index) != 0
     steepness = beta * 1.4426950408889634
     firsts = tl.full([CHUNK], float("inf"), tl.float32)
     for left in range(0, length, CHUNK):
@@ -146,7 +146,7 @@ def _first_relevant(
         above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
         grad = probability * (beta * above - weight * derivative)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
-    tl.store(losses + at_list, tl.where(valid, loss, 0.0))
+    tl.store(losses + list_index, tl.where(valid, loss, 0.0))
 
 
 @triton.jit
@@ -168,7 +168,7 @@ def _sum_ahead(
     Writes the derivatives with respect to the sums of these values, and with respect to the ranks
     at fixed sums.
     """
-    at_list, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
+    list_index, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     # A block without values has no terms.
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
@@ -181,11 +181,11 @@ def _sum_ahead(
         root = tl.math.rsqrt(1.0 + small)
         total += other[None, :] * (tl.where(gap >= 0, 1.0, small) * root * root)
     ahead = tl.sum(total, 1)
-    items = tl.load(lengths + at_list)
+    items = tl.load(lengths + list_index)
     rank = tl.where(value != 0, rank, 1.0)
     discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
     weight = tl.load(weighted + start + row, mask=inside, other=0.0)
-    weight *= tl.load(scale + at_list)
+    weight *= tl.load(scale + list_index)
     # The sum has half of the item itself: sigmoid(0) = 1/2.
     if STEP == 1:
         term = weight * (1.0 + ahead - 0.5 * value)
@@ -194,7 +194,7 @@ def _sum_ahead(
         term = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
         tl.store(grad_sums + start + row, term * discount, mask=inside)
     tl.store(grad_ranks + start + row, term * derivative, mask=inside)
-    to = block_sums + at_list * tl.num_programs(1) + tl.program_id(1)
+    to = block_sums + list_index * tl.num_programs(1) + tl.program_id(1)
     tl.store(to, tl.sum(term * discount, 0))
 
 
@@ -205,7 +205,7 @@ def _sum_ahead_vjp(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
-    at_list, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
+    list_index, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     grad = tl.load(grad_sums + start + row, mask=inside, other=0.0)
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
@@ -224,5 +224,5 @@ def _sum_ahead_vjp(
     result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
     tl.store(grad_ranks + start + row, -result, mask=inside)
     if tl.program_id(1) == 0:
-        loss = 1.0 - sum_blocks(block_sums, at_list, tl.num_programs(1), WIDTH)
-        tl.store(losses + at_list, tl.where(tl.load(defined + at_list) != 0, loss, 0.0))
+        loss = 1.0 - sum_blocks(block_sums, list_index, tl.num_programs(1), WIDTH)
+        tl.store(losses + list_index, tl.where(tl.load(defined + list_index) != 0, loss, 0.0))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu.fastsort import FastSortRanks
-from rankgrad.kernels.gpu.flat_lists import empty_results, is_real, list_block, presence
+from rankgrad.kernels.gpu.flat_lists import empty_results, is_real, list_block, or_placeholder
 from rankgrad.kernels.gpu.ideal_gain import (
     CONSTANT,
     GEOMETRIC,
@@ -98,7 +98,7 @@ def _through_pairs(
     parts = scores.new_empty(lists, blocks, 4)
     block_sums = scores.new_empty(lists, blocks)
     norm = norm_kind(metric, k)
-    mask_, weights_ = presence(mask, scores), presence(weights, scores)
+    mask_, weights_ = or_placeholder(mask, scores), or_placeholder(weights, scores)
     _rank[(lists, blocks)](
         scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, grad_ranks, parts, block_sums,
         k, float(threshold), float(beta), float(persistence),
@@ -150,8 +150,9 @@ class SigmoidRanks:
         self.ranks = torch.empty_like(scores)
         if self._grid[0]:
             _rank[self._grid](
-                scores, scores, presence(mask, scores), scores, offsets, alpha * _LOG2E, self.ranks,
-                scores, scores, 0, 0.0, 0.0, 0.0, NO_DISCOUNT, 0, False, False, mask is not None,
+                scores, scores, or_placeholder(mask, scores), scores, offsets, alpha * _LOG2E,
+                self.ranks, scores, scores, 0, 0.0, 0.0, 0.0, NO_DISCOUNT, 0, False, False,
+                mask is not None,
                 False, ROWS, self._columns, self._stages, num_warps=self._warps,
             )  # fmt: skip
 
@@ -161,8 +162,9 @@ class SigmoidRanks:
         grad_scores = torch.empty_like(scores)
         if self._grid[0]:
             _rank_vjp[self._grid](
-                scores, presence(mask, scores), self._offsets, alpha * _LOG2E, grad.contiguous(),
-                grad_scores, scores, scores, scores, scores, 0, alpha, self._grid[1], 0, False,
+                scores, or_placeholder(mask, scores), self._offsets, alpha * _LOG2E,
+                grad.contiguous(), grad_scores, scores, scores, scores, scores, 0, alpha,
+                self._grid[1], 0, False,
                 False, mask is not None, ROWS, self._columns, 32, self._stages,
                 num_warps=self._warps,
             )  # fmt: skip
@@ -255,7 +257,7 @@ def _rank(
     STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """Ranks of a block of items, ``Σ gain discount``, its derivatives, and the ideal sum."""
-    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
     first = block * ROWS
     score = tl.load(scores + start + row, mask=real, other=0.0)
@@ -307,7 +309,7 @@ def _rank(
             if CUT:
                 best = tl.where(place < k, best, 0.0)
             ideal = tl.sum(best, 0)
-        at = at_list * tl.num_programs(1) + block
+        at = list_index * tl.num_programs(1) + block
         tl.store(block_sums + at, tl.sum(tl.where(real, value * discount, 0.0), 0))
         store_sums(parts, at, ideal, value, real)
 
@@ -321,14 +323,14 @@ def _rank_vjp(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a block of items: ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``."""
-    at_list, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
     block = tl.program_id(1)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
     if LOSS:
-        ideal, gains, items, counting = list_sums(parts, at_list, blocks, WIDTH)
+        ideal, gains, items, counting = list_sums(parts, list_index, blocks, WIDTH)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(block * ROWS < width, width, 0)
     for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
@@ -353,11 +355,11 @@ def _rank_vjp(
         counts = (counting > 0) & (items > 1)
         result = tl.where(counts, result * scale, 0.0)
         if block == 0:
-            value = sum_blocks(block_sums, at_list, blocks, WIDTH) * scale
+            value = sum_blocks(block_sums, list_index, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
-            tl.store(values + at_list, tl.where(counts, value, 0.0))
-            tl.store(defined + at_list, counts)
+            tl.store(values + list_index, tl.where(counts, value, 0.0))
+            tl.store(defined + list_index, counts)
     tl.store(grad_scores + start + row, tl.where(real, result, 0.0), mask=inside)
 
 
@@ -368,14 +370,14 @@ def _sum_discounted(
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """``Σ gain discount`` of a span of items, and the derivatives with respect to their ranks."""
-    at_list, start, _, row, inside, _ = list_block(offsets, offsets, False, SPAN)
+    list_index, start, _, row, inside, _ = list_block(offsets, offsets, False, SPAN)
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
-    length = tl.load(lengths + at_list)
+    length = tl.load(lengths + list_index)
     discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
-    factor = tl.where(length > 1, sign * tl.load(scale + at_list), 0.0)
+    factor = tl.where(length > 1, sign * tl.load(scale + list_index), 0.0)
     tl.store(grad_ranks + start + row, gain * derivative * factor, mask=inside)
-    to = block_sums + at_list * tl.num_programs(1) + tl.program_id(1)
+    to = block_sums + list_index * tl.num_programs(1) + tl.program_id(1)
     tl.store(to, tl.sum(gain * discount, 0))
 
 
@@ -385,8 +387,8 @@ def _total(
     block_sums, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
     """The loss of a list, from the sums of its spans."""
-    at_list = tl.program_id(0)
-    value = sum_blocks(block_sums, at_list, blocks, WIDTH) * tl.load(scale + at_list)
+    list_index = tl.program_id(0)
+    value = sum_blocks(block_sums, list_index, blocks, WIDTH) * tl.load(scale + list_index)
     if not LOWER:
         value = 1.0 - value
-    tl.store(values + at_list, tl.where(tl.load(defined + at_list) != 0, value, 0.0))
+    tl.store(values + list_index, tl.where(tl.load(defined + list_index) != 0, value, 0.0))

@@ -357,11 +357,11 @@ def _scale_resident(
     column = tl.arange(0, COLUMNS // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
     row = mine * ROWS + up
     arrived = 0
-    at_list = group
-    while at_list < lists:
-        if tl.load(defined + at_list) != 0:
-            items = tl.load(lengths + at_list)
-            base = tl.load(offsets + at_list)
+    list_index = group
+    while list_index < lists:
+        if tl.load(defined + list_index) != 0:
+            items = tl.load(lengths + list_index)
+            base = tl.load(offsets + list_index)
             real, valid = row < items, column < items
             list_us, list_vs, u_stride, v_stride = us, vs, ROWS, COLUMNS
             if SAVED:
@@ -371,7 +371,7 @@ def _scale_resident(
             entries = _tile(places, size, base, row, column, items, sharpness)
             tl.debug_barrier()  # until the factors of the list before are read
             if SCALED:
-                step = tl.load(taken + at_list)
+                step = tl.load(taken + list_index)
                 u = _restore(
                     list_us + (step if TRANSPOSED else step + 1) * u_stride + up, real, SAVED
                 )
@@ -386,17 +386,17 @@ def _scale_resident(
             if MODE == "apply":
                 counted = real & ((k == 0) | (row < k))
                 _write_ranks(entries, u, v, gain, at_rank, misses, base + row, counted, TRANSPOSED)
-                tl.store(taken + at_list, step)
+                tl.store(taken + list_index, step)
             else:
                 # The value, and its derivatives with respect to the last factors.
                 if MODE == "loss":
                     weight = rank_weights(row, items, k, persistence, METRIC)
-                    weight *= tl.load(scale + at_list)
+                    weight *= tl.load(scale + list_index)
                 else:
                     counted = real & ((k == 0) | (row < k))
                     weight = tl.load(at_rank + base + row, counted, 0.0)
                 grad_rows = weight * _row_sums(entries * _by_column(gain * v))
-                tl.store(partial_values + at_list * SHARED + mine, tl.sum(grad_rows * u))
+                tl.store(partial_values + list_index * SHARED + mine, tl.sum(grad_rows * u))
                 _save(list_us + up, weight * u, real, SAVED)
                 tl.store(rs + column, gain * v)
                 part = gain * _column_sums(entries * _by_row(weight * u))
@@ -420,4 +420,4 @@ def _scale_resident(
                 mixed *= _tile(places, size, base, row, column, items, sharpness)
                 part = _column_sums(mixed * rank_offset(_by_row(row), _by_column(column)))
                 tl.store(work + (SHARED + mine) * size + base + column, part, valid)
-        at_list += groups
+        list_index += groups

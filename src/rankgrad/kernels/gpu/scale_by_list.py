@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.flat_lists import list_block, presence
+from rankgrad.kernels.gpu.flat_lists import list_block, or_placeholder
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 
@@ -26,7 +26,7 @@ def scale_by_list(
     if lists > 0:
         span = 256 if max_length <= 256 else 1024
         _scale_by_list[(lists, max(1, cdiv(max_length, span)))](
-            grad, grad.stride(0), presence(factor, grad), grad_scores, offsets, product,
+            grad, grad.stride(0), or_placeholder(factor, grad), grad_scores, offsets, product,
             factor is not None, span, num_warps=4,
         )  # fmt: skip
     return product
@@ -38,8 +38,8 @@ def _scale_by_list(
     grad, step, factor, grad_scores, offsets, product, SCALED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
     """Multiply a span of a list by its factor."""
-    at_list, start, _, item, inside, _ = list_block(offsets, offsets, False, SPAN)
-    number = tl.load(grad + at_list.to(tl.int64) * step)
+    list_index, start, _, item, inside, _ = list_block(offsets, offsets, False, SPAN)
+    number = tl.load(grad + list_index.to(tl.int64) * step)
     if SCALED:
         number *= tl.load(factor)
     grad_score = tl.load(grad_scores + start + item, mask=inside, other=0.0)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, is_real, or_placeholder
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 COUNTED = 8192  # callers count pairs, instead of sorting, in lists up to this length
@@ -39,7 +39,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
         ranked = torch.empty_like(scores)
         order = torch.empty(size, dtype=torch.int64, device=scores.device)
         _place[(lists, cdiv(max_length, 64))](
-            scores, presence(mask, scores), offsets, ranked, order,
+            scores, or_placeholder(mask, scores), offsets, ranked, order,
             MASKED=mask is not None, ROWS=64, COLUMNS=64,
         )  # fmt: skip
         return Sorted(ranked, order)
@@ -49,7 +49,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     # Items after the last list keep their position.
     keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
     _keys[grid](
-        scores, presence(mask, scores), offsets, cleaned, keys,
+        scores, or_placeholder(mask, scores), offsets, cleaned, keys,
         MASKED=mask is not None, EVEN=even, TILE=_TILE,
     )  # fmt: skip
     if even:
@@ -67,7 +67,7 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
     lengths = torch.empty(lists, dtype=torch.int32, device=offsets.device)
     if lists:
         _count_items[(lists,)](
-            presence(mask, offsets), offsets, lengths, MASKED=mask is not None,
+            or_placeholder(mask, offsets), offsets, lengths, MASKED=mask is not None,
             TILE=chunk_size(max_length, _TILE),
         )  # fmt: skip
     return lengths
@@ -77,8 +77,8 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
 @triton.jit
 def _count_items(mask, offsets, lengths, MASKED: tl.constexpr, TILE: tl.constexpr):
     """Count the real items of one list."""
-    at_list = tl.program_id(0)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    list_index = tl.program_id(0)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     length = (end - begin).to(tl.int32)
     if MASKED:
         found = tl.zeros([TILE], tl.int32)
@@ -86,7 +86,7 @@ def _count_items(mask, offsets, lengths, MASKED: tl.constexpr, TILE: tl.constexp
             at = first + tl.arange(0, TILE)
             found += is_real(mask, at, at < end, MASKED).to(tl.int32)
         length = tl.sum(found, 0)
-    tl.store(lengths + at_list, length)
+    tl.store(lengths + list_index, length)
 
 
 @triton.jit
@@ -128,8 +128,8 @@ def _keys(
     MASKED: tl.constexpr, EVEN: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The scores to sort; and, for uneven lists, integer keys that sort by list, then score."""
-    at_list = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    list_index = tl.program_id(0).to(tl.int64)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     index = begin + tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = index < end
     score = _score(scores, mask, index, inside, MASKED)
@@ -139,7 +139,7 @@ def _keys(
         # The bits of negative floats sort in reverse order; flipping them restores it.
         rising = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
         falling = (-1 - rising).to(tl.int64) + 2147483648
-        tl.store(keys + index, at_list * 4294967296 + falling, mask=inside)
+        tl.store(keys + index, list_index * 4294967296 + falling, mask=inside)
 
 
 @triton.jit

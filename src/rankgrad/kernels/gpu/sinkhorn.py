@@ -33,7 +33,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import chunk_size, empty_results, is_real, presence
+from rankgrad.kernels.gpu.flat_lists import chunk_size, empty_results, is_real, or_placeholder
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.metric_steps import STEP_METRICS, through_operator
@@ -214,8 +214,9 @@ class _Ranked:
         counters = 1 if self.layout is not None else 2 + scaling.iterations  # per list
         self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
         _rank[(lists, cdiv(max_length, 64))](
-            scores, presence(mask, scores), gains, offsets, lengths, self.numbers, self.places,
-            *zeroed, self.barriers, size, counters, mask is not None, 64, 64, num_warps=4,
+            scores, or_placeholder(mask, scores), gains, offsets, lengths, self.numbers,
+            self.places, *zeroed, self.barriers, size, counters, mask is not None, 64, 64,
+            num_warps=4,
         )  # fmt: skip
         # For an operator, u and v of every step, and the number of steps of each list.
         self.scalings, self.taken = self.places, self.numbers
@@ -317,16 +318,16 @@ def _rank(
     Also writes c as a pair of floats and the numbers of items above and below, and zeros the
     barriers, the values and the gradient.
     """
-    at_list = tl.program_id(0)
+    list_index = tl.program_id(0)
     total = total.to(tl.int64)
     above, below = order + total, order + 2 * total
     high, low, ranked_gains = ranked + total, ranked + 2 * total, ranked + 3 * total
     if tl.program_id(1) == 0:
-        tl.store(values + at_list, 0.0)
-        for at in range(at_list * counters, at_list * counters + counters):
+        tl.store(values + list_index, 0.0)
+        for at in range(list_index * counters, list_index * counters + counters):
             tl.store(barriers + at, 0)
-    start = tl.load(offsets + at_list)
-    count = (tl.load(offsets + at_list + 1) - start).to(tl.int32)
+    start = tl.load(offsets + list_index)
+    count = (tl.load(offsets + list_index + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
     if first < count:
         row = first + tl.arange(0, ROWS)
@@ -357,7 +358,7 @@ def _rank(
         tl.store(ranked + at, score, mask=real)
         gain = tl.load(gains + start + row, mask=real, other=0.0)
         tl.store(ranked_gains + at, gain, mask=real)
-        whole = distance - (tl.load(lengths + at_list) - 1).to(tl.float64) * score.to(tl.float64)
+        whole = distance - (tl.load(lengths + list_index) - 1).to(tl.float64) * score.to(tl.float64)
         rounded = whole.to(tl.float32)
         tl.store(high + at, rounded, mask=real)
         tl.store(low + at, (whole - rounded.to(tl.float64)).to(tl.float32), mask=real)
@@ -367,11 +368,11 @@ def _rank(
 @triton.jit(do_not_specialize=["size"])
 def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
     """Write values in sorted order in place of the gains."""
-    at_list = tl.program_id(0)
+    list_index = tl.program_id(0)
     size = size.to(tl.int64)
-    base = tl.load(offsets + at_list)
+    base = tl.load(offsets + list_index)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < tl.load(lengths + at_list)
+    inside = at < tl.load(lengths + list_index)
     item = tl.load(order + base + at, inside, 0)
     value = tl.load(values + base + item, inside, 0.0)
     tl.store(places + 3 * size + base + at, value, inside)
@@ -380,7 +381,7 @@ def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
 class _Matrix(NamedTuple):
     """K of one list, in device code."""
 
-    scores: Any  # of sorted items, and behind them the two parts of c and the gains
+    scores: Any  # of sorted items, and after them the two parts of c and the gains
     base: Any  # the first item of the list
     items: Any  # the number of real items
     size: Any  # of a vector in memory: the number of items of all lists
@@ -466,22 +467,22 @@ def _scale(
 
     The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator.
     """
-    at_list = tl.program_id(0) // SHARED
+    list_index = tl.program_id(0) // SHARED
     mine = tl.program_id(0) % SHARED
-    items = tl.load(lengths + at_list)
-    base = tl.load(offsets + at_list)
+    items = tl.load(lengths + list_index)
+    base = tl.load(offsets + list_index)
     here = tl.cdiv(items, ROWS)  # the number of row tiles of this list
     each = tl.maximum(tl.cdiv(here, SHARED), 1)
     sharing = tl.cdiv(here, each)
     size = size.to(tl.int64)
     rows = columns + (iterations + 1) * size
     grad_rows = work + 2 * size
-    if (tl.load(defined + at_list) != 0) & (mine < sharing):
+    if (tl.load(defined + list_index) != 0) & (mine < sharing):
         top = mine * each
         end = tl.minimum(top + each, here)
-        limits += at_list * tiles * 2
-        spans += at_list * stride * 2
-        barriers += at_list * (2 + iterations)
+        limits += list_index * tiles * 2
+        spans += list_index * stride * 2
+        barriers += list_index * (2 + iterations)
         arrived = sharing
         matrix = _Matrix(ranked, base, items, size, sharpness, limits)
         _find_band(matrix, top, end, ROWS, COLUMNS)
@@ -491,7 +492,7 @@ def _scale(
         part = _Part(top, end, reach, bound, mine, sharing, parts, spans, barriers)
         _find_spans(matrix, part, each, here, PADDED)
         if SCALED:
-            step = tl.load(taken + at_list)
+            step = tl.load(taken + list_index)
         else:
             step, arrived = _forward(
                 matrix, part, rows, columns, grad_rows, arrived, iterations, tolerance, TRANSPOSED,
@@ -504,14 +505,14 @@ def _scale(
                 matrix, part, columns + step * size, rows + last_row * size, at_rank, misses, k,
                 TRANSPOSED, ROWS, COLUMNS,
             )  # fmt: skip
-            tl.store(taken + at_list, step)
+            tl.store(taken + list_index, step)
         else:
             partial = 0.0
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
                 if MODE == "loss":
                     weight = rank_weights(row, items, k, persistence, METRIC)
-                    weight *= tl.load(scale + at_list)
+                    weight *= tl.load(scale + list_index)
                 else:
                     counted = (row < items) & ((k == 0) | (row < k))
                     weight = tl.load(at_rank + base + row, counted, 0.0)
@@ -521,7 +522,7 @@ def _scale(
                 # The output's factors are (w u, v g). ``work`` starts with w u.
                 tl.store(work + base + row, weight * factor, row < items)
                 tl.store(grad_rows + base + row, by_row, row < items)
-            tl.store(work + 5 * size + at_list * SHARED + mine, partial)
+            tl.store(work + 5 * size + list_index * SHARED + mine, partial)
             _backward(
                 matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED, SHARED,
                 ROWS, COLUMNS, TOGETHER,
@@ -857,29 +858,29 @@ def _finish(
     In sorted order (k from 0) the gradient times τ is
     ``S_k + (n - 1 - 2 k - below_k + above_k) D_k - Σ_{below k} D + Σ_{above k} D``.
     """
-    at_list = tl.program_id(0)
-    items = tl.load(lengths + at_list)
-    base = tl.load(offsets + at_list)
+    list_index = tl.program_id(0)
+    items = tl.load(lengths + list_index)
+    base = tl.load(offsets + list_index)
     size = size.to(tl.int64)
     above, below = order + size, order + 2 * size
     offset_sums, partial_values = sums + PARTS * size, sums + 2 * PARTS * size
-    if tl.load(defined + at_list) != 0:
+    if tl.load(defined + list_index) != 0:
         each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
         sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
         if KIND != "operator":
             value = 0.0
             for program in range(0, sharing):
-                value += tl.load(partial_values + at_list * SHARED + program)
+                value += tl.load(partial_values + list_index * SHARED + program)
             if KIND == "arp":
                 total = 0.0
-                end = tl.load(offsets + at_list + 1) - base
+                end = tl.load(offsets + list_index + 1) - base
                 for left in range(0, end, BLOCK):
                     at = left + tl.arange(0, BLOCK)
                     total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
                 beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
-                tl.store(values + at_list, value + beyond * total * tl.load(scale + at_list))
+                tl.store(values + list_index, value + beyond * total * tl.load(scale + list_index))
             else:
-                tl.store(values + at_list, 1 - value)
+                tl.store(values + list_index, 1 - value)
         before = tl.zeros([1], tl.float64)
         for left in range(0, items, BLOCK):
             at = left + tl.arange(0, BLOCK)

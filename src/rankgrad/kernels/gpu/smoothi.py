@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu.flat_lists import is_real, list_span, presence
+from rankgrad.kernels.gpu.flat_lists import is_real, list_span, or_placeholder
 from rankgrad.kernels.gpu.ideal_gain import ideal_gain
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu.linear import as_gradient, as_loss, beyond, discount
@@ -47,8 +47,8 @@ def through_smoothi(
         return values.zero_(), grad_scores.zero_(), defined
     by_label = expect == "label"
     tensors = (
-        scores, presence(mask, scores), offsets, lengths, labels if by_label else gains,
-        presence(weights, scores), grad_scores, grad_scores, scale, defined, values,
+        scores, or_placeholder(mask, scores), offsets, lengths, labels if by_label else gains,
+        or_placeholder(weights, scores), grad_scores, grad_scores, scale, defined, values,
     )  # fmt: skip
     options: dict[str, Any] = {
         "MODE": "loss",
@@ -135,7 +135,7 @@ class _Indicators:
         if offsets.numel() == 1 or scores.numel() == 0:
             return
         unused = (scores, self.lengths, scores)
-        tensors = (scores, presence(mask, scores), offsets, self.lengths, *inputs, *outputs)
+        tensors = (scores, or_placeholder(mask, scores), offsets, self.lengths, *inputs, *outputs)
         options = {"MODE": mode, "METRIC": "dcg", "GAIN": "none", "WEIGHTED": False}
         _compute_rows(
             (*tensors, *unused), (self.alpha, self.delta, self.k, 0.0),
@@ -283,13 +283,13 @@ def _list(
 
     For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
     """
-    at_list, begin, count = list_span(offsets)
+    list_index, begin, count = list_span(offsets)
     item = tl.arange(0, WIDTH)
     inside = item < count
     at = begin + item
     real = is_real(mask, at, inside, MASKED)
-    length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, MODE)
+    length = tl.load(lengths + list_index)
+    scale = _scale_of(scales, defined, list_index, length, MODE)
     score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
@@ -320,7 +320,7 @@ def _list(
         one -= tl.where(least, through_lowest, 0.0)
         if MODE == "loss":
             one = as_gradient(one, METRIC)
-            tl.store(values + at_list, as_loss(value, length, k, scale, METRIC))
+            tl.store(values + list_index, as_loss(value, length, k, scale, METRIC))
         tl.store(results + at, tl.where(real, one, 0.0), mask=inside)
 
 
@@ -331,20 +331,20 @@ def _lowest(
     MASKED: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The lowest score of each program's part of a list."""
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     least = tl.full([TILE], float("inf"), tl.float32)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
         index = first + tl.arange(0, TILE)
         real = is_real(mask, index, index < end, MASKED)
         least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
-    tl.store(lowest + (at_list * SPLITS + split) * 3, tl.min(least, 0))
+    tl.store(lowest + (list_index * SPLITS + split) * 3, tl.min(least, 0))
 
 
 @triton.jit
-def _least(lowest, at_list, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+def _least(lowest, list_index, SPLITS: tl.constexpr, WIDE: tl.constexpr):
     part = tl.arange(0, WIDE)
-    many = lowest + (at_list * SPLITS + part) * 3
+    many = lowest + (list_index * SPLITS + part) * 3
     return tl.min(tl.load(many, mask=part < SPLITS, other=float("inf")), 0)
 
 
@@ -399,10 +399,10 @@ def _ranks_of(weight, moment, length):
 
 
 @triton.jit
-def _scale_of(scales, defined, at_list, length, MODE: tl.constexpr):
+def _scale_of(scales, defined, list_index, length, MODE: tl.constexpr):
     """One over the norm of a list (0 where the loss is undefined); 1 for an operator."""
     if MODE == "loss":
-        return tl.where(tl.load(defined + at_list) != 0, tl.load(scales + at_list), 0.0)
+        return tl.where(tl.load(defined + list_index) != 0, tl.load(scales + list_index), 0.0)
     else:
         return length.to(tl.float32) * 0.0 + 1.0
 
@@ -420,21 +420,21 @@ def _sweep(
     The state is the product and the sums of :func:`_row_terms`. The exponentials are summed alone,
     times the values, and times a third factor: the weights, or one minus the values.
     """
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, MODE)
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    length = tl.load(lengths + list_index)
+    scale = _scale_of(scales, defined, list_index, length, MODE)
     size = size.to(tl.int64)
     if MODE == "loss":
-        tl.store(values + at_list, 0.0, mask=(row == 0) & (split == 0))
+        tl.store(values + list_index, 0.0, mask=(row == 0) & (split == 0))
     last = tl.where(k > 0, tl.minimum(k, length), length)
     if (length > 0) & (row <= last) & (scale > 0):
-        low = _least(lowest, at_list, SPLITS, WIDE)
+        low = _least(lowest, list_index, SPLITS, WIDE)
         top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
         row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
         if row > 0:
             part = tl.arange(0, WIDE)
-            source = partial + (((row - 1) % 2 * lists + at_list) * SPLITS + part) * 4
+            source = partial + (((row - 1) % 2 * lists + list_index) * SPLITS + part) * 4
             tops = tl.load(source, mask=part < SPLITS, other=float("-inf"))
             top = tl.max(tops, 0)
             rescale = tl.exp2(tops - top)
@@ -447,8 +447,8 @@ def _sweep(
                 factor *= scale
                 at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
                 row_grad, third_grad = factor * by_value, factor * by_third
-                before = tl.load(values + at_list, mask=split == 0, other=0.0)
-                tl.store(values + at_list, before + factor * at_rank, mask=split == 0)
+                before = tl.load(values + list_index, mask=split == 0, other=0.0)
+                tl.store(values + list_index, before + factor * at_rank, mask=split == 0)
             elif MODE == "adjoint":
                 row_grad = tl.load(others + begin + row - 1)
             elif MODE == "apply":
@@ -496,7 +496,7 @@ def _sweep(
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
-        target = partial + ((row % 2 * lists + at_list) * SPLITS + split) * 4
+        target = partial + ((row % 2 * lists + list_index) * SPLITS + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
@@ -510,9 +510,9 @@ def _add_gradient(
     MASKED: tl.constexpr, SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient and count the lowest scores over each program's part of a list."""
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    low = _least(lowest, at_list, SPLITS, WIDE)
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    low = _least(lowest, list_index, SPLITS, WIDE)
     total = tl.zeros([TILE], tl.float32)
     count = tl.zeros([TILE], tl.float32)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
@@ -521,8 +521,8 @@ def _add_gradient(
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
-    tl.store(lowest + (at_list * SPLITS + split) * 3 + 1, tl.sum(total, 0))
-    tl.store(lowest + (at_list * SPLITS + split) * 3 + 2, tl.sum(count, 0))
+    tl.store(lowest + (list_index * SPLITS + split) * 3 + 1, tl.sum(total, 0))
+    tl.store(lowest + (list_index * SPLITS + split) * 3 + 2, tl.sum(count, 0))
 
 
 @cached_launch
@@ -534,17 +534,17 @@ def _finish(
     WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write the ranks; or the gradient, after subtracting its part through the minimum score."""
-    at_list, split = tl.program_id(0), tl.program_id(1)
-    begin, end = tl.load(offsets + at_list), tl.load(offsets + at_list + 1)
-    length = tl.load(lengths + at_list)
-    scale = _scale_of(scales, defined, at_list, length, MODE)
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    length = tl.load(lengths + list_index)
+    scale = _scale_of(scales, defined, list_index, length, MODE)
     size = size.to(tl.int64)
     counted = tl.where(scale > 0, end, begin)
     low, through_lowest = 0.0, 0.0
     if MODE != "ranks":
-        low = _least(lowest, at_list, SPLITS, WIDE)
+        low = _least(lowest, list_index, SPLITS, WIDE)
         part = tl.arange(0, WIDE)
-        many = lowest + (at_list * SPLITS + part) * 3
+        many = lowest + (list_index * SPLITS + part) * 3
         total = tl.sum(tl.load(many + 1, mask=part < SPLITS, other=0.0), 0)
         count = tl.sum(tl.load(many + 2, mask=part < SPLITS, other=0.0), 0)
         through_lowest = total / tl.maximum(count, 1.0)
@@ -564,6 +564,6 @@ def _finish(
                 one = as_gradient(one, METRIC)
             tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
     if MODE == "loss":
-        value = tl.load(values + at_list, mask=split == 0, other=0.0)
+        value = tl.load(values + list_index, mask=split == 0, other=0.0)
         value = as_loss(value, length, k, scale, METRIC)
-        tl.store(values + at_list, value, mask=split == 0)
+        tl.store(values + list_index, value, mask=split == 0)

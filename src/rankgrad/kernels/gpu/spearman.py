@@ -20,7 +20,7 @@ from rankgrad.kernels.gpu.flat_lists import (
     list_block,
     list_span,
     load_weights,
-    presence,
+    or_placeholder,
 )
 from rankgrad.kernels.gpu.ideal_gain import ROWS, tile
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
@@ -29,7 +29,7 @@ _CHUNK = 4096  # items of a list that one program reads at a time
 
 
 def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gains ``w_i (q_i - mean q)`` and norms, as :func:`ideal_gain` returns those of others.
+    """The gains ``w_i (q_i - mean q)`` and norms, in the form that :func:`ideal_gain` returns.
 
     A list is defined if two labels differ among the items that weigh something.
     """
@@ -40,7 +40,7 @@ def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     lengths = torch.empty_like(scale, dtype=torch.int32)
     defined = torch.empty_like(scale, dtype=torch.bool)
     columns, warps, _ = tile(max_length)
-    mask_, weights_ = presence(mask, labels), presence(weights, labels)
+    mask_, weights_ = or_placeholder(mask, labels), or_placeholder(weights, labels)
     _count_ranks[(lists, max(1, cdiv(max_length, ROWS)))](
         scores, labels, mask_, offsets, gains, by_score, mask is not None, ROWS, columns,
         num_warps=warps,
@@ -64,7 +64,7 @@ def _count_ranks(
     label = tl.load(labels + start + row, mask=inside, other=0.0)[:, None]
     score = tl.load(scores + start + row, mask=inside, other=0.0)[:, None]
     twice = tl.zeros([ROWS, COLUMNS], tl.int32)
-    ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+    items_above = tl.zeros([ROWS, COLUMNS], tl.int32)
     last = tl.where(tl.program_id(1) * ROWS < length, length, 0)
     for left in range(0, last, COLUMNS):
         column = left + tl.arange(0, COLUMNS)
@@ -73,10 +73,10 @@ def _count_ranks(
         twice += (other > label).to(tl.int32) + (other >= label).to(tl.int32)
         other = tl.load(scores + start + column, mask=real, other=float("-inf"))[None, :]
         before = (other == score) & (column[None, :] < row[:, None])
-        ahead += ((other > score) | before).to(tl.int32)
+        items_above += ((other > score) | before).to(tl.int32)
     mean = (tl.sum(twice, 1) + 1).to(tl.float32) * 0.5
     tl.store(by_label + start + row, mean, mask=inside)
-    tl.store(by_score + start + row, tl.sum(ahead, 1).to(tl.float32), mask=inside)
+    tl.store(by_score + start + row, tl.sum(items_above, 1).to(tl.float32), mask=inside)
 
 
 @cached_launch
@@ -86,11 +86,11 @@ def _center(
     MASKED: tl.constexpr, WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Replace the ranks by label of a list by gains, and write one over the norm."""
-    at_list, start, length = list_span(offsets)
+    list_index, start, length = list_span(offsets)
     items = tl.zeros([CHUNK], tl.int32)
-    whole = tl.zeros([CHUNK], tl.float32)
-    labels = tl.zeros([CHUNK], tl.float32)
-    scores = tl.zeros([CHUNK], tl.float32)
+    weight_sum = tl.zeros([CHUNK], tl.float32)
+    rank_sum = tl.zeros([CHUNK], tl.float32)
+    score_rank_sum = tl.zeros([CHUNK], tl.float32)
     lowest = tl.full([CHUNK], float("inf"), tl.float32)
     highest = tl.zeros([CHUNK], tl.float32)
     for left in range(0, length, CHUNK):
@@ -100,28 +100,28 @@ def _center(
         weight = load_weights(weights, start + row, real, WEIGHTED)
         rank = tl.load(gains + start + row, mask=inside, other=0.0)
         items += real.to(tl.int32)
-        whole += weight
-        labels += weight * rank
-        scores += weight * tl.load(by_score + start + row, mask=inside, other=0.0)
+        weight_sum += weight
+        rank_sum += weight * rank
+        score_rank_sum += weight * tl.load(by_score + start + row, mask=inside, other=0.0)
         lowest = tl.where(weight > 0, tl.minimum(lowest, rank), lowest)
         highest = tl.where(weight > 0, tl.maximum(highest, rank), highest)
-    total = tl.sum(whole, 0)
+    total = tl.sum(weight_sum, 0)
     valid = tl.max(highest, 0) > tl.min(lowest, 0)
     inverse = 1.0 / tl.where(total > 0, total, 1.0)
-    mean, mean_by_score = tl.sum(labels, 0) * inverse, tl.sum(scores, 0) * inverse
-    labels *= 0.0
-    scores *= 0.0
+    mean, mean_by_score = tl.sum(rank_sum, 0) * inverse, tl.sum(score_rank_sum, 0) * inverse
+    squares = tl.zeros([CHUNK], tl.float32)
+    score_squares = tl.zeros([CHUNK], tl.float32)
     for left in range(0, length, CHUNK):
         row = left + tl.arange(0, CHUNK)
         inside = row < length
         real = is_real(mask, start + row, inside, MASKED)
         weight = load_weights(weights, start + row, real, WEIGHTED)
-        far = tl.load(gains + start + row, mask=inside, other=0.0) - mean
+        centered = tl.load(gains + start + row, mask=inside, other=0.0) - mean
         other = tl.load(by_score + start + row, mask=inside, other=0.0) - mean_by_score
-        labels += weight * far * far
-        scores += weight * other * other
-        tl.store(gains + start + row, weight * far, mask=inside)
-    norm = tl.sqrt(tl.sum(labels, 0)) * tl.sqrt(tl.sum(scores, 0))
-    tl.store(scale + at_list, tl.where(valid, 1.0 / tl.where(valid, norm, 1.0), 0.0))
-    tl.store(lengths + at_list, tl.sum(items, 0))
-    tl.store(defined + at_list, valid)
+        squares += weight * centered * centered
+        score_squares += weight * other * other
+        tl.store(gains + start + row, weight * centered, mask=inside)
+    norm = tl.sqrt(tl.sum(squares, 0)) * tl.sqrt(tl.sum(score_squares, 0))
+    tl.store(scale + list_index, tl.where(valid, 1.0 / tl.where(valid, norm, 1.0), 0.0))
+    tl.store(lengths + list_index, tl.sum(items, 0))
+    tl.store(defined + list_index, valid)

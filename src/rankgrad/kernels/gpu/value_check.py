@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import LARGEST_LABEL
-from rankgrad.kernels.gpu.flat_lists import presence
+from rankgrad.kernels.gpu.flat_lists import or_placeholder
 from rankgrad.kernels.gpu.launcher import cached_launch, cdiv
 
 _SPAN = 1024
@@ -65,8 +65,8 @@ def check_values(
         return lambda: True
     turn, found = _results.next_turn(), _results.seen[:programs]
     _check[(programs,)](
-        scores, labels, presence(mask, scores), presence(weights, scores),
-        presence(list_weights, scores), _results.words, LARGEST_LABEL, items, lists, turn,
+        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores),
+        or_placeholder(list_weights, scores), _results.words, LARGEST_LABEL, items, lists, turn,
         mask is not None, weights is not None, _SPAN, num_warps=4,
     )  # fmt: skip
 

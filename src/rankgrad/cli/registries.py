@@ -177,8 +177,8 @@ def _sentence(text: str) -> str:
 
 
 def _without_arguments(text: str) -> str:
-    """A docstring without the description of its arguments, which the table has."""
-    return re.sub(r"\n+Args:\n.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
+    """A docstring without its arguments, which the table has, and its result."""
+    return re.sub(r"\n+(?:Args|Returns):\n.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
 
 
 def _written(name: str, registry: Registry[Any]) -> str:

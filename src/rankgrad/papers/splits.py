@@ -1,4 +1,4 @@
-"""Preparation: the data of a table as its paper divided and cut them.
+"""The data of a table, divided and cut as its paper did.
 
 What the publisher's folder has already is used where it lies. Where a paper drew its own parts, cut
 lists, or took a sample, stores are written once and found again.

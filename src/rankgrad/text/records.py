@@ -9,7 +9,7 @@ IDS = ("id", "docid", "_id", "docno", "doc_id", "qid", "query_id")  #: keys of i
 TEXTS = ("text", "contents", "body", "query", "question")  #: keys of texts
 
 
-class Entry(NamedTuple):
+class TextRecord(NamedTuple):
     """A document or a topic.
 
     Attributes:
@@ -29,7 +29,7 @@ class Documents(Mapping[str, str]):
     Args:
         texts: by id.
 
-    >>> from rankgrad.text.entries import Documents
+    >>> from rankgrad.text.records import Documents
     >>> documents = Documents({"a": "first text", "b": ""})
     >>> documents.ids, documents["a"], len(documents)
     (['a', 'b'], 'first text', 2)
@@ -59,14 +59,14 @@ class Documents(Mapping[str, str]):
 def join(title: str, body: str) -> str:
     """A title and what follows it as one text; white space around both is dropped.
 
-    >>> from rankgrad.text.entries import join
+    >>> from rankgrad.text.records import join
     >>> join("Wings ", "in a slipstream"), join("", "alone")
     ('Wings in a slipstream', 'alone')
     """
     return " ".join(part for part in (title.strip(), body.strip()) if part)
 
 
-def from_fields(fields: Mapping[str, Any], line: int, where: str) -> Entry:
+def from_fields(fields: Mapping[str, Any], line: int, where: str) -> TextRecord:
     """A document or topic of named fields.
 
     Args:
@@ -74,9 +74,9 @@ def from_fields(fields: Mapping[str, Any], line: int, where: str) -> Entry:
         line: of the entry.
         where: what errors begin with.
 
-    >>> from rankgrad.text.entries import from_fields
+    >>> from rankgrad.text.records import from_fields
     >>> from_fields({"_id": 7, "title": "Wings", "text": "in a slipstream"}, 1, "a.jsonl, line 1")
-    Entry(line=1, id='7', text='Wings in a slipstream')
+    TextRecord(line=1, id='7', text='Wings in a slipstream')
     """
     name = next((fields[key] for key in IDS if key in fields), None)
     if not isinstance(name, str | int) or isinstance(name, bool):
@@ -90,4 +90,4 @@ def from_fields(fields: Mapping[str, Any], line: int, where: str) -> Entry:
             f"{where}: expected a text under one of {', '.join(TEXTS)}; there are: "
             f"{', '.join(fields)}"
         )
-    return Entry(line, str(name), join(title or "", body or ""))
+    return TextRecord(line, str(name), join(title or "", body or ""))

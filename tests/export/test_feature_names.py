@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankgrad.export.names import takes_missing_values
+from rankgrad.export.feature_names import takes_missing_values
 from rankgrad.training import Settings, fit
 
 
