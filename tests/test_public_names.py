@@ -125,7 +125,7 @@ def test_top_level_names_are_in_all_or_private(module):
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {each.id for each in targets if isinstance(each, ast.Name)}
-    command = path.stem.rstrip("_")  # which has a module of its name
+    command = path.stem  # which has a module of its name
     public = {command, *_all(tree), *_all(package)}
     assert {name for name in names if not name.startswith("_")} <= public
 
