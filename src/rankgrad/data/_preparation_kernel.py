@@ -1,9 +1,23 @@
-"""The compiled pass of :class:`rankgrad.training._preparation.Preparation`, and its tables."""
+"""The compiled pass that turns raw features into the inputs of a network.
+
+For each feature of each list it applies the fitted transforms (quantiles, standardization, missing
+values replaced) and derives the columns of :mod:`rankgrad.models._in_list`: ranks, ties and scores.
+In PyTorch or onnxruntime the sorts and searches would take longer than the layers of the default
+model. Here all steps of one feature of one list run one after the other, on a few kilobytes that
+stay in the processor's cache.
+
+Features of web search have many equal values, 0 above all. So each column is first made sparse
+(:class:`Entries`), and the later steps compute on its entries only.
+
+:class:`rankgrad.training._preparation.Preparation` builds the tables and calls :func:`prepare`.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba.core.options import DefaultOptions
@@ -11,25 +25,41 @@ from numba.core.options import DefaultOptions
 from rankgrad._compilation import compile_cached
 from rankgrad.data._quantile_kernel import Knots
 
-_SORTED = 1024  # longer lists are sorted, not compared pair by pair
-_FEW = 8  # shorter lists have no common value: every item is an entry
-_VECTOR = 16  # values that arrays are padded to a multiple of
-_CELLS = 256  # that a feature's range of values is divided into
+_MAX_PAIRWISE = 1024  # longer lists are sorted, not compared pair by pair
+_MIN_SPARSE = 8  # shorter lists have no common value: every item is an entry
+_VECTOR = 16  # buffers are padded to a multiple of so many values
+_CELLS = 256  # into which the range of a feature's knots is divided
 _LAST_CELL = np.float32(_CELLS - 1)
 _SQRT12, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+_INFINITY = np.float32(np.inf)
+_LARGEST = np.int32(0x7FFFFFFF)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _compiled(function: Function, *, allocates: bool = False, **options: Any) -> Function:
+    """Compile a function, without reference counts of arrays unless it allocates some."""
+    if hasattr(DefaultOptions, "_nrt"):
+        options["_nrt"] = allocates
+    # With Python's error model a division may raise, so its loop is not vectorized.
+    return compile_cached(function, nogil=True, error_model="numpy", **options)
+
+
+_compiled_reduction = partial(_compiled, fastmath={"reassoc"})
 
 
 class Columns(NamedTuple):
     """The transformed features, ``[g]`` each.
 
     Attributes:
-        sources: the raw feature of each.
-        indicates: whether it is 1 where the raw one is missing and 0 elsewhere.
+        sources: the raw feature that each is computed from.
+        indicates: whether it is 1 where the raw feature is missing and 0 elsewhere.
         mean, deviation: by which it is standardized.
-        fill: in place of a missing value.
-        weights: ``[f, f]`` float64, none if all missing values are replaced by ``fill``; row j has
-            the weights W_kj of :class:`~rankgrad.data.transforms.Impute`.
+        fill: what replaces a missing value.
+        weights: ``[f, f]`` float64: row j has the weights W_kj of
+            :class:`~rankgrad.data.transforms.Impute`. Empty if ``fill`` replaces all missing
+            values.
     """
 
     sources: np.ndarray
@@ -41,29 +71,29 @@ class Columns(NamedTuple):
 
 
 class Quantiles(NamedTuple):
-    """Quantiles, as a table by the number of knots below a value.
+    """The quantiles of each transformed feature, and where to search for a value among them.
 
-    Between its first and last knot a feature has cells of equal width. Where a search begins is
-    known by the cell of a value.
+    Knots are the distinct quantiles. The range from the first knot to the last is divided into
+    cells of equal width; the cell of a value says where its binary search starts.
 
     Attributes:
-        knots: ``[g, w]``: 0, the knots, and infinity; none if there are no quantiles.
-        ends: ``[g, 1 + 2^p]``: how many quantiles are below a value, by the number of knots.
-        more: ``[g]``: how many more than knots, where that is one number, as it is if only the
-            first quantiles are tied; else -1.
-        cells: ``[g, 256]``: how many knots are in the cells before each.
-        grid: ``[2, g]``: the first knot, and how many cells there are to a unit.
-        steps: ``[g]``, of the search in a cell: a power of 2 above the number of its knots.
-        last: ``[1]``, that of the knots.
-        scale: ``[g]``, that of the knots.
+        knots: ``[g, w]``: 0, the knots, and infinity. Empty if there are no quantiles.
+        n_below: ``[g, 1 + 2^p]``: the number of quantiles below a value, by that of knots below it.
+        tied_below: ``[g]``: the number of quantiles less that of knots below a value, if all values
+            above the first knot have the same, as they do if only the first knot is tied; else -1.
+        cell_starts: ``[g, 256]``: the number of knots in the cells before each.
+        grid: ``[2, g]``: the first knot, and the number of cells per unit.
+        search_widths: ``[g]``: a power of 2 above the number of knots in any cell.
+        last: ``[1]``: as in :class:`~rankgrad.data._quantile_kernel.Knots`.
+        scale: ``[g]``: as there.
     """
 
     knots: np.ndarray
-    ends: np.ndarray
-    more: np.ndarray
-    cells: np.ndarray
+    n_below: np.ndarray
+    tied_below: np.ndarray
+    cell_starts: np.ndarray
     grid: np.ndarray
-    steps: np.ndarray
+    search_widths: np.ndarray
     last: np.ndarray
     scale: np.ndarray
 
@@ -73,29 +103,31 @@ class Quantiles(NamedTuple):
         features, size = knots.index.shape
         table = np.full((features, 2 * int(size)), np.inf, np.float32)
         table[:, 0], table[:, 1:size] = 0, knots.table
-        ends = np.full((features, 1 + size), knots.last + 1, np.int32)
-        ends[:, 0], ends[:, 1:size] = 0, knots.index[:, 1:] + 1
-        more = np.full(features, -1, np.int32)
-        cells, steps = np.zeros((features, _CELLS), np.int32), np.ones(features, np.int32)
+        n_below = np.full((features, 1 + size), knots.last + 1, np.int32)
+        n_below[:, 0], n_below[:, 1:size] = 0, knots.index[:, 1:] + 1
+        tied_below = np.full(features, -1, np.int32)
+        cell_starts, widths = np.zeros((features, _CELLS), np.int32), np.ones(features, np.int32)
         grid = np.zeros((2, features), np.float32)
         for c, row in enumerate(knots.table):
-            own = row[np.isfinite(row)]
-            if len(own) > 1 and knots.scale[c] == 1:
-                grid[:, c] = own[0], np.minimum((_CELLS - 1) / (own[-1] - own[0]), 1e30)
-            if (np.diff(ends[c, 1 : len(own) + 1]) == 1).all():
-                more[c] = ends[c, 1] - 1
-            at = np.clip((own - grid[0, c]) * grid[1, c], 0, _CELLS - 1).astype(np.int64)
-            counts = np.bincount(at, minlength=_CELLS)
-            cells[c, 1:], steps[c] = np.cumsum(counts)[:-1], 1 << int(counts.max()).bit_length()
+            finite = row[np.isfinite(row)]
+            if len(finite) > 1 and knots.scale[c] == 1:
+                per_unit = np.minimum((_CELLS - 1) / (finite[-1] - finite[0]), 1e30)
+                grid[:, c] = finite[0], per_unit
+            if (np.diff(n_below[c, 1 : len(finite) + 1]) == 1).all():
+                tied_below[c] = n_below[c, 1] - 1
+            cells = np.clip((finite - grid[0, c]) * grid[1, c], 0, _CELLS - 1).astype(np.int64)
+            counts = np.bincount(cells, minlength=_CELLS)
+            cell_starts[c, 1:] = np.cumsum(counts)[:-1]
+            widths[c] = 1 << int(counts.max()).bit_length()
         last, scale = np.array([knots.last], np.float32), knots.scale[:, 0].copy()
-        return cls(table, ends, more, cells, grid, steps, last, scale)
+        return cls(table, n_below, tied_below, cell_starts, grid, widths, last, scale)
 
     @classmethod
     def none(cls) -> Quantiles:
         """Empty tables, for a ranker without quantiles."""
-        floats, whole = np.empty((0, 0), np.float32), np.empty((0, 0), np.int32)
+        floats, integers = np.empty((0, 0), np.float32), np.empty((0, 0), np.int32)
         none, one = np.empty(0, np.int32), np.ones(1, np.float32)
-        return cls(floats, whole, none, whole, floats, none, one, one)
+        return cls(floats, integers, none, integers, floats, none, one, one)
 
 
 class Entries(NamedTuple):
@@ -106,14 +138,15 @@ class Entries(NamedTuple):
     common, all items are entries and position 0 has the mean.
 
     Attributes:
-        places: ``[g, n + 1 or more]``: 1 + the item of each entry.
-        values: ``[g, k, n + 1 or more]`` of the feature and of what is derived of it but scores;
-            those of the first are what the others are differences from.
-        counts: ``[g]``: how many entries there are, the first included.
-        scores: ``[2, g]``: the score of a value is the first times the difference, plus the second.
+        rows: ``[g, n + 1 or more]``: 1 + the index of each entry's item.
+        values: ``[g, k, n + 1 or more]``: the feature, and its columns within the list but for
+            scores.
+        counts: ``[g]``: the number of entries, position 0 included.
+        scores: ``[2, g]``: the factor a and the summand s by which an entry's score within the list
+            is ``a values[:, 0] + s``.
     """
 
-    places: np.ndarray
+    rows: np.ndarray
     values: np.ndarray
     counts: np.ndarray
     scores: np.ndarray
@@ -127,108 +160,274 @@ NO_ENTRIES = Entries(
 )
 
 
-class Memory(NamedTuple):
-    """What the pass uses, since it allocates nothing: reference counts would take a quarter more.
+class Buffers(NamedTuple):
+    """The memory of the pass, which allocates nothing: reference counts would take a quarter more.
 
     Attributes:
-        x: raw values of a feature.
-        values, places: what :func:`_compact_column` writes, of one feature or of all.
+        raw: the raw values of a feature.
+        values, rows: its entries; those of all features where missing values are regressed.
+        entry_counts: how many entries there are, position 0 not included.
         scratch, counts: for the steps of one feature.
-        others: how many values :func:`_compact_column` found.
-        centered: ``[n, f]``, values less their means, where missing ones are regressed.
+        centered: ``[n, f]``: values less their means, where missing values are regressed.
     """
 
-    x: np.ndarray
+    raw: np.ndarray
     values: np.ndarray
+    rows: np.ndarray
+    entry_counts: np.ndarray
     scratch: np.ndarray
-    places: np.ndarray
     counts: np.ndarray
-    others: np.ndarray
     centered: np.ndarray
 
     @classmethod
-    def of(cls, columns: Columns, max_length: int) -> Memory:
-        """For lists of up to so many items."""
+    def of(cls, columns: Columns, max_length: int) -> Buffers:
+        """Memory for lists of up to ``max_length`` items."""
         size, regresses = padded_size(max_length), len(columns.weights) > 0
-        together = len(columns.sources) if regresses else 1  # columns at a time
+        features = len(columns.sources) if regresses else 1
         return cls(
             np.empty(size, np.float32),
-            np.empty((together, size), np.float32),
+            np.empty((features, size), np.float32),
+            np.empty((features, size), np.int32),
+            np.empty(features, np.int64),
             np.empty((2, size), np.float32),
-            np.empty((together, size), np.int32),
             np.empty((3, size), np.int32),
-            np.empty(together, np.int64),
             np.empty((max_length if regresses else 0, len(columns.weights))),
         )
 
 
-def _prepare_lists(
+@_compiled
+def padded_size(count: int) -> int:
+    """The next multiple of 16 above ``count``."""
+    return (count // _VECTOR + 1) * _VECTOR
+
+
+@_compiled
+def prepare(
     items: np.ndarray,
     offsets: np.ndarray,
     tables: tuple[Columns, Quantiles],
     starts: tuple[int, int, int],
     inputs: np.ndarray,
     entries: Entries,
-    memory: Memory,
+    buffers: Buffers,
 ) -> None:
-    """All columns of all lists, one transformed feature of one list at a time.
+    """Write the inputs of all lists, one transformed feature of one list at a time.
 
-    They are written to ``entries``, or to ``inputs`` if that is empty. ``starts`` has the
-    first places there for ranks, ties and scores, 0 where there are none.
+    Args:
+        items: raw features ``[N, f]``.
+        offsets: ``[B + 1]``.
+        tables: the fitted transforms.
+        starts: the first column of ``inputs`` for ranks, ties and scores, or their index in
+            ``entries.values``; 0 for those that the network does not take in.
+        inputs: ``[N, width]``, written if ``entries`` is empty.
+        entries: written, if not empty. There is one list then.
+        buffers: overwritten.
     """
     columns, quantiles = tables
     sources, indicates, mean, deviation, fill, weights = columns
+    raw, all_values, all_rows, entry_counts, scratch, counts, centered = buffers
     regresses = len(weights) > 0
-    x, values, scratch, places, counts, others, centered = memory
     for b in range(len(offsets) - 1):
         start, n = offsets[b], offsets[b + 1] - offsets[b]
-        rows = inputs[start : start + n]
+        dense = inputs[start : start + n]
         for c in range(len(sources)):
-            for i in range(n):
-                x[i] = items[start + i, sources[c]] + _ZERO  # which makes -0 equal 0
-            if indicates[c]:
-                for i in range(n):
-                    x[i] = _ONE if np.isnan(x[i]) else _ZERO
-            k = c if regresses else 0
-            m = _compact(x, n, values[k], places[k])
-            some, below = values[k, : _padded(m)], counts[0, : _padded(m)]
-            scaling = mean[c], deviation[c], quantiles.last[0]
-            if len(quantiles.knots) == 0 and not indicates[c]:
-                _standardize(some, scaling)
-            elif not indicates[c]:
-                _search(some, c, quantiles, below)
-                _interpolate(some, c, quantiles, scaling, below, scratch, counts[1:])
-            if not regresses:
-                for t in range(len(some)):
-                    some[t] = fill[c] if np.isnan(some[t]) else some[t]
-                _derive(some, places[k], scratch, counts, (c, m, n), starts, rows, entries)
-                continue
-            others[c] = m
+            feature = c if regresses else 0
+            _read(items, start, n, sources[c], indicates[c], raw)
+            n_entries = _to_sparse(raw, n, all_values[feature], all_rows[feature])
+            values, rows = all_values[feature, : padded_size(n_entries)], all_rows[feature]
             if not indicates[c]:
-                _center(some, places[k], m, fill[c], centered[:n, c])
+                scaling = mean[c], deviation[c], quantiles.last[0]
+                _transform(values, c, quantiles, scaling, scratch, counts)
+            if regresses:
+                entry_counts[c] = n_entries
+                if not indicates[c]:
+                    _center(values, rows, n_entries, fill[c], centered[:n, c])
+            else:
+                for t in range(len(values)):
+                    values[t] = fill[c] if np.isnan(values[t]) else values[t]
+                _write_inputs(
+                    values, rows, scratch, counts, (c, n_entries, n), starts, dense, entries
+                )
         for c in range(len(sources) if regresses else 0):
-            m = others[c]
-            some = values[c, : _padded(m)]
+            n_entries, rows = entry_counts[c], all_rows[c]
+            values = all_values[c, : padded_size(n_entries)]
             if not indicates[c]:
-                _regress(some[: m + 1], places[c], fill[c], weights[c], centered)
-            _derive(some, places[c], scratch, counts, (c, m, n), starts, rows, entries)
+                _regress(values[: n_entries + 1], rows, fill[c], weights[c], centered)
+            _write_inputs(values, rows, scratch, counts, (c, n_entries, n), starts, dense, entries)
 
 
-def _center_values(
-    values: np.ndarray, places: np.ndarray, m: int, mean: np.float32, centered: np.ndarray
+@_compiled
+def _read(
+    items: np.ndarray, start: int, n: int, source: int, indicates: bool, raw: np.ndarray
+) -> None:
+    """Write the raw values of a list, or whether they are missing."""
+    for i in range(n):
+        raw[i] = items[start + i, source] + _ZERO  # which turns -0 into 0
+    if indicates:
+        for i in range(n):
+            raw[i] = _ONE if np.isnan(raw[i]) else _ZERO
+
+
+@_compiled
+def _to_sparse(raw: np.ndarray, n: int, values: np.ndarray, rows: np.ndarray) -> int:
+    """Write a common value and then the entries of a column; return the number of entries.
+
+    The common value is the least or the greatest, as 0 is in counts. All items are entries if fewer
+    than a quarter of them have it, if the list is short, or if it is NaN.
+
+    Args:
+        raw: ``raw[:n]`` are the values of items; it is overwritten after them.
+        n: the number of items.
+        values: written, and padded by zeros to a multiple of 16.
+        rows: written: 1 + the index of each entry's item.
+    """
+    size, bits = padded_size(n), raw.view(np.int32)
+    for i in range(n, size):
+        raw[i] = raw[0] if n > 0 else _ZERO
+    # As integers, the bits of negative numbers have the reverse order: all but the sign is flipped.
+    low, high = _LARGEST, np.int32(-0x80000000)
+    for i in range(size):
+        ordered = bits[i] ^ ((bits[i] >> 31) & _LARGEST)
+        low, high = min(low, ordered), max(high, ordered)
+    low ^= (low >> 31) & _LARGEST
+    high ^= (high >> 31) & _LARGEST
+    n_low, n_high = np.int32(0), np.int32(0)
+    for i in range(size):
+        n_low += bits[i] == low
+        n_high += bits[i] == high
+    n_low -= size - n if bits[0] == low else 0
+    n_high -= size - n if bits[0] == high else 0
+    common, end = low if n_low >= n_high else high, np.uint32(1)
+    values[:1].view(np.int32)[0] = common
+    if n < _MIN_SPARSE or 4 * max(n_low, n_high) < n or np.isnan(values[0]):
+        for i in range(n):
+            values[i + 1], rows[i + 1] = raw[i], i + 1
+        end = np.uint32(n + 1)
+    else:
+        for i in range(n):  # without a branch: a common value is overwritten by the next entry
+            values[end], rows[end] = raw[i], i + 1
+            end = np.uint32(end + np.uint32(bits[i] != common))
+    n_entries = int(np.int64(end)) - 1
+    for t in range(n_entries + 1, padded_size(n_entries)):
+        values[t] = _ZERO
+    return n_entries
+
+
+@_compiled
+def _to_dense(
+    values: np.ndarray, rows: np.ndarray, n_entries: int, dense: np.ndarray, column: int
+) -> None:
+    """Write the values of all items to a column of ``dense``."""
+    n = len(dense)
+    if n_entries < n:
+        for i in range(n):
+            dense[i, column] = values[0]
+    for t in range(1, n_entries + 1):
+        dense[rows[t] - 1, column] = values[t]
+
+
+@_compiled
+def _transform(
+    values: np.ndarray,
+    c: int,
+    quantiles: Quantiles,
+    scaling: tuple[np.float32, np.float32, np.float32],
+    scratch: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    """Replace values by their quantiles, if there are tables of them, and standardize.
+
+    ``scaling`` has the mean, the deviation, and the index of the last quantile.
+    """
+    if len(quantiles.knots) == 0:
+        for i in range(len(values)):
+            values[i] = (values[i] - scaling[0]) / scaling[1]
+    else:
+        below = counts[0, : len(values)]
+        _count_knots_below(values, c, quantiles, below)
+        _interpolate(values, c, quantiles, scaling, below, scratch, counts[1:])
+
+
+@_compiled
+def _count_knots_below(values: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
+    """Write the number of knots below each value.
+
+    The binary searches of all values take each step together, so that none waits for memory.
+    """
+    knots, first, per_unit = quantiles.knots, quantiles.grid[0, c], quantiles.grid[1, c]
+    for i in range(len(values)):
+        cell = (values[i] - first) * per_unit
+        cell = cell if cell > _ZERO else _ZERO  # also of NaN
+        cell = cell if cell < _LAST_CELL else _LAST_CELL
+        below[i] = quantiles.cell_starts[c, np.uint32(np.int32(cell))]
+    step = np.int32(quantiles.search_widths[c] >> 1)
+    while step > 0:
+        for i in range(len(values)):
+            next_ = np.int32(below[i] + step)
+            below[i] = next_ if knots[c, np.uint32(next_)] < values[i] else below[i]
+        step = np.int32(step >> 1)
+
+
+@_compiled
+def _interpolate(
+    values: np.ndarray,
+    c: int,
+    quantiles: Quantiles,
+    scaling: tuple[np.float32, np.float32, np.float32],
+    below: np.ndarray,
+    bounds: np.ndarray,
+    between: np.ndarray,
+) -> None:
+    """Replace values of one feature by their quantiles, standardized.
+
+    What the tables say is copied to buffers first, so that the division is vectorized: the knots
+    around a value to ``bounds``, the number of quantiles up to each to ``between``.
+    """
+    knots, n_below, tied_below = quantiles.knots, quantiles.n_below, quantiles.tied_below[c]
+    scale = quantiles.scale[c]
+    mean, deviation, last = scaling
+    for i in range(len(values)):
+        at = np.uint32(below[i])
+        bounds[0, i], bounds[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
+    if tied_below >= 0:
+        for i in range(len(values)):
+            between[0, i] = below[i] + tied_below if below[i] > 0 else 0
+            between[1, i] = below[i] + tied_below + 1
+    else:
+        for i in range(len(values)):
+            at = np.uint32(below[i])
+            between[0, i], between[1, i] = n_below[c, at], n_below[c, at + np.uint32(1)]
+    if scale < _ONE:
+        for i in range(len(values)):
+            values[i] *= scale
+            bounds[0, i] *= scale
+            bounds[1, i] *= scale
+    for i in range(len(values)):
+        value, low, high = values[i], bounds[0, i], bounds[1, i]
+        part = (value - low) / (high - low) if below[i] > 0 else value - value
+        middle = np.float32(between[0, i] + between[1, i] - 1) * _HALF
+        index = np.float32(between[0, i] - 1) if below[i] > 0 else _ZERO
+        fraction = (middle if high == value else index + part) / last
+        values[i] = (fraction - mean) / deviation
+
+
+@_compiled
+def _center(
+    values: np.ndarray, rows: np.ndarray, n_entries: int, mean: np.float32, centered: np.ndarray
 ) -> None:
     """Write the values of items less their mean, 0 where they are missing."""
-    if m < len(centered):
+    if n_entries < len(centered):
         for i in range(len(centered)):
             centered[i] = np.float64(values[0]) - np.float64(mean)
-    for t in range(1, m + 1):
+    for t in range(1, n_entries + 1):
         difference = np.float64(values[t]) - np.float64(mean)
-        centered[places[t] - 1] = 0.0 if np.isnan(difference) else difference
+        centered[rows[t] - 1] = 0.0 if np.isnan(difference) else difference
 
 
-def _regress_column(
+@_compiled
+def _regress(
     values: np.ndarray,
-    places: np.ndarray,
+    rows: np.ndarray,
     mean: np.float32,
     weights: np.ndarray,
     centered: np.ndarray,
@@ -239,263 +438,186 @@ def _regress_column(
     """
     for t in range(1, len(values)):
         if np.isnan(values[t]):
-            found = np.float64(mean) + _dot(centered[places[t] - 1], weights)
-            values[t] = np.float32(found)
+            terms = _dot(centered[rows[t] - 1], weights)
+            values[t] = np.float32(np.float64(mean) + terms)
 
 
-def padded_size(count: int) -> int:
-    """The next multiple of 16 above ``count``."""
-    return (count // _VECTOR + 1) * _VECTOR
-
-
-def _compact_column(x: np.ndarray, n: int, some: np.ndarray, places: np.ndarray) -> int:
-    """Write a value that many items have, then those of the others; how many others there are.
-
-    The value is the least or the greatest, as 0 is in counts. All items count as others if fewer
-    than a quarter of them have it, if the list is short, or if it is NaN.
-
-    Args:
-        x: ``x[:n]`` are the values; those after them are written.
-        n: how many items.
-        some: written, up to a multiple of 16.
-        places: written; 1 + the item of each value.
-    """
-    size, bits = _padded(n), x.view(np.int32)
-    for i in range(n, size):
-        x[i] = x[0] if n > 0 else _ZERO
-    low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
-    for i in range(size):
-        ordered = bits[i] ^ ((bits[i] >> 31) & np.int32(0x7FFFFFFF))  # as the values are
-        low, high = min(low, ordered), max(high, ordered)
-    low ^= (low >> 31) & np.int32(0x7FFFFFFF)
-    high ^= (high >> 31) & np.int32(0x7FFFFFFF)
-    at_low, at_high = np.int32(0), np.int32(0)
-    for i in range(size):
-        at_low += bits[i] == low
-        at_high += bits[i] == high
-    at_low -= size - n if bits[0] == low else 0
-    at_high -= size - n if bits[0] == high else 0
-    base, m = low if at_low >= at_high else high, np.uint32(1)
-    some[:1].view(np.int32)[0] = base
-    if n < _FEW or 4 * max(at_low, at_high) < n or np.isnan(some[0]):
-        for i in range(n):
-            some[i + 1], places[i + 1] = x[i], i + 1
-        m = np.uint32(n + 1)
-    else:
-        for i in range(n):
-            some[m], places[m] = x[i], i + 1
-            m = np.uint32(m + np.uint32(bits[i] != base))
-    for t in range(m, _padded(m - 1)):
-        some[t] = _ZERO
-    return int(np.int64(m)) - 1
-
-
-def _dot_product(one: np.ndarray, other: np.ndarray) -> float:
+@_compiled_reduction
+def _dot(left: np.ndarray, right: np.ndarray) -> float:
     total = 0.0
-    for k in range(len(one)):
-        total += one[k] * other[k]
+    for k in range(len(left)):
+        total += left[k] * right[k]
     return total
 
 
-def _derive_columns(
+@_compiled
+def _write_inputs(
     values: np.ndarray,
-    places: np.ndarray,
+    rows: np.ndarray,
     scratch: np.ndarray,
     counts: np.ndarray,
     column: tuple[int, int, int],
     starts: tuple[int, int, int],
-    rows: np.ndarray,
+    dense: np.ndarray,
     entries: Entries,
 ) -> None:
     """Write a transformed feature of one list, and the columns derived from it within the list.
 
-    ``values`` and ``places`` are what :func:`_compact_column` found, transformed; ``column`` is the
-    number of the feature, how many others there are, and how many items.
+    Args:
+        values: as :func:`_to_sparse` writes them, then transformed; overwritten.
+        rows: as :func:`_to_sparse` writes them.
+        scratch: overwritten, as ``counts`` is.
+        counts: overwritten.
+        column: the index of the feature, the number of its entries, and that of items.
+        starts: as in :func:`prepare`.
+        dense: ``[n, width]``, written if ``entries`` is empty.
+        entries: written, if not empty.
     """
-    c, m, n = column
-    rank_columns, tie_columns, score_columns = starts
+    c, n_entries, n = column
+    ranks_at, ties_at, scores_at = starts
     ranks, ties = scratch[0], scratch[1]
-    mean, factor = _score(values[: m + 1], n)
-    if m == n:
+    mean, factor = _score_scaling(values[: n_entries + 1], n)
+    if n_entries == n:
         values[0] = mean
-    if rank_columns > 0 or tie_columns > 0:
-        _count(values, m, n, counts)
-        for t in range(len(values)):
-            twice = np.float32(2 * counts[0, t] + counts[1, t])
-            ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _SQRT12
-            others = np.float32(counts[1, t]) - _ONE
-            ties[t] = (others + others) / (_ONE + others)
-        if m == n:
-            ranks[0] = ties[0] = _ZERO
+    if ranks_at > 0 or ties_at > 0:
+        _rank(values, n_entries, n, ranks, ties, counts)
     if len(entries.counts) > 0:
-        factor = factor if score_columns > 0 else _ZERO
-        entries.counts[c] = m + 1
+        factor = factor if scores_at > 0 else _ZERO
+        entries.counts[c] = n_entries + 1
         entries.scores[0, c], entries.scores[1, c] = factor, (values[0] - mean) * factor
-        for t in range(1, m + 1):
-            entries.places[c, t] = places[t]
-        _subtract(values, m, entries.values[c, 0])
-        if rank_columns > 0:
-            _subtract(ranks, m, entries.values[c, rank_columns])
-        if tie_columns > 0:
-            _subtract(ties, m, entries.values[c, tie_columns])
+        for t in range(1, n_entries + 1):
+            entries.rows[c, t] = rows[t]
+        _write_differences(values, n_entries, entries.values[c, 0])
+        if ranks_at > 0:
+            _write_differences(ranks, n_entries, entries.values[c, ranks_at])
+        if ties_at > 0:
+            _write_differences(ties, n_entries, entries.values[c, ties_at])
         return
-    _write_column(values, places, m, rows, c)
-    if rank_columns > 0:
-        _write_column(ranks, places, m, rows, rank_columns + c)
-    if tie_columns > 0:
-        _write_column(ties, places, m, rows, tie_columns + c)
-    if score_columns > 0:
+    _to_dense(values, rows, n_entries, dense, c)
+    if ranks_at > 0:
+        _to_dense(ranks, rows, n_entries, dense, ranks_at + c)
+    if ties_at > 0:
+        _to_dense(ties, rows, n_entries, dense, ties_at + c)
+    if scores_at > 0:
         for t in range(len(values)):
             values[t] = (values[t] - mean) * factor
-        _write_column(values, places, m, rows, score_columns + c)
+        _to_dense(values, rows, n_entries, dense, scores_at + c)
 
 
-def _subtract_first(values: np.ndarray, m: int, found: np.ndarray) -> None:
-    found[0] = values[0]
-    for t in range(1, m + 1):
-        found[t] = values[t] - values[0]
+@_compiled
+def _write_differences(values: np.ndarray, n_entries: int, differences: np.ndarray) -> None:
+    """Copy the common value, and write the differences of entries from it."""
+    differences[0] = values[0]
+    for t in range(1, n_entries + 1):
+        differences[t] = values[t] - values[0]
 
 
-def _write_values(
-    values: np.ndarray, places: np.ndarray, m: int, rows: np.ndarray, column: int
-) -> None:
-    """Write the values of all items to a column."""
-    n = len(rows)
-    if m < n:
-        for i in range(n):
-            rows[i, column] = values[0]
-    for t in range(1, m + 1):
-        rows[places[t] - 1, column] = values[t]
+@_compiled_reduction
+def _score_scaling(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
+    """The m and a by which :func:`rankgrad.models._in_list.list_scores` is ``a (x - m)``.
 
-
-def _standardize_column(x: np.ndarray, scaling: tuple[np.float32, ...]) -> None:
-    mean, deviation, _ = scaling
-    for i in range(len(x)):
-        x[i] = (x[i] - mean) / deviation
-
-
-def _search_column(x: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
-    """How many knots are below each value.
-
-    The binary searches of all values take each step together, so that none waits for memory.
+    ``values[0]`` is that of all items that have no entry.
     """
-    knots, first, factor = quantiles.knots, quantiles.grid[0, c], quantiles.grid[1, c]
-    for i in range(len(x)):
-        cell = (x[i] - first) * factor
-        cell = cell if cell > _ZERO else _ZERO  # also of NaN
-        cell = cell if cell < _LAST_CELL else _LAST_CELL
-        below[i] = quantiles.cells[c, np.uint32(np.int32(cell))]
-    step = np.int32(quantiles.steps[c] >> 1)
-    while step > 0:
-        for i in range(len(x)):
-            next_ = np.int32(below[i] + step)
-            below[i] = next_ if knots[c, np.uint32(next_)] < x[i] else below[i]
-        step = np.int32(step >> 1)
+    n_common = n - len(values) + 1
+    total, squares = 0.0, 0.0
+    for t in range(1, len(values)):
+        total += values[t]
+    if n_common > 0:
+        total += n_common * np.float64(values[0])
+    mean = np.float32(total / max(n, 1))
+    for t in range(1, len(values)):
+        squares += (values[t] - mean) * (values[t] - mean)
+    if n_common > 0:
+        squares += n_common * ((values[0] - mean) * (values[0] - mean))
+    return mean, _ONE / (np.float32(math.sqrt(squares / max(n, 1))) + _TENTH)
 
 
-def _interpolate_column(
-    x: np.ndarray,
-    c: int,
-    quantiles: Quantiles,
-    scaling: tuple[np.float32, ...],
-    below: np.ndarray,
-    scratch: np.ndarray,
-    between: np.ndarray,
+@_compiled
+def _rank(
+    values: np.ndarray,
+    n_entries: int,
+    n: int,
+    ranks: np.ndarray,
+    ties: np.ndarray,
+    counts: np.ndarray,
 ) -> None:
-    """Replace values of one feature by their quantiles, standardized.
-
-    The entries of the tables are copied first, so that the division is vectorized.
-    """
-    knots, ends, more = quantiles.knots, quantiles.ends, quantiles.more[c]
-    scale = quantiles.scale[c]
-    mean, deviation, last = scaling
-    for i in range(len(x)):
-        at = np.uint32(below[i])
-        scratch[0, i], scratch[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
-    if more >= 0:
-        for i in range(len(x)):
-            between[0, i] = below[i] + more if below[i] > 0 else 0
-            between[1, i] = below[i] + more + 1
-    else:
-        for i in range(len(x)):
-            at = np.uint32(below[i])
-            between[0, i], between[1, i] = ends[c, at], ends[c, at + np.uint32(1)]
-    if scale < _ONE:
-        for i in range(len(x)):
-            x[i] *= scale
-            scratch[0, i] *= scale
-            scratch[1, i] *= scale
-    for i in range(len(x)):
-        value, low, high = x[i], scratch[0, i], scratch[1, i]
-        part = (value - low) / (high - low) if below[i] > 0 else value - value
-        middle = np.float32(between[0, i] + between[1, i] - 1) * _HALF
-        index = np.float32(between[0, i] - 1) if below[i] > 0 else _ZERO
-        fraction = (middle if high == value else index + part) / last
-        x[i] = (fraction - mean) / deviation
+    """Write ``list_ranks`` and ``list_ties`` of :mod:`rankgrad.models._in_list` for the entries."""
+    _count_items(values, n_entries, n, counts)
+    for t in range(len(values)):
+        twice = np.float32(2 * counts[0, t] + counts[1, t])
+        ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _SQRT12
+        others = np.float32(counts[1, t]) - _ONE
+        ties[t] = (others + others) / (_ONE + others)
+    if n_entries == n:
+        ranks[0] = ties[0] = _ZERO
 
 
-def _count_column(values: np.ndarray, m: int, n: int, counts: np.ndarray) -> None:
-    """How many items of the list are below each value, and how many are as high, itself included.
+@_compiled
+def _count_items(values: np.ndarray, n_entries: int, n: int, counts: np.ndarray) -> None:
+    """Write how many items of the list are below each value, and how many have it.
 
     Args:
-        values: ``values[0]`` is that of ``n - m`` items, ``values[1:m + 1]`` those of the others;
-            what is after them is written.
-        m: how many others there are.
-        n: how many items.
-        counts: ``counts[0]`` and ``counts[1]`` are written, ``counts[2]`` used.
+        values: ``values[0]`` is that of ``n - n_entries`` items; what is after the entries is
+            overwritten.
+        n_entries: the number of entries.
+        n: the number of items.
+        counts: ``counts[0]`` and ``counts[1]`` are written, ``counts[2]`` is overwritten.
     """
-    base, below, tied = values[0], counts[0], counts[1]
-    if m > _SORTED:
-        _count_sorted(values[1 : m + 1], below[1:], tied[1:])
+    common, below, tied = values[0], counts[0], counts[1]
+    if n_entries > _MAX_PAIRWISE:
+        _count_sorted(values[1 : n_entries + 1], below[1:], tied[1:])
     else:
-        values[0] = np.float32(np.inf)
-        for t in range(m + 1, len(values)):
-            values[t] = np.float32(np.inf)
-        _count_pairs(values, m, counts)
-        values[0] = base
-    base_below, base_tied = 0, n - m
-    for t in range(1, m + 1):
+        values[0] = _INFINITY
+        for t in range(n_entries + 1, len(values)):
+            values[t] = _INFINITY
+        _count_pairwise(values, n_entries, counts)
+        values[0] = common
+    common_below, common_tied = 0, n - n_entries
+    for t in range(1, n_entries + 1):
         value = values[t]
-        base_below += value < base
-        base_tied += value == base
-        below[t] += n - m if base < value else 0
-        tied[t] += n - m if base == value else 0
-    below[0], tied[0] = base_below, base_tied
+        common_below += value < common
+        common_tied += value == common
+        below[t] += n - n_entries if common < value else 0
+        tied[t] += n - n_entries if common == value else 0
+    below[0], tied[0] = common_below, common_tied
 
 
-def _count_pairs_of(values: np.ndarray, m: int, counts: np.ndarray) -> None:
-    """:func:`_count_column` of the others alone, infinity around them.
+@_compiled
+def _count_pairwise(values: np.ndarray, n_entries: int, counts: np.ndarray) -> None:
+    """:func:`_count_items` among entries only; ``values`` is infinite before and after them.
 
-    Four values at a time are compared with all. Items with the same number of items below them are
-    tied.
+    Four values at a time are compared with all. Entries with the same number of entries below them
+    are tied.
     """
     below, tied, ends = counts[0], counts[1], counts[2]
     for i in range(len(values)):
         below[i], tied[i] = 0, 1
-    for j in range(0, m + 1, 4):
+    for j in range(0, n_entries + 1, 4):
         a, b, c, d = values[j], values[j + 1], values[j + 2], values[j + 3]
         for i in range(len(values)):
             value = values[i]
             below[i] += (a < value) + (b < value) + (c < value) + (d < value)
     total = 0
-    for i in range(1, m + 1):
+    for i in range(1, n_entries + 1):
         total += below[i]
-    if 2 * total == m * (m - 1):  # there are no ties
+    if 2 * total == n_entries * (n_entries - 1):  # there are no ties
         return
-    for i in range(m):
+    for i in range(n_entries):
         ends[i] = 0
-    for i in range(1, m + 1):
+    for i in range(1, n_entries + 1):
         ends[np.uint32(below[i])] = 1
-    end = np.int32(m)
-    for place in range(m - 1, -1, -1):
+    end = np.int32(n_entries)
+    for place in range(n_entries - 1, -1, -1):
         begins = ends[place]
         ends[place] = end - place
         end = np.int32(place) if begins else end
-    for i in range(1, m + 1):
+    for i in range(1, n_entries + 1):
         tied[i] = ends[np.uint32(below[i])]
 
 
-def _count_long_column(values: np.ndarray, below: np.ndarray, tied: np.ndarray) -> None:
+@partial(_compiled, allocates=True)
+def _count_sorted(values: np.ndarray, below: np.ndarray, tied: np.ndarray) -> None:
+    """:func:`_count_items` among entries only, by sorting them."""
     n = len(values)
     order = np.argsort(values)
     first = 0
@@ -506,47 +628,3 @@ def _count_long_column(values: np.ndarray, below: np.ndarray, tied: np.ndarray) 
         for place in range(first, end):
             below[order[place]], tied[order[place]] = first, end - first
         first = end
-
-
-def _score_column(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
-    """The m and a by which :func:`rankgrad.models._in_list.list_scores` is ``a (x - m)``.
-
-    ``values[0]`` is that of all items but the others.
-    """
-    more = n - len(values) + 1
-    total, squares = 0.0, 0.0
-    for i in range(1, len(values)):
-        total += values[i]
-    if more > 0:
-        total += more * np.float64(values[0])
-    mean = np.float32(total / max(n, 1))
-    for i in range(1, len(values)):
-        squares += (values[i] - mean) * (values[i] - mean)
-    if more > 0:
-        squares += more * ((values[0] - mean) * (values[0] - mean))
-    return mean, _ONE / (np.float32(math.sqrt(squares / max(n, 1))) + _TENTH)
-
-
-#: Without the error model a division raises where Python's does, and its loop is not vectorized.
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-#: What allocates nothing needs no reference counts of arrays.
-_COUNTED = hasattr(DefaultOptions, "_nrt")
-_count_sorted: Any = compile_cached(
-    _count_long_column, **_OPTIONS, **({"_nrt": True} if _COUNTED else {})
-)
-_OPTIONS |= {"_nrt": False} if _COUNTED else {}
-_padded: Any = compile_cached(padded_size, **_OPTIONS)
-_count_pairs: Any = compile_cached(_count_pairs_of, **_OPTIONS)
-_count: Any = compile_cached(_count_column, **_OPTIONS)
-_score: Any = compile_cached(_score_column, fastmath={"reassoc"}, **_OPTIONS)
-_search: Any = compile_cached(_search_column, **_OPTIONS)
-_interpolate: Any = compile_cached(_interpolate_column, **_OPTIONS)
-_standardize: Any = compile_cached(_standardize_column, **_OPTIONS)
-_dot: Any = compile_cached(_dot_product, fastmath={"reassoc"}, **_OPTIONS)
-_center: Any = compile_cached(_center_values, **_OPTIONS)
-_regress: Any = compile_cached(_regress_column, **_OPTIONS)
-_subtract: Any = compile_cached(_subtract_first, **_OPTIONS)
-_write_column: Any = compile_cached(_write_values, **_OPTIONS)
-_compact: Any = compile_cached(_compact_column, **_OPTIONS)
-_derive: Any = compile_cached(_derive_columns, **_OPTIONS)
-prepare: Any = compile_cached(_prepare_lists, **_OPTIONS)

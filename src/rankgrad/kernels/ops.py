@@ -382,9 +382,12 @@ def max_length_of(offsets: Tensor) -> int:
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that launches GPU kernels; repeated calls are recorded and replayed."""
-    module = importlib.import_module("rankgrad.kernels.gpu._launch_cache")
-    found: Callable[..., Any] = module.cached_launches(function)
+    found: Callable[..., Any] = _gpu_module("launch_cache").cached_launches(function)
     return found
+
+
+def _gpu_module(name: str) -> Any:
+    return importlib.import_module(f"rankgrad.kernels.gpu._{name}")
 
 
 #: The kernel of each operation on each type of device.
@@ -687,7 +690,17 @@ def _reduced(
 
 @functools.cache
 def _reduced_on_gpu() -> Callable[..., Any]:
-    return _recorded(_reduced)
+    compile_ahead = _gpu_module("parallel_compilation").compile_ahead
+
+    def reduced(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        found = result, grad_scores, per_list = _reduced(scores, *arguments)
+        # The kernel of the backward pass is compiled together with those of the forward pass.
+        offsets, max_length = arguments[6:8]
+        scale = _backend("scale_by_list", scores)
+        compile_ahead(scale, per_list, grad_scores, offsets, max_length, result)
+        return found
+
+    return _recorded(reduced)
 
 
 def scaled_by_list(
@@ -753,10 +766,29 @@ def _backend(name: str, tensor: Tensor) -> Any:
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context in which the tensor's device is current, so kernels are launched there."""
-    if not tensor.is_cuda or _one_device() or tensor.get_device() == torch.cuda.current_device():
+    """A context in which the tensor's device is current, so kernels are launched there.
+
+    On a GPU, the kernels that are launched in it are compiled at the same time.
+    """
+    if not tensor.is_cuda:
         return _SAME_DEVICE
-    return torch.cuda.device_of(tensor)
+    if _one_device() or tensor.get_device() == torch.cuda.current_device():
+        return _gpu_call()
+    return _on_other_device(tensor)
+
+
+@contextmanager
+def _on_other_device(tensor: Tensor) -> Iterator[None]:
+    with torch.cuda.device_of(tensor), _gpu_call():
+        yield
+
+
+@functools.cache
+def _gpu_call() -> AbstractContextManager[Any]:
+    module = _gpu_module("parallel_compilation")
+    module.hash_triton()
+    scope: AbstractContextManager[Any] = module.CallScope()
+    return scope
 
 
 @functools.cache

@@ -1,8 +1,9 @@
-"""JsonShape: how much a JSON body holds, counted before anything is made of it."""
+"""JsonShape: how much a JSON body holds, counted before it is parsed."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +13,14 @@ _LISTS, _ITEMS = 3, 5  # depths at which a list and an item begin: {"lists": [{"
 
 
 class JsonShape(NamedTuple):
-    """Counts of a body.
+    """Counts of what a body holds.
 
     Attributes:
-        lists: arrays and objects that are where lists are.
-        items: those that are where items are.
+        lists: arrays and objects at the depth of lists.
+        items: arrays and objects at the depth of items.
         others: all other arrays and objects.
-        texts: that are values where features are.
-        booleans: anywhere.
+        texts: strings that are values within items.
+        booleans: ``true`` and ``false``, anywhere.
     """
 
     lists: int
@@ -30,14 +31,15 @@ class JsonShape(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes) -> JsonShape:
-        """The counts of a body; those of what is not JSON mean nothing."""
-        found = np.zeros(len(cls._fields), np.int64)
-        _count(np.frombuffer(body, np.uint8), found)
-        return cls(*found.tolist())
+        """The counts of a body. They mean nothing if it is not JSON."""
+        counts = np.zeros(len(cls._fields), np.int64)
+        _count(np.frombuffer(body, np.uint8), counts)
+        return cls(*counts.tolist())
 
 
-def _count_all(body: np.ndarray, found: np.ndarray) -> None:
-    """One pass over the bytes: it takes milliseconds, and other threads run meanwhile."""
+@partial(compile_cached, nogil=True)
+def _count(body: np.ndarray, counts: np.ndarray) -> None:
+    """Count in one pass over the bytes: it takes milliseconds, and other threads run meanwhile."""
     depth, at, size = 0, 0, len(body)
     while at < size:
         byte = body[at]
@@ -50,15 +52,12 @@ def _count_all(body: np.ndarray, found: np.ndarray) -> None:
                 after += 1
             is_key = after < size and body[after] == ord(":")
             if depth >= _ITEMS and not is_key:
-                found[3] += 1
+                counts[3] += 1
         elif byte == ord("[") or byte == ord("{"):
             depth += 1
-            found[0 if depth == _LISTS else 1 if depth == _ITEMS else 2] += 1
+            counts[0 if depth == _LISTS else 1 if depth == _ITEMS else 2] += 1
         elif byte == ord("]") or byte == ord("}"):
             depth -= 1
         elif byte == ord("t") or byte == ord("f"):
-            found[4] += 1
+            counts[4] += 1
         at += 1
-
-
-_count: Any = compile_cached(_count_all, nogil=True)

@@ -1,10 +1,12 @@
 """FoldedLayers: the layers of a network, applied to the sparse inputs of one list."""
 
-# mypy: disable-error-code="import-untyped"
+# mypy: disable-error-code="call-arg, import-untyped"
+# Numba itself passes the first argument of an intrinsic.
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from rankgrad.export._networks import add_after_first, member_layers, side_by_si
 from rankgrad.export._onnx_format import session
 from rankgrad.models.tabm import TabMNet
 
-_WEIGHTS = 1 << 20  # first layers larger than this are faster as one matrix product of all lists
+_MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
 _ROWS = 256  # rows of the buffers that calls reuse
 _LANES = 16  # float32 numbers per LLVM vector, split by LLVM where registers are shorter
 #: Hidden units computed at a time: the weights of two columns stay in registers.
@@ -31,10 +33,11 @@ _UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 class FoldedLayers:
     r"""All members' layers, with the weights of in-list scores folded into those of the features.
 
-    The score of a feature in its list is ``s = a (x - m)`` with one a and m for all items of the
-    list, so ``x V + s W`` is ``(x - y) (V + a W)`` and what all items have in common, for any y. So
-    the first layer has fewer columns, and of a feature of which many items have the same value y
-    only the other items are multiplied. The layers after it run in onnxruntime.
+    The score of a feature x in its list is ``s = a (x - m)``, with one a and one m per list. So for
+    any y, ``x V + s W = (x - y) (V + a W) + y V + a (y - m) W``, and the last two terms are the
+    same for all items. The first layer has fewer columns then, and where many items have the value
+    y, as in :class:`~rankgrad.data._preparation_kernel.Entries`, it multiplies only the others. The
+    layers after it run in onnxruntime.
 
     Args:
         network: a :class:`~rankgrad.models.tabm.TabMNet` that takes in scores in the list.
@@ -47,16 +50,16 @@ class FoldedLayers:
         assert isinstance(first, tuple)
         weight, self._bias = side_by_side(*first)
         width = len(self._bias)
-        blocks = weight.reshape(1 + len(kinds), -1, width)  # of features, and of each kind
+        by_kind = weight.reshape(1 + len(kinds), -1, width)  # of features, then of in-list columns
         order = [at for at in range(1 + len(kinds)) if at == 0 or kinds[at - 1] != "score"]
-        blocks = blocks[[*order, 1 + kinds.index("score")]]
-        blocks = np.pad(blocks, [(0, 0), (0, 0), (0, -width % _UNITS)])
-        tiled = blocks.reshape(*blocks.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
+        by_kind = by_kind[[*order, 1 + kinds.index("score")]]
+        by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
+        tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
         # Compiled code depends on both numbers, so they are lengths of tuples, which are types.
         self._sizes = tuple(range(len(order))), tuple(range(_UNITS // _LANES))
-        self._free: list[tuple[np.ndarray, np.ndarray]] = []
+        self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
         scores = add_after_first(layers, graph, "hidden")
         content = graph.part(scores, {"hidden": ["items", width]})
@@ -68,20 +71,20 @@ class FoldedLayers:
         if not isinstance(network, TabMNet) or "score" not in network.in_list:
             return False
         first, *others = member_layers(network)
-        return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _WEIGHTS
+        return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _MAX_WEIGHTS
 
     def __call__(self, entries: Entries, n: int) -> np.ndarray:
         """The scores of one list of n items, ``[n]``."""
-        rows = n + -n % 8  # the last rows of a product with one column round differently: no items
-        memory = self._free.pop() if self._free and rows <= _ROWS else None
-        if memory is None:
+        rows = n + -n % 8  # the last rows of a matrix-vector product round differently: no items
+        buffers = self._free_buffers.pop() if self._free_buffers and rows <= _ROWS else None
+        if buffers is None:
             size = max(rows, _ROWS)
-            memory = _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
-        tile, hidden = memory[0], memory[1][:rows]
+            buffers = _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
+        tile, hidden = buffers[0], buffers[1][:rows]
         _first_layer(entries, self._weight, self._bias, self._sizes, n, tile, hidden)
         scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
         if rows <= _ROWS:
-            self._free.append(memory)
+            self._free_buffers.append(buffers)
         return scores
 
 
@@ -93,7 +96,8 @@ def _aligned(shape: Sequence[int]) -> np.ndarray:
     return memory[start : start + size].view(np.float32).reshape(shape)
 
 
-def _first_layer_of(
+@partial(compile_cached, nogil=True)
+def _first_layer(
     entries: Entries,
     weight: np.ndarray,
     bias: np.ndarray,
@@ -106,12 +110,13 @@ def _first_layer_of(
 
     Args:
         entries: of the list.
-        weight: ``[blocks, g, k + 1, units]``: those of features, of what is derived of them, and of
-            their scores.
+        weight: ``[blocks, g, k + 1, units]``: the weights of ``entries.values``, of which there are
+            k per feature, and of scores.
         bias: ``[width]``.
-        sizes: k numbers; and as many as vectors make up the units of a block.
-        n: how many items the list has.
-        tile: ``[rows + 1, units]``, used: what all items have in common, then each.
+        sizes: a tuple of length k, and one of as many numbers as vectors make up ``units``.
+        n: the number of items.
+        tile: ``[rows + 1, units]``, overwritten: row 0 is common to all items, the others are added
+            to it.
         hidden: ``[rows, width]``, written, ``rows`` n or more.
     """
     rows, width = hidden.shape
@@ -125,95 +130,109 @@ def _first_layer_of(
                 row[j] = np.float32(0)
         for j in range(count):
             tile[0, j] = bias[start + j]
-        full = -1  # a column that all items have entries in: the next such one is its pair
+        dense = -1  # a column with an entry for each item; it waits for the next such column
         for c in range(weight.shape[1]):
             if entries.counts[c] <= n:
                 _add_columns(tile, entries, weight, sizes, block, (c,))
-            elif full < 0:
-                full = c
+            elif dense < 0:
+                dense = c
             else:
-                _add_columns(tile, entries, weight, sizes, block, (full, c))
-                full = -1
-        if full >= 0:
-            _add_columns(tile, entries, weight, sizes, block, (full,))
-        base = tile[0]
+                _add_columns(tile, entries, weight, sizes, block, (dense, c))
+                dense = -1
+        if dense >= 0:
+            _add_columns(tile, entries, weight, sizes, block, (dense,))
+        common = tile[0]
         for i in range(rows):
-            row, found = tile[i + 1], hidden[i, start : start + count]
-            for j in range(len(found)):
-                found[j] = row[j] + base[j]
+            row, units_of_item = tile[i + 1], hidden[i, start : start + count]
+            for j in range(len(units_of_item)):
+                units_of_item[j] = row[j] + common[j]
 
 
-def _add_columns_of(
+@intrinsic
+def _add_columns(
     context: Any, tile: Any, entries: Any, weight: Any, sizes: Any, block: Any, columns: Any
 ) -> Any:
-    """Add the products of one or more columns with their weights to the rows of a tile.
+    """Add the products of one or two columns with their weights to the rows of a tile.
 
-    All columns have entries of the same items. Numba would load the weights anew for each item, as
-    for all it knows the tile might be where they are.
+    Both columns have entries of the same items. The LLVM code is built here because Numba would
+    load the weights again for each item: it cannot know that the tile does not overlap them.
     """
-    vector = ir.VectorType(ir.FloatType(), _LANES)
-    kinds = range(len(sizes[0]))
-    parts = range(0, _LANES * len(sizes[1]), _LANES)
+    kinds, n_vectors = range(len(sizes[0])), len(sizes[1])
 
     def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds_of = (*signature.args[1].types, signature.args[0], signature.args[2])
-        values_of = (*cgutils.unpack_tuple(builder, arguments[1]), arguments[0], arguments[2])
-        arrays = [
-            (kind, target.make_array(kind)(target, builder, value))
-            for kind, value in zip(kinds_of, values_of, strict=True)
-        ]
-        places, values, counts, scores, tile, weight = arrays
-
-        def pointer(array: Any, *at: Any) -> Any:
-            indices = [cgutils.intp_t(one) if isinstance(one, int) else one for one in at]
-            return cgutils.get_item_pointer(target, builder, array[0], array[1], indices)
-
-        def splat(array: Any, *at: Any) -> Any:
-            number = builder.load(pointer(array, *at))
-            lane = builder.insert_element(vector(ir.Undefined), number, ir.IntType(32)(0))
-            zeros = ir.VectorType(ir.IntType(32), _LANES)([0] * _LANES)
-            return builder.shuffle_vector(lane, vector(ir.Undefined), zeros)
-
-        def vectors(array: Any, *at: Any) -> list[Any]:
-            return [
-                builder.bitcast(pointer(array, *at, part), vector.as_pointer()) for part in parts
+        code = _VectorCode(target, builder, n_vectors)
+        fields = cgutils.unpack_tuple(builder, arguments[1])
+        rows, values, counts, scores = map(code.array, signature.args[1].types, fields)
+        tile = code.array(signature.args[0], arguments[0])
+        weight = code.array(signature.args[2], arguments[2])
+        block, columns = arguments[4], cgutils.unpack_tuple(builder, arguments[5])
+        folded = []
+        for c in columns:
+            *weights, score_weights = [
+                code.load(weight, block, c, kind) for kind in range(len(kinds) + 1)
             ]
-
-        def multiply_add(one: Any, other: Any, summand: Any) -> Any:
-            product = builder.fmul(one, other, flags=("contract",))
-            return builder.fadd(product, summand, flags=("contract",))
-
-        def add(row: Any, factors: list[Any], weights: list[list[Any]]) -> None:
-            at = vectors(tile, row)
-            totals = [builder.load(place, align=4) for place in at]
-            for factor, own in zip(factors, weights, strict=True):
-                totals = [multiply_add(factor, *pair) for pair in zip(own, totals, strict=True)]
-            for place, total in zip(at, totals, strict=True):
-                builder.store(total, place, align=4)
-
-        names = cgutils.unpack_tuple(builder, arguments[5])
-        weights = []
-        for c in names:
-            *own, of_scores = [
-                [builder.load(place, align=4) for place in vectors(weight, arguments[4], c, kind)]
-                for kind in range(len(kinds) + 1)
-            ]
-            first = [splat(values, c, kind, 0) for kind in kinds]
-            add(cgutils.intp_t(0), [*first, splat(scores, 1, c)], [*own, of_scores])
-            factor = splat(scores, 0, c)
-            own[0] = [multiply_add(factor, *pair) for pair in zip(of_scores, own[0], strict=True)]
-            weights += own
-        count = builder.load(pointer(counts, names[0]))
-        with cgutils.for_range_slice(
-            builder, cgutils.intp_t(1), count, cgutils.intp_t(1), cgutils.intp_t
-        ) as (entry, _):
-            row = builder.sext(builder.load(pointer(places, names[0], entry)), cgutils.intp_t)
-            factors = [splat(values, c, kind, entry) for c in names for kind in kinds]
-            add(row, factors, weights)
+            common = [code.broadcast(values, c, kind, 0) for kind in kinds]
+            common.append(code.broadcast(scores, 1, c))
+            code.add_products(tile, cgutils.intp_t(0), common, [*weights, score_weights])
+            weights[0] = code.multiply_add(code.broadcast(scores, 0, c), score_weights, weights[0])
+            folded += weights
+        count, one = builder.load(code.pointer(counts, columns[0])), cgutils.intp_t(1)
+        with cgutils.for_range_slice(builder, one, count, one, cgutils.intp_t) as (entry, _):
+            row = builder.sext(builder.load(code.pointer(rows, columns[0], entry)), cgutils.intp_t)
+            factors = [code.broadcast(values, c, kind, entry) for c in columns for kind in kinds]
+            code.add_products(tile, row, factors, folded)
         return target.get_dummy_value()
 
     return types.void(tile, entries, weight, sizes, block, columns), build
 
 
-_add_columns: Any = intrinsic(_add_columns_of)
-_first_layer: Any = compile_cached(_first_layer_of, nogil=True)
+class _VectorCode:
+    """LLVM instructions on rows of ``n_vectors`` vectors, which are lists of LLVM values."""
+
+    def __init__(self, target: Any, builder: Any, n_vectors: int) -> None:
+        self._target, self._builder = target, builder
+        self._starts = range(0, _LANES * n_vectors, _LANES)
+        self._vector = ir.VectorType(ir.FloatType(), _LANES)
+
+    def array(self, kind: Any, value: Any) -> tuple[Any, Any]:
+        """A Numba array, with its type."""
+        return kind, self._target.make_array(kind)(self._target, self._builder, value)
+
+    def pointer(self, array: tuple[Any, Any], *indices: Any) -> Any:
+        """Where an element of an array is."""
+        at = [cgutils.intp_t(index) if isinstance(index, int) else index for index in indices]
+        return cgutils.get_item_pointer(self._target, self._builder, *array, at)
+
+    def broadcast(self, array: tuple[Any, Any], *indices: Any) -> Any:
+        """A vector of which all numbers are one element of an array."""
+        number = self._builder.load(self.pointer(array, *indices))
+        undefined, integer = self._vector(ir.Undefined), ir.IntType(32)
+        lane = self._builder.insert_element(undefined, number, integer(0))
+        zeros = ir.VectorType(integer, _LANES)([0] * _LANES)
+        return self._builder.shuffle_vector(lane, undefined, zeros)
+
+    def load(self, array: tuple[Any, Any], *indices: Any) -> list[Any]:
+        """The row of an array."""
+        return [self._builder.load(place, align=4) for place in self._places(array, *indices)]
+
+    def multiply_add(self, factor: Any, row: list[Any], summands: list[Any]) -> list[Any]:
+        """``factor * row + summands``."""
+        contract = {"flags": ("contract",)}
+        products = [self._builder.fmul(factor, vector, **contract) for vector in row]
+        pairs = zip(products, summands, strict=True)
+        return [self._builder.fadd(product, summand, **contract) for product, summand in pairs]
+
+    def add_products(
+        self, array: tuple[Any, Any], row: Any, factors: list[Any], weights: list[list[Any]]
+    ) -> None:
+        """Add products of factors and rows of weights to a row of an array."""
+        places = self._places(array, row)
+        totals = [self._builder.load(place, align=4) for place in places]
+        for factor, each in zip(factors, weights, strict=True):
+            totals = self.multiply_add(factor, each, totals)
+        for place, total in zip(places, totals, strict=True):
+            self._builder.store(total, place, align=4)
+
+    def _places(self, array: tuple[Any, Any], *indices: Any) -> list[Any]:
+        pointers = [self.pointer(array, *indices, start) for start in self._starts]
+        return [self._builder.bitcast(each, self._vector.as_pointer()) for each in pointers]

@@ -18,9 +18,9 @@ from rankgrad.data import transforms
 from rankgrad.data._blocks import check_infinite
 from rankgrad.data._preparation_kernel import (
     NO_ENTRIES,
+    Buffers,
     Columns,
     Entries,
-    Memory,
     Quantiles,
     padded_size,
     prepare,
@@ -109,13 +109,14 @@ class Preparation:
         entries: Entries,
     ) -> None:
         """Run the pass, which writes columns of the kinds, so many apart."""
-        starts = tuple(
-            (1 + kinds.index(kind)) * spacing if kind in kinds else 0
-            for kind in ("rank", "ties", "score")
-        )
-        memory = Memory.of(self.columns, int((offsets[1:] - offsets[:-1]).max(initial=0)))
+
+        def start(kind: str) -> int:
+            return (1 + kinds.index(kind)) * spacing if kind in kinds else 0
+
+        starts = start("rank"), start("ties"), start("score")
+        buffers = Buffers.of(self.columns, int((offsets[1:] - offsets[:-1]).max(initial=0)))
         tables = self.columns, self.quantiles
-        prepare(items, offsets, tables, starts, inputs, entries, memory)
+        prepare(items, offsets, tables, starts, inputs, entries, buffers)
 
 
 class _Steps:

@@ -22,9 +22,8 @@ from triton import knobs
 from triton.runtime.driver import driver
 
 from rankgrad.kernels.gpu._launcher import Launch, has_launch_hooks, launches_as_known, recording
+from rankgrad.kernels.gpu._parallel_compilation import EMPTY, ZEROS, is_waiting, only_allocates
 
-_EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
-_ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 _TENSORS = (Tensor, torch.nn.Parameter)
 _OPTIONS = (int, float, str, bool, type(None))
 _APART = 512  # alignment of tensors in bytes, the same as in PyTorch's allocator
@@ -82,7 +81,7 @@ class LaunchCache:
                 return self.function(*arguments)
         key = tuple(key_parts)
         call = self.calls.get(key, _UNKNOWN)
-        if recording.launches is not None or has_launch_hooks():
+        if recording.launches is not None or has_launch_hooks() or is_waiting():
             return self.function(*arguments)
         if call is _UNKNOWN:
             if self._is_new(key):
@@ -151,10 +150,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         found = function(*args, **(kwargs or {}))
         name = function._schema.name
-        if name in _EMPTY + _ZEROS:
-            self.made.append((found, name in _ZEROS))
-        elif not function.is_view:
-            self.complete = False
+        if name in EMPTY + ZEROS:
+            self.made.append((found, name in ZEROS))
+        self.complete &= only_allocates(function)
         return found
 
 

@@ -18,6 +18,8 @@ from triton import knobs
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from rankgrad.kernels.gpu._parallel_compilation import is_queued, is_waiting, launch_queued
+
 #: How Triton launches a compiled kernel. If its source differs, Triton's own launcher is used.
 _LAUNCH = (
     "kernel.run(grid_0, grid_1, grid_2, stream, kernel.function, kernel.packed_metadata, "
@@ -124,6 +126,7 @@ class CachedLauncher:
             self._plans[types] = Plan.of(self.jit.params, types)
         plan = self._plans[types]
         if plan is None or has_launch_hooks() or self.jit.pre_run_hooks:
+            launch_queued()
             self.jit[grid](*arguments, **options)
             if recording.launches is not None:
                 recording.launches.append(None)
@@ -132,6 +135,13 @@ class CachedLauncher:
         key, bound = plan.key_of(arguments)
         key += (device, *options.items())
         found = plan.compiled.get(key)
+        if (found is None or is_waiting()) and recording.launches is None:
+            compiled = found is not None
+            if is_queued(
+                lambda: self._launch(grid, *arguments, **options),
+                None if compiled else lambda: self.jit.warmup(*arguments, grid=grid, **options),
+            ):
+                return
         x, y, z = (*grid, 1, 1)[:3]
         if found is None:
             found = plan.compiled[key] = self.jit[grid](*arguments, **options)

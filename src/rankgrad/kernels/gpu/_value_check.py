@@ -19,6 +19,7 @@ from torch import Tensor
 from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.kernels.gpu._flat_lists import or_placeholder
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu._parallel_compilation import launch_queued
 
 _SPAN = 1024
 _PROGRAMS = 128
@@ -71,6 +72,7 @@ def check_values(
     )  # fmt: skip
 
     def result() -> bool:
+        launch_queued()
         for _ in range(_POLLS):
             words = found.tolist()
             if words.count(turn) == programs:
