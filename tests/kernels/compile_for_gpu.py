@@ -24,8 +24,8 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from rankgrad import losses
 from rankgrad.inputs import unchecked_lists
 from rankgrad.kernels import gpu, ops
+from rankgrad.kernels._pair_derivatives import PairConfig
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.pair_derivatives import PairConfig
 
 TARGET = GPUTarget("cuda", 90, 32)
 BACKEND = make_backend(TARGET)
