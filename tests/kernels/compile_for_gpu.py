@@ -38,7 +38,7 @@ LONG = (
 
 
 modules = {
-    each.name: importlib.import_module(f"rankgrad.kernels.gpu.{each.name}")
+    each.name.lstrip("_"): importlib.import_module(f"rankgrad.kernels.gpu.{each.name}")
     for each in pkgutil.iter_modules(gpu.__path__)
 }
 seen = collections.defaultdict(list)
