@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 
 from triton.runtime._async_compile import active_mode
 
-from rankgrad.kernels.gpu import launcher, parallel_compilation
-from rankgrad.kernels.gpu.parallel_compilation import CallScope, compile_ahead, launch_queued
+from rankgrad.kernels.gpu import _launcher, _parallel_compilation
+from rankgrad.kernels.gpu._parallel_compilation import CallScope, compile_ahead, launch_queued
 
 NUMBERS = torch.zeros(4)
 
@@ -60,12 +60,12 @@ def active(monkeypatch):
     active = SimpleNamespace(
         get_current_device=lambda: 0, get_current_stream=int, launcher_cls=lambda *_: None
     )
-    for module in (launcher, parallel_compilation):
+    for module in (_launcher, _parallel_compilation):
         monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
 
 
 def kernels(names, log, **options):
-    return [launcher.CachedLauncher(Jit(name, log, **options)) for name in names]
+    return [_launcher.CachedLauncher(Jit(name, log, **options)) for name in names]
 
 
 def test_kernels_of_a_call_are_compiled_at_the_same_time_and_launched_in_order():
