@@ -33,9 +33,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "module.py").write_text(SOURCE.format(change="2 * x"))
     entry, level = load(tmp_path), _precompiled.host_level()
     assert level is not None and entry(2) == 4
-    with zipfile.ZipFile(_precompiled.archive(level), "w") as archive:
+    with zipfile.ZipFile(_precompiled.archive_path(level), "w") as archive:
         for arguments in entry.signatures:
-            name = _precompiled.entry_name(entry.py_func, arguments, level)
+            name = _precompiled.member_name(entry.py_func, arguments, level)
             archive.writestr(name, _linking.machine_code(entry, arguments, level))
     clear_cache(tmp_path)
     return tmp_path
@@ -72,9 +72,9 @@ def test_code_made_of_or_by_something_else_is_not_used(folder, monkeypatch, othe
     if other == "sources":
         (folder / "another.py").write_text("")
     elif other == "python":
-        path = _precompiled.archive(_precompiled.host_level())
+        path = _precompiled.archive_path(_precompiled.host_level())
         monkeypatch.setattr(_precompiled.sys, "abiflags", "t", raising=False)
-        path.rename(_precompiled.archive(_precompiled.host_level()))
+        path.rename(_precompiled.archive_path(_precompiled.host_level()))
     elif other == "bounds":
         monkeypatch.setattr(_precompiled._config, "BOUNDSCHECK", 1)
     else:
@@ -89,7 +89,7 @@ def test_another_level_of_cpus_has_code_of_its_own(folder, monkeypatch, level):
     monkeypatch.setattr(_precompiled, "host_level", lambda: level)
     change = load(folder)
     assert change(3) == 6
-    assert bool(change.stats.cache_hits) == _precompiled.archive(str(level)).exists()
+    assert bool(change.stats.cache_hits) == _precompiled.archive_path(str(level)).exists()
 
 
 def test_a_changed_function_is_compiled(folder):
@@ -98,7 +98,7 @@ def test_a_changed_function_is_compiled(folder):
 
 
 def test_a_damaged_archive_is_warned_of(folder):
-    path = _precompiled.archive(_precompiled.host_level())
+    path = _precompiled.archive_path(_precompiled.host_level())
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
@@ -111,11 +111,11 @@ def test_the_kernels_are_in_the_package():
 
     from rankgrad.losses import losses
 
-    if not _precompiled.archive(_precompiled.host_level()).exists():
+    if not _precompiled.archive_path(_precompiled.host_level()).exists():
         pytest.skip("no archive: `make kernels` writes it")
     scores = torch.zeros(4, requires_grad=True)
     losses.get("neural_ndcg")(scores, torch.tensor([1.0, 0, 2, 0])).backward()
-    called = [(entry, each) for entry in _linking.entries for each in entry.signatures]
+    called = [(entry, each) for entry in _linking.entry_points for each in entry.signatures]
     kernels = [
         (e, types) for e, types in called if e.__module__ == "rankgrad.kernels.cpu._sinkhorn"
     ]

@@ -70,7 +70,7 @@ def fit_and_serve() -> None:
 
 def write(level: str) -> None:
     """Write the archive of a level: the code of every function called so far."""
-    path = _precompiled.archive(level)
+    path = _precompiled.archive_path(level)
     path.parent.mkdir(exist_ok=True)
     found: dict[str, bytes] = {}
     if path.exists():
@@ -78,10 +78,10 @@ def write(level: str) -> None:
             found = {name: old.read(name) for name in old.namelist()}
     temporary = path.with_suffix(".partial")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
-        for entry in _linking.entries:
-            for arguments in entry.signatures:
-                name = _precompiled.entry_name(entry.py_func, arguments, level)
-                code = found.get(name) or _linking.machine_code(entry, arguments, level)
+        for entry_point in _linking.entry_points:
+            for arguments in entry_point.signatures:
+                name = _precompiled.member_name(entry_point.py_func, arguments, level)
+                code = found.get(name) or _linking.machine_code(entry_point, arguments, level)
                 new.writestr(name, code)
     os.replace(temporary, path)
     print(f"{path.name}: {len(new.namelist())} functions, {path.stat().st_size / 1e6:.1f} MB")

@@ -1,7 +1,6 @@
 """Numba compilation with an on-disk cache, which may be missing or damaged.
 
-The parser and the CPU kernels share it. It stands outside both packages, as neither imports the
-other.
+The parser and the CPU kernels use it. It belongs to neither package, as neither imports the other.
 """
 
 # mypy: disable-error-code="misc"
@@ -25,7 +24,7 @@ from rankgrad import _linking, _precompiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_DIGEST = 16  # bytes of the checksum after what is written
+_DIGEST = 16  # bytes of the checksum at the end of a file
 
 
 def compile_cached(function: Function, **options: Any) -> Function:
@@ -46,30 +45,29 @@ def compile_cached(function: Function, **options: Any) -> Function:
     >>> compile_cached(lambda x: x + 1, nogil=True)(2)
     3
     """
-    # Nothing calls these functions from C.
-    used: dict[str, Any] = {"no_cfunc_wrapper": True, **options}
+    numba_options: dict[str, Any] = {"no_cfunc_wrapper": True, **options}  # C code calls none
     if _linking.AVAILABLE:
-        used["pipeline_class"] = _linking.EntryCompiler
-    made: Any = numba.njit(**used)(function)
-    if not hasattr(made, "_cache"):  # NUMBA_DISABLE_JIT is set
-        return cast(Function, made)
-    made._compile_for_args = _without_garbage_collection(made._compile_for_args)
+        numba_options["pipeline_class"] = _linking.EntryPointCompiler
+    dispatcher: Any = numba.njit(**numba_options)(function)
+    if not hasattr(dispatcher, "_cache"):  # NUMBA_DISABLE_JIT is set
+        return cast(Function, dispatcher)
+    dispatcher._compile_for_args = _without_garbage_collection(dispatcher._compile_for_args)
     with suppress(RuntimeError):  # there is no folder that can be written
-        made._cache = _Cache(function)
-    made._cache = _PackagedCode(function, made._cache)
+        dispatcher._cache = _Cache(function)
+    dispatcher._cache = _PackagedCode(function, dispatcher._cache)
     if _linking.AVAILABLE:
-        _linking.make_entry(made, function, options)
-    return cast(Function, made)
+        _linking.make_entry_point(dispatcher, function, options)
+    return cast(Function, dispatcher)
 
 
-def _without_garbage_collection(compile_for: Callable[..., Any]) -> Callable[..., Any]:
+def _without_garbage_collection(compile_function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile without garbage collection, which takes a tenth of the time and frees little."""
 
     def compile_quietly(*arguments: Any, **named: Any) -> Any:
         enabled = gc.isenabled()
         gc.disable()
         try:
-            return compile_for(*arguments, **named)
+            return compile_function(*arguments, **named)
         finally:
             if enabled:
                 gc.enable()
@@ -88,10 +86,10 @@ class _PackagedCode:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         try:
-            found = _precompiled.read(self._function, signature)
-            if found is not None:
+            code = _precompiled.read(self._function, signature)
+            if code is not None:
                 context.refresh()
-                return CompileResult._rebuild(context, *pickle.loads(found))
+                return CompileResult._rebuild(context, *pickle.loads(code))
         except Exception as error:  # unpickling damaged bytes raises anything
             warnings.warn(
                 f"the compiled code in {_precompiled.FOLDER} is damaged ({type(error).__name__}): "
@@ -106,7 +104,7 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        sources = _precompiled.digest_of(function.__code__.co_filename)
+        sources = _precompiled.sources_digest(function.__code__.co_filename)
         stamp = self._impl.locator.get_source_stamp(), sources
         self._cache_file = _CheckedFiles(self._cache_path, self._impl.filename_base, stamp)
 
@@ -140,7 +138,7 @@ class _CheckedFiles(IndexDataCacheFile):
     """Cache files with a checksum at their end: flipped bits in machine code would crash."""
 
     def __init__(self, folder: str, base: str, stamp: Any) -> None:
-        # A name of its own: Numba's files of that function have no checksums.
+        # Numba's own files of that function have no checksums, so these have another name.
         super().__init__(folder, f"{base}.blake2b", stamp)
 
     def _dump(self, data: Any) -> bytes:

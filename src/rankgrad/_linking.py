@@ -2,8 +2,8 @@
 
 Numba optimizes every function by itself, emits machine code for it, and optimizes it again in each
 function that calls it: on a kernel of 40 small functions that is most of the time of a first call.
-Here a function that compiled code calls becomes LLVM IR only. What Python calls, the entry
-point, is then optimized once, as a whole.
+Here a function that compiled code calls becomes LLVM IR only. The function that Python calls, the
+entry point, is then optimized once, with all functions that it calls.
 
 This relies on undocumented parts of Numba. Where a version lacks one,
 :func:`rankgrad._compilation.compile_cached` works without it and compiles more slowly.
@@ -37,33 +37,39 @@ except ImportError:
     AVAILABLE = False
 
 
-#: What Python calls, for ``tools/precompile.py``.
-entries: WeakSet[Any] = WeakSet()
+#: All entry points of this process, for ``tools/precompile.py``.
+entry_points: WeakSet[Any] = WeakSet()
 _level: ContextVar[str | None] = ContextVar("level", default=None)
 
 
-def make_entry(dispatcher: Any, function: Callable[..., Any], options: dict[str, Any]) -> None:
+def make_entry_point(
+    dispatcher: Any, function: Callable[..., Any], options: dict[str, Any]
+) -> None:
     """Make a Numba dispatcher an entry point: Python calls it, compiled code links its IR.
 
-    It is what ``numba.njit(**options)(function)`` returned.
+    Args:
+        dispatcher: what ``numba.njit(**options)(function)`` returned.
+        function: as above.
+        options: as above.
     """
-    # The class has the same layout: Python calls it as it does Numba's own, in C.
-    dispatcher.__class__ = _Entry
-    dispatcher.linked = _Linked(function, {"nopython": True, "boundscheck": None, **options})
-    entries.add(dispatcher)
+    # Both classes have the same memory layout, so this is allowed; calls still run Numba's C code.
+    dispatcher.__class__ = _EntryPoint
+    options = {"nopython": True, "boundscheck": None, **options}
+    dispatcher.linked = _LinkedFunction(function, options)
+    entry_points.add(dispatcher)
 
 
-def machine_code(entry: Any, arguments: Any, level: str) -> bytes:
+def machine_code(entry_point: Any, arguments: Any, level: str) -> bytes:
     """The code of an entry point for arguments of these types and a level, as archives hold it.
 
     The entry point has been called with such arguments. If this process compiled it for the level
     then, it is not compiled again.
     """
-    result = entry.overloads[arguments]
-    if level != host_level() or not isinstance(result.library, _EntryLibrary):
+    result = entry_point.overloads[arguments]
+    if level != host_level() or not isinstance(result.library, _EntryPointLibrary):
         token = _level.set(level)
         try:
-            result = entry._compiler.compile(arguments, None)
+            result = entry_point._compiler.compile(arguments, None)
         finally:
             _level.reset(token)
     return cast(bytes, dumps(result._reduce()))
@@ -71,8 +77,8 @@ def machine_code(entry: Any, arguments: Any, level: str) -> bytes:
 
 if AVAILABLE:
 
-    class _Entry(CPUDispatcher):
-        """A function that Python calls, and in ``linked`` what compiled code calls."""
+    class _EntryPoint(CPUDispatcher):
+        """A function for Python to call, and in ``linked`` the same for compiled code to call."""
 
         linked: Any
 
@@ -82,8 +88,8 @@ if AVAILABLE:
         def get_overload(self, sig: Any) -> Any:
             return self.linked.get_overload(sig)
 
-    class _Linked(CPUDispatcher):
-        """A function for compiled code to call."""
+    class _LinkedFunction(CPUDispatcher):
+        """A function for compiled code to call. It has LLVM IR and no machine code."""
 
         def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
             super().__init__(
@@ -93,18 +99,18 @@ if AVAILABLE:
             )
 
         def get_call_template(self, args: Any, kws: Any) -> Any:
-            """Compile once for variables and constants, for which Numba has types of their own."""
-            kinds = {name: unliteral(kind) for name, kind in kws.items()}
-            return super().get_call_template(tuple(map(unliteral, args)), kinds)
+            """Compile once for variables and constants, which have different types in Numba."""
+            named = {name: unliteral(kind) for name, kind in kws.items()}
+            return super().get_call_template(tuple(map(unliteral, args)), named)
 
         def add_overload(self, result: Any) -> None:
-            """Enter compiled IR for callers to find by ``key``, in place of a machine function."""
+            """Register IR for callers to find by ``key``, in place of machine code."""
             key = object()
             self.targetctx.insert_user_function(key, result.fndesc, [result.library])
             self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
 
     class _Codegen(JITCPUCodegen):
-        """What optimizes and emits code for a level of CPUs."""
+        """Numba's code generator, for a level in place of this CPU."""
 
         def __init__(self, level: str) -> None:
             self._level = level
@@ -119,13 +125,13 @@ if AVAILABLE:
     _codegen = functools.cache(_Codegen)
 
     class _Library(JITCodeLibrary):
-        """IR that is optimized as a whole only, not each function by itself before."""
+        """IR of which no function is optimized by itself."""
 
         def _optimize_functions(self, module: Any) -> None:
             module.data_layout = self._codegen._data_layout
 
-    class _EntryLibrary(_Library):
-        """IR that becomes machine code for a level of CPUs, and is loaded by Numba like any."""
+    class _EntryPointLibrary(_Library):
+        """IR that is optimized as a whole, compiled for a level, and loaded by Numba."""
 
         def __init__(self, loader: Any, name: str) -> None:
             level = _level.get() or host_level()
@@ -140,7 +146,7 @@ if AVAILABLE:
             super()._finalize_final_module()
 
         def serialize_using_object_code(self) -> Any:
-            """Machine code and, in place of its IR, the names in it: none links an entry point."""
+            """Machine code, and the names in it in place of its IR, which no function links."""
             self._ensure_finalized()
             names = ir.Module()
             for function in self.get_defined_functions():
@@ -150,7 +156,7 @@ if AVAILABLE:
             return self.name, "object", (self._machine_code, bitcode)
 
     class _LinkedLibrary(_Library):
-        """IR to be linked into that of callers, as it is."""
+        """IR that callers link, as it is."""
 
         def _optimize_final_module(self) -> None:
             pass
@@ -177,7 +183,7 @@ if AVAILABLE:
     @register_pass(mutates_CFG=False, analysis_only=True)
     class _CompileAsWhole(_ChooseLibrary):
         _name = "rankgrad_compile_as_whole"
-        library = _EntryLibrary
+        library = _EntryPointLibrary
 
     @register_pass(mutates_CFG=False, analysis_only=True)
     class _StopAtIR(_ChooseLibrary):
@@ -189,17 +195,17 @@ if AVAILABLE:
             state.flags.no_cpython_wrapper = True
             return super().run_pass(state)
 
-    class EntryCompiler(CompilerBase):
-        """Numba's own passes, with one of the above before the last."""
+    class EntryPointCompiler(CompilerBase):
+        """Numba's passes, and ``choose`` after types are known."""
 
         choose: type[_ChooseLibrary] = _CompileAsWhole
 
         def define_pipelines(self) -> list[Any]:
-            """The passes, as Numba asks for them."""
+            """The passes of Numba's nopython mode, with ``choose`` among them."""
             passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
             passes.add_pass_after(self.choose, AnnotateTypes)
             passes.finalize()
             return [passes]
 
-    class _LinkedCompiler(EntryCompiler):
+    class _LinkedCompiler(EntryPointCompiler):
         choose = _StopAtIR

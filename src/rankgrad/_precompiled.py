@@ -1,13 +1,13 @@
 """Compiled code that comes with the package, so that a first call need not compile.
 
 An archive holds the machine code of all kernels for one version of Python and one
-microarchitecture level (x86-64-v3, v4 of the psABI); ``tools/precompile.py`` writes it. The
-name of an entry has a digest of all that decides what its code is, so code of other sources or of
-another version of Numba is not found, and the kernel is compiled on this machine as without an
-archive. It is compiled for the same level then: on one machine, code of the package and code
+microarchitecture level (x86-64-v3, v4 of the psABI); ``tools/precompile.py`` writes it. The name of
+a member of the archive has a digest of all that its code depends on. So code of other sources or of
+another version of Numba is not found, and the kernel is compiled on this machine, as it is without
+an archive. It is compiled for the same level then: on one machine, code of the package and code
 compiled there give the same bits.
 
-Entries are pickles, as in Numba's cache: whoever can write an archive can write the sources, too.
+Members are pickles, as in Numba's cache: whoever can write an archive can write the sources, too.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ def host_level() -> str | None:
     if _config.CPU_NAME is not None or _config.CPU_FEATURES is not None or not _config.ENABLE_AVX:
         return None
     features = binding.get_host_cpu_features()
-    found = (name for name, needed in LEVELS.items() if all(map(features.get, needed)))
-    return next(found, None)
+    supported = (name for name, needed in LEVELS.items() if all(map(features.get, needed)))
+    return next(supported, None)
 
 
-def archive(level: str) -> Path:
+def archive_path(level: str) -> Path:
     """The path of a level's archive, which need not exist."""
     python = sys.implementation.cache_tag + getattr(sys, "abiflags", "")
     return FOLDER / f"{python}-{level}.zip"
 
 
-def entry_name(function: Callable[..., Any], arguments: Any, level: str) -> str:
+def member_name(function: Callable[..., Any], arguments: Any, level: str) -> str:
     """The name of a function's code in an archive, for the types of its arguments."""
     key = (
-        digest_of(function.__code__.co_filename),
+        sources_digest(function.__code__.co_filename),
         numba.__version__,
         llvmlite.__version__,
         (_config.OPT, _config.BOUNDSCHECK, _config.USING_SVML),
         binding.get_process_triple(),
-        archive(level).name,
+        archive_path(level).name,
         arguments,
     )
     digest = hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest()
@@ -75,17 +75,17 @@ def read(function: Callable[..., Any], arguments: Any) -> bytes | None:
         zipfile.BadZipFile: the archive is damaged.
     """
     level = host_level()
-    if level is None or not archive(level).exists():
+    if level is None or not archive_path(level).exists():
         return None
     # Opened each time: a process and its forks would share the position in an open file.
-    with zipfile.ZipFile(archive(level)) as found:
+    with zipfile.ZipFile(archive_path(level)) as archive:
         try:
-            return found.read(entry_name(function, arguments, level))
+            return archive.read(member_name(function, arguments, level))
         except KeyError:
             return None
 
 
-def digest_of(path: str) -> str:
+def sources_digest(path: str) -> str:
     """A digest of the sources in the folder of ``path`` and one below.
 
     The modules that compile them count too.
@@ -95,10 +95,10 @@ def digest_of(path: str) -> str:
 
 @functools.cache
 def _digest(folder: str) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    how = (Path(__file__).with_name(f"{name}.py") for name in ("_compilation", "_linking"))
+    digest = hashlib.blake2b(digest_size=16)
+    compilers = (Path(__file__).with_name(f"{name}.py") for name in ("_compilation", "_linking"))
     sources = (*Path(folder).glob("*.py"), *Path(folder).glob("*/*.py"))
-    for path in (*sorted(sources), *how, Path(__file__)):
+    for path in (*sorted(sources), *compilers, Path(__file__)):
         content = path.read_bytes()
-        found.update(f"{path.name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
