@@ -52,6 +52,18 @@ def create_app(
 
     Returns:
         The application, which any ASGI server runs; see :func:`rankgrad.serving.serve`.
+
+    >>> from starlette.testclient import TestClient
+    >>> from rankgrad.serving import ServedRanker, create_app
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])"), features)
+    >>> app = create_app({"default": ServedRanker.of(ranker, "default")})
+    >>> with TestClient(app) as client:
+    ...     response = client.post("/rank", json={"lists": [{"items": features.tolist()}]})
+    >>> (ranked,) = response.json()["lists"]
+    >>> ranked["order"] == np.argsort(ranked["scores"])[::-1].tolist()
+    True
     """
     service = Service(dict(rankers), limits or Limits(), version)
 
