@@ -35,7 +35,7 @@ RESIDENT: dict[int, tuple[int, int, int]] = {
     32: (1, 4, 128),
     64: (1, 4, 255),
     128: (1, 8, 255),
-    256: (2, 16, 128),
+    256: (2, 8, 255),
 }
 WARPS = 32  # to run on a multiprocessor, where programs do not wait for each other
 
