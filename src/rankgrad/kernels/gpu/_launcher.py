@@ -4,8 +4,6 @@ Triton's own launch binds, types and hashes all arguments in Python, which takes
 small kernels here run. The compiled kernel depends on only a few properties of the arguments.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 from __future__ import annotations
 
 import inspect

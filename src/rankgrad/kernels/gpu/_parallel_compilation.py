@@ -6,8 +6,6 @@ a queue, and their kernels are compiled on threads. The queue is launched, in or
 the call, and before any operation of PyTorch that may read what the kernels write.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 from __future__ import annotations
 
 import functools
