@@ -138,6 +138,7 @@ class CachedLauncher:
             if is_queued(
                 lambda: self._launch(grid, *arguments, **options),
                 None if compiled else lambda: self.jit.warmup(*arguments, grid=grid, **options),
+                (self, *key),
             ):
                 return
         x, y, z = (*grid, 1, 1)[:3]
