@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rankgrad.serving.app import create_app
-from rankgrad.serving.bodies import Limits
-from rankgrad.serving.ranker import ServedRanker
+from rankgrad.serving._app import create_app
+from rankgrad.serving._bodies import Limits
+from rankgrad.serving._ranker import ServedRanker
 
 #: Seconds after which an idle connection is closed: longer than clients and load balancers keep
 #: one, 60 as a rule, so that none sends a request on a connection that is being closed.
@@ -47,6 +47,18 @@ def serve(
     Raises:
         OSError: the address or the port cannot be had.
         ImportError: the extra ``serve`` is not installed; the message has the install line.
+
+    >>> from rankgrad.serving import ServedRanker, serve
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])"), features)
+    >>> rankers = {"default": ServedRanker.of(ranker, "default")}
+    >>> serve(rankers)  # until SIGTERM or Ctrl-C  # doctest: +SKIP
+    serving default at http://127.0.0.1:8000
+    >>> with socket.create_server(("127.0.0.1", 0)) as other:
+    ...     serve(rankers, port=other.getsockname()[1])
+    Traceback (most recent call last):
+    OSError: cannot listen at 127.0.0.1:...: Address already in use; choose another
     """
     try:
         import uvicorn
