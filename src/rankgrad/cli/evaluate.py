@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Device, Fold, Json, Split, check_stdin, load
-from rankgrad.cli.evaluate_trec import evaluate_runs, intervals, is_qrels
+from rankgrad.cli._arguments import Device, Fold, Json, Split, check_stdin, load
+from rankgrad.cli._evaluate_trec import evaluate_runs, intervals, is_qrels
+from rankgrad.cli._printing import show_json, show_notes, show_table
 from rankgrad.cli.predict import score
-from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -131,7 +131,7 @@ def _evaluate_data(
     import numpy as np
 
     import rankgrad.metrics
-    from rankgrad.data import scores as files
+    from rankgrad.data import _scores as files
     from rankgrad.metrics.evaluate import DEFAULT
 
     check_stdin(ranker, data)
@@ -159,16 +159,16 @@ def _save(
     split: str | None,
     fold: int | None,
 ) -> None:
-    from rankgrad.data import layout
+    from rankgrad.data import _layout
     from rankgrad.training import RunFolder
-    from rankgrad.training.evaluations import Evaluated
+    from rankgrad.training._evaluations import Evaluated
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
     found = Evaluated.of(
         scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
     )
-    found.save(run, layout.split_name(split or "test"))
+    found.save(run, _layout.split_name(split or "test"))
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:

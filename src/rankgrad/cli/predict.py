@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Overwrite, Split, load
-from rankgrad.cli.printing import show_notes
+from rankgrad.cli._arguments import Data, Device, Fold, Overwrite, Split, load
+from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
     import numpy as np
 
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
+
+__all__ = ["Run", "load_ranker", "open_ranker", "predict", "score"]
 
 Run = Annotated[
     Path,
@@ -54,7 +56,7 @@ def predict(
       rankgrad predict runs/neural web30k --fold 1 -o scores.parquet
       rankgrad predict runs/neural test.txt --tag neural -o neural.run
     """  # noqa: D301
-    from rankgrad.data import scores as files
+    from rankgrad.data import _scores as files
 
     dataset, scores = score(run, data, split, fold, device, labeled=False, ids="auto")
     files.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
@@ -88,9 +90,9 @@ def open_ranker(
     **options: Any,
 ) -> tuple[Dataset, FittedRanker]:
     """Data with the features of a trained ranker, and the ranker."""
-    from rankgrad.data.dataset import FeaturesError
+    from rankgrad.data._dataset import FeaturesError
     from rankgrad.training import Settings
-    from rankgrad.training.processes import accelerator
+    from rankgrad.training._processes import accelerator
 
     settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
     model = load_ranker(run).to(accelerator(settings))

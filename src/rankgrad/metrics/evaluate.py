@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankgrad._shapes import Float, ListMask, ListValues
 from rankgrad.inputs import as_lists
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked, Ties, as_retrieved, exact_values, metrics
-from rankgrad.shapes import Float, ListMask, ListValues
+from rankgrad.metrics._base import Metric, Ranked, Ties, as_retrieved, exact_values, metrics
+
+__all__ = ["DEFAULT", "Evaluation", "evaluate", "list_values"]
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
 

@@ -1,0 +1,137 @@
+"""Optimal transport between items and ranks.
+
+Let x be the squashed scores of n items, divided by ``(n - 1) ε``. The matrix
+``K = exp((f + g - C) / ε)`` of :mod:`rankgrad.sorting.optimal_transport` equals that of
+:mod:`rankgrad.kernels.cpu._scaling`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.cpu._compiled import compiled
+from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
+from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
+from rankgrad.kernels.cpu._scaling import State, block_rows, scaled_product
+
+Options = tuple[float, int, float, State]  # epsilon, iterations, tolerance; and the state
+
+
+def through_ot(
+    flat: FlatArrays,
+    epsilon: float,
+    iterations: int,
+    tolerance: float,
+    metric_options: MetricOptions,
+) -> None:
+    """1 - metric through optimal transport: see :mod:`rankgrad.kernels.ops`."""
+    options = epsilon, iterations, tolerance
+    through_permutation(TRANSPORT, options, flat, metric_options)
+
+
+@compiled
+def _transport(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: Options,
+    values: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
+) -> None:
+    """The transport plan times the values, and its adjoint."""
+    scores, offsets, order, counts, k = lists
+    epsilon, iterations, tolerance, state = options
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        if n == 0:
+            continue
+        z, x, end = np.empty(n), np.empty(n), start + (n if k == 0 else min(k, n))
+        for i in range(n):
+            z[i] = scores[order[start + i]]
+        scale = _standardize(z)
+        unit = 1.0 / (max(n - 1, 1) * epsilon)
+        for i in range(n):
+            x[i] = unit / (1.0 + math.exp(-z[i]))
+        by_score, by_row = scaled_product(
+            b,
+            start - offsets[state[0]],
+            x,
+            values[start : start + n],
+            grad[start:end],
+            out[start:end],
+            (iterations, tolerance, False, False),
+            state,
+        )
+        if grad.size:
+            _add_potentials(x, by_row, by_score)
+            for i in range(n):
+                by_score[i] *= unit
+            _squash_adjoint(z, scale, by_score)
+            for i in range(n):
+                grad_scores[order[start + i]] += by_score[i]
+
+
+@compiled
+def _standardize(z: Array) -> float:
+    """Standardize scores in place to mean 0 and deviation 1; return the inverse deviation."""
+    n = z.size
+    mean, variance = 0.0, 0.0
+    for i in range(n):
+        mean += z[i] / n
+    for i in range(n):
+        z[i] -= mean
+        variance += z[i] * z[i] / n
+    scale = 1.0 / math.sqrt(variance + 1e-6)
+    for i in range(n):
+        z[i] *= scale
+    return scale
+
+
+@compiled
+def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
+    """Propagate the gradient of the squashed scores to the scores, in place."""
+    n = z.size
+    mean, along = 0.0, 0.0
+    for i in range(n):
+        decay = math.exp(-abs(z[i]))
+        grad[i] *= decay / ((1.0 + decay) * (1.0 + decay))
+        mean += grad[i] / n
+        along += grad[i] * z[i] / n
+    for i in range(n):
+        grad[i] = scale * (grad[i] - mean - along * z[i])
+
+
+@compiled
+def _add_potentials(x: Array, grad: Array, found: Array) -> None:
+    """Add ``2 Σ_{r>j} R_r + R_j``, the gradient through the ranks' dual potentials.
+
+    R are the row sums of the logits' gradient. Tied points get the mean of their group.
+    """
+    n = x.size
+    end, after = n, 0.0
+    while end > 0:
+        start, total = end, 0.0
+        while start > 0 and x[start - 1] == x[end - 1]:
+            start -= 1
+            total += 2.0 * after + grad[start]
+            after += grad[start]
+        for i in range(start, end):
+            found[i] += total / (end - start)
+        end = start
+
+
+TRANSPORT = Permutation(
+    _transport, steps=1024, power=2, state_rows=lambda options: block_rows(options[1])
+)
+
+
+class OptimalTransportOperator(SortOperator):
+    """The transport plan; options: epsilon, iterations and tolerance."""
+
+    relaxation = TRANSPORT
+    types = (float, int, float)
