@@ -184,7 +184,7 @@ def _train(
         ranker,
         TextData(candidates, inputs, split.train, split.vali),
         settings,
-        keeper=run_folder,
+        checkpointer=run_folder,
         on_epoch=callbacks.on_epoch,
         on_step=callbacks.on_step,
         interrupted=callbacks.interrupted,
