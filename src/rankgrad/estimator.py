@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from rankgrad import files, hub, schemas
 from rankgrad.data import Dataset
-from rankgrad.data.categories import encode_frame
+from rankgrad.data.categories import encode_frame, number_columns
 from rankgrad.data.dataset import Categories, as_float32
 from rankgrad.data.missing import MissingValues
 from rankgrad.extras import requires
@@ -626,11 +626,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         features = as_float32("X", dense, getattr(self, "feature_names_in_", None))
         if not self.missing:
             return features
-        kinds = categories or (None,) * features.shape[1]
-        numbers = [at for at, names in enumerate(kinds) if names is None]
-        features, marked = features.copy(), features[:, numbers]
-        MissingValues.of(self.missing).mark(marked)
-        features[:, numbers] = marked
+        features = features.copy()
+        MissingValues.of(self.missing).mark(features, number_columns(categories, features.shape[1]))
         return features
 
 

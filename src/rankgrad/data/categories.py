@@ -79,6 +79,12 @@ def match(dataset: Dataset, categories: Categories | None) -> Dataset:
     return replace(dataset, features=features, categories=categories, notes=notes, check=False)
 
 
+def number_columns(categories: Categories | None, width: int) -> list[int]:
+    """Which of ``width`` columns are numbers, not codes of categories."""
+    kinds = categories or (None,) * width
+    return [at for at, names in enumerate(kinds) if names is None]
+
+
 def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:
     """Names in order, and the new code of each old one."""
     order = np.argsort(np.array(names, object), kind="stable") if len(names) else np.zeros(0, int)

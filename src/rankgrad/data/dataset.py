@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ Categories = tuple[tuple[str, ...] | None, ...]
 
 LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
+_PER_ITEM = ("features", "labels", "weights", "ids", "source_rows")  # arrays with a row per item
 _SHOWN = 8  # distinct labels that repr spells out
 
 
@@ -130,20 +131,9 @@ class Dataset:
         else:
             starts = self.offsets[:-1][indices]
             rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Dataset(
-            features=_rows(self.features, rows),
-            labels=self.labels[rows],
-            offsets=offsets,
-            qids=self.qids[indices],
-            weights=None if self.weights is None else self.weights[rows],
-            ids=None if self.ids is None else _rows(self.ids, rows),
-            feature_names=self.feature_names,
-            notes=self.notes,
-            zero_based=self.zero_based,
-            source_rows=None if self.source_rows is None else _rows(self.source_rows, rows),
-            categories=self.categories,
-            check=False,
-        )
+        arrays = {name: getattr(self, name) for name in _PER_ITEM}
+        chosen: dict[str, Any] = {k: _rows(v, rows) for k, v in arrays.items() if v is not None}
+        return replace(self, **chosen, offsets=offsets, qids=self.qids[indices], check=False)
 
     def widen(self, n_features: int) -> Dataset:
         """The same lists with features of zeros added at the end, up to ``n_features``.
@@ -167,12 +157,8 @@ class Dataset:
         memory_limit.check(4 * self.n_items * n_features, memory_limit.available(), what, hint)
         features = np.zeros((self.n_items, n_features), np.float32)
         features[:, : self.n_features] = self.features
-        return Dataset(
-            features, self.labels, self.offsets, self.qids, self.weights, self.ids,
-            notes=self.notes, zero_based=self.zero_based, source_rows=self.source_rows,
-            categories=None if self.categories is None else self.categories + (None,) * missing,
-            check=False,
-        )  # fmt: skip
+        categories = None if self.categories is None else self.categories + (None,) * missing
+        return replace(self, features=features, categories=categories, check=False)
 
     def check_numbers(self) -> None:
         """Offsets must not fall; labels and weights must be finite and at least 0.
@@ -217,7 +203,7 @@ class Dataset:
 
     def _check_shapes(self) -> None:
         items, columns = self.features.shape
-        for name in ("labels", "weights", "ids", "source_rows"):
+        for name in _PER_ITEM:
             array = getattr(self, name)
             if array is not None and len(array) != items:
                 raise ArrayError(

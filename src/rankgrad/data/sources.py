@@ -18,7 +18,7 @@ import numpy as np
 
 from rankgrad import files
 from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
-from rankgrad.data.categories import encode, match
+from rankgrad.data.categories import encode, match, number_columns
 from rankgrad.data.dataset import Categories, Dataset, FeaturesError
 from rankgrad.data.missing import MissingValues
 from rankgrad.deprecation import renamed_arguments
@@ -180,20 +180,19 @@ def load_pair(
     training = load(train, **options)
     layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
-        return training, load(
-            vali,
-            n_features=training.n_features,
-            zero_based=training.zero_based,
-            feature_names=training.feature_names,
-            categories=training.categories,
-            missing=missing,
-        )
+        return training, load(vali, missing=missing, **features_of(training))
     validation = load(vali, zero_based=training.zero_based or None, **options)
     if validation.zero_based and training.zero_based is False:
         training = _from_zero(training)
     width = max(training.n_features, validation.n_features)
     training = training.widen(width)
     return training, match(validation.widen(width), training.categories)
+
+
+def features_of(like: Any) -> dict[str, Any]:
+    """Options of :func:`load` to read data with the features of a data set or a fitted ranker."""
+    names = ("n_features", "zero_based", "feature_names", "categories")
+    return {name: getattr(like, name) for name in names}
 
 
 def load_splits(
@@ -265,8 +264,9 @@ def _load_splits(
                 **(columns or {}),
             }
             if first is not None:
-                arguments["features"] = first.feature_names
-                arguments["categorical"] = _categorical_names(first)
+                names = first.feature_names
+                arguments["features"] = names
+                arguments["categorical"] = _categorical_names(names, first.categories)
             datasets[name] = columnar.read(source, **arguments)
         else:
             datasets[name] = _read(source, options)
@@ -279,10 +279,10 @@ def _load_splits(
     return {name: match(data, known) for name, data in datasets.items()}
 
 
-def _categorical_names(dataset: Dataset) -> list[str]:
+def _categorical_names(names: Sequence[str] | None, categories: Categories | None) -> list[str]:
     """The features with names that are categorical."""
-    pairs = zip(dataset.feature_names or (), dataset.categories or (), strict=False)
-    return [name for name, categories in pairs if categories is not None]
+    pairs = zip(names or (), categories or (), strict=False)
+    return [name for name, kinds in pairs if kinds is not None]
 
 
 def _read(path: Path, options: _ReadOptions) -> Dataset:
@@ -304,12 +304,13 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
         dataset = _mark_missing(store.open(path), options.missing)
         _check_features(path, dataset, options.zero_based, options.feature_names)
     else:
+        names = options.feature_names
         dataset = columnar.read(
             path,
-            features=options.feature_names,
+            features=names,
             labeled=options.labeled,
             missing=options.missing,
-            categorical=_asked(options),
+            categorical=[*options.categorical, *_categorical_names(names, options.categories)],
         )
     if n_features is None or dataset.n_features == n_features:
         return dataset
@@ -320,20 +321,13 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
     return dataset.widen(n_features)
 
 
-def _asked(options: _ReadOptions) -> list[str]:
-    """The columns that are to be categorical, by option or as in the training data."""
-    pairs = zip(options.feature_names or (), options.categories or (), strict=False)
-    return [*options.categorical, *(name for name, names in pairs if names is not None)]
-
-
 def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
     """A store's data with some numbers as missing values: a copy, if there are such numbers."""
     also = MissingValues.of(missing)
     if not also.numbers:
         return dataset
     features = np.array(dataset.features)
-    kinds = dataset.categories or (None,) * dataset.n_features
-    also.mark(features, [at for at, names in enumerate(kinds) if names is None])
+    also.mark(features, number_columns(dataset.categories, dataset.n_features))
     return replace(dataset, features=features, check=False)
 
 
@@ -365,8 +359,7 @@ def _from_zero(dataset: Dataset) -> Dataset:
         f"{dataset.n_items:,} rows of {dataset.n_features + 1:,} features",
         "give the features the same first id in all files",
     )
-    features = np.zeros((dataset.n_items, dataset.n_features + 1), np.float32)
-    features[:, 1:] = dataset.features
+    features = np.pad(dataset.features, ((0, 0), (1, 0)))
     notes = ("feature ids start at 0", *dataset.notes)
     kinds = None if dataset.categories is None else (None, *dataset.categories)
     return replace(
@@ -431,15 +424,9 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
 
 def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
     """LightGBM's file beside a data file, which may be compressed while that one is not."""
-    stems = [path.name]
-    if path.suffix.lower() in streams.COMPRESSED:
-        stems.append(path.stem)
-    for stem in stems:
-        for suffix in suffixes:
-            beside = path.with_name(stem + suffix)
-            if beside.is_file():
-                return beside
-    return None
+    stems = [path.name, *([path.stem] if path.suffix.lower() in streams.COMPRESSED else [])]
+    beside = (path.with_name(stem + suffix) for stem in stems for suffix in suffixes)
+    return next(filter(Path.is_file, beside), None)
 
 
 def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
