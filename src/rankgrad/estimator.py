@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -68,6 +68,7 @@ class _Saved(TypedDict):
     evals_result: dict[str, dict[str, list[Any]]]
 
 
+@dataclass(eq=False, repr=False)
 class Ranker(BaseEstimator):  # type: ignore[misc]
     """A neural ranker for arrays, data frames and sparse matrices.
 
@@ -124,68 +125,36 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ['epochs']
     """
 
-    def __init__(
-        self,
-        loss: str = _DEFAULTS.loss,
-        model: str | nn.Module = _DEFAULTS.model,
-        metric: str = _DEFAULTS.metric,
-        *,
-        metrics: Sequence[str] = _DEFAULTS.metrics,
-        transforms: Sequence[str] = _DEFAULTS.transforms,
-        missing: Sequence[str] = _DEFAULTS.missing,
-        categorical: Sequence[str] = _DEFAULTS.categorical,
-        list_size: int | None = _DEFAULTS.list_size,
-        optimizer: str = _DEFAULTS.optimizer,
-        learning_rate: float = _DEFAULTS.learning_rate,
-        weight_decay: float = _DEFAULTS.weight_decay,
-        schedule: str = _DEFAULTS.schedule,
-        epochs: int = _DEFAULTS.epochs,
-        patience: int | str | None = _DEFAULTS.patience,
-        batching: str = _DEFAULTS.batching,
-        batch_size: int = _DEFAULTS.batch_size,
-        documents: int = _DEFAULTS.documents,
-        clip: float | None = _DEFAULTS.clip,
-        average: float | None = _DEFAULTS.average,
-        accumulate: int = _DEFAULTS.accumulate,
-        precision: str = _DEFAULTS.precision,
-        device: str = _DEFAULTS.device,
-        devices: int = _DEFAULTS.devices,
-        graphs: bool = _DEFAULTS.graphs,
-        memory: int | None = _DEFAULTS.memory,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        random_state: Any = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.model = model
-        self.metric = metric
-        self.metrics = metrics
-        self.transforms = transforms
-        self.missing = missing
-        self.categorical = categorical
-        self.list_size = list_size
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.epochs = epochs
-        self.patience = patience
-        self.batching = batching
-        self.batch_size = batch_size
-        self.documents = documents
-        self.clip = clip
-        self.average = average
-        self.accumulate = accumulate
-        self.precision = precision
-        self.device = device
-        self.devices = devices
-        self.graphs = graphs
-        self.memory = memory
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.verbose = verbose
+    loss: str = _DEFAULTS.loss
+    model: str | nn.Module = _DEFAULTS.model
+    metric: str = _DEFAULTS.metric
+    _: KW_ONLY
+    metrics: Sequence[str] = _DEFAULTS.metrics
+    transforms: Sequence[str] = _DEFAULTS.transforms
+    missing: Sequence[str] = _DEFAULTS.missing
+    categorical: Sequence[str] = _DEFAULTS.categorical
+    list_size: int | None = _DEFAULTS.list_size
+    optimizer: str = _DEFAULTS.optimizer
+    learning_rate: float = _DEFAULTS.learning_rate
+    weight_decay: float = _DEFAULTS.weight_decay
+    schedule: str = _DEFAULTS.schedule
+    epochs: int = _DEFAULTS.epochs
+    patience: int | str | None = _DEFAULTS.patience
+    batching: str = _DEFAULTS.batching
+    batch_size: int = _DEFAULTS.batch_size
+    documents: int = _DEFAULTS.documents
+    clip: float | None = _DEFAULTS.clip
+    average: float | None = _DEFAULTS.average
+    accumulate: int = _DEFAULTS.accumulate
+    precision: str = _DEFAULTS.precision
+    device: str = _DEFAULTS.device
+    devices: int = _DEFAULTS.devices
+    graphs: bool = _DEFAULTS.graphs
+    memory: int | None = _DEFAULTS.memory
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    random_state: Any = 0
+    verbose: bool = False
 
     def fit(
         self,

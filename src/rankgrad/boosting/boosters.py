@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -163,12 +164,7 @@ def _errors(kind: Kind) -> type[Exception]:
 
 def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
     """What scores features with saved trees."""
-    package = library(kind)
-    if kind == "lightgbm":
-        booster = package.Booster(model_str=saved.decode())
-        return lambda features: booster.predict(features, num_threads=threads)
-    booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
-    return lambda features: booster.predict(_with_types(package, booster, features, threads))
+    return _caller(kind, saved, threads, contributions=False)
 
 
 def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
@@ -177,13 +173,18 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], A
     The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
     row adds up to the score.
     """
+    return _caller(kind, saved, threads, contributions=True)
+
+
+def _caller(kind: Kind, saved: bytes, threads: int, contributions: bool) -> Callable[[Any], Any]:
+    """What calls saved trees with features, for scores or for the parts of features in them."""
     package = library(kind)
     if kind == "lightgbm":
         booster = package.Booster(model_str=saved.decode())
-        return lambda features: booster.predict(features, pred_contrib=True, num_threads=threads)
+        return partial(booster.predict, pred_contrib=contributions, num_threads=threads)
     booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
     return lambda features: booster.predict(
-        _with_types(package, booster, features, threads), pred_contribs=True
+        _with_types(package, booster, features, threads), pred_contribs=contributions
     )
 
 
@@ -357,9 +358,9 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
     def save(trees: int) -> bytes:
         text = booster.model_to_string(num_iteration=trees)
         # It writes down how many rounds were left, where boosting went on.
-        return re.sub(r"(?m)^\[num_iterations: \d+\]$", said, text).encode()
+        rounds = f"[num_iterations: {config.rounds}]"
+        return re.sub(r"(?m)^\[num_iterations: \d+\]$", rounds, text).encode()
 
-    said = f"[num_iterations: {config.rounds}]"
     return save
 
 

@@ -30,7 +30,7 @@ from rankgrad import files, schemas
 from rankgrad.data.batches import Batch, Batches, process_memory
 from rankgrad.data.dataset import Dataset
 from rankgrad.inputs import as_lists
-from rankgrad.metrics import evaluate
+from rankgrad.metrics import Evaluation, evaluate
 from rankgrad.metrics.base import Metric
 from rankgrad.metrics.evaluate import list_values
 from rankgrad.threads import for_work, passes
@@ -89,13 +89,7 @@ class Evaluated:
         {'rr': 0.5}
         """
         array = np.asarray(scores, np.float32)
-        found = evaluate(
-            array,
-            np.array(data.labels),
-            offsets=np.array(data.offsets),
-            weights=None if data.weights is None else np.array(data.weights),
-            metrics=list(metrics),
-        )
+        found = evaluate_scores(array, data, list(metrics))
         names = tuple(str(metric) for metric in found.metrics)
         columns = [found.per_list[name].double().numpy() for name in names]
         return cls(
@@ -166,6 +160,20 @@ class Evaluated:
         if metric not in self.metrics:
             raise KeyError(f"{metric!r} was not evaluated; there are: {', '.join(self.metrics)}")
         return self.values[:, self.metrics.index(metric)]
+
+
+def evaluate_scores(
+    scores: Any, data: Dataset, metrics: str | Metric | Iterable[str | Metric]
+) -> Evaluation:
+    """Evaluate scores of the items of a data set, as :func:`rankgrad.metrics.evaluate` does."""
+    # PyTorch warns of arrays that are read-only, as those of a store are: it gets copies.
+    return evaluate(
+        scores,
+        np.array(data.labels),
+        offsets=np.array(data.offsets),
+        weights=None if data.weights is None else np.array(data.weights),
+        metrics=metrics,
+    )
 
 
 def names(run: str | os.PathLike[str]) -> list[str]:

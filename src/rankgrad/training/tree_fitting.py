@@ -26,10 +26,11 @@ from rankgrad.data.dataset import Dataset
 from rankgrad.data.transforms import Pipeline
 from rankgrad.losses import Loss
 from rankgrad.losses.base import randomness_of
-from rankgrad.metrics import evaluate, metrics
+from rankgrad.metrics import metrics
 from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
 from rankgrad.threads import available
+from rankgrad.training.evaluations import evaluate_scores
 from rankgrad.training.fitted import FitResult, FittedRanker, TreeScorer
 from rankgrad.training.loggers import Callbacks
 from rankgrad.training.processes import Interrupts
@@ -197,12 +198,8 @@ class _Trees:
         )
 
     def _values(self, scores: np.ndarray) -> dict[str, float]:
-        vali, specs = self.job.vali, self.job.settings.logged
-        assert vali is not None
-        found = evaluate(
-            scores, vali.labels, offsets=vali.offsets, weights=vali.weights, metrics=list(specs)
-        )
-        return dict(found.mean)
+        assert self.job.vali is not None
+        return dict(evaluate_scores(scores, self.job.vali, self.job.settings.logged).mean)
 
     def _seconds(self) -> float:
         return self.before + time.perf_counter() - self.began
