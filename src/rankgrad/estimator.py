@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -198,13 +198,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"them one list: pass qid= with the query of each row (or group=[{len(y)}] if they "
                 "are one list)"
             )
-        train = _dataset(
-            self._features(X, categories), y, _ListRows.of(len(y), qid, group), weights
-        )
-        train = replace(train, categories=categories, check=False)
-        several = len(train) > 1
-        pairs = self._validation(eval_set, eval_qid, eval_group, several, categories)
-        pairs = [replace(pair, categories=categories, check=False) for pair in pairs]
+        train = self._dataset(X, y, _ListRows.of(len(y), qid, group), categories, weights)
+        pairs = self._validation(eval_set, eval_qid, eval_group, len(train) > 1, categories)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
@@ -250,9 +245,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         rows = _ListRows.of(X.shape[0], qid, group)
         features = self._features(X, self.model_.categories)
         scores = self.model_.predict(features[rows.order], rows.offsets)
-        back = np.empty_like(scores)
-        back[rows.order] = scores
-        return back
+        in_order_of_rows = np.empty_like(scores)
+        in_order_of_rows[rows.order] = scores
+        return in_order_of_rows
 
     def score(
         self, X: Any, y: Any, qid: Any = None, *, group: Any = None, sample_weight: Any = None
@@ -548,10 +543,33 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 )
             X, _ = encode_frame(pair[0], categories)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
-            found.append(
-                _dataset(self._features(X, categories), y, _ListRows.of(len(y), its_qid, its_group))
-            )
+            rows = _ListRows.of(len(y), its_qid, its_group)
+            found.append(self._dataset(X, y, rows, categories))
         return found
+
+    def _dataset(
+        self,
+        X: Any,
+        y: Array,
+        rows: _ListRows,
+        categories: Categories | None,
+        weights: Array | None = None,
+    ) -> Dataset:
+        """The lists of checked rows."""
+        features = self._features(X, categories)
+        if (y < 0).any():
+            row = int((y < 0).argmax())
+            raise ValueError(
+                f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}"
+            )
+        return Dataset(
+            features=features[rows.order],
+            labels=y[rows.order],
+            offsets=rows.offsets,
+            qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
+            weights=None if weights is None else weights[rows.order],
+            categories=categories,
+        )
 
     def _is_checked(self, X: Any) -> bool:
         """Whether scikit-learn's checks would find nothing: they take longer than to score a list.
@@ -692,19 +710,6 @@ def _python(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
-
-
-def _dataset(X: Array, y: Array, rows: _ListRows, weights: Array | None = None) -> Dataset:
-    if (y < 0).any():
-        row = int((y < 0).argmax())
-        raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
-    return Dataset(
-        features=X[rows.order],
-        labels=y[rows.order],
-        offsets=rows.offsets,
-        qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
-        weights=None if weights is None else weights[rows.order],
-    )
 
 
 def _is_pairs(value: Any) -> bool:

@@ -25,10 +25,8 @@ from torch.nn import functional as F
 from rankgrad.quoting import quote
 from rankgrad.shapes import Bool, Float, Int, ItemMask, ItemValues, ListValues
 
-_MOST_CACHED, _MOST_LISTS = (
-    64,
-    1 << 16,
-)  # at most so many cached offsets, each of at most so many lists
+_MOST_CACHED = 64  # cached offsets, at most
+_MOST_LISTS = 1 << 16  # lists of each of them, at most
 
 
 class FlatLists(NamedTuple):
@@ -117,9 +115,7 @@ class Lists:
     def scores(self) -> ItemValues:
         """The scores, 0 on padding."""
         if "scores" not in self._made:
-            # The result is cached, so it is attached to the graph even under no_grad.
-            with torch.enable_grad():
-                self._made["scores"] = self._pad(self.flat.scores)
+            self._made["scores"] = self._pad(self.flat.scores)
         return self._made["scores"]
 
     @property

@@ -26,6 +26,13 @@ _PER_ITEM = ("features", "labels", "weights", "ids", "source_rows")  # arrays wi
 _SHOWN = 8  # distinct labels that repr spells out
 
 
+def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | None:
+    """Categories as JSON has them, with lists in place of tuples."""
+    if names is None:
+        return None
+    return tuple(None if of_feature is None else tuple(of_feature) for of_feature in names)
+
+
 class FeaturesError(ValueError):
     """Data do not have the features that were asked for, such as those of a trained ranker."""
 

@@ -228,10 +228,9 @@ class Quantile(Transform):
     ) -> None:
         super().__init__()
         check_choice("output", output, ("normal", "uniform"))
-        for option, value in (("quantiles", quantiles), ("sample", sample)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-                raise ValueError(f"{option} must be a whole number of at least 2, found {value!r}")
-        self.output, self.quantiles, self.sample, self.seed = output, quantiles, sample, seed
+        self.quantiles = check_whole("quantiles", quantiles, least=2)
+        self.sample = check_whole("sample", sample, least=2)
+        self.output, self.seed = output, seed
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         values = sample_rows(blocks, self.sample, self.seed).numpy()

@@ -89,9 +89,8 @@ def run(
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
         Evaluated.of(scores, test, METRICS, labels).save(place)
-    best = folder / BEST.replace(
-        " ", "-"
-    )  # it was not trained: tables show it, and tests leave it out
+    # The best ranking was not trained: tables show it, and tests leave it out.
+    best = folder / BEST.replace(" ", "-")
     best.mkdir()
     files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}

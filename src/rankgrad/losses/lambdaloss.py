@@ -105,19 +105,9 @@ class LambdaPairs(PairwiseLoss):
 
     def _pairs(self, kind: str, truncation: str = "", mu: float = 0.0) -> KernelCall:
         sigma = self.sigma.at(self.progress) if isinstance(self.sigma, Schedule) else self.sigma
-        return KernelCall(
-            "pairs",
-            PairOptions(
-                kind,
-                self.k or 0,
-                sigma,
-                self.gain,
-                truncation,
-                mu,
-                metric=self.metric,
-                threshold=self.threshold,
-            ),
-        )
+        scheme = kind, self.k or 0, sigma, self.gain, truncation, mu
+        options = PairOptions(*scheme, metric=self.metric, threshold=self.threshold)
+        return KernelCall("pairs", options)
 
     def lambdas(self, ranking: CurrentRanking) -> PairWeights:
         """The weight of each pair."""

@@ -15,9 +15,9 @@ from rankgrad.losses.newton import LEAST_CURVATURE
 from rankgrad.metrics import NDCG
 from rankgrad.metrics.base import Gain
 from rankgrad.padded import Randomness, divide, log_softmax, splitmix
-from rankgrad.shapes import Bool, Float, ItemValues, ListMask, ListValues
+from rankgrad.shapes import Bool, Float, ItemMask, ItemValues, ListMask, ListValues
 from rankgrad.sorting import NeuralSort, Schedule
-from rankgrad.validation import check_choice, check_positive
+from rankgrad.validation import check_choice, check_positive, check_whole
 
 
 class ListwiseLoss(Loss):
@@ -209,11 +209,7 @@ class ListMLE(ListwiseLoss):
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        order = self._order(lists)
-        inside = lists.mask.gather(-1, order)
-        ranked = lists.scores.gather(-1, order)
-        # Padding comes last; a finite floor keeps the backward pass of the sums free of NaN.
-        tail = torch.where(inside, ranked, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        order, inside, ranked, tail = self._ranked(lists)
         terms = torch.where(inside, tail - ranked, 0.0)
         if lists.item_weights is not None:
             terms = terms * lists.item_weights.gather(-1, order)
@@ -225,10 +221,7 @@ class ListMLE(ListwiseLoss):
         Items are in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
         probability that m is taken at r. Both sums are cumulative log-sum-exps.
         """
-        order = self._order(lists)
-        inside = lists.mask.gather(-1, order)
-        ranked = lists.scores.gather(-1, order)
-        tail = torch.where(inside, ranked, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        order, inside, ranked, tail = self._ranked(lists)
         weights = lists.weighted(lists.mask.to(ranked)).gather(-1, order)
         weighed = torch.where(inside, weights.log(), float("-inf"))
         steps = (weighed - tail).where(inside, float("-inf"))
@@ -253,6 +246,15 @@ class ListMLE(ListwiseLoss):
         if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
             seed = self._random.draw_seed(lists.flat.scores.device)
         return KernelCall("listmle", (seed,))
+
+    def _ranked(self, lists: Lists) -> tuple[Tensor, ItemMask, ItemValues, ItemValues]:
+        """The order by label, its mask and scores, and ``log Σ exp`` of the scores from each on."""
+        order = self._order(lists)
+        inside = lists.mask.gather(-1, order)
+        scores = lists.scores.gather(-1, order)
+        # Padding comes last; a finite floor keeps the backward pass of the sums free of NaN.
+        tail = torch.where(inside, scores, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        return order, inside, scores, tail
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
@@ -291,10 +293,8 @@ class ListAP(ListwiseLoss):
         self, *, bins: int = 20, threshold: float = 1.0, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction=reduction)
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
-            raise ValueError(f"bins must be a whole number of at least 2, found {bins!r}")
         check_positive("threshold", threshold)
-        self.bins = bins
+        self.bins = check_whole("bins", bins, least=2)
         self.threshold = threshold
 
     @override

@@ -14,7 +14,7 @@ from rankgrad.losses.base import Loss, Reduction, item_mean, item_mean_terms, lo
 from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
 from rankgrad.padded import divide
 from rankgrad.shapes import ItemValues, ListMask, ListValues
-from rankgrad.validation import check_positive
+from rankgrad.validation import check_positive, check_whole
 
 
 class PointwiseLoss(Loss):
@@ -172,9 +172,7 @@ class Ordinal(PointwiseLoss):
 
     def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
-        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 2:
-            raise ValueError(f"levels must be a whole number of at least 2, found {levels!r}")
-        self.levels = levels
+        self.levels = check_whole("levels", levels, least=2)
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:

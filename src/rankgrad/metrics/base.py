@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
@@ -193,13 +193,8 @@ class Metric(DeclaresKernel):
         lists = as_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
-        if retrieved is not None:
-            has_rank = as_retrieved(retrieved, lists)
-            return self.of(Ranked.of(lists, self.ties, has_rank)).reshape(lists.shape)
-        (found,) = exact_values([self], lists)
-        if found is None:
-            return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
-        return self.fill(*found).reshape(lists.shape)
+        [(values, _)] = list_values([self], lists, retrieved)
+        return values.reshape(lists.shape)
 
     def of(self, ranked: Ranked) -> ListValues:
         """The exact value of lists that are sorted already."""
@@ -371,6 +366,22 @@ class BinaryMetric(Metric):
     @override
     def gains(self, labels: ItemValues) -> ItemValues:
         return (labels >= self.threshold).to(labels.dtype)
+
+
+def list_values(
+    chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
+) -> Iterator[tuple[ListValues, ListMask]]:
+    """The values of each metric, and on which lists it is defined; lists are sorted once."""
+    ranked: dict[Ties, Ranked] = {}
+    has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
+    computed = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
+    for metric, found in zip(chosen, computed, strict=True):
+        if found is not None:
+            yield metric.fill(*found), found[1]
+            continue
+        if metric.ties not in ranked:
+            ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
+        yield metric.of(ranked[metric.ties]), metric.relevant(lists)
 
 
 def exact_values(

@@ -80,9 +80,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     title: str = ""
-    marked: tuple[
-        str, ...
-    ] = ()  # columns that may have marks, which CSV has in columns of their own
+    #: Columns that may have marks, which CSV has in columns of their own.
+    marked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from rankgrad.inputs import value_error
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
 from rankgrad.shapes import Bool, Float, ItemMask, ItemValues
@@ -198,9 +199,7 @@ def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...
     mask = check_mask(mask, scores)
     bad = ~scores.isfinite() & mask
     if not is_unchecked(scores) and bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        where = ", ".join(map(str, at))
-        raise ValueError(f"scores[{where}] = {scores[at].item():g}: scores must be finite")
+        raise value_error("scores", scores, bad, "scores must be finite")
     scores = torch.where(mask, scores, scores.new_zeros(()))
     n, batch = scores.shape[-1], tuple(scores.shape[:-1])
     rows = math.prod(batch)

@@ -31,8 +31,7 @@ from rankgrad.data.batches import Batch, Batches, process_memory
 from rankgrad.data.dataset import Dataset
 from rankgrad.inputs import as_lists
 from rankgrad.metrics import Evaluation, evaluate
-from rankgrad.metrics.base import Metric
-from rankgrad.metrics.evaluate import list_values
+from rankgrad.metrics.base import Metric, list_values
 from rankgrad.threads import for_work, passes
 from rankgrad.training.settings import AUTO_PATIENCE
 

@@ -18,7 +18,7 @@ from rankgrad import files, schemas
 from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data.batches import Batches
 from rankgrad.data.blocks import check_infinite
-from rankgrad.data.dataset import Categories, Dataset, as_float32
+from rankgrad.data.dataset import Categories, Dataset, as_float32, categories_of
 from rankgrad.data.transforms import Pipeline, SplitColumns
 from rankgrad.models import EmbeddedScorer, Model, Scorer, models
 from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
@@ -32,9 +32,8 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-_ADDED_FIELDS = dict.fromkeys(
-    ["feature_names", "zero_based", "categories"]
-)  # not in the first versions
+# The first versions did not write these.
+_ADDED_FIELDS = dict.fromkeys(["feature_names", "zero_based", "categories"])
 _VALUES = 1 << 22  # values of features scored at a time
 _ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
@@ -314,7 +313,7 @@ class FittedRanker:
             )
         tensors = files.read_tensors(folder / WEIGHTS, manifest)
         model = models.get(settings.model)
-        categories = _categories(manifest["categories"])
+        categories = categories_of(manifest["categories"])
         transform: Pipeline | SplitColumns = Pipeline(settings.transforms)
         imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
         if imputes:  # not so in earlier versions
@@ -439,12 +438,6 @@ def _build(model: Model, transform: Pipeline | SplitColumns, n_inputs: int) -> n
     if isinstance(transform, SplitColumns):
         return EmbeddedScorer(model, n_inputs, transform.category_sizes)
     return model.build(n_inputs)
-
-
-def _categories(found: list[list[str] | None] | None) -> Categories | None:
-    if found is None:
-        return None
-    return tuple(None if names is None else tuple(names) for names in found)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -250,8 +250,7 @@ class RunFolder(TrainingFolder[Settings]):
     @property
     def metadata(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, data, command."""
-        metadata: dict[str, Any] = schemas.read_json(self.path / RUN, RunMetadata)
-        return metadata
+        return _read_metadata(self.path)
 
     @property
     def history(self) -> list[dict[str, float]]:
