@@ -139,7 +139,7 @@ class Registry(Generic[T]):
         """A decorator that registers a class or function under one or more names.
 
         Args:
-            names: of the objects it makes.
+            names: of the objects it makes; the first is the ``name`` of a class that sets none.
             former: names that it had; they still work, and warn that the first of ``names``
                 replaces them.
         """
@@ -154,6 +154,8 @@ class Registry(Generic[T]):
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory
             self._former.update(dict.fromkeys(former, names[0]))
+            if isinstance(factory, type) and "name" not in vars(factory):
+                factory.name = names[0]  # type: ignore[attr-defined]
             return factory
 
         return enter

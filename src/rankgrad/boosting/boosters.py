@@ -270,6 +270,11 @@ class _Rounds:
         if np.isnan(self.curve[-1]):
             raise ValueError(undefined(self.config.metric))
 
+    def feval(self, scores: Any, _: Any) -> tuple[str, float, bool]:
+        """:meth:`evaluate` as LightGBM calls a metric; what stops boosting is :meth:`end`."""
+        self.evaluate(scores)
+        return self.config.metric, self.curve[-1], True
+
     def end(self, trees: int) -> bool:
         """End a round; ``trees`` are grown so far. Returns whether to stop."""
         self.trees.append(trees)
@@ -322,9 +327,9 @@ def _lightgbm(
         "objective": BUILT_IN["lightgbm"],
     }
     if rounds.loss is not None:
-        called = for_lightgbm.objective(rounds.loss, label_gain=config.label_gain)
+        objective = for_lightgbm.objective(rounds.loss, label_gain=config.label_gain)
         # A function: LightGBM copies any other object, and with it the state of the loss.
-        options["objective"] = lambda scores, data: called(scores, data)
+        options["objective"] = lambda scores, data: objective(scores, data)
     if (seed := rounds.resumed_seed()) is not None:
         options |= dict.fromkeys(_DRAWING_SEEDS, seed)
     learn = package.Dataset(
@@ -337,20 +342,20 @@ def _lightgbm(
     checked: dict[str, Any] = {}
     if vali is not None:
         check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
-        checked = {"valid_sets": [check], "feval": _feval(rounds)}
+        checked = {"valid_sets": [check], "feval": rounds.feval}
     before = None
     if rounds.start is not None:
         before = package.Booster(model_str=rounds.start.saved.decode())
         rounds.save = _lightgbm_saver(before, config)
+
+    def end_round(env: Any) -> None:
+        rounds.save = _lightgbm_saver(env.model, config)
+        if rounds.end(env.model.num_trees()):
+            raise package.callback.EarlyStopException(env.iteration, [])
+
     if rounds.left:
-        package.train(
-            options,
-            learn,
-            rounds.left,
-            callbacks=[_lightgbm_callback(package, rounds)],
-            init_model=before,
-            **checked,
-        )
+        called = [end_round]
+        package.train(options, learn, rounds.left, callbacks=called, init_model=before, **checked)
     return rounds.saved()
 
 
@@ -362,27 +367,6 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
         return re.sub(r"(?m)^\[num_iterations: \d+\]$", rounds, text).encode()
 
     return save
-
-
-def _feval(rounds: _Rounds) -> Callable[[Any, Any], tuple[str, float, bool]]:
-    """The metric that LightGBM computes after each tree; what stops is the callback."""
-
-    def feval(scores: Any, _: Any) -> tuple[str, float, bool]:
-        rounds.evaluate(scores)
-        return rounds.config.metric, rounds.curve[-1], True
-
-    return feval
-
-
-def _lightgbm_callback(package: Any, rounds: _Rounds) -> Callable[[Any], None]:
-    """Ends each round."""
-
-    def end(env: Any) -> None:
-        rounds.save = _lightgbm_saver(env.model, rounds.config)
-        if rounds.end(env.model.num_trees()):
-            raise package.callback.EarlyStopException(env.iteration, [])
-
-    return end
 
 
 def _xgboost(

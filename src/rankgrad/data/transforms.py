@@ -163,7 +163,6 @@ class Standardize(Transform):
     [[0.0, 0.0], [3.0, 1.0]]
     """
 
-    name = "standardize"
     learned = ("mean", "deviation")
 
     mean: Tensor
@@ -185,8 +184,6 @@ class Log1p(Transform):
     >>> Log1p().fit(np.zeros((1, 2))).transform(torch.tensor([0.0, -1.0]))
     tensor([ 0.0000, -0.6931])
     """
-
-    name = "log1p"
 
     def _map(self, values: Tensor) -> Tensor:
         return values.sign() * values.abs().log1p()
@@ -213,7 +210,6 @@ class Quantile(Transform):
     tensor([0.0000, 0.1667, 0.8333, 1.0000])
     """
 
-    name = "quantile"
     learned = ("table",)
 
     table: Tensor
@@ -277,7 +273,6 @@ class Clip(Transform):
     [3.0, -0.5]
     """
 
-    name = "clip"
     learned = ("low", "high")
 
     low: Tensor
@@ -315,7 +310,6 @@ class DropConstant(Transform):
     [[9.0]]
     """
 
-    name = "drop_constant"
     learned = ("kept",)  # the name in saved models
 
     kept: Tensor
@@ -378,7 +372,6 @@ class Impute(Transform):
     [[3.0, 5.0, 1.0], [0.0, 7.0, 0.0]]
     """
 
-    name = "impute"
     learned = ("values", "weights", "indicated")
 
     values: Tensor
@@ -456,8 +449,6 @@ class Pipeline(Transform):
     >>> again.load_state_dict(pipeline.state_dict())
     <All keys matched successfully>
     """
-
-    name = "pipeline"
 
     def __init__(self, steps: Sequence[str | Spec | Transform] = ()) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -178,8 +178,6 @@ class LambdaRank(LambdaPairs):
     tensor(1.3133)
     """
 
-    name: ClassVar[str] = "lambdarank"
-
     def __init__(
         self,
         k: int | None = None,
@@ -278,8 +276,6 @@ class LambdaLoss(LambdaPairs):
     >>> LambdaLoss()(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
     tensor(0.4847)
     """
-
-    name: ClassVar[str] = "lambdaloss"
 
     def __init__(
         self,

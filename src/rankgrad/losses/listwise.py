@@ -60,8 +60,6 @@ class Softmax(CrossEntropy, ListwiseLoss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "softmax"
-
     @override
     def targets(self, lists: Lists) -> ItemValues:
         return lists.labels
@@ -86,8 +84,6 @@ class ListNet(CrossEntropy, ListwiseLoss):
     >>> ListNet()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(0.6931)
     """
-
-    name: ClassVar[str] = "listnet"
 
     @override
     def targets(self, lists: Lists) -> ItemValues:
@@ -125,7 +121,6 @@ class NDCGBound(CrossEntropy):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "ndcg_bound"
     capturable: ClassVar[bool] = True
 
     def __init__(
@@ -191,8 +186,6 @@ class ListMLE(ListwiseLoss):
     """
 
     linear_memory: ClassVar[bool] = True
-
-    name: ClassVar[str] = "listmle"
 
     def __init__(
         self,
@@ -286,7 +279,6 @@ class ListAP(ListwiseLoss):
     tensor(0.)
     """
 
-    name: ClassVar[str] = "listap"
     capturable: ClassVar[bool] = True
 
     def __init__(
@@ -325,7 +317,6 @@ class NeuralSortCE(Loss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "neuralsort_ce"
     capturable: ClassVar[bool] = True
 
     def __init__(

@@ -57,8 +57,6 @@ class MSE(PointwiseLoss):
     tensor(0.5000)
     """
 
-    name: ClassVar[str] = "mse"
-
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pointwise", ("mse", 0.0))
@@ -83,8 +81,6 @@ class RMSE(PointwiseLoss):
     >>> RMSE()(torch.tensor([0.0, 0.0]), torch.tensor([2.5, 2.5]))
     tensor(0.)
     """
-
-    name: ClassVar[str] = "rmse"
 
     def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -132,8 +128,6 @@ class BCE(PointwiseLoss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "bce"
-
     def __init__(self, *, threshold: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
         check_positive("threshold", threshold)
@@ -167,8 +161,6 @@ class Ordinal(PointwiseLoss):
     >>> Ordinal(levels=2)(torch.tensor([0.0]), torch.tensor([1.0]))
     tensor(0.6931)
     """
-
-    name: ClassVar[str] = "ordinal"
 
     def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,8 +47,6 @@ class RelaxedMetric(Loss):
     >>> loss(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 1]))
     tensor(0.3463)
     """
-
-    name: ClassVar[str] = "relaxed"
 
     def __init__(
         self,

@@ -34,7 +34,6 @@ class Spearman(Metric):
     tensor([-0.5000])
     """
 
-    name: ClassVar[str] = "spearman"
     kernel: ClassVar[str | None] = "spearman"
     has_cutoff: ClassVar[bool] = False
     capturable: ClassVar[bool] = True

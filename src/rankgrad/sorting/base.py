@@ -12,7 +12,7 @@ from torch import Tensor
 from rankgrad.inputs import value_error
 from rankgrad.kernels import DeclaresKernel, KernelCall, operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
-from rankgrad.shapes import Bool, Float, ItemMask, ItemValues
+from rankgrad.shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad.specs import HasSpec, Registry
 from rankgrad.validation import Schedule, check_cutoff
 
@@ -105,13 +105,7 @@ class Relaxation(HasSpec, DeclaresKernel):
             ranks = self._ranks(scores, mask) if scores.shape[-1] else scores
         return ranks.reshape(*batch, scores.shape[-1])
 
-    def sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+    def sort(self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
         if not values.requires_grad:  # kernels do not differentiate values
@@ -158,12 +152,8 @@ class Relaxation(HasSpec, DeclaresKernel):
         return expected_ranks(self._permutation(scores, mask, scores.shape[-1]), mask)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         return values @ self._permutation(scores, mask, k).mT
 
     def _require(self, route: Route) -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad.kernels import KernelCall
 from rankgrad.padded import Randomness
-from rankgrad.shapes import Bool, Float, ItemMask, ItemValues
+from rankgrad.shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.validation import Schedule, check_flag, check_whole, number, set_temperature
@@ -38,7 +38,6 @@ class Gumbel(Relaxation):
     tensor([[0.2559, 0.7441]])
     """
 
-    name: ClassVar[str] = "gumbel"
     limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "scale": 1e-9}
 
     base: Relaxation = NeuralSort()
@@ -109,12 +108,8 @@ class Gumbel(Relaxation):
         return self.base.rank(scores, mask)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         return self.base.sort(values, scores, mask, k)
 
 

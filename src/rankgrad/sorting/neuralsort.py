@@ -36,7 +36,6 @@ class NeuralSort(Relaxation):
     tensor([[0.1403, 0.5147, 0.3450]])
     """
 
-    name: ClassVar[str] = "neuralsort"
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
 
     temperature: float | Schedule = 1.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankgrad.lists import is_unchecked
 from rankgrad.padded import descending, invert
-from rankgrad.shapes import Float, Int, ItemMask, ItemValues
+from rankgrad.shapes import ChannelValues, Float, Int, ItemMask, ItemValues, RankValues
 from rankgrad.sorting.base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 from rankgrad.validation import check_positive, check_whole
@@ -42,7 +42,6 @@ class Tree(Relaxation):
             [0., 1., 0., 0., 0., 0.]])
     """
 
-    name: ClassVar[str] = "tree"
     limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "depth": 2}
 
     base: Relaxation = NeuralSort()
@@ -99,12 +98,8 @@ class Tree(Relaxation):
         return _pad_rows(whole.gather(-1, index) * mask[:, None, :], k)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         b, channels, _ = values.shape
         if b == 0:
             return values.new_zeros(0, channels, k)

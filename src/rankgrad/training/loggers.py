@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 from typing_extensions import TypedDict, override
@@ -232,8 +232,6 @@ class TensorBoard(Logger):
         folder: where they are written; None for the run folder.
     """
 
-    name: ClassVar[str] = "tensorboard"
-
     folder: str | None = None
     _writer: Any = field(default=None, init=False, repr=False)
 
@@ -271,8 +269,6 @@ class MLflow(Logger):
         run: the name of the run; None for one that MLflow makes up.
         uri: of the tracking server or store; None for what MLflow is configured with.
     """
-
-    name: ClassVar[str] = "mlflow"
 
     experiment: str = "rankgrad"
     run: str | None = None
@@ -331,8 +327,6 @@ class WandB(Logger):
             the environment says.
         folder: where files are written; None for the run folder, or the working folder without one.
     """
-
-    name: ClassVar[str] = "wandb"
 
     project: str = "rankgrad"
     run: str | None = None

@@ -66,7 +66,6 @@ class _Moments(Optimizer):
 class Adam(_Moments):
     """Adam (Kingma and Ba 2015); weight decay is added to the gradient."""
 
-    name: ClassVar[str] = "adam"
     kind = torch.optim.Adam
 
 
@@ -75,7 +74,6 @@ class Adam(_Moments):
 class AdamW(_Moments):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
-    name: ClassVar[str] = "adamw"
     kind = torch.optim.AdamW
 
 
@@ -88,7 +86,6 @@ class Adagrad(Optimizer):
         initial: what the sums of squared gradients start from; TensorFlow's default is 0.1.
     """
 
-    name: ClassVar[str] = "adagrad"
     initial: float = 0.0
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
@@ -100,7 +97,6 @@ class Adagrad(Optimizer):
 class SGD(Optimizer):
     """Stochastic gradient descent."""
 
-    name: ClassVar[str] = "sgd"
     momentum: float = 0.0
     nesterov: bool = False
 
@@ -125,8 +121,6 @@ class LearningRate(HasSpec):
 class Constant(LearningRate):
     """The same throughout."""
 
-    name: ClassVar[str] = "constant"
-
     @override
     def factor(self, epoch: float, epochs: int) -> float:
         return 1.0
@@ -142,7 +136,6 @@ class Step(LearningRate):
         by: the factor of a step.
     """
 
-    name: ClassVar[str] = "step"
     every: int = 50
     by: float = 0.1
 
@@ -168,7 +161,6 @@ class Cosine(LearningRate):
     [0.5, 1.0, 0.5, 0.0]
     """
 
-    name: ClassVar[str] = "cosine"
     end: float = 0.0
     warmup: float = 0.0
 
