@@ -47,7 +47,7 @@ dist: $(READY)
 	$(PYTHON) -m venv --clear .venv-dist
 	.venv-dist/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*$(PLATFORM).whl)[test]"
 	.venv-dist/bin/python -c "import rankgrad; assert 'site-packages' in rankgrad.__file__"
-	.venv-dist/bin/python -c "from rankgrad.precompiled import *; assert archive(host_level()).exists()"
+	.venv-dist/bin/python -c "from rankgrad._precompiled import *; assert archive_path(host_level()).exists()"
 	OMP_NUM_THREADS=1 .venv-dist/bin/python -m pytest -o pythonpath=tests $(MINIMUM_TESTS) tests/test_precompiled.py
 
 # The documentation, in site/.

@@ -48,9 +48,9 @@ def shortest(call: Callable[[], object]) -> float:
 def from_source(spec: str) -> dict[str, float]:
     """The figures of one loss without the compiled code of the package."""
     start = time.process_time()
-    from rankgrad import precompiled
+    from rankgrad import _precompiled
 
-    precompiled.FOLDER = Path(os.devnull)
+    _precompiled.FOLDER = Path(os.devnull)
     imported = time.process_time() - start
     found = from_package(spec)
     return {**found, "import": found["import"] + imported}

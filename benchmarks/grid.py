@@ -381,7 +381,7 @@ def recover(device: str) -> None:
 
 def disable_launch_cache() -> None:
     """Triton's own launches, before any kernel is imported."""
-    import rankgrad.kernels.gpu.launcher as launch
+    import rankgrad.kernels.gpu._launcher as launch
 
     if not hasattr(launch, "launches_as_known"):
         raise SystemExit("--without-launch-cache: there is no launch cache to disable")

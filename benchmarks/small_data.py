@@ -36,7 +36,7 @@ import lightgbm
 import numpy as np
 
 from rankgrad import Ranker, evaluate
-from rankgrad.data import Dataset, layout, load_splits
+from rankgrad.data import Dataset, _layout, load_splits
 from rankgrad.training import Settings, fit, trainer
 
 FEATURES = 46
@@ -156,7 +156,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pairs = [(draw(470, 20), draw(157, 20, seed=1))]
     if arguments.data is not None:
-        folds = [arguments.fold] if arguments.fold else layout.folds(arguments.data) or [None]
+        folds = [arguments.fold] if arguments.fold else _layout.folds(arguments.data) or [None]
         splits = [load_splits(arguments.data, fold) for fold in folds]
         pairs = [(each["train"], each["vali"]) for each in splits]
     train, _ = pairs[0]

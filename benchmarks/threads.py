@@ -31,7 +31,7 @@ TRAIN = """
 import sys, time
 from rankgrad.data import load_splits
 from rankgrad.training import Settings, fit
-from rankgrad import threads
+from rankgrad import _threads
 if {spinning}:
     threads._SMALL = 0.0
 found = load_splits(sys.argv[1], int(sys.argv[2]) or None)

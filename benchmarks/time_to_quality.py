@@ -25,7 +25,7 @@ import torch
 
 import rankgrad
 from rankgrad.data import synthetic
-from rankgrad.data.dataset import Dataset
+from rankgrad.data._dataset import Dataset
 from rankgrad.training import Settings, fit
 
 METRIC = "ndcg@10"

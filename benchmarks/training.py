@@ -38,7 +38,7 @@ from rankgrad.data import Dataset, store, synthetic
 from rankgrad.data.batches import Batches
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings, fit
-from rankgrad.training.evaluations import validate
+from rankgrad.training._evaluations import validate
 
 SHARED = {
     "metric": "ndcg@5",

@@ -202,7 +202,7 @@ def _on_lists(arguments: argparse.Namespace, equal: bool) -> dict[str, Any]:
 def _timed_on_gpu(
     spec: str, name: str, scores: torch.Tensor, labels: torch.Tensor, offsets: torch.Tensor
 ) -> dict[str, Any]:
-    from rankgrad.kernels.pair_derivatives import compute
+    from rankgrad.kernels._pair_derivatives import compute
 
     loss = losses.get(spec)
     max_length, config = int(offsets.diff().max()), loss.newton_kernel()
@@ -266,7 +266,7 @@ def _parts(call: Callable[[], Any]) -> dict[str, float]:
 def study(arguments: argparse.Namespace) -> None:
     from rankgrad.experiments import compare
     from rankgrad.experiments.plans import folds_of
-    from rankgrad.results.comparison_tables import differences_table, table
+    from rankgrad.results._comparison_tables import differences_table, table
     from rankgrad.training import Settings
 
     fixed = {**FIXED, "feature_fraction": 1.0, "bagging_fraction": 1.0}

@@ -30,7 +30,7 @@ def kernel_function(backend: str, name: str) -> Any:
     """The function of a backend that has the same name as its module."""
     if backend == "gpu":
         pytest.importorskip("triton")
-    return getattr(importlib.import_module(f"rankgrad.kernels.{backend}.{name}"), name)
+    return getattr(importlib.import_module(f"rankgrad.kernels.{backend}._{name}"), name)
 
 
 def _patch_language_once() -> None:

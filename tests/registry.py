@@ -6,7 +6,7 @@ import torch
 
 from rankgrad import losses, metrics, sorting
 from rankgrad.losses import Loss
-from rankgrad.losses.base import losses as registry
+from rankgrad.losses._base import losses as registry
 from rankgrad.sorting import Gumbel, Relaxation, SmoothI
 from rankgrad.specs import takes_cutoff
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rankgrad import files
+from rankgrad import _files
 
 
 def rewrite(path: Path, drop: Iterable[str] = (), **changes: Any) -> None:
-    values = files.read_json(path)
+    values = _files.read_json(path)
     parts = values.pop("files", ())
     for name in drop:
         del values[name]
-    files.write_json(path, values | changes, parts)
+    _files.write_json(path, values | changes, parts)

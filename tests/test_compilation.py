@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("numba")
 
 SOURCE = """
-from rankgrad.compilation import compile_cached
+from rankgrad._compilation import compile_cached
 
 @compile_cached
 def add(x):
@@ -36,9 +36,9 @@ def test_the_parser_compiles_where_nothing_can_be_written():
         f"import sys; sys.path[:0] = {sys.path}\n"
         "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
         "import numpy as np\n"
-        "from rankgrad.data import letor_kernel\n"
-        "assert letor_kernel.count_lines(np.array([10, 65, 10], np.uint8), 3) == 2\n"
-        "assert not letor_kernel.parse.stats.cache_path\n"
+        "from rankgrad.data import _letor_kernel\n"
+        "assert _letor_kernel.count_lines(np.array([10, 65, 10], np.uint8), 3) == 2\n"
+        "assert not _letor_kernel.parse.stats.cache_path\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -65,13 +65,13 @@ def test_a_damaged_cache_is_compiled_again(tmp_path, kind, damage):
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
-    from rankgrad import compilation
+    from rankgrad import _compilation
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
-    monkeypatch.setattr(compilation._CheckedFiles, "_save_data", full)
-    monkeypatch.setattr(compilation._CheckedFiles, "_save_index", full)
+    monkeypatch.setattr(_compilation._CheckedFiles, "_save_data", full)
+    monkeypatch.setattr(_compilation._CheckedFiles, "_save_index", full)
     assert load(path).add(1) == 2

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-from rankgrad import files
-from rankgrad.cli.errors import in_words
-from rankgrad.data import Dataset, columnar, scores, store
+from rankgrad import _files
+from rankgrad.cli._errors import in_words
+from rankgrad.data import Dataset, _scores, columnar, store
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path):
     path = tmp_path / "a"
-    files.write(path, "one")
-    with pytest.raises(TypeError), files.atomic_write(path) as file:
+    _files.write(path, "one")
+    with pytest.raises(TypeError), _files.atomic_write(path) as file:
         file.write("text")
     assert path.read_text() == "one"
-    files.write(path, b"two")
+    _files.write(path, b"two")
     assert path.read_text() == "two"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -33,16 +33,16 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 def test_a_folder_is_whole_or_as_it_was(tmp_path):
     path = tmp_path / "new" / "a"
     for content in ("one", "two"):
-        with files.atomic_folder(path) as place:
-            files.write(place / content, content)
-    with pytest.raises(FileNotFoundError), files.atomic_folder(path) as place:
-        files.write(place / "missing" / "three", "three")
+        with _files.atomic_folder(path) as place:
+            _files.write(place / content, content)
+    with pytest.raises(FileNotFoundError), _files.atomic_folder(path) as place:
+        _files.write(place / "missing" / "three", "three")
     assert os.listdir(path) == ["two"]
     with (
         pytest.raises(OSError, match="not empty"),
-        files.atomic_folder(path, replace=False) as place,
+        _files.atomic_folder(path, replace=False) as place,
     ):
-        files.write(place / "four", "four")
+        _files.write(place / "four", "four")
     assert os.listdir(path) == ["two"]
     assert os.listdir(path.parent) == ["a"]
 
@@ -54,26 +54,26 @@ def test_what_was_left_behind_is_removed_once_it_is_old(tmp_path):
     for left in (old, young, other):
         left.write_text("half")
         os.utime(left, (0, 0) if left != young else None)
-    files.write(path, "whole")
+    _files.write(path, "whole")
     assert set(tmp_path.iterdir()) == {path, young, other}
-    files.clean(path)
+    _files.clean(path)
     assert set(tmp_path.iterdir()) == {path, other}
 
 
 def test_a_folder_moved_away_to_be_replaced_is_found(tmp_path):
     path, old = tmp_path / "a", tmp_path / ".a.01234567.replaced"
-    assert files.readable_path(path) == path
+    assert _files.readable_path(path) == path
     old.mkdir()
-    assert files.readable_path(path) == old
-    files.recover(path)
-    assert files.readable_path(path) == path
+    assert _files.readable_path(path) == old
+    _files.recover(path)
+    assert _files.readable_path(path) == path
     assert os.listdir(tmp_path) == ["a"]
 
 
 def test_damaged_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text('{"a": ')
     with pytest.raises(ValueError, match=r"a\.json is damaged"):
-        files.read_json(tmp_path / "a.json")
+        _files.read_json(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("target", ["file", "dangling", "folder"])
@@ -83,12 +83,12 @@ def test_links_stay_and_what_they_point_to_is_replaced(tmp_path, target):
     link.symlink_to(os.path.join("elsewhere", "a"))
     if target == "folder":
         place.mkdir()
-        with files.atomic_folder(link) as unfinished:
-            files.write(unfinished / "new", "new")
+        with _files.atomic_folder(link) as unfinished:
+            _files.write(unfinished / "new", "new")
     else:
         if target == "file":
             place.write_text("old")
-        files.write(link, "new")
+        _files.write(link, "new")
     assert link.is_symlink() and not place.is_symlink()
     assert (place / "new" if target == "folder" else place).read_text() == "new"
     assert os.listdir(tmp_path / "elsewhere") == ["a"]
@@ -98,17 +98,17 @@ def test_links_stay_and_what_they_point_to_is_replaced(tmp_path, target):
 def test_a_link_to_itself_is_an_error(tmp_path):
     (tmp_path / "a").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
-        files.write(tmp_path / "a", "new")
+        _files.write(tmp_path / "a", "new")
     assert (tmp_path / "a").is_symlink()
 
 
 def test_a_fifo_is_written_to_once_all_is_there(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(TypeError), files.atomic_write(fifo) as file:
+    with pytest.raises(TypeError), _files.atomic_write(fifo) as file:
         file.writelines([b"half", "text"])
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    files.write(fifo, "whole")
+    _files.write(fifo, "whole")
     assert os.read(reader, 100) == b"whole"
     os.close(reader)
     assert stat.S_ISFIFO(fifo.stat().st_mode) and os.listdir(tmp_path) == ["fifo"]
@@ -128,7 +128,7 @@ def test_a_device_stays_one(tmp_path, monkeypatch):
     device(null, 3)
     link.symlink_to(null)
     for path in (null, link):
-        files.write(path, "gone")
+        _files.write(path, "gone")
     assert stat.S_ISCHR(null.stat().st_mode) and link.is_symlink()
     assert sorted(os.listdir(tmp_path)) == ["link", "null"]
 
@@ -138,22 +138,22 @@ def test_an_open_file_is_added_to(tmp_path):
         file.write(b"before ")
         file.flush()
         inode = os.fstat(file.fileno()).st_ino
-        files.write(Path(f"/dev/fd/{file.fileno()}"), "after")
+        _files.write(Path(f"/dev/fd/{file.fileno()}"), "after")
     assert (tmp_path / "log").read_text() == "before after"
     assert (tmp_path / "log").stat().st_ino == inode
 
 
 def test_folders_and_sockets_are_refused(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
-        files.write(tmp_path, "new")
+        _files.write(tmp_path, "new")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         with pytest.raises(OSError, match="is a socket; name a file"):
-            files.write(tmp_path / "socket", "new")
+            _files.write(tmp_path / "socket", "new")
     (tmp_path / "file").write_text("mine")
     with (
         pytest.raises(NotADirectoryError, match="is not a folder"),
-        files.atomic_folder(tmp_path / "file"),
+        _files.atomic_folder(tmp_path / "file"),
     ):
         pass
     assert (tmp_path / "file").read_text() == "mine"
@@ -162,7 +162,7 @@ def test_folders_and_sockets_are_refused(tmp_path):
 def test_a_full_device_is_named(tmp_path):
     device(tmp_path / "full", 7)
     with pytest.raises(OSError, match=r"No space left on device.*full"):
-        files.write(tmp_path / "full", "more")
+        _files.write(tmp_path / "full", "more")
 
 
 def test_a_reader_reads_again_what_was_replaced_meanwhile(tmp_path):
@@ -181,29 +181,29 @@ def test_a_reader_reads_again_what_was_replaced_meanwhile(tmp_path):
 
         return read
 
-    assert files.snapshot(lambda: [mark], reading([])) == ["old", "old"]
-    assert files.snapshot(lambda: [mark], reading([1])) == ["new", "new"]
+    assert _files.snapshot(lambda: [mark], reading([])) == ["old", "old"]
+    assert _files.snapshot(lambda: [mark], reading([1])) == ["new", "new"]
     with pytest.raises(FileNotFoundError):
-        files.snapshot(lambda: [mark], (tmp_path / "missing").read_text)
+        _files.snapshot(lambda: [mark], (tmp_path / "missing").read_text)
 
 
 def test_json_with_a_checksum_shows_every_changed_byte(tmp_path):
     path, part = tmp_path / "a.json", tmp_path / "part"
     part.write_bytes(b"content")
-    files.write_json(path, {"epoch": 1, "values": [0.30000000000000004]}, ["part"])
-    values = files.read_json(path)
-    assert values["epoch"] == 1 and files.read_part(part, values) == b"content"
+    _files.write_json(path, {"epoch": 1, "values": [0.30000000000000004]}, ["part"])
+    values = _files.read_json(path)
+    assert values["epoch"] == 1 and _files.read_part(part, values) == b"content"
     content = path.read_bytes()
     for at in range(len(content)):
         changed = bytearray(content)
         changed[at] ^= 1 << at % 8
         path.write_bytes(changed)
         with pytest.raises(ValueError, match=r"a\.json is damaged"):
-            files.read_json(path)
+            _files.read_json(path)
     part.write_bytes(b"contend")
     with pytest.raises(ValueError, match="part is damaged"):
-        files.read_part(part, values)
-    assert files.read_part(part, {}) == b"contend"  # of earlier versions
+        _files.read_part(part, values)
+    assert _files.read_part(part, {}) == b"contend"  # of earlier versions
 
 
 NAMES = ("store/features.npy", "a.parquet", "b.parquet", "scores.txt", "a.safetensors", "a.html")
@@ -217,10 +217,10 @@ def said(place):
     writers = [
         lambda: store.write(data, place / "store"),
         lambda: columnar.write(data, place / "a.parquet"),
-        lambda: scores.write(place / "b.parquet", values[:, 1], data),
-        lambda: scores.write(place / "scores.txt", values[:, 1], data),
-        lambda: files.write_tensors(place / "a.safetensors", tensor),
-        lambda: files.write(place / "a.html", text),
+        lambda: _scores.write(place / "b.parquet", values[:, 1], data),
+        lambda: _scores.write(place / "scores.txt", values[:, 1], data),
+        lambda: _files.write_tensors(place / "a.safetensors", tensor),
+        lambda: _files.write(place / "a.html", text),
     ]
     found = []
     for write in writers:
@@ -238,7 +238,7 @@ def test_every_writer_says_what_cannot_be_written_and_why(tmp_path):
         found = said(tmp_path)
         with (
             pytest.raises(OSError, match=r"File too large.*log"),
-            files.appended(tmp_path / "log") as log,
+            _files.appended(tmp_path / "log") as log,
         ):
             log.write(b"one more line")
     finally:
@@ -268,7 +268,7 @@ def test_writers_of_one_file_do_not_meet(tmp_path):
     def write(content):
         try:
             for _ in range(100):
-                files.write(path, content)
+                _files.write(path, content)
         except OSError as error:
             problems.append(error)
 

@@ -14,10 +14,10 @@ pytest.importorskip("numba")
 
 from numba.core.codegen import JITCodeLibrary
 
-from rankgrad import linking, precompiled
+from rankgrad import _linking, _precompiled
 
 CALLEE = """
-from rankgrad.compilation import compile_cached
+from rankgrad._compilation import compile_cached
 
 @compile_cached
 def change(x):
@@ -25,7 +25,7 @@ def change(x):
 """
 CALLER = """
 from callee_module import change
-from rankgrad.compilation import compile_cached
+from rankgrad._compilation import compile_cached
 
 @compile_cached
 def change_each(values):
@@ -36,7 +36,7 @@ def change_each(values):
 
 def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import two files as a new process would: nothing is compiled yet."""
-    precompiled._digest.cache_clear()
+    _precompiled._digest.cache_clear()
     for name in ("callee_module", "caller_module"):
         spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         assert spec is not None and spec.loader is not None
@@ -55,7 +55,7 @@ def write(folder: Path, change: str) -> None:
 
 @pytest.mark.parametrize("available", [True, False])
 def test_a_function_is_called_from_python_and_from_compiled_code(tmp_path, monkeypatch, available):
-    monkeypatch.setattr(linking, "AVAILABLE", linking.AVAILABLE and available)
+    monkeypatch.setattr(_linking, "AVAILABLE", _linking.AVAILABLE and available)
     write(tmp_path, "2.0 * x")
     module = load(tmp_path, monkeypatch)
     values = np.array([1.0, 2.0])
@@ -65,7 +65,7 @@ def test_a_function_is_called_from_python_and_from_compiled_code(tmp_path, monke
 
 
 def test_machine_code_is_made_of_what_python_calls(tmp_path, monkeypatch):
-    if not linking.AVAILABLE:
+    if not _linking.AVAILABLE:
         pytest.skip("this version of Numba compiles functions one by one")
     made: list[str] = []
     emit = JITCodeLibrary._finalize_specific

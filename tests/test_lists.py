@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankgrad import losses, metrics, sorting
+from rankgrad._padded import Randomness, descending, divide, hard_ranks, invert, tie_groups
 from rankgrad.inputs import as_lists, check_values, unchecked_lists
 from rankgrad.lists import _CachedOffsets, make_lists
-from rankgrad.padded import Randomness, descending, divide, hard_ranks, invert, tie_groups
 
 lengths = st.lists(st.integers(0, 6), min_size=0, max_size=6)
 

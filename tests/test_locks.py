@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from rankgrad import locks
+from rankgrad import _locks
 
 HOLD = """
 import sys, time
 sys.path.insert(0, {source!r})
 from pathlib import Path
-from rankgrad import locks
+from rankgrad import _locks
 with locks.held(Path({path!r}), "training"):
     print("held", flush=True)
     time.sleep(60)
@@ -26,49 +26,52 @@ with locks.held(Path({path!r}), "training"):
 
 def test_the_holder_is_named_and_one_that_is_killed_holds_nothing(tmp_path):
     path = tmp_path / "run.lock"
-    source = os.path.dirname(os.path.dirname(locks.__file__))
+    source = os.path.dirname(os.path.dirname(_locks.__file__))
     program = HOLD.format(source=source, path=str(path))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None and other.stdout.readline() == b"held\n"
             named = rf"is training in .* \(process {other.pid} on {socket.gethostname()} since 20"
             for attempt in (
-                locks.held(path, "training").__enter__,
-                lambda: locks.check(path, "training"),
+                _locks.held(path, "training").__enter__,
+                lambda: _locks.check(path, "training"),
             ):
-                with pytest.raises(locks.LockedError, match=named):
+                with pytest.raises(_locks.LockedError, match=named):
                     attempt()
         finally:
             other.kill()
     assert path.exists()  # what it left is in nobody's way
-    with locks.held(path, "training"), pytest.raises(locks.LockedError, match=f"{os.getpid()} on"):
-        locks.check(path, "training")
+    with (
+        _locks.held(path, "training"),
+        pytest.raises(_locks.LockedError, match=f"{os.getpid()} on"),
+    ):
+        _locks.check(path, "training")
     assert not path.exists()
-    locks.check(path, "training")
+    _locks.check(path, "training")
 
 
 def test_a_file_that_its_holder_removes_is_made_again(tmp_path, monkeypatch):
-    path, take = tmp_path / "lock", locks._take
+    path, take = tmp_path / "lock", _locks._take
 
     def late(file, where, **options):
-        monkeypatch.setattr(locks, "_take", take)
+        monkeypatch.setattr(_locks, "_take", take)
         path.unlink()  # the holder before lets go between our opening of the file and our lock
         return take(file, where, **options)
 
-    monkeypatch.setattr(locks, "_take", late)
-    with locks.held(path, "training"), pytest.raises(locks.LockedError):
-        locks.check(path, "training")
+    monkeypatch.setattr(_locks, "_take", late)
+    with _locks.held(path, "training"), pytest.raises(_locks.LockedError):
+        _locks.check(path, "training")
 
 
 def test_others_together_keep_one_alone_out(tmp_path):
     path = tmp_path / "lock"
     with (
-        locks.shared(path),
-        locks.shared(path),
-        pytest.raises(locks.LockedError, match="is comparing in"),
+        _locks.shared(path),
+        _locks.shared(path),
+        pytest.raises(_locks.LockedError, match="is comparing in"),
     ):
-        locks.check(path, "comparing")
-    with locks.held(path, "comparing"):
+        _locks.check(path, "comparing")
+    with _locks.held(path, "comparing"):
         pass
 
 
@@ -78,5 +81,5 @@ def test_a_file_system_without_locks_is_said_and_stops_nobody(tmp_path, monkeypa
 
     monkeypatch.setattr(fcntl, "flock", none)
     said = pytest.warns(UserWarning, match=r"has no locks .*No locks available.*: take care")
-    with said, locks.held(tmp_path / "lock", "training"):
+    with said, _locks.held(tmp_path / "lock", "training"):
         pass

@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("numba")
 
-from rankgrad import linking, precompiled
+from rankgrad import _linking, _precompiled
 
 pytestmark = pytest.mark.skipif(
-    precompiled.host_level() is None or not linking.AVAILABLE,
+    _precompiled.host_level() is None or not _linking.AVAILABLE,
     reason="there is no compiled code for this CPU or this version of Numba",
 )
 SOURCE = """
-from rankgrad.compilation import compile_cached
+from rankgrad._compilation import compile_cached
 
 @compile_cached
 def change(x):
@@ -29,21 +29,21 @@ def change(x):
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A module, an archive of its compiled code, and an empty cache."""
-    monkeypatch.setattr(precompiled, "FOLDER", tmp_path)
+    monkeypatch.setattr(_precompiled, "FOLDER", tmp_path)
     (tmp_path / "module.py").write_text(SOURCE.format(change="2 * x"))
-    entry, level = load(tmp_path), precompiled.host_level()
+    entry, level = load(tmp_path), _precompiled.host_level()
     assert level is not None and entry(2) == 4
-    with zipfile.ZipFile(precompiled.archive(level), "w") as archive:
+    with zipfile.ZipFile(_precompiled.archive_path(level), "w") as archive:
         for arguments in entry.signatures:
-            name = precompiled.entry_name(entry.py_func, arguments, level)
-            archive.writestr(name, linking.machine_code(entry, arguments, level))
+            name = _precompiled.member_name(entry.py_func, arguments, level)
+            archive.writestr(name, _linking.machine_code(entry, arguments, level))
     clear_cache(tmp_path)
     return tmp_path
 
 
 def load(folder: Path) -> Any:
     """Import the module as a new process would: nothing is compiled yet."""
-    precompiled._digest.cache_clear()
+    _precompiled._digest.cache_clear()
     spec = importlib.util.spec_from_file_location("precompiled_module", folder / "module.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -72,13 +72,13 @@ def test_code_made_of_or_by_something_else_is_not_used(folder, monkeypatch, othe
     if other == "sources":
         (folder / "another.py").write_text("")
     elif other == "python":
-        path = precompiled.archive(precompiled.host_level())
-        monkeypatch.setattr(precompiled.sys, "abiflags", "t", raising=False)
-        path.rename(precompiled.archive(precompiled.host_level()))
+        path = _precompiled.archive_path(_precompiled.host_level())
+        monkeypatch.setattr(_precompiled.sys, "abiflags", "t", raising=False)
+        path.rename(_precompiled.archive_path(_precompiled.host_level()))
     elif other == "bounds":
-        monkeypatch.setattr(precompiled._config, "BOUNDSCHECK", 1)
+        monkeypatch.setattr(_precompiled._config, "BOUNDSCHECK", 1)
     else:
-        monkeypatch.setattr(getattr(precompiled, other), "__version__", "0.0")
+        monkeypatch.setattr(getattr(_precompiled, other), "__version__", "0.0")
     change = load(folder)
     assert change(3) == 6
     assert not change.stats.cache_hits
@@ -86,10 +86,10 @@ def test_code_made_of_or_by_something_else_is_not_used(folder, monkeypatch, othe
 
 @pytest.mark.parametrize("level", ["x86-64-v3", None])
 def test_another_level_of_cpus_has_code_of_its_own(folder, monkeypatch, level):
-    monkeypatch.setattr(precompiled, "host_level", lambda: level)
+    monkeypatch.setattr(_precompiled, "host_level", lambda: level)
     change = load(folder)
     assert change(3) == 6
-    assert bool(change.stats.cache_hits) == precompiled.archive(str(level)).exists()
+    assert bool(change.stats.cache_hits) == _precompiled.archive_path(str(level)).exists()
 
 
 def test_a_changed_function_is_compiled(folder):
@@ -98,7 +98,7 @@ def test_a_changed_function_is_compiled(folder):
 
 
 def test_a_damaged_archive_is_warned_of(folder):
-    path = precompiled.archive(precompiled.host_level())
+    path = _precompiled.archive_path(_precompiled.host_level())
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
@@ -111,12 +111,14 @@ def test_the_kernels_are_in_the_package():
 
     from rankgrad.losses import losses
 
-    if not precompiled.archive(precompiled.host_level()).exists():
+    if not _precompiled.archive_path(_precompiled.host_level()).exists():
         pytest.skip("no archive: `make kernels` writes it")
     scores = torch.zeros(4, requires_grad=True)
     losses.get("neural_ndcg")(scores, torch.tensor([1.0, 0, 2, 0])).backward()
-    called = [(entry, each) for entry in linking.entries for each in entry.signatures]
-    kernels = [(e, types) for e, types in called if e.__module__ == "rankgrad.kernels.cpu.sinkhorn"]
+    called = [(entry, each) for entry in _linking.entry_points for each in entry.signatures]
+    kernels = [
+        (e, types) for e, types in called if e.__module__ == "rankgrad.kernels.cpu._sinkhorn"
+    ]
     assert kernels
     for entry, types in kernels:
-        assert precompiled.read(entry.py_func, types), f"{entry}: run `make kernels` again"
+        assert _precompiled.read(entry.py_func, types), f"{entry}: run `make kernels` again"

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,7 @@ print(json.dumps([mean, ranks, bool(scores.grad.isfinite().all())]))
         ("import rankgrad; rankgrad.Ranker", "train"),
         ("import rankgrad; rankgrad.training.Settings", "train"),
         ("from rankgrad.training import fit", "train"),
-        ("import rankgrad.training.settings", "train"),
+        ("import rankgrad.training._settings", "train"),
         ("import rankgrad; rankgrad.report", "report"),
         ("from rankgrad.significance import paired_t_test as t; t([1.0, 2], [0.0, 3])", "report"),
     ],
@@ -106,6 +107,34 @@ def test_import_loads_nothing_heavy():
     done = run(program)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"torch", "numpy", "numba", *EXTRAS.split()}, done.stderr
+
+
+def _public_modules() -> list[str]:
+    paths = (path.relative_to(SOURCE).as_posix() for path in (SOURCE / "rankgrad").rglob("*.py"))
+    return sorted(path for path in paths if not re.search("/_[^_]", path))
+
+
+@pytest.mark.parametrize("module", _public_modules())
+def test_top_level_names_are_in_all_or_private(module):
+    path = SOURCE / module
+    tree, package = (ast.parse(each.read_text()) for each in (path, path.with_name("__init__.py")))
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {each.id for each in targets if isinstance(each, ast.Name)}
+    command = path.stem  # which has a module of its name
+    public = {command, *_all(tree), *_all(package)}
+    assert {name for name in names if not name.startswith("_")} <= public
+
+
+def _all(tree: ast.Module) -> list[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [ast.literal_eval(name) for name in node.value.elts]
+    return []
 
 
 def _packages() -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rankgrad import losses, metrics, sorting
-from rankgrad.cli.formulas import plain_formula
+from rankgrad._reference import cell_entry, describe_options, entry
+from rankgrad.cli._formulas import plain_formula
 from rankgrad.losses.relaxed import cell_classes, cell_parts, cell_route, grid_losses
-from rankgrad.reference import cell_entry, describe_options, entry
 from rankgrad.specs import options_of
 
 ROOT = Path(__file__).parents[1]

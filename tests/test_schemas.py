@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankgrad import Ranker, schemas
+from rankgrad import Ranker, _schemas
 from rankgrad.data import Dataset, store
 from rankgrad.results import runs
 from rankgrad.training import RunFolder, Settings, fit
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 WRONG = (-1, {}, ["x"], "x", None, 10**30)
 
@@ -134,5 +134,5 @@ def test_the_sentence_names_file_key_and_value(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"a": {"b": "x" * 10**6}}))
     with pytest.raises(ValueError, match=r"a\.json is damaged \('a\.b': .*integer, found 'xx") as e:
-        schemas.read_json(path, dict[str, dict[str, int]])
+        _schemas.read_json(path, dict[str, dict[str, int]])
     assert len(str(e.value)) < 500

@@ -13,8 +13,8 @@ import pytest
 import torch
 from learnable import lists
 
-from rankgrad.kernels.cpu.compiled import run_in_threads
-from rankgrad.threads import available, for_work, passes
+from rankgrad._threads import available, for_work, passes
+from rankgrad.kernels.cpu._compiled import run_in_threads
 from rankgrad.training import Settings, fit
 
 SHOW = "print(json.dumps([os.environ.get('OMP_WAIT_POLICY'), os.environ.get('KMP_BLOCKTIME')]))"
@@ -122,7 +122,7 @@ def test_a_small_training_and_a_prediction_have_one_thread(memory):
 def test_kernels_do_not_wait_for_a_thread_that_gets_no_core(monkeypatch):
     never, block = ThreadPoolExecutor(1), threading.Event()
     never.submit(block.wait)  # so that what is submitted next does not begin
-    monkeypatch.setattr("rankgrad.kernels.cpu.compiled._pool", lambda threads: never)
+    monkeypatch.setattr("rankgrad.kernels.cpu._compiled._pool", lambda threads: never)
     done = np.zeros(100, int)
 
     def work(first, last):

@@ -28,7 +28,7 @@ NAMES = "accepts back choosing draws given gives kept longest there whole worth"
 TYPES = "fit guard options order position prepare replay rows"
 #: Names that somebody else chose, or files on disk.
 FOREIGN = {
-    ("src/rankgrad/files.py", "tell"),  # of Python's files
+    ("src/rankgrad/_files.py", "tell"),  # of Python's files
     ("src/rankgrad/results/runs.py", "gap"),  # a key of files of earlier versions
 }
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from rankgrad import Ranker, kernels, linking, precompiled
+from rankgrad import Ranker, _linking, _precompiled, kernels
 from rankgrad.data import letor
 from rankgrad.integrations.lightgbm import objective
 from rankgrad.integrations.torchmetrics import RankingMetric
 from rankgrad.losses import losses
 from rankgrad.metrics import evaluate, metrics
-from rankgrad.serving.json_shape import JsonShape
-from rankgrad.serving.ranker import ServedRanker
+from rankgrad.serving._json_shape import JsonShape
+from rankgrad.serving._ranker import ServedRanker
 
 LABELS = torch.tensor([2.0, 0, 1, 1, 0, 0, 3, 1])
 QUERIES = torch.tensor([0, 0, 0, 1, 2, 2, 2, 2])
@@ -70,7 +70,7 @@ def fit_and_serve() -> None:
 
 def write(level: str) -> None:
     """Write the archive of a level: the code of every function called so far."""
-    path = precompiled.archive(level)
+    path = _precompiled.archive_path(level)
     path.parent.mkdir(exist_ok=True)
     found: dict[str, bytes] = {}
     if path.exists():
@@ -78,10 +78,10 @@ def write(level: str) -> None:
             found = {name: old.read(name) for name in old.namelist()}
     temporary = path.with_suffix(".partial")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
-        for entry in linking.entries:
-            for arguments in entry.signatures:
-                name = precompiled.entry_name(entry.py_func, arguments, level)
-                code = found.get(name) or linking.machine_code(entry, arguments, level)
+        for entry_point in _linking.entry_points:
+            for arguments in entry_point.signatures:
+                name = _precompiled.member_name(entry_point.py_func, arguments, level)
+                code = found.get(name) or _linking.machine_code(entry_point, arguments, level)
                 new.writestr(name, code)
     os.replace(temporary, path)
     print(f"{path.name}: {len(new.namelist())} functions, {path.stat().st_size / 1e6:.1f} MB")
@@ -91,11 +91,11 @@ def main() -> None:
     """Run the kernels, then write the archives."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="for all levels, as wheels have it")
-    levels = precompiled.LEVELS if parser.parse_args().all else [precompiled.host_level()]
+    levels = _precompiled.LEVELS if parser.parse_args().all else [_precompiled.host_level()]
     call_losses_and_metrics()
     fit_and_serve()
     for level in levels:
-        if level is not None and linking.AVAILABLE:
+        if level is not None and _linking.AVAILABLE:
             write(level)
 
 

@@ -12,7 +12,7 @@ from train import encode, ndcg
 
 from rankgrad.data import synthetic
 from rankgrad.training import Settings, fit
-from rankgrad.training.settings import for_data
+from rankgrad.training._settings import for_data
 
 
 def run(output: Path, size: str, world: str, model: str) -> None:

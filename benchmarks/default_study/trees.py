@@ -18,7 +18,7 @@ import torch
 from train import encode, ndcg
 
 from rankgrad.data import Dataset, synthetic
-from rankgrad.models.in_list import in_list_columns
+from rankgrad.models._in_list import in_list_columns
 
 POINTS, BEST = 24, 4
 TREES, PATIENCE = 1000, 50

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankgrad.autograd import differentiable_once
+from rankgrad._autograd import differentiable_once
+from rankgrad._padded import hard_ranks, has_pairs, log_softmax
+from rankgrad._validation import check_choice
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
-from rankgrad.losses.base import reduce
+from rankgrad.losses._base import reduce
 from rankgrad.metrics import NDCG
-from rankgrad.padded import hard_ranks, has_pairs, log_softmax
 from rankgrad.sorting import relaxations
-from rankgrad.validation import check_choice
 
 WEIGHTS = ("none", "swap", "distance", "tangent")
 _LOG2 = math.log(2)

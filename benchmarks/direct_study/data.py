@@ -17,7 +17,7 @@ import torch
 
 from rankgrad.data import Dataset, synthetic
 from rankgrad.data.transforms import Pipeline
-from rankgrad.models.in_list import in_list_columns
+from rankgrad.models._in_list import in_list_columns
 from rankgrad.training import Settings
 
 PARTS = ("train", "vali", "test")

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rankgrad._padded import hard_ranks
 from rankgrad.data import Dataset
 from rankgrad.inputs import as_lists
 from rankgrad.lists import Lists
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
-from rankgrad.padded import hard_ranks
 
 _LISTS = 128
 _EPOCHS = frozenset({1, 2, 3, 5, 8, 12, 16, 20, 30, 40})

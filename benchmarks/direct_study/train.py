@@ -23,7 +23,7 @@ from rankgrad.data import Dataset
 from rankgrad.metrics import metrics
 from rankgrad.models import Model, Scorer, models
 from rankgrad.models.tabm import TabM
-from rankgrad.training import Settings, evaluations, fit
+from rankgrad.training import Settings, _evaluations, fit
 
 _ITEMS = 1 << 16  # scored at a time
 #: Before a loss: a new network is trained on the scores of the one before.
@@ -48,7 +48,7 @@ class Worker:
         if self.device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.cuda.set_per_process_memory_fraction(memory)
-            evaluations._GPU_BYTES = 1 << 20  # networks with attention take more for an item
+            _evaluations._GPU_BYTES = 1 << 20  # networks with attention take more for an item
 
     def perform(self, task: Task) -> dict[str, Any]:
         """Train on training lists, choose the epoch on validation lists, measure on test lists."""

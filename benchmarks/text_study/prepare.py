@@ -12,11 +12,11 @@ import torch
 from plan import AP, COLLECTIONS, DEPTH, METRIC, RECIPE
 from torch import nn
 
-from rankgrad.text import classic, smart
-from rankgrad.text.candidates import Candidates
-from rankgrad.text.ranker import TextRanker
-from rankgrad.text.reading import Reading
-from rankgrad.text.tokens import PairInputs
+from rankgrad.text import _classic, _smart
+from rankgrad.text._candidates import Candidates
+from rankgrad.text._ranker import TextRanker
+from rankgrad.text._reading import Reading
+from rankgrad.text._tokens import PairInputs
 
 _PARTS = ("ids", "segments", "offsets", "pairs")
 
@@ -50,13 +50,13 @@ def prepare(data: Path, study: Path, model: Path | None = None) -> None:
 
 
 def _candidates(folder: Path, file: str) -> Candidates:
-    from rankgrad.text.first_stage import BM25Index
+    from rankgrad.text._first_stage import BM25Index
 
-    collection = classic.load(folder)
+    collection = _classic.load(folder)
     # Title and text as the files have them: Cranfield's texts begin with the title once more.
     texts = {
         record.id: f"{record.fields.get('T', '')} {record.fields.get('W', '')}".strip()
-        for record in smart.records(folder / file)
+        for record in _smart.records(folder / file)
     }
     run = BM25Index.build(texts).retrieve(collection.topics, DEPTH)
     return Candidates.of(run, texts, collection.topics, collection.qrels)

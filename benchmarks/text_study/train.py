@@ -15,11 +15,11 @@ from plan import FOLDS, LOSSES, Task
 from prepare import load_candidates, load_tokens
 from torch import Tensor, nn
 
-from rankgrad.text.candidates import Candidates, folds
-from rankgrad.text.ranker import TextRanker
-from rankgrad.text.settings import TextSettings
-from rankgrad.text.tokens import PairInputs
-from rankgrad.text.training import TextData, fit
+from rankgrad.text._candidates import Candidates, folds
+from rankgrad.text._ranker import TextRanker
+from rankgrad.text._settings import TextSettings
+from rankgrad.text._tokens import PairInputs
+from rankgrad.text._training import TextData, fit
 
 
 class Worker:

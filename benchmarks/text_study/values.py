@@ -26,8 +26,8 @@ from plan import (
 from prepare import load_candidates
 from train import decode
 
-from rankgrad.text.candidates import Candidates, folds
-from rankgrad.text.interpolation import choose_weight, interpolate
+from rankgrad.text._candidates import Candidates, folds
+from rankgrad.text._interpolation import choose_weight, interpolate
 
 _ARRAYS = ("qids", "fold", "references", "values", "validation", "best_epoch", "weight")
 _ARRAYS += ("seconds", "choices", "chosen")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rankgrad.threads import wait_passively
+from rankgrad._threads import wait_passively
 
 if TYPE_CHECKING:
     from rankgrad import (

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Run the command line."""

@@ -20,24 +20,26 @@ import numpy as np
 from torch import nn
 from typing_extensions import TypedDict
 
-from rankgrad import files, hub, schemas
+from rankgrad import _files, _schemas, hub
+from rankgrad._quoting import quote, shorten
 from rankgrad.data import Dataset
-from rankgrad.data.categories import encode_frame, number_columns
-from rankgrad.data.dataset import Categories, as_float32
-from rankgrad.data.missing import MissingValues
+from rankgrad.data._categories import encode_frame, number_columns
+from rankgrad.data._dataset import Categories, as_float32
+from rankgrad.data._missing import MissingValues
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
-from rankgrad.quoting import quote, shorten
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training._settings import RULE_SETTINGS, for_data
+from rankgrad.training._tree_fitting import for_trees
 from rankgrad.training.run import OnEpoch
-from rankgrad.training.settings import RULE_SETTINGS, for_data
-from rankgrad.training.tree_fitting import for_trees
 
 with requires("train"):
     from sklearn.base import BaseEstimator
     from sklearn.utils import Tags, check_array, check_random_state, column_or_1d
     from sklearn.utils.validation import _check_sample_weight as check_sample_weight
     from sklearn.utils.validation import check_is_fitted, validate_data
+
+__all__ = ["Array", "Ranker"]
 
 Array = np.ndarray[Any, Any]
 
@@ -76,10 +78,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
     Model and schedule that are left at their defaults follow the size of the training data
-    (:func:`rankgrad.training.settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
+    (:func:`rankgrad.training._settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
     them. Of the settings, ``holdout`` and ``seed`` have scikit-learn's names, and ``tensorboard``,
     which logs in a run folder, is left out, as there is none: pass ``TensorBoard(folder="logs")``
-    of :mod:`rankgrad.training.loggers` to ``fit`` as ``on_epoch``.
+    of :mod:`rankgrad.training._loggers` to ``fit`` as ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -185,7 +187,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 This or ``eval_group`` is needed where there are several lists to train on.
             eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
             on_epoch: called with the values of each epoch, such as a logger of
-                :mod:`rankgrad.training.loggers`; or several.
+                :mod:`rankgrad.training._loggers`; or several.
         """
         X, categories = encode_frame(X, named=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
@@ -342,7 +344,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             text = hub.card(
                 self._card(), evaluation=evaluation, data=data, license=license, repo=repo_id
             )
-            files.write(place / hub.CARD, text)
+            _files.write(place / hub.CARD, text)
 
     def push_to_hub(
         self,
@@ -426,7 +428,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             raise FileExistsError(
                 f"{path} is there and is not a saved Ranker: choose another place"
             )
-        return files.atomic_folder(path)
+        return _files.atomic_folder(path)
 
     def _write(self, place: Path) -> None:
         """Write the ranker into a folder."""
@@ -451,7 +453,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         values = json.loads(json.dumps(manifest, default=_python))
         (place / _MODEL).mkdir()
         self.model_.write(place / _MODEL)
-        files.write_json(place / _MANIFEST, values)
+        _files.write_json(place / _MANIFEST, values)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:
@@ -464,19 +466,19 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         path = Path(path)
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
-        saved = schemas.read_versioned(path / _MANIFEST, _FORMAT, _VERSION, "fit it again")
-        schemas.check(path / _MANIFEST, saved, _Saved)
+        saved = _schemas.read_versioned(path / _MANIFEST, _FORMAT, _VERSION, "fit it again")
+        _schemas.check(path / _MANIFEST, saved, _Saved)
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone
             if not isinstance(parameters.get(name), list):
-                raise files.damaged(path / _MANIFEST, f"{quote(name)} is not a list")
+                raise _files.damaged(path / _MANIFEST, f"{quote(name)} is not a list")
             parameters[name] = tuple(parameters[name])
         if model is not None:
             parameters["model"] = model
         try:
             ranker = cls(**parameters)
         except TypeError as error:
-            raise files.damaged(path / _MANIFEST, shorten(str(error))) from None
+            raise _files.damaged(path / _MANIFEST, shorten(str(error))) from None
         ranker.model_ = FittedRanker.load(path / _MODEL, deepcopy(model))
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+__all__ = ["MissingExtraError", "lazy_modules", "lazy_names", "load", "requires"]
+
 
 class MissingExtraError(ImportError):
     """A package is not installed; the message has the line that installs it."""

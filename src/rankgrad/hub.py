@@ -19,6 +19,8 @@ from rankgrad.significance import intervals
 if TYPE_CHECKING:
     from rankgrad.metrics import Evaluation
 
+__all__ = ["CARD", "card", "download", "is_name", "upload"]
+
 CARD = "README.md"
 _PATTERNS = [
     *(CARD, "ranker.json", "best/model.json", "best/model.safetensors"),

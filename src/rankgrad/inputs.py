@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankgrad._shapes import Float, Int, ItemMask
 from rankgrad.kernels import ops, ready
 from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.lists import (
@@ -20,7 +21,15 @@ from rankgrad.lists import (
     is_unchecked,
     make_lists,
 )
-from rankgrad.shapes import Float, Int, ItemMask
+
+__all__ = [
+    "as_lists",
+    "check_exponents",
+    "check_finite",
+    "check_values",
+    "largest_exponent",
+    "unchecked_lists",
+]
 
 
 def as_lists(

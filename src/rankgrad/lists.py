@@ -22,8 +22,21 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import functional as F
 
-from rankgrad.quoting import quote
-from rankgrad.shapes import Bool, Float, Int, ItemMask, ItemValues, ListValues
+from rankgrad._quoting import quote
+from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues, ListValues
+
+__all__ = [
+    "FlatLists",
+    "Lists",
+    "as_scores",
+    "as_tensor",
+    "check_mask",
+    "contiguous",
+    "flatten",
+    "is_unchecked",
+    "make_lists",
+    "row_offsets",
+]
 
 _MOST_CACHED = 64  # cached offsets, at most
 _MOST_LISTS = 1 << 16  # lists of each of them, at most
@@ -223,22 +236,22 @@ def make_lists(
         flat = FlatLists(scores, labels, mask, None, *row_offsets(scores))
         return Lists(flat, None, (scores.shape[0],), arguments=(scores, labels, mask, None, None))
     if lengths is not None or qid is not None:
-        offsets = as_offsets(offsets, lengths, qid)
+        offsets = _as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
     if labels.shape != scores.shape:
         raise ValueError(
-            f"labels have shape {shape_of(labels)}, scores {shape_of(scores)}: they must agree"
+            f"labels have shape {_shape_of(labels)}, scores {_shape_of(scores)}: they must agree"
         )
     max_length = 0
     if offsets is not None:
-        offsets, max_length = check_offsets(offsets, scores, mask)
+        offsets, max_length = _check_offsets(offsets, scores, mask)
     else:
-        check_column(scores)
+        _check_column(scores)
         if mask is not None:
             mask = check_mask(mask, scores)
     if labels.dtype != scores.dtype or labels.device != scores.device:
         labels = labels.to(scores)
-    item_weights, list_weights = split_weights(weights, scores, offsets)
+    item_weights, list_weights = _split_weights(weights, scores, offsets)
     if offsets is None:
         flat, ragged = flatten(scores, labels, mask, item_weights), False
         shape = tuple(scores.shape[:-1]) or (1,)
@@ -318,14 +331,14 @@ def as_scores(scores: Any) -> Tensor:
     return tensor.to(torch.float64)
 
 
-def check_column(scores: Tensor) -> None:
+def _check_column(scores: Tensor) -> None:
     """Refuse ``[B, n, 1]``, as a model with one output gives it: lists of one item each.
 
     All losses of such lists are 0, whatever the scores are. ``[B, 1]`` are single items on purpose.
     """
     if scores.dim() > 2 and scores.shape[-1] == 1 and scores.shape[-2] > 1:
         raise ValueError(
-            f"scores have shape {shape_of(scores)}: the last dimension is the items of a list, so "
+            f"scores have shape {_shape_of(scores)}: the last dimension is the items of a list, so "
             "every list would have one item. Give scores.squeeze(-1), and labels, mask and weights "
             "alike; lists that do have one item each are of shape [lists, 1]"
         )
@@ -340,12 +353,12 @@ def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
         raise ValueError(f"mask must be boolean (True = real item), found {tensor.dtype}")
     if tensor.shape != scores.shape:
         raise ValueError(
-            f"mask has shape {shape_of(tensor)}, scores {shape_of(scores)}: they must agree"
+            f"mask has shape {_shape_of(tensor)}, scores {_shape_of(scores)}: they must agree"
         )
     return tensor
 
 
-def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
+def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
     """The offsets on the device of the scores, and the length of the longest list.
 
     In compiled code and under ``torch.func`` values are not read: the bound is then all items.
@@ -355,10 +368,11 @@ def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, 
     given = as_tensor("offsets", offsets)
     if given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool:
         raise ValueError(
-            f"offsets must be whole numbers in one dimension, found {given.dtype} {shape_of(given)}"
+            "offsets must be whole numbers in one dimension, "
+            f"found {given.dtype} {_shape_of(given)}"
         )
     if scores.dim() != 1:
-        raise ValueError(f"with offsets, scores must have one dimension, found {shape_of(scores)}")
+        raise ValueError(f"with offsets, scores must have one dimension, found {_shape_of(scores)}")
     if is_unchecked(given):
         return given.to(scores.device, torch.int64), scores.shape[0]
     host = given.to("cpu", torch.int64)
@@ -376,7 +390,7 @@ def check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, 
     return given.to(scores.device, torch.int64, non_blocking=True), longest
 
 
-def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:
+def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:
     """The offsets of flat lists, from the one argument of three that says where lists end.
 
     Args:
@@ -402,7 +416,7 @@ def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any
         if sizes.dim() != 1 or sizes.is_floating_point() or sizes.dtype == torch.bool:
             raise ValueError(
                 f"lengths must be whole numbers in one dimension, found {sizes.dtype} "
-                f"{shape_of(sizes)}"
+                f"{_shape_of(sizes)}"
             )
         return F.pad(sizes.to(torch.int64).cumsum(0), (1, 0))
     queries = np.asarray(qid.cpu() if isinstance(qid, Tensor) else qid)
@@ -418,7 +432,7 @@ def as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any
     return torch.as_tensor(np.append(starts, len(queries)))
 
 
-def split_weights(
+def _split_weights(
     weights: Any, scores: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Item weights and list weights, distinguished by shape.
@@ -435,12 +449,12 @@ def split_weights(
     if column or weights.shape == per_list or (not per_list and weights.shape == (1,)):
         return None, weights
     raise ValueError(
-        f"weights have shape {shape_of(weights)}: give one per item, {shape_of(scores)}, "
+        f"weights have shape {_shape_of(weights)}: give one per item, {_shape_of(scores)}, "
         f"or one per list, {tuple(per_list)}"
     )
 
 
-def shape_of(tensor: Tensor) -> tuple[int, ...]:
+def _shape_of(tensor: Tensor) -> tuple[int, ...]:
     """A tensor's shape, as errors say it."""
     return tuple(tensor.shape)
 

@@ -9,9 +9,35 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad.deprecation import renamed_attributes, renamed_value
+from rankgrad._deprecation import renamed_attributes, renamed_value
+from rankgrad._validation import check_choice
 from rankgrad.extras import requires
-from rankgrad.validation import check_choice
+
+__all__ = [
+    "ALTERNATIVES",
+    "CORRECTIONS",
+    "SAMPLES",
+    "TESTS",
+    "Alternative",
+    "Correction",
+    "Difference",
+    "Interval",
+    "Key",
+    "Significance",
+    "Test",
+    "bonferroni",
+    "bootstrap_interval",
+    "bootstrap_intervals",
+    "check_same_queries",
+    "correct",
+    "difference_interval",
+    "differences",
+    "holm",
+    "intervals",
+    "paired_t_test",
+    "randomization_test",
+    "randomization_tests",
+]
 
 Key = TypeVar("Key", bound=Hashable)
 Alternative = Literal["two-sided", "less", "greater"]

@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rankgrad.deprecation import renamed_value
-from rankgrad.quoting import listing, quote
+from rankgrad._deprecation import renamed_value
+from rankgrad._quoting import listing, quote
+
+__all__ = ["HasSpec", "Registry", "Spec", "T", "options_of", "spec_of", "split", "takes_cutoff"]
 
 T = TypeVar("T")
 

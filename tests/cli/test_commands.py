@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from rankgrad.cli import app, text_train
 from rankgrad.cli.train import train
-from rankgrad.data import load, scores, store, synthetic
+from rankgrad.data import _scores, load, store, synthetic
 from rankgrad.experiments import demo
 from rankgrad.models import models
-from rankgrad.text.settings import TextSettings
+from rankgrad.text._settings import TextSettings
 from rankgrad.training import FittedRanker, RunFolder, Settings
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 COMMANDS = (
     *("import", "train", "evaluate", "predict", "report", "losses", "metrics", "models", "data"),
@@ -209,7 +209,7 @@ def test_train_by_settings_and_options(in_json, folder, trained, tmp_path):
 
 
 def test_train_says_what_follows_the_size_of_the_data(rankgrad, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("rankgrad.training.settings.MANY_ITEMS", 1)
+    monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 1)
     own = ("--vali", folder / "vali.txt", "--epochs", 1, "--device", "cpu")
     for name, model, more in (("a", "medium", ()), ("b", "small", ("--model", "small"))):
         result = rankgrad("train", folder / "train.txt", "-o", tmp_path / name, *own, *more)
@@ -331,7 +331,7 @@ def test_evaluate_takes_the_weights_that_validation_takes(
 
 def test_evaluate_says_its_conventions(rankgrad, in_json, folder, tmp_path):
     data = load(folder / "test.txt")
-    scores.write(tmp_path / "s.txt", np.zeros(data.n_items, np.float32), data)
+    _scores.write(tmp_path / "s.txt", np.zeros(data.n_items, np.float32), data)
     text = rankgrad("evaluate", tmp_path / "s.txt", folder, "-m", "ndcg@3(empty=1)").stdout
     for part in ("ndcg@3(empty=1)", "95%", "count 1", "tied scores: average", "gain: 2^y - 1"):
         assert part in text

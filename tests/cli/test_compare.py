@@ -9,7 +9,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from rankgrad import files
+from rankgrad import _files
 from rankgrad.cli import app
 from rankgrad.cli.compare import _drawn
 from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row
@@ -78,7 +78,7 @@ def test_formats(out, rankgrad):
     result = rankgrad(*command, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["ranker"] for row in rows] == list(
-        files.read_json(place / "plan.json")["candidates"]
+        _files.read_json(place / "plan.json")["candidates"]
     )
     assert list(rows[0]) == ["ranker", "ndcg@5", "ndcg@5 mark", "rr", "rr mark", "seconds"]
     assert 0 < float(rows[0]["ndcg@5"]) < 1

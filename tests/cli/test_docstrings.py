@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from rankgrad.cli import app as rankgrad
-from rankgrad.cli.docstrings import add_command
+from rankgrad.cli._docstrings import add_command
 
 
 def example(

@@ -44,7 +44,7 @@ def test_extras_are_not_imported_until_they_are_used():
 import numpy as np
 from rankgrad import Ranker, evaluate, explanations, losses
 import rankgrad.report
-from rankgrad.training.loggers import loggers
+from rankgrad.training._loggers import loggers
 loggers.get("wandb"), loggers.get("mlflow")
 X = np.random.default_rng(0).normal(size=(20, 2))
 Ranker(epochs=1, device="cpu").fit(X, X[:, 0] > 0, group=[10, 10])

@@ -12,8 +12,8 @@ from rankgrad.cli import app
 from rankgrad.cli.text_train import settings_of
 from rankgrad.data.trec import read_run, write_qrels, write_run
 from rankgrad.report import write
-from rankgrad.text.ranker import TextRanker
-from rankgrad.text.reading import Reading
+from rankgrad.text._ranker import TextRanker
+from rankgrad.text._reading import Reading
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
 
 def test_the_papers_protocol_is_what_it_prints(place):
     from rankgrad.papers.protocol import protocols
-    from rankgrad.text.settings import TextSettings
+    from rankgrad.text._settings import TextSettings
 
     paper = protocols()["smoothi_table2"]
     settings = TextSettings(**paper.text.settings)

@@ -6,8 +6,8 @@ from devices import DEVICE, entries, moved
 
 from rankgrad import inputs, kernels, losses, metrics, sorting
 from rankgrad.lists import Lists
-from rankgrad.losses import base as loss_base
-from rankgrad.sorting import base
+from rankgrad.losses import _base as loss_base
+from rankgrad.sorting import _base
 
 SCORES, LABELS = torch.tensor([[0.3, 2.0, 1.0]]), torch.tensor([[0, 1, 2]])
 CALLS = {
@@ -37,8 +37,8 @@ def test_what_is_called_sees_the_device(call, monkeypatch):
 
     for module in (inputs, loss_base):
         monkeypatch.setattr(module, "make_lists", watched(inputs.make_lists))
-    for module in (base, sorting.gumbel):
-        monkeypatch.setattr(module, "check_scores", watched(base.check_scores))
+    for module in (_base, sorting.gumbel):
+        monkeypatch.setattr(module, "check_scores", watched(_base.check_scores))
     result = CALLS[call]()
     assert set(seen) == {DEVICE}
     assert call == "evaluate" or result.device.type == "cpu"

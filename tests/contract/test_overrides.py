@@ -13,7 +13,7 @@ from rankgrad.losses import RelaxedMetric
 from rankgrad.losses.pairwise import PairwiseLoss
 from rankgrad.losses.pointwise import PointwiseLoss
 from rankgrad.losses.relaxed import GridLoss, grid_metrics
-from rankgrad.metrics.cascade import CascadeMetric
+from rankgrad.metrics._cascade import CascadeMetric
 from rankgrad.metrics.linear import LinearGradedMetric, LinearMetric
 
 OPTIONS = {"listmle": {"ties": "stable"}, "relaxed": {"metric": "ndcg@3", "relaxation": "approx"}}

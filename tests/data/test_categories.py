@@ -10,10 +10,10 @@ import onnxruntime
 import pandas as pd
 import pytest
 
-from rankgrad.data import Dataset, categories, columnar, load, load_pair, load_splits, store
-from rankgrad.data.dataset import FeaturesError
+from rankgrad.data import Dataset, _categories, columnar, load, load_pair, load_splits, store
+from rankgrad.data._dataset import FeaturesError
 from rankgrad.estimator import Ranker
-from rankgrad.explanations.attribution import pair_attributions
+from rankgrad.explanations._attribution import pair_attributions
 from rankgrad.export import export
 from rankgrad.training import FittedRanker, Settings, fit
 
@@ -84,7 +84,7 @@ def test_letor_features_are_named_by_id(tmp_path: Path) -> None:
     other = load(path, categories=data.categories)
     np.testing.assert_array_equal(other.features[:, 1], [0, NAN])
     with pytest.raises(FeaturesError, match="no feature '3'"):
-        categories.encode(data, ["3"])
+        _categories.encode(data, ["3"])
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankgrad import checksums
+from rankgrad import _checksums
 from rankgrad.data import Dataset, store
-from rankgrad.data.checksummed import ChecksummedArray
-from rankgrad.training.processes import DatasetHandle
+from rankgrad.data._checksummed import ChecksummedArray
+from rankgrad.training._processes import DatasetHandle
 
 ROWS = 50
 
 
 @pytest.fixture
 def values(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    monkeypatch.setattr(checksums, "BLOCK", 128)
+    monkeypatch.setattr(_checksums, "BLOCK", 128)
     return np.arange(ROWS * 6, dtype=np.float32).reshape(ROWS, 6)
 
 

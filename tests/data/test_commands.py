@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rankgrad import checksums
+from rankgrad import _checksums
 from rankgrad.cli import app
 from rankgrad.data import Dataset, columnar, load, store
 
@@ -33,7 +33,7 @@ def refused(*arguments: object) -> str:
 
 
 def test_verify(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "BLOCK", 128)  # so that opening reads no more than the first
+    monkeypatch.setattr(_checksums, "BLOCK", 128)  # so that opening reads no more than the first
     store.write_splits({"train": dataset, "test": dataset}, tmp_path / "set")
     run("data", tmp_path / "set", "--verify")
     path = tmp_path / "set" / "test" / "features.npy"

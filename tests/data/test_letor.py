@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]
 
 from rankgrad.data import letor
-from rankgrad.data.dataset import Dataset
+from rankgrad.data._dataset import Dataset
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 

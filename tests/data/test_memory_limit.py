@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankgrad.data import memory_limit
+from rankgrad.data import _memory_limit
 
 GIB = 1 << 30
 
@@ -73,15 +73,15 @@ V1 = "sys/fs/cgroup/memory"
 def test_the_least_counts(tmp_path, monkeypatch, files, expected):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert memory_limit.available(write(tmp_path, files)) == expected
+    assert _memory_limit.available(write(tmp_path, files)) == expected
 
 
 def test_a_limit_of_the_shell_counts(tmp_path, monkeypatch):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (GIB, GIB))
     root = write(tmp_path, {"proc/self/statm": f"{GIB // 2 // os.sysconf('SC_PAGE_SIZE')} 1 1\n"})
-    assert memory_limit.available(root) == GIB // 2
+    assert _memory_limit.available(root) == GIB // 2
 
 
 def test_this_machine_has_some():
-    assert 1 << 20 < memory_limit.available() <= 1 << 45
+    assert 1 << 20 < _memory_limit.available() <= 1 << 45

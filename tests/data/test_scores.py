@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankgrad.data import Dataset, load, scores, store
+from rankgrad.data import Dataset, _scores, load, store
 
 
 @pytest.fixture
@@ -26,15 +26,15 @@ def test_round_trip(dataset, written, tmp_path, name):
     one_word = np.char.replace(dataset.qids, " ", "-")
     dataset = Dataset(dataset.features, dataset.labels, dataset.offsets, one_word, ids=dataset.ids)
     path = tmp_path / "new" / name
-    scores.write(path, written, dataset)
-    assert scores.read(path, dataset).tobytes() == written.tobytes()
+    _scores.write(path, written, dataset)
+    assert _scores.read(path, dataset).tobytes() == written.tobytes()
     assert [inside.name for inside in path.parent.iterdir()] == [name]
 
 
 def test_a_fifo_is_written_to_without_being_asked_to_overwrite(dataset, written, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
-    scores.write(tmp_path / "fifo", written, dataset, format="plain")
+    _scores.write(tmp_path / "fifo", written, dataset, format="plain")
     assert np.array(os.read(reader, 10_000).split(), np.float32).tobytes() == written.tobytes()
     os.close(reader)
     assert (tmp_path / "fifo").is_fifo()
@@ -42,7 +42,7 @@ def test_a_fifo_is_written_to_without_being_asked_to_overwrite(dataset, written,
 
 def test_run_file_is_best_first(tmp_path):
     data = Dataset(np.zeros((3, 1)), [1, 0, 0], [0, 1, 3], ["a", "b"])
-    scores.write(tmp_path / "a.run", np.array([0.5, -1, 2], np.float32), data, tag="mine")
+    _scores.write(tmp_path / "a.run", np.array([0.5, -1, 2], np.float32), data, tag="mine")
     assert (tmp_path / "a.run").read_text().splitlines() == [
         "a Q0 1 1 0.5 mine",
         "b Q0 2 1 2.0 mine",
@@ -57,9 +57,9 @@ def test_plain_scores_follow_the_rows_of_the_file(tmp_path):
     data = load(path)
     assert data.features[:, 0].tolist() == [10, 30, 20, 40]
     assert data.features[data.source_order, 0].tolist() == [10, 20, 30, 40]
-    scores.write(tmp_path / "s.txt", data.features[:, 0], data)
+    _scores.write(tmp_path / "s.txt", data.features[:, 0], data)
     assert (tmp_path / "s.txt").read_text().split() == ["10.0", "20.0", "30.0", "40.0"]
-    assert scores.read(tmp_path / "s.txt", data).tolist() == [10, 30, 20, 40]
+    assert _scores.read(tmp_path / "s.txt", data).tolist() == [10, 30, 20, 40]
 
 
 def test_plain_scores_follow_the_rows_of_columnar_files_and_of_their_stores(tmp_path):
@@ -67,10 +67,10 @@ def test_plain_scores_follow_the_rows_of_columnar_files_and_of_their_stores(tmp_
     path.write_text("qid,label,x\nb,0,1\na,1,2\nb,2,3\n")
     kept = load(store.write(load(path), tmp_path / "store"))
     for data in (load(path), kept, kept.select([1, 0])):
-        scores.write(tmp_path / "s.txt", data.features[:, 0], data, overwrite=True)
+        _scores.write(tmp_path / "s.txt", data.features[:, 0], data, overwrite=True)
         assert (tmp_path / "s.txt").read_text().split() == ["1.0", "2.0", "3.0"]
-        np.testing.assert_array_equal(scores.read(tmp_path / "s.txt", data), data.features[:, 0])
-    scores.write(tmp_path / "t.txt", kept.select([1]).features[:, 0], kept.select([1]))
+        np.testing.assert_array_equal(_scores.read(tmp_path / "s.txt", data), data.features[:, 0])
+    _scores.write(tmp_path / "t.txt", kept.select([1]).features[:, 0], kept.select([1]))
     assert (tmp_path / "t.txt").read_text().split() == ["2.0"]
 
 
@@ -101,40 +101,40 @@ def test_what_is_wrong_is_said(tmp_path, text, message):
     data = Dataset(np.zeros((3, 1)), [1, 0, 0], [0, 1, 3], ["a", "b"])
     (tmp_path / "s").write_text(text)
     with np.errstate(over="ignore"), pytest.raises(ValueError, match=message):
-        scores.read(tmp_path / "s", data)
+        _scores.read(tmp_path / "s", data)
 
 
 @pytest.mark.parametrize(("kind", "pack"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
 @pytest.mark.parametrize("damage", ["cut", "changed", "other"])
 def test_damaged_compressed_files_are_named(dataset, written, tmp_path, kind, pack, damage):
-    scores.write(tmp_path / "s", written, dataset)
+    _scores.write(tmp_path / "s", written, dataset)
     packed = pack.compress((tmp_path / "s").read_bytes())
     path = tmp_path / f"s.txt.{kind}"
     path.write_bytes(packed)
-    assert scores.read(path, dataset).tobytes() == written.tobytes()
+    assert _scores.read(path, dataset).tobytes() == written.tobytes()
     half = len(packed) // 2
     changed = packed[:half] + bytes(255 - byte for byte in packed[half:])
     path.write_bytes({"cut": packed[:half], "changed": changed, "other": b"1\n2\n3\n"}[damage])
     with pytest.raises(ValueError, match=rf"s\.txt\.{kind}: damaged compressed file: "):
-        scores.read(path, dataset)
+        _scores.read(path, dataset)
 
 
 def test_scores_of_other_data_are_refused(dataset, written, tmp_path):
-    scores.write(tmp_path / "s.parquet", written, dataset)
+    _scores.write(tmp_path / "s.parquet", written, dataset)
     other = dataset.select([1, 0, 2, 3, 4, 5, 6])
     with pytest.raises(ValueError, match="not the scores of this data"):
-        scores.read(tmp_path / "s.parquet", other)
+        _scores.read(tmp_path / "s.parquet", other)
 
 
 def test_nothing_is_replaced_or_left_half_written(dataset, written, tmp_path):
     path = tmp_path / "s.txt"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="overwrite"):
-        scores.write(path, written, dataset)
+        _scores.write(path, written, dataset)
     lone = replace(dataset, qids=np.char.add(dataset.qids, "\ud800"))  # no UTF-8 has it
     with pytest.raises(UnicodeEncodeError):
-        scores.write(path, written, lone, format="trec", overwrite=True)
+        _scores.write(path, written, lone, format="trec", overwrite=True)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
-    scores.write(path, written, dataset, overwrite=True)
+    _scores.write(path, written, dataset, overwrite=True)
     assert len(path.read_text().split()) == dataset.n_items

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mutations import mutations
 
-from rankgrad import checksums
+from rankgrad import _checksums
 from rankgrad.data import Dataset, load, load_splits, store
 
 Same = Callable[[Dataset, Dataset], None]
@@ -37,12 +37,12 @@ def rewrite(folder: Path, **changes: object) -> None:
 
 def sums_of_zeros(path: Path) -> str:
     """The checksums of a file that is zeros after its first block, of which that one is read."""
-    size, block = path.stat().st_size, checksums.BLOCK
+    size, block = path.stat().st_size, _checksums.BLOCK
     with path.open("rb") as file:
-        first = checksums.of_bytes(file.read(block))
+        first = _checksums.of_bytes(file.read(block))
     blocks, left = divmod(max(0, size - block), block)
-    last = checksums.of_bytes(bytes(left)) if left else ""
-    return first + checksums.of_bytes(bytes(block)) * blocks + last
+    last = _checksums.of_bytes(bytes(left)) if left else ""
+    return first + _checksums.of_bytes(bytes(block)) * blocks + last
 
 
 def fail_rename(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
@@ -319,7 +319,7 @@ def test_a_crash_while_writing_leaves_nothing(
 def test_a_crash_while_replacing_leaves_what_was_there(
     same: Same, dataset: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    monkeypatch.setattr("rankgrad.files._swap", lambda *_: False)  # as on file systems that cannot
+    monkeypatch.setattr("rankgrad._files._swap", lambda *_: False)  # as on file systems that cannot
     fail_rename(monkeypatch, failing)
     with pytest.raises(KeyboardInterrupt):
         store.write(replace(dataset, labels=dataset.labels + 1), folder, overwrite=True)
@@ -397,7 +397,7 @@ def test_splits_are_written_all_or_nothing(
 def test_no_damage_goes_unnoticed(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checksums, "BLOCK", 64)
+    monkeypatch.setattr(_checksums, "BLOCK", 64)
     rows = np.arange(dataset.n_items)[::-1]
     folder = store.write(replace(dataset, source_rows=rows), tmp_path / "set")
     expected, silent = store.open(folder).checksum(), []
@@ -437,7 +437,7 @@ REPLACING = """
 import sys
 sys.path.insert(0, {source!r})
 import numpy as np
-from rankgrad import files
+from rankgrad import _files
 from rankgrad.data import Dataset, store
 if {renames}:
     files._swap = lambda *_: False

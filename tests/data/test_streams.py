@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankgrad import data
-from rankgrad.data import columnar, letor, load_pair, load_splits, scores
+from rankgrad.data import _scores, columnar, letor, load_pair, load_splits
 
 TEXT = b"2 qid:1 1:0.5 3:7\n0 qid:1 2:1\n1 qid:2 1:3\n"
 
@@ -60,13 +60,13 @@ def test_scores_from_the_standard_input(tmp_path, monkeypatch):
     (tmp_path / "plain").write_bytes(TEXT)
     dataset = data.load(tmp_path / "plain")
     monkeypatch.setattr(sys, "stdin", Input(b"\xef\xbb\xbf1\n2\n0.5\n"))
-    assert scores.read("-", dataset).tolist() == [1, 2, 0.5]
+    assert _scores.read("-", dataset).tolist() == [1, 2, 0.5]
     monkeypatch.setattr(sys, "stdin", Input(b"1\n1_0\n3\n"))
     with pytest.raises(ValueError, match="the standard input, line 2: '1_0' is not a number"):
-        scores.read("-", dataset)
+        _scores.read("-", dataset)
     (tmp_path / "long").write_bytes(gzip.compress(b"\n" * 20_000 + b"1\n2\n3\n"))
     with pytest.raises(ValueError, match="too long for the scores of 3 items"):
-        scores.read(tmp_path / "long", dataset)
+        _scores.read(tmp_path / "long", dataset)
 
 
 REFUSED = {

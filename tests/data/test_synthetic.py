@@ -14,7 +14,7 @@ import pytest
 
 import rankgrad
 from rankgrad.data import synthetic
-from rankgrad.data.dataset import Dataset
+from rankgrad.data._dataset import Dataset
 from rankgrad.metrics import evaluate
 
 LABELS = [0.515, 0.325, 0.134, 0.019, 0.008]

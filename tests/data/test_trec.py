@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankgrad.data import Dataset, scores
+from rankgrad.data import Dataset, _scores
 from rankgrad.data.trec import (
     RankedList,
     Run,
@@ -160,10 +160,10 @@ def test_scores_of_data_as_a_run(tmp_path):
     """Trailing columns are passed over, a document twice is an error; the last won before."""
     data = Dataset(np.zeros((2, 1)), [1, 0], [0, 2], ["a"])
     (tmp_path / "s").write_text("a Q0 2 1 0.5 t junk\na Q0 1 2 0.25 t\n")
-    assert scores.read(tmp_path / "s", data).tolist() == [0.25, 0.5]
+    assert _scores.read(tmp_path / "s", data).tolist() == [0.25, 0.5]
     (tmp_path / "s").write_text("a Q0 2 1 0.5 t\na Q0 1 2 0.25 t\na Q0 1 3 0.1 t\n")
     with pytest.raises(ValueError, match="line 3: query 'a' has document '1' twice"):
-        scores.read(tmp_path / "s", data)
+        _scores.read(tmp_path / "s", data)
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,17 @@ from learnable import lists
 from rewritten import rewrite
 from scipy.stats import ttest_rel
 
-from rankgrad import files
+from rankgrad import _files
 from rankgrad.data import Dataset, store
-from rankgrad.experiments import compare, data_checksums, jobs, plans, tuning
+from rankgrad.experiments import _data_checksums, _jobs, compare, plans, tuning
 from rankgrad.experiments.compare import NetworkEntry, Plan, Significance, run
 from rankgrad.metrics import evaluate
 from rankgrad.results import comparison
-from rankgrad.results.comparison_tables import differences_table, table, tuned_table
-from rankgrad.results.groups import RunGroup
+from rankgrad.results._comparison_tables import differences_table, table, tuned_table
+from rankgrad.results._groups import RunGroup
 from rankgrad.results.runs import Run
 from rankgrad.training import RunFolder, Settings
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 TESTS = Path(__file__).resolve().parents[1]
 BAD = NetworkEntry.of("softmax", name="bad", learning_rate=1e30)
@@ -181,7 +181,7 @@ def test_metrics_where_lower_is_better(plan):
 def test_finished_runs_are_not_repeated(plan, tmp_path, monkeypatch):
     small = plan(folds=(1,))
     first = run(small, tmp_path / "out", workers=0)
-    monkeypatch.setattr(jobs, "perform", None)  # whatever would be run would fail
+    monkeypatch.setattr(_jobs, "perform", None)  # whatever would be run would fail
     assert same(run(small, tmp_path / "out", workers=0), first)
 
 
@@ -246,10 +246,10 @@ def test_other_data_in_the_same_folder_are_refused(plan, folds, tmp_path, split)
 def test_the_same_data_in_another_place_are_the_same(plan, folds, tmp_path, monkeypatch):
     first = run(plan(), tmp_path / "out", workers=0)
     shutil.copytree(folds, tmp_path / "moved")
-    monkeypatch.setattr(jobs, "perform", None)  # whatever would be run would fail
+    monkeypatch.setattr(_jobs, "perform", None)  # whatever would be run would fail
     assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
-    assert files.read_json(tmp_path / "out" / "plan.json")["data"] == str(tmp_path / "moved")
-    monkeypatch.setattr(data_checksums, "load_splits", None)  # nor are data read again
+    assert _files.read_json(tmp_path / "out" / "plan.json")["data"] == str(tmp_path / "moved")
+    monkeypatch.setattr(_data_checksums, "load_splits", None)  # nor are data read again
     assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
 
 
@@ -257,12 +257,12 @@ def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path)
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(folds, data)
     run(plan(data=data), out, workers=0)
-    metadata = files.read_json(out / "plan.json")
+    metadata = _files.read_json(out / "plan.json")
     recorded = metadata.pop("checksums")
-    files.write(out / "plan.json", json.dumps(metadata))
+    _files.write(out / "plan.json", json.dumps(metadata))
     run(plan(data=data), out, workers=0)
-    assert files.read_json(out / "plan.json")["checksums"] == recorded
-    files.write(out / "plan.json", json.dumps(metadata))
+    assert _files.read_json(out / "plan.json")["checksums"] == recorded
+    _files.write(out / "plan.json", json.dumps(metadata))
     other_labels(data / "Fold1" / "test")
     with pytest.raises(ValueError, match="from other data; fold 1 test"):
         run(plan(data=data), out, workers=0)

@@ -9,7 +9,7 @@ import pytest
 
 from rankgrad.data import load_splits
 from rankgrad.experiments.compare import TreeEntry, run
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 FIXED = {
     "lightgbm": {"learning_rate": 0.1, "min_data_in_leaf": 5},

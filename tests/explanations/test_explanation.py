@@ -9,7 +9,7 @@ from explanations.test_importance import make
 from rewritten import rewrite
 
 from rankgrad.explanations import Explanation, explain, explain_pair
-from rankgrad.explanations.explanation import pairs
+from rankgrad.explanations._explanation import pairs
 from rankgrad.training import Settings, fit
 
 

@@ -6,7 +6,7 @@ from learnable import lists as learnable
 
 from rankgrad.data import Dataset
 from rankgrad.export import distill, student_settings
-from rankgrad.export.distillation import quality_losses, with_teacher_labels
+from rankgrad.export._distillation import quality_losses, with_teacher_labels
 from rankgrad.training import FittedRanker, Settings, fit
 
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from rankgrad.data.transforms import transforms
-from rankgrad.export import engine_notes, engines, export, exporting, to_onnx
-from rankgrad.export.feature_names import feature_names
-from rankgrad.export.onnx_format import session
-from rankgrad.export.readers import read_linear, read_solr, read_xgboost_json
-from rankgrad.export.samples import sample_without_data
-from rankgrad.export.trees import Leaf, Split, Trees
+from rankgrad.export import _engines, _exporting, engine_notes, export, to_onnx
+from rankgrad.export._feature_names import feature_names
+from rankgrad.export._onnx_format import session
+from rankgrad.export._readers import read_linear, read_solr, read_xgboost_json
+from rankgrad.export._samples import sample_without_data
+from rankgrad.export._trees import Leaf, Split, Trees
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
 
@@ -188,7 +188,7 @@ def test_missing_values_go_the_way_they_went_in_training(model, lists, missing, 
 def test_engines_that_send_0_or_nan_agree(model, filled, ranker, lists, missing, tmp_path):
     """Trees that have not learned from missing values take them for 0, in all versions."""
     if filled:
-        zero = Settings(model=model, transforms=(engines.ZERO_FILL,), epochs=3, device="cpu")
+        zero = Settings(model=model, transforms=(_engines.ZERO_FILL,), epochs=3, device="cpu")
         trained = fit(zero, missing).model
     else:
         trained = ranker(model)
@@ -264,10 +264,10 @@ def test_what_a_format_cannot_say_is_refused(model, transforms, format, said, ra
 
 def test_a_file_with_other_scores_is_not_left_there(ranker, tmp_path, monkeypatch):
     trained = ranker("mlp(hidden=[])", ["standardize"])
-    right = exporting.to_onnx(trained)
+    right = _exporting.to_onnx(trained)
     with torch.no_grad():
         trained.network.layers[0].bias += 1e-3
-        monkeypatch.setattr(exporting, "to_onnx", lambda ranker: right)
+        monkeypatch.setattr(_exporting, "to_onnx", lambda ranker: right)
         (tmp_path / "a.onnx").write_bytes(b"before")
         with pytest.raises(ValueError, match="so nothing was written"):
             export(trained, tmp_path / "a.onnx", overwrite=True)
@@ -280,10 +280,10 @@ def test_a_file_with_other_scores_is_not_left_there(ranker, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("at", "error"),
     [
-        ("rankgrad.files.os.fsync", OSError(errno.ENOSPC, "No space left on device")),
-        ("rankgrad.files.os.replace", OSError(errno.EACCES, "Permission denied")),
-        ("rankgrad.export.exporting.onnx_scores", KeyboardInterrupt()),
-        ("rankgrad.files.os.fsync", KeyboardInterrupt()),
+        ("rankgrad._files.os.fsync", OSError(errno.ENOSPC, "No space left on device")),
+        ("rankgrad._files.os.replace", OSError(errno.EACCES, "Permission denied")),
+        ("rankgrad.export._exporting.onnx_scores", KeyboardInterrupt()),
+        ("rankgrad._files.os.fsync", KeyboardInterrupt()),
     ],
 )
 def test_what_fails_leaves_what_was_there(at, error, before, ranker, tmp_path, monkeypatch):
@@ -365,9 +365,9 @@ def test_categories_and_missing_values(model, missing, tmp_path):
 def test_categories_have_no_threshold():
     import lightgbm
 
-    from rankgrad.export.trees import Trees
+    from rankgrad.export._trees import Trees
     from rankgrad.models.trees import LightGBM
-    from rankgrad.training.fitted import TreeScorer
+    from rankgrad.training._fitted import TreeScorer
 
     colors = np.arange(2000) % 5
     data = lightgbm.Dataset(colors[:, None].astype(float), colors % 2, categorical_feature=[0])
@@ -387,7 +387,7 @@ NEAR_SLACK = [float((SLACK.view(np.int32) + ulps).view(np.float32)) for ulps in 
 def test_thresholds_of_solr(limit):
     """Solr adds 1e-6; zeros, which most features are, must not cross over."""
     limit = np.float32(limit)
-    threshold = engines._solr_threshold(limit)
+    threshold = _engines._solr_threshold(limit)
     compared = threshold + SLACK
     assert compared < limit <= np.nextafter(threshold, np.float32(np.inf)) + SLACK
     for value in (np.float32(0), limit, limit + np.float32(1), limit - np.float32(1)):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from rankgrad import losses
-from rankgrad.losses.base import losses as registry
+from rankgrad.losses._base import losses as registry
 from rankgrad.specs import takes_cutoff
 
 

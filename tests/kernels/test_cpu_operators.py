@@ -5,12 +5,12 @@ import torch
 from kernel_harness import KINDS, FlatBatch
 
 from rankgrad import kernels, sorting
-from rankgrad.kernels.cpu.fastsort import FastSortRanks
-from rankgrad.kernels.cpu.lapsum import LapSumRanks
-from rankgrad.kernels.cpu.permutation_rows import NeuralSortOperator, SoftSortOperator
-from rankgrad.kernels.cpu.ranks import SigmoidRanks
-from rankgrad.kernels.cpu.sinkhorn import SinkhornOperator
-from rankgrad.kernels.cpu.smoothi import SmoothIOperator, SmoothIRanks
+from rankgrad.kernels.cpu._fastsort import FastSortRanks
+from rankgrad.kernels.cpu._lapsum import LapSumRanks
+from rankgrad.kernels.cpu._permutation_rows import NeuralSortOperator, SoftSortOperator
+from rankgrad.kernels.cpu._ranks import SigmoidRanks
+from rankgrad.kernels.cpu._sinkhorn import SinkhornOperator
+from rankgrad.kernels.cpu._smoothi import SmoothIOperator, SmoothIRanks
 
 SORTS = {
     "neuralsort(temperature=0.7)": (NeuralSortOperator, 0.7),

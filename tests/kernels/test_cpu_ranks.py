@@ -3,8 +3,8 @@ import torch
 from kernel_harness import KINDS, FlatBatch, assert_matches
 
 from rankgrad import kernels, sorting
-from rankgrad.kernels.cpu.lapsum import LapSumRanks
-from rankgrad.kernels.cpu.ranks import SigmoidRanks
+from rankgrad.kernels.cpu._lapsum import LapSumRanks
+from rankgrad.kernels.cpu._ranks import SigmoidRanks
 from rankgrad.kernels.ops import backend_kernel
 from rankgrad.losses import RelaxedMetric
 

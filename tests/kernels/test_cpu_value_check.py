@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rankgrad import kernels, losses
-from rankgrad.kernels.cpu.value_check import check_values
+from rankgrad.kernels.cpu._value_check import check_values
 
 NAMES = ("scores", "labels", "mask", "weights", "list_weights")
 

@@ -121,7 +121,7 @@ def test_loops_compile_where_nothing_can_be_written():
     code = (
         f"import sys; sys.path[:0] = {sys.path}\n"
         "from numba.core.caching import CacheImpl; CacheImpl._locator_classes = []\n"
-        "from rankgrad.kernels.cpu.compiled import compiled\n"
+        "from rankgrad.kernels.cpu._compiled import compiled\n"
         "from rankgrad.kernels import pool_adjacent\n"
         "assert compiled(lambda x: x + 1)(1) == 2\n"
         "assert not pool_adjacent.stats.cache_path\n"

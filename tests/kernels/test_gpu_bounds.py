@@ -70,7 +70,7 @@ FLAWS = {
 def kernel_of(module, name, long, monkeypatch):
     """The kernel, for short lists, or as it does with long ones."""
     # All first: some take a limit over from others as they are imported.
-    gpu = {each: importlib.import_module(f"rankgrad.kernels.gpu.{each}") for each in MODULES}
+    gpu = {each: importlib.import_module(f"rankgrad.kernels.gpu._{each}") for each in MODULES}
     if long:
         for each, limits in LIMITS.items():
             for limit in limits:

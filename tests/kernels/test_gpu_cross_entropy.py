@@ -7,7 +7,7 @@ from kernel_harness import DEVICE, FlatBatch, assert_matches
 from rankgrad.losses import ListNet, Softmax
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import cross_entropy as kernel
+from rankgrad.kernels.gpu import _cross_entropy as kernel
 from rankgrad.kernels.ops import backend_kernel
 
 LOSSES = {"label": Softmax(), "softmax": ListNet()}

@@ -8,7 +8,7 @@ from rankgrad.losses import RelaxedMetric
 from rankgrad.sorting import FastSort
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import fastsort
+from rankgrad.kernels.gpu import _fastsort
 from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
@@ -52,8 +52,8 @@ def test_blocks_of_all_sizes(regularization, strength, std):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("regularization", NAMES)
 def test_in_tiles(regularization, masked, monkeypatch):
-    monkeypatch.setattr(fastsort, "_SPAN", 32)
-    monkeypatch.setattr(fastsort, "_TILE", 128)
+    monkeypatch.setattr(_fastsort, "_SPAN", 32)
+    monkeypatch.setattr(_fastsort, "_TILE", 128)
     batch = FlatBatch.random([70 if masked else 140, 3], masked=masked, std=20.0)
     assert_matches(batch, *through(batch, "arp", 1.0, regularization))
 

@@ -8,7 +8,7 @@ from rankgrad import metrics
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import ideal_gain as kernel
+from rankgrad.kernels.gpu import _ideal_gain as kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

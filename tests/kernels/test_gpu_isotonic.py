@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from rankgrad.kernels import isotonic as choice
+from rankgrad.kernels import _isotonic as choice
 from rankgrad.kernels import pool_adjacent
 from rankgrad.sorting import FastSort
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import isotonic
+from rankgrad.kernels.gpu import _isotonic
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -27,7 +27,7 @@ def test_the_same_blocks(entropic, std):
         w[4, 8:] = -float("inf")  # the 8 best of 17
     blocks = np.tile(np.arange(30), (5, 1))
     pool_adjacent(z.numpy(), w.numpy(), lengths.numpy(), entropic, blocks)
-    found = isotonic.pool(z.to(DEVICE), w.to(DEVICE), lengths.to(DEVICE), entropic)
+    found = _isotonic.pool(z.to(DEVICE), w.to(DEVICE), lengths.to(DEVICE), entropic)
     assert found.cpu().equal(torch.from_numpy(blocks))
 
 
@@ -38,7 +38,7 @@ def test_sums_over_blocks():
     starts[1, [100, 599]] = 1
     blocks = torch.where(starts > 0, torch.arange(600), 0).cummax(-1).values
     expected = torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
-    found = isotonic.block_sums(values.to(DEVICE), blocks.to(DEVICE))
+    found = _isotonic.block_sums(values.to(DEVICE), blocks.to(DEVICE))
     torch.testing.assert_close(found.cpu(), expected)
 
 

@@ -7,14 +7,14 @@ from kernel_harness import DEVICE, FlatBatch
 from rankgrad.sorting import LapSum
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import lapsum
+from rankgrad.kernels.gpu import _lapsum
 
 
 @pytest.fixture(params=["pairs", "sorted"], autouse=True)
 def way(request, monkeypatch):
     if request.param == "sorted":
-        monkeypatch.setattr(lapsum, "COUNTED", 0)
-        monkeypatch.setattr(lapsum, "_CHUNK", 16)
+        monkeypatch.setattr(_lapsum, "COUNTED", 0)
+        monkeypatch.setattr(_lapsum, "_CHUNK", 16)
 
 
 def of(batch, temperature):
@@ -23,7 +23,7 @@ def of(batch, temperature):
     if batch.mask is not None:
         grad[~batch.mask.cpu()] = float("nan")
     lists = batch.scores, batch.mask, batch.offsets, batch.max_length
-    operator = lapsum.LapSumRanks(*lists, temperature)
+    operator = _lapsum.LapSumRanks(*lists, temperature)
     return operator.ranks.cpu(), grad, operator.adjoint(grad.to(DEVICE)).cpu()
 
 

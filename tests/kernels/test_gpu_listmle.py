@@ -7,7 +7,7 @@ from kernel_harness import DEVICE, FlatBatch, assert_matches
 from rankgrad.losses import ListMLE
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import listmle as kernel
+from rankgrad.kernels.gpu import _listmle as kernel
 from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.

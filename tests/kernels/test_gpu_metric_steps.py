@@ -11,7 +11,7 @@ from rankgrad.inputs import as_lists
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import metric_steps
+from rankgrad.kernels.gpu import _metric_steps
 
 METRICS = {"ap": 1.0, "rr": 2.0, "err": 4.0, "hits": 1.0}
 
@@ -27,13 +27,13 @@ def eager(metric, k):
 
 @pytest.fixture(autouse=True)
 def in_chunks(monkeypatch):
-    monkeypatch.setattr(metric_steps, "_CHUNK", 32)
+    monkeypatch.setattr(_metric_steps, "_CHUNK", 32)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_values_of_items(metric):
     batch = FlatBatch.random([40, 1, 0, 3, 9], masked=True, weighted=True, grades=6)
-    found = metric_steps.step_values(FlatLists(*batch.arguments), options(metric))
+    found = _metric_steps.step_values(FlatLists(*batch.arguments), options(metric))
     assert found.lengths.tolist() == [40, 1, 0, 3, 9]
     for at, (scores, labels, weights, items) in enumerate(batch.lists()):
         if len(items) == 0:
@@ -57,11 +57,11 @@ def test_values_of_items(metric):
 def test_values_and_derivatives(metric, k, weighted):
     batch = FlatBatch.random([70, 2, 31], weighted=weighted, seed=3)
     flat = FlatLists(*batch.arguments)
-    inputs = metric_steps.step_values(flat, options(metric, k))
+    inputs = _metric_steps.step_values(flat, options(metric, k))
     at_rank = torch.rand(2, len(batch.scores), generator=torch.Generator().manual_seed(0)) * 0.6
     at_rank[0, 3], at_rank[0, 4], at_rank[0, 40] = 1.0, 1.5, 0.0  # nobody goes on; clamped; all do
     ranked = at_rank.to(DEVICE)
-    values, grad, grad_weighted = metric_steps.metric_step(
+    values, grad, grad_weighted = _metric_steps.metric_step(
         ranked[0], ranked[1] if weighted else None, None, inputs, batch.offsets,
         batch.max_length, options(metric, k),
     )  # fmt: skip
@@ -85,8 +85,8 @@ def test_misses_of_nearly_certain_stops():
     batch = FlatLists(*(torch.zeros(3), torch.ones(3), None, None, torch.tensor([0, 3]), 3))
     batch = FlatLists(*(x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in batch))
     misses = torch.tensor([1e-12, 0.5, 0.5], device=DEVICE)
-    inputs = metric_steps.step_values(batch, options("hits"))
-    values, grad, _ = metric_steps.metric_step(
+    inputs = _metric_steps.step_values(batch, options("hits"))
+    values, grad, _ = _metric_steps.metric_step(
         1 - misses, None, misses, inputs, batch.offsets, 3, options("hits")
     )
     torch.testing.assert_close(grad[1:].cpu(), torch.tensor([-5e-13, -5e-13]), rtol=1e-5, atol=0.0)

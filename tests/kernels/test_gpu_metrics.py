@@ -12,11 +12,11 @@ from registry import metrics_with_kernel
 from rankgrad import kernels, metrics
 from rankgrad.inputs import as_lists
 from rankgrad.lists import FlatLists
-from rankgrad.metrics.base import _exact_options, exact_values
+from rankgrad.metrics._base import _exact_options, exact_values
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import metrics as kernel
-from rankgrad.kernels.gpu import segmented_sort
+from rankgrad.kernels.gpu import _metrics as kernel
+from rankgrad.kernels.gpu import _segmented_sort
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -107,7 +107,7 @@ def test_walks_of_many_steps(monkeypatch):
 
 @pytest.mark.parametrize("padded", [False, True], ids=["even", "padded"])
 def test_sorted_instead_of_counted(padded, monkeypatch):
-    monkeypatch.setattr(segmented_sort, "_SHORT", 0)
+    monkeypatch.setattr(_segmented_sort, "_SHORT", 0)
     lengths = [7, 12] if padded else [12, 12]
     check(FlatBatch.random(lengths, ties=True, masked=padded, weighted=padded), some(SOME, 0))
 

@@ -11,36 +11,36 @@ from rankgrad.losses.relaxed import RelaxedMetric
 pytest.importorskip("triton")
 from together import Together
 
-from rankgrad.kernels.gpu import permutation_rows, register_resident, sinkhorn, smoothi
+from rankgrad.kernels.gpu import _permutation_rows, _register_resident, _sinkhorn, _smoothi
 
 #: By name: the module, the operator's options, the relaxation, and the kernel's options.
 OPERATORS = {
     "NeuralSortOperator": (
-        permutation_rows,
+        _permutation_rows,
         (0.7,),
         "neuralsort(temperature=0.7)",
         ("through_rows", "neuralsort", 0.7),
     ),
     "SoftSortOperator": (
-        permutation_rows,
+        _permutation_rows,
         (0.3,),
         "softsort(temperature=0.3)",
         ("through_rows", "softsort", 0.3),
     ),
     "SmoothIOperator": (
-        smoothi,
+        _smoothi,
         (1.5, 0.1),
         "smoothi(alpha=1.5)",
         ("through_smoothi", 1.5, 0.1, "gain"),
     ),
     "SinkhornOperator": (
-        sinkhorn,
+        _sinkhorn,
         (0.8, 2, 0.02, False),
         "sinkhorn(base=neuralsort(temperature=0.8), iterations=2, tolerance=0.02)",
         ("through_sinkhorn", 0.8, 2, 0.02, False),
     ),
     "SinkhornOperator, transposed": (
-        sinkhorn,
+        _sinkhorn,
         (0.8, 2, 1e-6, True),
         "sinkhorn(base=neuralsort(temperature=0.8), iterations=2, transposed=true)",
         ("through_sinkhorn", 0.8, 2, 1e-6, True),
@@ -68,20 +68,20 @@ def relative(found, right):
 def way(request, monkeypatch):
     """Lists as they are, and as long ones are treated."""
     if request.param == "long":
-        monkeypatch.setattr(permutation_rows, "COUNTED", 0)
-        monkeypatch.setattr(permutation_rows, "_CHUNK", 16)
-        monkeypatch.setattr(smoothi, "_MAX_LENGTH", 0)
-        monkeypatch.setattr(smoothi, "_TILE", 16)
-        monkeypatch.setattr(register_resident, "RESIDENT", {})
-        monkeypatch.setattr(sinkhorn, "_ROWS", 8)
-        monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
+        monkeypatch.setattr(_permutation_rows, "COUNTED", 0)
+        monkeypatch.setattr(_permutation_rows, "_CHUNK", 16)
+        monkeypatch.setattr(_smoothi, "_MAX_LENGTH", 0)
+        monkeypatch.setattr(_smoothi, "_TILE", 16)
+        monkeypatch.setattr(_register_resident, "RESIDENT", {})
+        monkeypatch.setattr(_sinkhorn, "_ROWS", 8)
+        monkeypatch.setattr(_sinkhorn, "_COLUMNS", 16)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("k", [0, 4])
 def test_apply_and_adjoint(way, name, k):
     batch = FlatBatch.random(
-        [3, 1, 0, 18 if OPERATORS[name][0] is permutation_rows else 8], masked=k == 0, ties=k == 0
+        [3, 1, 0, 18 if OPERATORS[name][0] is _permutation_rows else 8], masked=k == 0, ties=k == 0
     )
     random = torch.Generator().manual_seed(1)
     several = torch.randn(2, len(batch.scores), generator=random)  # of no sign, and one after other
@@ -126,7 +126,9 @@ def test_ranks_past_the_last_are_zero(name):
 
 def test_expected_ranks_of_smoothi(way):
     batch = FlatBatch.random([4, 1, 0, 7], masked=True, ties=True)
-    mine = smoothi.SmoothIRanks(batch.scores, batch.mask, batch.offsets, batch.max_length, 1.5, 0.1)
+    mine = _smoothi.SmoothIRanks(
+        batch.scores, batch.mask, batch.offsets, batch.max_length, 1.5, 0.1
+    )
     grad = torch.randn(len(batch.scores), generator=torch.Generator().manual_seed(1))
     grad_scores = mine.adjoint(grad.to(DEVICE))
     assert (mine.ranks[~batch.mask] == 0).all() and (grad_scores[~batch.mask] == 0).all()
@@ -165,14 +167,14 @@ def test_metric_through_operator(name, metric):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_programs_that_share_a_list(form, transposed, monkeypatch):
     """The forward and the backward launch each count their own arrivals at barriers."""
-    module = register_resident if form == "resident" else sinkhorn
+    module = _register_resident if form == "resident" else _sinkhorn
     name = "_scale_resident" if form == "resident" else "_scale"
     monkeypatch.setattr(module, name, Together(getattr(module, name)))
     monkeypatch.setattr(module, "at_once", lambda scores: 4)
     shared = {32: (2, 4, 128)} if form == "resident" else {}
-    monkeypatch.setattr(register_resident, "RESIDENT", shared)
-    monkeypatch.setattr(sinkhorn, "_ROWS", 8)
-    monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
+    monkeypatch.setattr(_register_resident, "RESIDENT", shared)
+    monkeypatch.setattr(_sinkhorn, "_ROWS", 8)
+    monkeypatch.setattr(_sinkhorn, "_COLUMNS", 16)
     batch = FlatBatch.random([19, 3], weighted=True)
     found = backend_kernel("through_sinkhorn", "gpu")(
         *batch.arguments, 1.0, 1, 1e-6, transposed, "ap", 0, "exponential", 3.0, 0.8

@@ -6,7 +6,7 @@ import torch
 from rankgrad import kernels, losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu.pair_derivatives import pair_derivatives
+from rankgrad.kernels.gpu._pair_derivatives import pair_derivatives
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -51,8 +51,8 @@ def test_a_list_longer_than_a_tile_and_ties_throughout():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_lists_of_several_ranges_of_lengths(weighted, monkeypatch):
-    monkeypatch.setattr("rankgrad.kernels.gpu.pair_derivatives._FIRST_RANGE", 16)
-    monkeypatch.setattr("rankgrad.kernels.gpu.pair_derivatives._ONE_RANGE", 16)
+    monkeypatch.setattr("rankgrad.kernels.gpu._pair_derivatives._FIRST_RANGE", 16)
+    monkeypatch.setattr("rankgrad.kernels.gpu._pair_derivatives._ONE_RANGE", 16)
     lengths = torch.tensor([20, 0, 5, 40, 16, 64])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     generator = torch.Generator().manual_seed(0)

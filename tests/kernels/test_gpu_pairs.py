@@ -6,7 +6,7 @@ from kernel_harness import FlatBatch, assert_matches
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import pairs as kernel
+from rankgrad.kernels.gpu import _pairs as kernel
 from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.

@@ -7,7 +7,7 @@ from kernel_harness import FlatBatch, assert_matches
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import permutation_rows
+from rankgrad.kernels.gpu import _permutation_rows
 from rankgrad.kernels.ops import backend_kernel
 
 METRIC = ("exponential", 1.0, 0.8)  # gain, threshold, persistence
@@ -29,8 +29,8 @@ def compare(batch, relaxation, metric="ndcg", k=0, temperature=1.0):
 @pytest.fixture(params=["counted", "sorted"])
 def way(request, monkeypatch):
     if request.param == "sorted":
-        monkeypatch.setattr(permutation_rows, "COUNTED", 0)
-        monkeypatch.setattr(permutation_rows, "_CHUNK", 16)
+        monkeypatch.setattr(_permutation_rows, "COUNTED", 0)
+        monkeypatch.setattr(_permutation_rows, "_CHUNK", 16)
     return request.param
 
 
@@ -63,7 +63,7 @@ def test_extremes_are_finite(way, relaxation):
 
 @pytest.mark.parametrize("relaxation", SPECS)
 def test_a_list_in_parts(monkeypatch, relaxation):
-    monkeypatch.setattr(permutation_rows, "_tile", lambda _: (16, 16))
+    monkeypatch.setattr(_permutation_rows, "_tile", lambda _: (16, 16))
     compare(FlatBatch.random([130], ties=True), relaxation, k=3)
 
 

@@ -7,7 +7,7 @@ from kernel_harness import FlatBatch, assert_matches
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import pointwise as kernel
+from rankgrad.kernels.gpu import _pointwise as kernel
 from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.

@@ -8,10 +8,10 @@ from rankgrad.losses import RelaxedMetric
 from rankgrad.sorting import FastSort, LapSum, SigmoidRanks
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import rank_sums as kernel
-from rankgrad.kernels.gpu.fastsort import FastSortRanks
-from rankgrad.kernels.gpu.lapsum import LapSumRanks
-from rankgrad.kernels.gpu.ranks import SigmoidRanks as SigmoidRankOperator
+from rankgrad.kernels.gpu import _rank_sums as kernel
+from rankgrad.kernels.gpu._fastsort import FastSortRanks
+from rankgrad.kernels.gpu._lapsum import LapSumRanks
+from rankgrad.kernels.gpu._ranks import SigmoidRanks as SigmoidRankOperator
 from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.

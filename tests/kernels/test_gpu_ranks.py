@@ -8,7 +8,7 @@ from rankgrad.losses import RelaxedMetric
 from rankgrad.sorting import LapSum, SigmoidRanks
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import ranks
+from rankgrad.kernels.gpu import _ranks
 from rankgrad.kernels.ops import backend_kernel
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
@@ -71,7 +71,7 @@ def test_any_range_of_scores(std):
 
 @pytest.mark.parametrize(("n", "long"), [(110, 8192), (270, 64), (530, 8192)])
 def test_lists_of_many_tiles(n, long, monkeypatch):
-    monkeypatch.setattr(ranks, "_LONG", long)
+    monkeypatch.setattr(_ranks, "_LONG", long)
     batch = FlatBatch.random([n])
     assert_matches(batch, *through(batch, "ndcg@3"))
 
@@ -89,7 +89,7 @@ def test_no_lists():
 @pytest.mark.parametrize("std", [1.0, 1e4])
 def test_ranks_and_their_product(std):
     batch = FlatBatch.random([40, 0, 1, 7], masked=True, std=std)
-    operator = ranks.SigmoidRanks(batch.scores, batch.mask, batch.offsets, batch.max_length, 1.3)
+    operator = _ranks.SigmoidRanks(batch.scores, batch.mask, batch.offsets, batch.max_length, 1.3)
     found = operator.ranks.cpu()
     grad = torch.randn(len(found), generator=torch.Generator().manual_seed(1))
     vjp = operator.adjoint(grad.to(DEVICE)).cpu()

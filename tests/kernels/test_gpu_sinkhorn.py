@@ -9,7 +9,7 @@ from rankgrad import losses
 pytest.importorskip("triton")
 from together import Together
 
-from rankgrad.kernels.gpu import register_resident, sinkhorn
+from rankgrad.kernels.gpu import _register_resident, _sinkhorn
 from rankgrad.kernels.ops import backend_kernel
 
 interpreted = pytest.mark.skipif(DEVICE != "cpu", reason="done by as many programs on a GPU")
@@ -20,10 +20,10 @@ BOTH = pytest.mark.parametrize("transposed", ["false", "true"])
 def way(request, monkeypatch):
     """With K in registers, or in a band of tiles so small that short lists have several."""
     if request.param == "banded":
-        monkeypatch.setattr(register_resident, "RESIDENT", {})
+        monkeypatch.setattr(_register_resident, "RESIDENT", {})
         if DEVICE == "cpu":
-            monkeypatch.setattr(sinkhorn, "_ROWS", 8)
-            monkeypatch.setattr(sinkhorn, "_COLUMNS", 16)
+            monkeypatch.setattr(_sinkhorn, "_ROWS", 8)
+            monkeypatch.setattr(_sinkhorn, "_COLUMNS", 16)
     return request.param
 
 
@@ -98,8 +98,8 @@ def test_lists_shared_by_programs(lengths, transposed):
 @pytest.mark.parametrize("lengths", [[5, 31, 1, 2], [33, 0, 64], [65, 128, 7], [130, 3]])
 def test_lists_that_stay_in_registers(lengths, transposed, monkeypatch):
     if DEVICE == "cpu":
-        monkeypatch.setitem(register_resident.RESIDENT, 256, (1, 16, 128))
-    assert register_resident.ResidentLayout.of(
+        monkeypatch.setitem(_register_resident.RESIDENT, 256, (1, 16, 128))
+    assert _register_resident.ResidentLayout.of(
         FlatBatch.random(lengths).scores, len(lengths), max(lengths)
     )
     compare(FlatBatch.random(lengths), f"neural_ndcg(iterations=4, transposed={transposed})")
@@ -107,9 +107,9 @@ def test_lists_that_stay_in_registers(lengths, transposed, monkeypatch):
 
 @BOTH
 def test_one_program_for_one_list_after_another(transposed, monkeypatch):
-    monkeypatch.setattr(register_resident, "WARPS", 4)
+    monkeypatch.setattr(_register_resident, "WARPS", 4)
     batch = FlatBatch.random([9, 20, 0, 3, 1, 14])
-    assert register_resident.ResidentLayout.of(batch.scores, 6, 20).groups == (
+    assert _register_resident.ResidentLayout.of(batch.scores, 6, 20).groups == (
         1 if DEVICE == "cpu" else 6
     )
     compare(batch, f"neural_ndcg(iterations=5, tolerance=0.02, transposed={transposed})")
@@ -119,13 +119,13 @@ def test_one_program_for_one_list_after_another(transposed, monkeypatch):
 @BOTH
 @pytest.mark.parametrize(("shared", "warps"), [(2, 4), (4, 2)])
 def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
-    monkeypatch.setattr(register_resident, "RESIDENT", {32: (shared, warps, 128)})
-    monkeypatch.setattr(register_resident, "at_once", lambda scores: 2 * shared)
+    monkeypatch.setattr(_register_resident, "RESIDENT", {32: (shared, warps, 128)})
+    monkeypatch.setattr(_register_resident, "at_once", lambda scores: 2 * shared)
     monkeypatch.setattr(
-        register_resident, "_scale_resident", Together(register_resident._scale_resident)
+        _register_resident, "_scale_resident", Together(_register_resident._scale_resident)
     )
     batch = FlatBatch.random([19, 32, 0, 3], std=0.5)
-    assert register_resident.ResidentLayout.of(batch.scores, 4, 32).groups == 2
+    assert _register_resident.ResidentLayout.of(batch.scores, 4, 32).groups == 2
     compare(batch, f"neural_ndcg(iterations=3, tolerance=0.02, transposed={transposed})")
 
 
@@ -133,16 +133,16 @@ def test_programs_that_share_lists(shared, warps, transposed, monkeypatch):
 @BOTH
 @pytest.mark.parametrize("way", ["banded"], indirect=True)
 def test_programs_that_share_a_band(way, transposed, monkeypatch):
-    monkeypatch.setattr(sinkhorn, "at_once", lambda scores: 8)
-    monkeypatch.setattr(sinkhorn, "_scale", Together(sinkhorn._scale))
+    monkeypatch.setattr(_sinkhorn, "at_once", lambda scores: 8)
+    monkeypatch.setattr(_sinkhorn, "_scale", Together(_sinkhorn._scale))
     compare(FlatBatch.random([19, 3]), f"neural_ndcg(iterations=1, transposed={transposed})")
 
 
 @pytest.mark.parametrize("metric", ["recall@2(", "rbp(", "arp@3("])
 def test_programs_that_would_wait_for_one_not_running(metric, monkeypatch):
     """Then K does not stay in registers."""
-    monkeypatch.setattr(register_resident, "at_once", lambda scores: 1)
-    monkeypatch.setattr(register_resident, "RESIDENT", {32: (2, 4, 128)})
+    monkeypatch.setattr(_register_resident, "at_once", lambda scores: 1)
+    monkeypatch.setattr(_register_resident, "RESIDENT", {32: (2, 4, 128)})
     batch = FlatBatch.random([9, 5])
-    assert register_resident.ResidentLayout.of(batch.scores, 2, 9) is None
+    assert _register_resident.ResidentLayout.of(batch.scores, 2, 9) is None
     compare(batch, f"neural_{metric}iterations=2)")

@@ -7,7 +7,7 @@ from kernel_harness import FlatBatch, assert_matches
 from rankgrad import losses
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu import smoothi
+from rankgrad.kernels.gpu import _smoothi
 from rankgrad.kernels.ops import backend_kernel
 
 
@@ -55,8 +55,8 @@ def test_linear_gain_of_the_expected_label():
 
 @pytest.mark.parametrize(("k", "masked"), [(0, False), (3, True)])
 def test_lists_too_long_for_one_program(monkeypatch, k, masked):
-    monkeypatch.setattr(smoothi, "_MAX_LENGTH", 2)
-    monkeypatch.setattr(smoothi, "_TILE", 4)
+    monkeypatch.setattr(_smoothi, "_MAX_LENGTH", 2)
+    monkeypatch.setattr(_smoothi, "_TILE", 4)
     batch = FlatBatch.random([10, 1, 0, 4], masked=masked, weighted=masked, ties=True)
     cutoff = f"@{k}" if k else ""
     compare(batch, f"smoothi_ndcg{cutoff}", k=k)

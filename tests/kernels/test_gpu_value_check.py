@@ -7,7 +7,7 @@ import torch
 from kernel_harness import DEVICE
 
 pytest.importorskip("triton")
-from rankgrad.kernels.gpu.value_check import check_values
+from rankgrad.kernels.gpu._value_check import check_values
 
 NAMES = ("scores", "labels", "mask", "weights", "list_weights")
 

@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 from rankgrad import losses
 from rankgrad.inputs import unchecked_lists
 from rankgrad.kernels import gpu, ops
-from rankgrad.kernels.gpu import launch_cache, launcher
+from rankgrad.kernels.gpu import _launch_cache, _launcher
 
 SOURCES = sorted(Path(gpu.__path__[0]).glob("*.py"))
 LAUNCHED = re.compile(r"^@cached_launch\n@triton\.jit[^\n]*\ndef (\w+)\(", re.MULTILINE)
@@ -104,25 +104,25 @@ def memory(monkeypatch):
     """Kernels as on a GPU, each launch by addresses."""
     memory = Memory()
     active = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda index: None)
-    for module in (launcher, launch_cache):
+    for module in (_launcher, _launch_cache):
         monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
     for each in pkgutil.iter_modules(gpu.__path__):
         module = importlib.import_module(f"rankgrad.kernels.gpu.{each.name}")
         for name in LAUNCHED.findall(Path(module.__file__).read_text()):
-            kernel = launcher.CachedLauncher(Jit(getattr(module, name), memory))
+            kernel = _launcher.CachedLauncher(Jit(getattr(module, name), memory))
             monkeypatch.setattr(module, name, kernel)
     for (name, device), backend in list(ops.backends.items()):
         if device == "cuda" and name != "check_values":
             found = getattr(importlib.import_module(backend.module), name)
             found = ops._grouped(found, name) if name in ops.LOSSES else found
             monkeypatch.setitem(ops.backends, (name, "cpu"), SimpleNamespace(found=found))
-    key_of, allocator = launcher.Plan.key_of, launch_cache.Allocation.allocator
+    key_of, allocator = _launcher.Plan.key_of, _launch_cache.Allocation.allocator
 
     def key_of_known(plan, arguments):
         memory.tensors += [arguments[at] for at in plan.tensors]
         return key_of(plan, arguments)
 
-    monkeypatch.setattr(launcher.Plan, "key_of", key_of_known)
+    monkeypatch.setattr(_launcher.Plan, "key_of", key_of_known)
 
     def remembered(allocation, device):
         make = allocator(allocation, device)
@@ -135,7 +135,7 @@ def memory(monkeypatch):
 
         return made
 
-    monkeypatch.setattr(launch_cache.Allocation, "allocator", remembered)
+    monkeypatch.setattr(_launch_cache.Allocation, "allocator", remembered)
     return memory
 
 
@@ -155,7 +155,7 @@ def calls(spec, **options):
     ("spec", "options"), [(spec, FORMS[at % 2]) for at, spec in enumerate(SPECS)]
 )
 def test_replayed_losses_give_the_same_bytes(memory, spec, options):
-    cached = launch_cache.LaunchCache(ops._reduced)
+    cached = _launch_cache.LaunchCache(ops._reduced)
     for arguments in calls(spec, **options):
         memory.tensors += [x for x in arguments if isinstance(x, torch.Tensor)]
         found = cached(*arguments)
@@ -185,7 +185,7 @@ def test_every_fused_loss_is_replayed(memory, monkeypatch, form):
         found = losses.get(spec).kernel(lists)
         if found is None:
             continue
-        cached = launch_cache.LaunchCache(ops._reduced)
+        cached = _launch_cache.LaunchCache(ops._reduced)
         for _ in range(3):
             cached(scores, found.name, True, None, *others, max_length, *found.options)
         (recorded[spec],) = cached.calls.values()
@@ -196,7 +196,7 @@ def test_every_fused_loss_is_replayed(memory, monkeypatch, form):
 def test_every_kernel_that_is_launched_has_a_cached_launcher():
     """A launch of another kind would not be recorded."""
     for source in SOURCES:
-        if source.stem == "pair_derivatives":
+        if source.stem == "_pair_derivatives":
             continue  # called by boosting only, once a round
         text = source.read_text()
         kernels = set(re.findall(r"@triton\.jit[^\n]*\ndef (\w+)\(", text))
@@ -236,7 +236,7 @@ def cached(memory):
         direct.append(arguments)
         return scaled_twice(*arguments)
 
-    made = launch_cache.LaunchCache(function)
+    made = _launch_cache.LaunchCache(function)
     made.direct = direct
     return made
 
@@ -267,15 +267,15 @@ def test_inputs_not_contiguous_or_that_are_the_same_are_left_to_the_function(mem
 
 def test_somebody_who_watches_launches_sees_all(memory, cached):
     replays(memory, cached, batches(4))
-    launcher.knobs.runtime.launch_enter_hook.add(print)
+    _launcher.knobs.runtime.launch_enter_hook.add(print)
     try:
         assert replays(memory, cached, batches(1)) == [False]
     finally:
-        launcher.knobs.runtime.launch_enter_hook.remove(print)
+        _launcher.knobs.runtime.launch_enter_hook.remove(print)
 
 
 def test_options_that_never_come_again_are_forgotten(memory, cached, monkeypatch):
-    monkeypatch.setattr(launch_cache, "_RECENT", 8)
+    monkeypatch.setattr(_launch_cache, "_RECENT", 8)
     for max_length in range(4, 40):
         (call,) = batches(1)
         cached(*call[:3], max_length, False)
@@ -284,7 +284,7 @@ def test_options_that_never_come_again_are_forgotten(memory, cached, monkeypatch
 
 def test_sizes_that_come_again_much_later_are_not_recorded(memory, cached, monkeypatch):
     """As those of ragged batches do, by chance."""
-    monkeypatch.setattr(launch_cache, "_RECENT", 4)
+    monkeypatch.setattr(_launch_cache, "_RECENT", 4)
     for _ in range(3):
         assert replays(memory, cached, batches(1)) == [False]
         for size in range(7, 12):
@@ -296,7 +296,7 @@ def test_recording_does_not_import_the_compiler():
     """Which takes seconds, in the middle of a user's first calls."""
     code = (
         "import sys, torch\n"
-        "from rankgrad.kernels.gpu.launch_cache import Recorder\n"
+        "from rankgrad.kernels.gpu._launch_cache import Recorder\n"
         "with Recorder() as recorder:\n"
         "    torch.empty(3)\n"
         "assert len(recorder.made) == 1 and 'torch._dynamo' not in sys.modules"

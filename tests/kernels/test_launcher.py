@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from triton.backends.compiler import BaseBackend
 from triton.runtime.jit import JITFunction, native_specialize_impl
 
-from rankgrad.kernels.gpu import launcher
+from rankgrad.kernels.gpu import _launcher
 
 STORAGE = torch.zeros(64)
 NUMBERS = [0, 1, 2, 3, 15, 16, 17, -1, -16, 48, 2**31 - 1, 2**31, -(2**31), 2**40, 2**63]
@@ -38,7 +38,7 @@ def param(constexpr=False, plain=False):
 
 def cache_key(argument, **kind):
     """All that a compiled kernel is found by."""
-    plan = launcher.Plan.of([param(**kind)], (type(argument),))
+    plan = _launcher.Plan.of([param(**kind)], (type(argument),))
     return (type(argument), *plan.key_of((argument,))[0])
 
 
@@ -54,7 +54,7 @@ def test_what_triton_compiles_differently_for_is_distinguished(plain):
 
 
 def test_a_list_of_more_blocks_than_cuda_has_is_an_error_in_words():
-    kernel = launcher.CachedLauncher(SimpleNamespace(params=[]))
+    kernel = _launcher.CachedLauncher(SimpleNamespace(params=[]))
     kernel[3, 65_535]
     with pytest.raises(ValueError, match=r"list is too long.*65,536 blocks.*eager"):
         kernel[3, 65_536]
@@ -77,19 +77,19 @@ def test_a_number_that_is_not_compiled_for_may_change():
     ("argument", "constexpr"), [(0.5, True), ((1, 2), True), ("name", False), ((1,), False)]
 )
 def test_other_arguments_are_left_to_triton(argument, constexpr):
-    assert launcher.Plan.of([param(constexpr=constexpr)], (type(argument),)) is None
+    assert _launcher.Plan.of([param(constexpr=constexpr)], (type(argument),)) is None
 
 
 def test_tensors_are_given_as_addresses_and_all_else_as_it_is():
     arguments = (STORAGE, 3, 0.5, None, True)
-    plan = launcher.Plan.of([param()] * 5, tuple(map(type, arguments)))
+    plan = _launcher.Plan.of([param()] * 5, tuple(map(type, arguments)))
     assert plan.key_of(arguments)[1] == [STORAGE.data_ptr(), 3, 0.5, None, True]
 
 
 def test_interpreted_kernels_stay_as_they_are():
     def kernel() -> None: ...
 
-    assert launcher.cached_launch(kernel) is kernel
+    assert _launcher.cached_launch(kernel) is kernel
 
 
 class Compiled:
@@ -128,13 +128,13 @@ def active(monkeypatch):
     here = SimpleNamespace(
         get_current_device=lambda: device.index, get_current_stream=lambda index: 100 + index
     )
-    monkeypatch.setattr(launcher, "driver", SimpleNamespace(active=here))
+    monkeypatch.setattr(_launcher, "driver", SimpleNamespace(active=here))
     return device
 
 
 def test_the_second_launch_goes_to_what_the_first_one_compiled(active):
     jit = Jit(param(), param(plain=True), param(constexpr=True))
-    kernel = launcher.CachedLauncher(jit)
+    kernel = _launcher.CachedLauncher(jit)
     kernel[(4, 2)](STORAGE, 5, 64, num_warps=4)
     kernel[(3,)](STORAGE[4:], 6, 64, num_warps=4)
     assert jit.calls == [((4, 2), (STORAGE, 5, 64), {"num_warps": 4})]
@@ -144,7 +144,7 @@ def test_the_second_launch_goes_to_what_the_first_one_compiled(active):
 
 def test_another_device_option_or_constant_compiles_anew(active):
     jit = Jit(param(), param(constexpr=True))
-    kernel = launcher.CachedLauncher(jit)
+    kernel = _launcher.CachedLauncher(jit)
     for constant, options in ((64, {}), (32, {}), (64, {"num_warps": 8}), (64, {"num_warps": 4})):
         kernel[(1,)](STORAGE, constant, **options)
     active.index = 1
@@ -156,13 +156,13 @@ def test_another_device_option_or_constant_compiles_anew(active):
 
 def test_what_watches_launches_is_not_passed_by(active):
     jit = Jit(param())
-    kernel = launcher.CachedLauncher(jit)
+    kernel = _launcher.CachedLauncher(jit)
     kernel[(1,)](STORAGE)
-    launcher.knobs.runtime.launch_enter_hook.add(print)
+    _launcher.knobs.runtime.launch_enter_hook.add(print)
     try:
         kernel[(1,)](STORAGE)
     finally:
-        launcher.knobs.runtime.launch_enter_hook.remove(print)
+        _launcher.knobs.runtime.launch_enter_hook.remove(print)
     assert len(jit.calls) == 2
     jit.pre_run_hooks = (print,)
     kernel[(1,)](STORAGE)
@@ -176,7 +176,7 @@ def test_triton_launches_as_is_taken_here():
 
     compiled = JITFunction(kernel)
     assert (
-        isinstance(launcher.cached_launch(compiled), launcher.CachedLauncher)
-        == launcher.launches_as_known()
+        isinstance(_launcher.cached_launch(compiled), _launcher.CachedLauncher)
+        == _launcher.launches_as_known()
     )
-    assert launcher.cached_launch(compiled).arg_names == ["x"]
+    assert _launcher.cached_launch(compiled).arg_names == ["x"]

@@ -5,9 +5,9 @@ import torch
 from kernel_harness import BACKENDS, DEVICE, FlatBatch, assert_matches
 
 from rankgrad import kernels
+from rankgrad._padded import Randomness
 from rankgrad.kernels.ops import backend_kernel
 from rankgrad.losses import ListMLE
-from rankgrad.padded import Randomness
 
 # Interpreted, lanes whose result is thrown away may divide by zero or take infinity from itself.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -265,7 +265,7 @@ def test_operations_take_tensors_of_any_type_and_layout():
 
 
 def test_arrays_are_of_memory_that_is_what_it_seems():
-    flat_arrays = pytest.importorskip("rankgrad.kernels.cpu.flat_arrays")
+    flat_arrays = pytest.importorskip("rankgrad.kernels.cpu._flat_arrays")
     lists = FlatLists(torch.zeros(4), torch.zeros(4), None, None, torch.tensor([0, 4]), 4)
     assert flat_arrays.FlatArrays(lists).valid
     for wrong in (torch.zeros(4, dtype=torch.int64), torch.zeros(8)[::2]):

@@ -15,7 +15,7 @@ RTOL = {"cpu": 1e-9, "gpu": 2e-6}
 def kernel_module(backend):
     if backend == "gpu":
         pytest.importorskip("triton")
-    return importlib.import_module(f"rankgrad.kernels.{backend}.ot")
+    return importlib.import_module(f"rankgrad.kernels.{backend}._ot")
 
 
 def as_computed(backend, batch):

@@ -6,7 +6,7 @@ from kernel_harness import BACKENDS, DEVICE, kernel_function
 
 from rankgrad import kernels, losses
 from rankgrad.inputs import as_lists
-from rankgrad.losses.base import reduce
+from rankgrad.losses._base import reduce
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

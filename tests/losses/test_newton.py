@@ -157,7 +157,7 @@ def test_groups_of_lists_are_as_each_alone(monkeypatch):
     """Eager forms go through lists in groups of bounded size."""
     scores = scores_of(1.0)
     together = second_order("neural_rr", scores)
-    monkeypatch.setattr("rankgrad.losses.newton._PAIRS", 60)
+    monkeypatch.setattr("rankgrad.losses._newton._PAIRS", 60)
     for one, other in zip(second_order("neural_rr", scores), together, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -179,7 +179,7 @@ def test_lists_are_the_same_bits_however_many_threads(monkeypatch):
     loss = losses.get("lambdaloss@10")
     found = []
     for threads in (1, 3):
-        monkeypatch.setattr("rankgrad.kernels.cpu.compiled.available", lambda n=threads: n)
+        monkeypatch.setattr("rankgrad.kernels.cpu._compiled.available", lambda n=threads: n)
         found.append(loss.gradient_and_hessian(scores, labels, offsets=offsets))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rankgrad.models.in_list import in_list_columns, list_ranks, list_scores, list_ties
+from rankgrad.models._in_list import in_list_columns, list_ranks, list_scores, list_ties
 
 
 def drawn(lengths: list[int], levels: int, seed: int) -> tuple[Tensor, Tensor]:

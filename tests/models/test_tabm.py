@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from rankgrad import models
-from rankgrad.models.dropout import FastDropout, draw_from
-from rankgrad.models.perceptrons import Perceptrons
+from rankgrad.models._dropout import FastDropout, draw_from
+from rankgrad.models._perceptrons import Perceptrons
 from rankgrad.models.tabm import TabMNet, _Own
 
 SHARED_PARTS = ["adapters", "nothing"]

@@ -5,7 +5,7 @@ import pytest
 import pytrec_eval
 
 from rankgrad.data.trec import RankedList, read_qrels, read_run
-from rankgrad.text.evaluation import Conventions, evaluate_run
+from rankgrad.text._evaluation import Conventions, evaluate_run
 
 CUTOFFS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)
 MEASURES = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankgrad import files
+from rankgrad import _files
 from rankgrad.data import Dataset, store
+from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import Plan
-from rankgrad.experiments.grid_search import GridSearchEntry
 from rankgrad.metrics import evaluate
 from rankgrad.papers import reproduce
 from rankgrad.papers.protocol import Metric, Protocol
@@ -182,7 +182,7 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
 
 
 def test_what_validation_chose_is_said_and_kept(done):
-    trial_log = files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
+    trial_log = _files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
     assert [trial["parameters"]["learning_rate"] for trial in trial_log["trials"]] == [
         0.05,
         0.1,
@@ -317,10 +317,10 @@ def test_a_grid_search_goes_on_where_it_stopped(source, tmp_path):
     plan = Plan(source, (row,), folds=(1,), settings=Settings(**SETTINGS))
     trial_log = tmp_path / "trial_log.json"
     made_up = [{"parameters": dict(options[0]), "value": 2.0, "reason": None}]
-    files.write(trial_log, json.dumps({"trials": made_up, "chosen": None}))
+    _files.write(trial_log, json.dumps({"trials": made_up, "chosen": None}))
     messages = []
     row.tune(plan, load_splits(source, 1), trial_log, messages.append)
-    metadata = files.read_json(trial_log)
+    metadata = _files.read_json(trial_log)
     assert messages == ["trial 2/3", "trial 3/3"]
     assert metadata["trials"][0]["value"] == 2.0 and metadata["chosen"] == dict(options[0])
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rankgrad.data import Dataset, load_splits, store
+from rankgrad.papers._splits import cut, find, join, missing, prepare
 from rankgrad.papers.protocol import Data, Split
-from rankgrad.papers.splits import cut, find, join, missing, prepare
 
 
 def lists(number, start=0, length=5):

@@ -12,7 +12,7 @@ import pytest
 
 from rankgrad.data import Dataset
 from rankgrad.training import Settings
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 

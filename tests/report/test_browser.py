@@ -11,7 +11,7 @@ import pytest
 
 from rankgrad import report
 from rankgrad.explanations import Explanation, Importance
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -13,7 +13,7 @@ from rewritten import rewrite
 
 from rankgrad import report
 from rankgrad.data import Dataset
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 from pages import data_of, text_of
 
 from rankgrad import report
-from rankgrad.report import per_query
+from rankgrad.report import _per_query
 from rankgrad.results import comparison
-from rankgrad.results.comparison_tables import to_json
-from rankgrad.results.groups import group
+from rankgrad.results._comparison_tables import to_json
+from rankgrad.results._groups import group
 from rankgrad.results.runs import find
 from rankgrad.significance import Significance
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -231,8 +231,8 @@ def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
 
 
 def test_many_queries_are_bounded(compared, monkeypatch):
-    monkeypatch.setattr(per_query, "_CELLS", 300)
-    monkeypatch.setattr(per_query, "_ITEMS", 600)
+    monkeypatch.setattr(_per_query, "_CELLS", 300)
+    monkeypatch.setattr(_per_query, "_ITEMS", 600)
     data = data_of(report.build([compared[0]])[0])
     assert data["changes"]["rows"] == 100 and len(data["changes"]["metrics"]) == 1
     assert data["changes"]["metrics"][0]["metric"] == data["primary"]

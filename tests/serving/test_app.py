@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from serving_requests import ARROW, send, stream
 
-from rankgrad.data import preparation_kernel
-from rankgrad.serving import Limits, ServedRanker, create_app, layers
-from rankgrad.serving import app as app_module
-from rankgrad.serving.bodies import to_json_body
+from rankgrad.data import _preparation_kernel
+from rankgrad.serving import Limits, ServedRanker, _layers, create_app
+from rankgrad.serving import _app as app_module
+from rankgrad.serving._bodies import to_json_body
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_nothing_is_compiled_for_a_request(lists, fitted):
     tables = pa.table(columns), pa.table([packed], ["features"])
     sent = [{"json": {"lists": [{"items": rows[:n].tolist()}]}} for n in (1, 90)]
     sent += [{"content": stream(one), "headers": {"content-type": ARROW}} for one in tables]
-    compiled = preparation_kernel.prepare, layers._first_layer
+    compiled = _preparation_kernel.prepare, _layers._first_layer
     for function in compiled:
         assert function.signatures
         function.disable_compile()

@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from rankgrad.serving.batching import Batcher, Request
-from rankgrad.serving.bodies import Lists, RequestError
+from rankgrad.serving._batching import Batcher, Request
+from rankgrad.serving._bodies import Lists, RequestError
 
 
 def test_a_long_request_does_not_keep_the_service_from_stopping():

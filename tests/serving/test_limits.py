@@ -11,8 +11,8 @@ import pytest
 from serving_requests import ARROW, send, stream
 
 from rankgrad.serving import Limits, create_app
-from rankgrad.serving import app as app_module
-from rankgrad.serving.json_requests import parse_json
+from rankgrad.serving import _app as app_module
+from rankgrad.serving._json_requests import parse_json
 
 NAMES = ("bm25", "pagerank", "age", "length")
 LIMITS = Limits(body=200_000, lists=50, items=1000, total_items=2000, waiting=2)
@@ -148,7 +148,7 @@ def test_bytes_in_progress_are_bounded(served):
 
 
 def test_a_large_request_is_scored_in_parts(served, lists, fitted, monkeypatch):
-    monkeypatch.setattr("rankgrad.serving.batching._ITEMS", 7)
+    monkeypatch.setattr("rankgrad.serving._batching._ITEMS", 7)
     app = create_app(served)
     parts = [lists.features[start:stop] for start, stop in pairwise(lists.offsets)]
     sent = [{"items": []}, *({"items": part.tolist()} for part in parts), {"items": []}]

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from rankgrad.text import classic
-from rankgrad.text.collections import read_documents, read_topics
+from rankgrad.text import _classic
+from rankgrad.text._collections import read_documents, read_topics
 
 EXPECTED = {"d1": "A wing in a slipstream", "d2": "heat & slabs", "empty": ""}
 FORMS = {
@@ -148,7 +148,7 @@ def test_a_format_that_is_given(tmp_path):
 def test_cranfield(real):
     """The title once, queries by position, the lowest code the highest grade."""
     folder = real("cranfield")
-    found = classic.load(folder)
+    found = _classic.load(folder)
     assert len(found.documents) == 1400 and len(found.topics) == len(found.qrels) == 225
     start = "experimental investigation of the aerodynamics of a wing in a slipstream . an experi"
     assert found.documents["1"].startswith(start)
@@ -162,7 +162,7 @@ def test_cranfield(real):
 
 
 def test_cisi(real):
-    found = classic.load(real("cisi"))
+    found = _classic.load(real("cisi"))
     assert len(found.documents) == 1460 and len(found.topics) == 112 and len(found.qrels) == 76
     assert sum(map(len, found.qrels.values())) == 3114
     assert {grade for judged in found.qrels.values() for grade in judged.values()} == {1}
@@ -179,7 +179,7 @@ def test_damaged_judgments_of_a_known_collection(tmp_path):
     ]:
         (tmp_path / "CISI.REL").write_text(text)
         with pytest.raises(ValueError, match=message):
-            classic.load(tmp_path)
+            _classic.load(tmp_path)
 
 
 def test_data_sets_of_hugging_face(tmp_path):

@@ -8,7 +8,7 @@ from scipy.stats import ttest_rel
 
 from rankgrad.data.trec import RankedList
 from rankgrad.significance import Significance
-from rankgrad.text.evaluation import Conventions, evaluate_run, p_values
+from rankgrad.text._evaluation import Conventions, evaluate_run, p_values
 
 
 def ranked(*documents):

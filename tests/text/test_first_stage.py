@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from rankgrad.text import classic
-from rankgrad.text.evaluation import evaluate_run
-from rankgrad.text.first_stage import BM25Index, BM25Settings
+from rankgrad.text import _classic
+from rankgrad.text._evaluation import evaluate_run
+from rankgrad.text._first_stage import BM25Index, BM25Settings
 
 TEXTS = {
     "a": "Wing wing slipstream",
@@ -128,7 +128,7 @@ def test_the_same_bytes_in_every_process(tmp_path, stemming):
     BM25Index.build(TEXTS, settings).save(tmp_path / "here")
     code = (
         f"import sys\n{inspect.getsource(Package)}\nsys.modules['Stemmer'] = Package\n"
-        "from rankgrad.text.first_stage import BM25Index, BM25Settings\n"
+        "from rankgrad.text._first_stage import BM25Index, BM25Settings\n"
         f"BM25Index.build({TEXTS!r}, {settings!r}).save(sys.argv[1])"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "there")]
@@ -142,7 +142,7 @@ def test_the_same_bytes_in_every_process(tmp_path, stemming):
 )
 def test_real_collections(real, name, ndcg, recall):
     """Titles and texts, English stop words; measured once, as a guard."""
-    collection = classic.load(real(name))
+    collection = _classic.load(real(name))
     run = BM25Index.build(collection.documents).retrieve(collection.topics)
     found = evaluate_run(run, collection.qrels, ["nDCG@10", "R@100"])
     assert list(found.values.mean.values()) == pytest.approx([ndcg, recall], abs=5e-4)

@@ -16,10 +16,10 @@ from transformers import (
 )
 
 import rankgrad.text
-from rankgrad import files
-from rankgrad.text.ranker import TextRanker
-from rankgrad.text.reading import Reading
-from rankgrad.text.tokens import DOCUMENT, QUERY, Passages, length_limit, tokenize
+from rankgrad import _files
+from rankgrad.text._ranker import TextRanker
+from rankgrad.text._reading import Reading
+from rankgrad.text._tokens import DOCUMENT, QUERY, Passages, length_limit, tokenize
 
 # transformers compiles parts of DeBERTa-v2 so when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -119,14 +119,14 @@ def test_a_saved_folder_is_synced_and_every_file_of_it_has_a_checksum(head, tmp_
         own.tokenizer, "save_pretrained", lambda to: [real(to), (to / extra).write_text("word0")]
     )
     monkeypatch.setattr(
-        files, "sync", lambda path, sync=files.sync: [synced.append(path), sync(path)]
+        _files, "sync", lambda path, sync=_files.sync: [synced.append(path), sync(path)]
     )
     own.save(folder)
     names = {path.name for path in folder.iterdir()} - {"rankgrad.json"}
     assert names <= {path.name for path in synced}
-    assert set(files.read_json(folder / "rankgrad.json")["files"]) == names
+    assert set(_files.read_json(folder / "rankgrad.json")["files"]) == names
     assert extra in names
-    config = files.read_json(folder / "config.json")
+    config = _files.read_json(folder / "config.json")
     assert ("sentence_transformers" in config) == (head == "classifier")
     assert not hasattr(own.network.config, "sentence_transformers")
     (folder / extra).write_text("word1")
@@ -147,12 +147,12 @@ def test_a_saved_folder_is_synced_and_every_file_of_it_has_a_checksum(head, tmp_
 def test_a_manifest_of_other_types_is_one_sentence(change, message, tmp_path):
     ranker().save(tmp_path / "saved")
     manifest = tmp_path / "saved" / "rankgrad.json"
-    metadata = files.read_json(manifest)
+    metadata = _files.read_json(manifest)
     if isinstance(change, list):
         manifest.write_text("[]")
     else:
         metadata["reading"] = change and metadata["reading"] | change
-        files.write_json(manifest, metadata, metadata["files"])
+        _files.write_json(manifest, metadata, metadata["files"])
     with pytest.raises(ValueError, match=rf"rankgrad\.json is damaged \({message}"):
         TextRanker.from_pretrained(tmp_path / "saved")
 

@@ -7,7 +7,7 @@ import torch
 from rankgrad import kernels, losses
 from rankgrad.data.trec import RankedList
 from rankgrad.text import MixedLoss, labels_from_run, teacher_labels
-from rankgrad.text.candidates import Candidates
+from rankgrad.text._candidates import Candidates
 
 TEACHER = torch.tensor([-3.0, 2.5, 0.5, -1.0, 0.5])
 

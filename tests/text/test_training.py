@@ -10,22 +10,22 @@ import tiny_models
 import torch
 
 from rankgrad.data.trec import RankedList, read_run
-from rankgrad.experiments.text import (
+from rankgrad.experiments._text import (
     Callbacks,
     CrossValidation,
     cross_validate,
     save_first_stage,
 )
-from rankgrad.results.groups import group
+from rankgrad.results._groups import group
 from rankgrad.results.runs import find, read
-from rankgrad.text import runs
-from rankgrad.text.candidates import Candidates, folds
-from rankgrad.text.interpolation import choose_weight, interpolate
-from rankgrad.text.ranker import TextRanker
-from rankgrad.text.reading import Reading
-from rankgrad.text.runs import TextRun
-from rankgrad.text.settings import TextSettings
-from rankgrad.text.training import TextData, fit
+from rankgrad.text import _runs
+from rankgrad.text._candidates import Candidates, folds
+from rankgrad.text._interpolation import choose_weight, interpolate
+from rankgrad.text._ranker import TextRanker
+from rankgrad.text._reading import Reading
+from rankgrad.text._runs import TextRun
+from rankgrad.text._settings import TextSettings
+from rankgrad.text._training import TextData, fit
 
 
 def candidates(queries=8, documents=6, seed=0):
@@ -278,7 +278,7 @@ def test_a_run_that_another_process_makes_meanwhile_stays(tmp_path, monkeypatch)
         (tmp_path / "run" / "theirs").write_text("")
         return {}
 
-    monkeypatch.setattr(runs, "metadata", other)
+    monkeypatch.setattr(_runs, "metadata", other)
     with pytest.raises(FileExistsError, match="is there already: choose another"):
         TextRun.create(tmp_path / "run", settings(), {})
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "theirs"]
@@ -290,7 +290,7 @@ def test_the_best_ranker_is_read_as_a_whole_while_it_is_replaced(tmp_path, monke
     with torch.no_grad():
         second.network.classifier.bias.add_(1)
     first.save(run.path / "best")
-    real = runs.TextRanker.from_pretrained
+    real = _runs.TextRanker.from_pretrained
 
     def replaced(place):
         found = real(place)
@@ -298,7 +298,7 @@ def test_the_best_ranker_is_read_as_a_whole_while_it_is_replaced(tmp_path, monke
             second.save(run.path / "best")
         return found
 
-    monkeypatch.setattr(runs.TextRanker, "from_pretrained", replaced)
+    monkeypatch.setattr(_runs.TextRanker, "from_pretrained", replaced)
     torch.testing.assert_close(
         run.best().network.classifier.bias, second.network.classifier.bias, rtol=0, atol=0
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from learnable import lists
 
-from rankgrad.training import Settings, fit, processes
+from rankgrad.training import Settings, _processes, fit
 
 SETTINGS = Settings(
     loss="gumbel_neural_ndcg@5(seed=3)",  # numbers of its own
@@ -64,7 +64,7 @@ def result(folder):
 def main():
     place = Path(sys.argv[1])
     torch.set_num_threads(1)
-    processes.connect(SETTINGS)
+    _processes.connect(SETTINGS)
     fit(SETTINGS, lists(30, 0), lists(10, 1))  # so that children need not load what is compiled
     began = time.monotonic()
     assert os.waitpid(child(place / "whole"), 0)[1] == 0

@@ -12,9 +12,9 @@ import rankgrad
 from rankgrad import kernels, metrics
 from rankgrad.data import Dataset
 from rankgrad.data.batches import Batches
-from rankgrad.training import FittedRanker, Settings, evaluations
-from rankgrad.training.evaluations import Evaluated, is_over, validate
-from rankgrad.training.settings import AUTO_PATIENCE
+from rankgrad.training import FittedRanker, Settings, _evaluations
+from rankgrad.training._evaluations import Evaluated, is_over, validate
+from rankgrad.training._settings import AUTO_PATIENCE
 
 LISTS = Dataset(np.eye(5), [1, 0, 2, 0, 0], [0, 3, 5], ["a", "b"])
 SCORES = [0.3, 0.2, 0.1, 0.5, 0.4]
@@ -35,7 +35,7 @@ def test_comes_back_as_it_was(saved):
     np.testing.assert_array_equal(again.values, found.values)
     np.testing.assert_array_equal(again.scores, np.float32(SCORES))
     assert np.isnan(again.of_metric("rr(empty=skip)")[1])
-    assert evaluations.names(run) == ["test"]
+    assert _evaluations.names(run) == ["test"]
 
 
 def test_says_what_is_missing(saved):
@@ -69,7 +69,7 @@ SPECS = ("ndcg@5", "ap", "err", "arp", "ndcg(empty=skip)")
 @pytest.mark.parametrize("model", ["mlp(hidden=[4])", "context_aware(fc=[4], ff=4, blocks=1)"])
 @pytest.mark.parametrize("documents", [1, 30, 1 << 20])
 def test_means_are_those_of_the_scores_however_many_items_at_a_time(model, documents, monkeypatch):
-    monkeypatch.setattr(evaluations, "_DOCUMENTS", documents)
+    monkeypatch.setattr(_evaluations, "_DOCUMENTS", documents)
     data = lists(20, 1, weights=True)
     torch.manual_seed(0)
     ranker = FittedRanker.new(Settings(model=model), data.features)

@@ -4,7 +4,7 @@ import torch
 from learnable import lists
 from rewritten import rewrite
 
-from rankgrad.training import FittedRanker, Settings, fitted
+from rankgrad.training import FittedRanker, Settings, _fitted
 
 MLP, CONTEXT = "mlp(hidden=[8], dropout=0.5)", "context_aware(fc=[8], ff=8, blocks=1)"
 TABM = "tabm(hidden=[8], members=2, in_list=[rank, score])"
@@ -27,8 +27,8 @@ def test_saved_and_loaded_it_predicts_the_same(ranker, vali, tmp_path):
 
 def test_blocks_and_lists_apart_give_the_same(ranker, vali, monkeypatch):
     whole = ranker.predict(vali.features, vali.offsets)
-    monkeypatch.setattr(fitted, "_VALUES", 20)
-    monkeypatch.setattr(fitted, "_DOCUMENTS", 20)
+    monkeypatch.setattr(_fitted, "_VALUES", 20)
+    monkeypatch.setattr(_fitted, "_DOCUMENTS", 20)
     np.testing.assert_allclose(ranker.predict(vali.features, vali.offsets), whole, atol=1e-6)
     for at in range(3):
         rows = slice(vali.offsets[at], vali.offsets[at + 1])
@@ -61,7 +61,7 @@ def test_wrong_features_are_named(ranker):
 
 
 def test_a_feature_beyond_float32_is_named(ranker, vali, monkeypatch):
-    monkeypatch.setattr(fitted, "_VALUES", 20)  # in parts, whose rows count on
+    monkeypatch.setattr(_fitted, "_VALUES", 20)  # in parts, whose rows count on
     features = vali.features.astype(np.float64)
     features[7, 3] = 1e300
     with pytest.raises(ValueError, match=r"index 3 .* of row 7 is 1e\+300, too large for float32"):

@@ -12,7 +12,7 @@ from torch import nn
 from rankgrad.estimator import Ranker
 from rankgrad.models import models
 from rankgrad.training import Settings, fit
-from rankgrad.training.fitting import RandomState
+from rankgrad.training._fitting import RandomState
 
 
 class Own(nn.Module):
@@ -85,7 +85,7 @@ def test_networks_are_built_as_from_pytorchs_own_generator(name):
 
 
 def test_dropout_draws_as_pytorchs_does():
-    from rankgrad.models.dropout import Dropout
+    from rankgrad.models._dropout import Dropout
 
     values, layer = torch.randn(5, 7, requires_grad=True), Dropout(0.3)
     layer.generator = torch.Generator().manual_seed(2)

@@ -10,8 +10,8 @@ from learnable import lists
 from rankgrad.data import Dataset
 from rankgrad.data.batches import Batches
 from rankgrad.losses import losses
-from rankgrad.training import Settings, fit, gpu
-from rankgrad.training.gpu import Graphs
+from rankgrad.training import Settings, _gpu, fit
+from rankgrad.training._gpu import Graphs
 from rankgrad.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -227,7 +227,7 @@ def test_graphs_free_memory_for_what_must_be_done_without_them(monkeypatch):
         return passes(self, *arguments)
 
     monkeypatch.setattr(Trainer, "_passes", short_of_memory)
-    monkeypatch.setattr(gpu, "_MOST", 1)  # so that other sizes are done without
+    monkeypatch.setattr(_gpu, "_MOST", 1)  # so that other sizes are done without
     done = fit(Settings(**SMALL | GRAPHS["mlp"] | {"list_size": 5, "batch_size": 3}), lists(40, 0))
     assert done.stopped == "epochs"
     assert made.count(True) == 1

@@ -9,8 +9,8 @@ from learnable import lists
 from torch import nn
 
 from rankgrad.data.batches import Batch
-from rankgrad.training import Settings, fit, gpu, trainer
-from rankgrad.training.gpu import Graphs
+from rankgrad.training import Settings, _gpu, fit, trainer
+from rankgrad.training._gpu import Graphs
 from rankgrad.training.trainer import Trainer
 
 
@@ -126,7 +126,7 @@ def test_sizes_and_bounds_have_graphs_of_their_own(network, passes):
 
 
 def test_no_more_graphs_than_allowed(network, passes, monkeypatch):
-    monkeypatch.setattr(gpu, "_MOST", 1)
+    monkeypatch.setattr(_gpu, "_MOST", 1)
     made = Graphs(passes, network)
     for seed in range(3):
         for items in (4, 5):

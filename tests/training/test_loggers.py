@@ -8,7 +8,7 @@ from learnable import lists
 
 from rankgrad import Ranker
 from rankgrad.training import Settings, fit
-from rankgrad.training.loggers import Logger, MLflow, TensorBoard, WandB, loggers
+from rankgrad.training._loggers import Logger, MLflow, TensorBoard, WandB, loggers
 
 LINEAR = "ndcg@10(empty=skip, gain=linear)"
 SETTINGS = Settings(

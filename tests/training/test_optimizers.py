@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankgrad.training.optimizers import FusedAdam, learning_rates, optimizers
+from rankgrad.training._optimizers import FusedAdam, learning_rates, optimizers
 
 
 @pytest.mark.parametrize("name", optimizers.names())

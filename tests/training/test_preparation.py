@@ -7,13 +7,13 @@ import pytest
 import torch
 from learnable import lists as learnable
 
-from rankgrad.export.onnx_format import session, to_onnx
+from rankgrad.export._onnx_format import session, to_onnx
 from rankgrad.models import models
 from rankgrad.models.tabm import TabMNet
-from rankgrad.serving.layers import FoldedLayers
-from rankgrad.serving.ranker import ServedRanker
+from rankgrad.serving._layers import FoldedLayers
+from rankgrad.serving._ranker import ServedRanker
 from rankgrad.training import FittedRanker, Settings
-from rankgrad.training.preparation import Preparation
+from rankgrad.training._preparation import Preparation
 
 TRANSFORMS = [
     Settings().transforms,
@@ -61,7 +61,7 @@ def test_inputs_are_those_of_the_network(transforms, impute):
 @pytest.mark.parametrize("units", [32, 64])
 def test_scores_in_the_list_are_folded_into_the_weights(model, units, monkeypatch):
     """As in default models; features of few distinct values, of many, of one, and of missing."""
-    monkeypatch.setattr("rankgrad.serving.layers._UNITS", units)  # as on other processors
+    monkeypatch.setattr("rankgrad.serving._layers._UNITS", units)  # as on other processors
     features, offsets = uneven_lists()
     features[:, 3] = np.where(features[:, 3] > 0, -0.0, 0.0)
     features[:, 4] = features[:, 4].clip(-0.5, 0.5)
@@ -171,7 +171,7 @@ def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
     def broken(ranker):
         raise ValueError("a bug")
 
-    monkeypatch.setattr("rankgrad.serving.ranker.to_onnx", broken)
+    monkeypatch.setattr("rankgrad.serving._ranker.to_onnx", broken)
     with pytest.raises(ValueError, match="a bug"):
         ServedRanker.of(ranker, "a")
 
@@ -193,7 +193,7 @@ def test_predictions_are_those_of_transforms_and_network(model, monkeypatch):
     monkeypatch.setattr(FittedRanker, "_items", None)
     monkeypatch.setattr(FittedRanker, "_lists", None)
     for documents in (1 << 15, 40):  # all lists at once, and few or a long one at a time
-        monkeypatch.setattr("rankgrad.training.fitted._DOCUMENTS", documents)
+        monkeypatch.setattr("rankgrad.training._fitted._DOCUMENTS", documents)
         found = ranker.predict(features, offsets)
         np.testing.assert_allclose(found, expected, atol=3e-6)
     one = ranker.predict(features[offsets[3] : offsets[4]])

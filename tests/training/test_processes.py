@@ -13,8 +13,8 @@ from learnable import lists
 from training import data_parallel
 
 from rankgrad.data import store
-from rankgrad.training import RunFolder, Settings, fit, processes
-from rankgrad.training.processes import DatasetHandle
+from rankgrad.training import RunFolder, Settings, _processes, fit
+from rankgrad.training._processes import DatasetHandle
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -81,14 +81,14 @@ def fail(fabric):
 @pytest.mark.parametrize("functions", [(refuse, refuse), (fail, refuse), (refuse, fail)])
 def test_an_error_in_the_processes_is_raised_here(functions, monkeypatch):
     """What each process does, done in this one: of several errors, the one that explains."""
-    monkeypatch.setattr(processes, "connect", lambda settings: None)
-    monkeypatch.setattr(processes, "follow_parent", lambda: None)
+    monkeypatch.setattr(_processes, "connect", lambda settings: None)
+    monkeypatch.setattr(_processes, "follow_parent", lambda: None)
     monkeypatch.setenv("RANK", "0")
-    started = processes._Started(Settings(device="cpu", devices=2))
+    started = _processes._Started(Settings(device="cpu", devices=2))
     for function in functions:
         own, other = multiprocessing.Pipe()
         started.connections.append(own)
-        processes._work(other, started.settings, function)
+        _processes._work(other, started.settings, function)
     with pytest.raises(FileExistsError, match="run is there already"):
         started.result()
 
@@ -120,7 +120,7 @@ def test_one_process_on_a_cpu_does_without_fabric(monkeypatch, optimizer):
     settings = Settings(epochs=2, clip=0.01, device="cpu", optimizer=optimizer)
     expected = fit(settings, data, data)
     with monkeypatch.context() as patched:
-        patched.setattr(processes, "SingleProcess", lambda: _fabric(settings))
+        patched.setattr(_processes, "SingleProcess", lambda: _fabric(settings))
         by_fabric = fit(settings, data, data)
     for name, tensor in expected.model.tensors().items():
         assert torch.equal(tensor, by_fabric.model.tensors()[name])

@@ -12,9 +12,9 @@ from learnable import lists
 from mutations import mutations
 from rewritten import rewrite
 
-from rankgrad import files, locks
+from rankgrad import _files, _locks
 from rankgrad.training import RunFolder, Settings, fit
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
 SETTINGS = Settings(
     loss="softmax", model="mlp(hidden=[4])", epochs=2, batch_size=8, metrics=(), device="cpu"
@@ -72,9 +72,9 @@ def test_no_damage_goes_unnoticed(run):
 
 @pytest.mark.parametrize("name", ["run.json", "best/model.json", "last/state.json"])
 def test_runs_of_before_checksums_are_read(run, name):
-    values = files.read_json(run / name)
+    values = _files.read_json(run / name)
     del values["files"]
-    files.write(run / name, json.dumps(values))
+    _files.write(run / name, json.dumps(values))
     for read in READERS.values():
         read(run)
 
@@ -97,7 +97,7 @@ def test_settings_are_those_of_the_checkpoint(run):
 
 def test_a_run_that_is_trained_is_not_resumed(run):
     data = lists(12, 0), lists(6, 1)
-    refused = pytest.raises(locks.LockedError, match=r"another process is training in .*run")
+    refused = pytest.raises(_locks.LockedError, match=r"another process is training in .*run")
     with RunFolder.open(run).locked(), refused:
         fit(SETTINGS, *data, folder=run, resume=True)
     with RunFolder.open(run).locked(), refused:  # and not told to be there already

@@ -4,12 +4,12 @@ import torch
 import typer
 
 from rankgrad.cli import app
-from rankgrad.cli.settings import PANELS
+from rankgrad.cli._settings import PANELS
 from rankgrad.data import Dataset, batches
 from rankgrad.estimator import Ranker
 from rankgrad.models import models
 from rankgrad.training import Settings
-from rankgrad.training.settings import for_data
+from rankgrad.training._settings import for_data
 
 
 def test_toml_brings_back_every_setting():
@@ -138,7 +138,7 @@ def test_what_is_given_stays():
 
 @pytest.mark.parametrize(("explicit", "expected"), [({}, "medium"), ({"model": "small"}, "small")])
 def test_the_estimator_follows_the_rules(monkeypatch, capsys, explicit, expected):
-    monkeypatch.setattr("rankgrad.training.settings.MANY_ITEMS", 20)
+    monkeypatch.setattr("rankgrad.training._settings.MANY_ITEMS", 20)
     data = lists(4, 5)
     ranker = Ranker(epochs=1, device="cpu", verbose=True, **explicit)
     ranker.fit(data.features, data.labels, group=data.lengths)

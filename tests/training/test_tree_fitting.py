@@ -14,7 +14,7 @@ from rankgrad.data import Dataset, synthetic
 from rankgrad.metrics import evaluate
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, RunFolder, Settings, fit
-from rankgrad.training.loggers import TensorBoard
+from rankgrad.training._loggers import TensorBoard
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
 FAST = {"epochs": 5, "metric": "ndcg@5", "metrics": ("rr",)}
@@ -118,7 +118,7 @@ def _assert_best(done, ranker):
 
 def test_trees_are_saved_now_and_then_and_a_kill_costs_the_rest(tmp_path, monkeypatch):
     pytest.importorskip("lightgbm")
-    monkeypatch.setattr("rankgrad.training.tree_fitting._SAVE_EVERY", 0.0)
+    monkeypatch.setattr("rankgrad.training._tree_fitting._SAVE_EVERY", 0.0)
     settings = Settings(model="lightgbm", **FAST)
 
     def die(line):

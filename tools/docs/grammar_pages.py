@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import rankgrad.specs
-from rankgrad.cli.settings import PANELS
+from rankgrad._reference import describe_options, plain_markdown
+from rankgrad.cli._settings import PANELS
 from rankgrad.data.transforms import transforms
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
-from rankgrad.reference import describe_options, plain_markdown
 from rankgrad.sorting import relaxations, schedules
 from rankgrad.specs import Registry
-from rankgrad.text.settings import TextSettings
-from rankgrad.training.loggers import loggers
-from rankgrad.training.optimizers import learning_rates, optimizers
-from rankgrad.training.settings import Settings
+from rankgrad.text._settings import TextSettings
+from rankgrad.training._loggers import loggers
+from rankgrad.training._optimizers import learning_rates, optimizers
+from rankgrad.training._settings import Settings
 
 #: Each kind of object that a spec names, where it is written, and an example that is tested.
 KINDS: dict[str, tuple[Registry[Any], str, str]] = {

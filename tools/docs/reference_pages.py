@@ -19,9 +19,9 @@ from grammar_pages import write_grammar
 
 import rankgrad.losses
 import rankgrad.metrics
+from rankgrad._reference import Kind, NameReference, cell_entry, describe_options, entry
 from rankgrad.losses.lambdaloss import LambdaPairs
 from rankgrad.losses.relaxed import cell_classes, cell_route, grid_metrics
-from rankgrad.reference import Kind, NameReference, cell_entry, describe_options, entry
 from rankgrad.sorting import FAMILIES
 from rankgrad.specs import Registry
 

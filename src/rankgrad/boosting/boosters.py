@@ -15,9 +15,24 @@ import numpy as np
 from rankgrad.boosting import lightgbm as for_lightgbm
 from rankgrad.boosting import xgboost as for_xgboost
 from rankgrad.boosting.objectives import library, undefined
-from rankgrad.data.dataset import Dataset
+from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
+
+__all__ = [
+    "BUILT_IN",
+    "KINDS",
+    "MISSING_ATTRIBUTE",
+    "BoostedTrees",
+    "BoostingConfig",
+    "BoostingState",
+    "Kind",
+    "Round",
+    "boost",
+    "contributor",
+    "predictor",
+    "seeded",
+]
 
 Kind = Literal["lightgbm", "xgboost"]
 KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
@@ -45,7 +60,7 @@ class Round(NamedTuple):
 
 
 #: Called after each round. True ends boosting there.
-OnRound = Callable[[Round], bool | None]
+_OnRound = Callable[[Round], bool | None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +137,7 @@ def boost(
     train: Dataset,
     vali: Dataset | None,
     config: BoostingConfig,
-    on_round: OnRound | None = None,
+    on_round: _OnRound | None = None,
     start: BoostingState | None = None,
 ) -> BoostedTrees:
     """Boost trees on the training lists; and keep those up to the best validation value.
@@ -207,7 +222,7 @@ class _Rounds:
         self,
         vali: Dataset | None,
         config: BoostingConfig,
-        on_round: OnRound | None,
+        on_round: _OnRound | None,
         start: BoostingState | None,
     ) -> None:
         self.config, self.start = config, start

@@ -18,6 +18,8 @@ from rankgrad.boosting.objectives import (
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 
+__all__ = ["Evaluation", "Objective", "metric", "objective"]
+
 _REMEDY = "give lightgbm.Dataset(..., group=sizes), or LGBMRanker.fit(..., group=sizes)"
 
 

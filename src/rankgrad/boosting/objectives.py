@@ -13,12 +13,23 @@ import torch
 from torch import Tensor
 
 from rankgrad import losses, metrics
+from rankgrad._quoting import quote
+from rankgrad._validation import check_choice, check_positive
 from rankgrad.extras import load
 from rankgrad.losses import Loss
-from rankgrad.losses.base import randomness_of
+from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import Metric, evaluate
-from rankgrad.quoting import quote
-from rankgrad.validation import check_choice, check_positive
+
+__all__ = [
+    "Array",
+    "CallerLists",
+    "RowLists",
+    "RowMetric",
+    "RowObjective",
+    "library",
+    "offsets_of",
+    "undefined",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -152,7 +163,7 @@ class RowObjective:
         if min_list_hessian != 0:
             check_positive("min_list_hessian", min_list_hessian)
         self.loss = losses.get(loss)
-        self.label_gain = LabelGain.of(label_gain, self.loss)
+        self.label_gain = _LabelGain.of(label_gain, self.loss)
         check_choice("device", device, ("cpu", "cuda"))
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
@@ -255,7 +266,7 @@ def _numbers(name: str, values: Any) -> Array:
         raise ValueError(f"{name} must be numbers, found {quote(values)}") from None
 
 
-class LabelGain:
+class _LabelGain:
     """Labels whose gain under the formula of a loss or metric is what a table says.
 
     Where the gain is ``2^y - 1``, the label y becomes ``log2(1 + table[y])``; where it is linear,
@@ -275,7 +286,7 @@ class LabelGain:
         self.labels = gains if linear else np.log2(1 + gains)
 
     @classmethod
-    def of(cls, table: Sequence[float] | None, owner: Loss | Metric) -> LabelGain | None:
+    def of(cls, table: Sequence[float] | None, owner: Loss | Metric) -> _LabelGain | None:
         """The table for a loss or metric that has gains; None without a table."""
         if table is None:
             return None
@@ -314,7 +325,7 @@ class RowMetric:
     ) -> None:
         self.metric = metrics.get(metric)
         self.caller = caller
-        self.label_gain = LabelGain.of(label_gain, self.metric)
+        self.label_gain = _LabelGain.of(label_gain, self.metric)
 
     @property
     def name(self) -> str:

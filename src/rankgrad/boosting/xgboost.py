@@ -20,6 +20,8 @@ from rankgrad.boosting.objectives import (
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 
+__all__ = ["Evaluation", "Objective", "hand_over", "metric", "objective", "tree_objective"]
+
 _REMEDY = (
     "give xgboost.DMatrix(..., qid=qid) to xgboost.train; XGBoost's scikit-learn estimators pass "
     "no groups (XGBRanker takes no objective of your own): give {}(..., group=sizes)"

@@ -27,8 +27,10 @@ from rankgrad.cli import (
     text,
     train,
 )
-from rankgrad.cli.docstrings import add_command, epilog
-from rankgrad.cli.errors import Commands
+from rankgrad.cli._docstrings import add_command, epilog
+from rankgrad.cli._errors import Commands
+
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     cls=Commands,

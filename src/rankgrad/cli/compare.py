@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Json, Metrics, TableFormat, Workers
-from rankgrad.cli.errors import interrupted_run
-from rankgrad.cli.printing import console, show_csv, show_json, show_results
+from rankgrad.cli import _settings as options
+from rankgrad.cli._arguments import Json, Metrics, TableFormat, Workers
+from rankgrad.cli._errors import interrupted_run
+from rankgrad.cli._printing import console, show_csv, show_json, show_results
 
 if TYPE_CHECKING:
     from rankgrad.experiments.compare import Comparison, Plan, Progress
@@ -161,7 +161,7 @@ def compare(
 
 def _finish(found: Comparison, intervals: bool, format: TableFormat, json: bool) -> None:
     """Show the comparison; the exit code is 1 if runs are missing."""
-    from rankgrad.results.comparison_tables import to_json
+    from rankgrad.results._comparison_tables import to_json
 
     if json:
         show_json(to_json(found))
@@ -264,7 +264,7 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
 
 
 def _show(found: Comparison, intervals: bool, format: TableFormat) -> None:
-    from rankgrad.results.comparison_tables import differences_table, table, tuned_table
+    from rankgrad.results._comparison_tables import differences_table, table, tuned_table
 
     means = table(found, intervals=intervals)
     if format == "csv":

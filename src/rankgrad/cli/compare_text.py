@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rankgrad.cli.printing import show_notes
+from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
+
+__all__ = ["Texts", "compare", "is_text"]
 
 #: Options of a comparison that are not those of a text ranker's training.
 _SHARED = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
@@ -30,7 +32,7 @@ def is_text(data: Path, collection: str | None) -> bool:
         return True
     if not data.is_dir():
         return False
-    from rankgrad.experiments.text_comparison import is_text_folder
+    from rankgrad.experiments._text_comparison import is_text_folder
 
     return is_text_folder(data)
 
@@ -44,7 +46,7 @@ def compare(data: Path, output: Path | None, texts: Texts, asked: Mapping[str, A
         texts: where the texts are.
         asked: the options of the comparison by name; None where they were not given.
     """
-    from rankgrad.experiments import text_comparison
+    from rankgrad.experiments import _text_comparison
 
     metrics = asked["metric"] or ()
     if texts.collection is None:
@@ -56,19 +58,19 @@ def compare(data: Path, output: Path | None, texts: Texts, asked: Mapping[str, A
                 f"{data} holds text runs, which are compared as they are: leave out {what}. To "
                 "train, give the candidates as a TREC run, and --collection"
             )
-        return text_comparison.load(data, metrics)
+        return _text_comparison.load(data, metrics)
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
     _train(data, output, texts, asked)
-    return text_comparison.load(output, metrics)
+    return _text_comparison.load(output, metrics)
 
 
 def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> None:
-    from rankgrad.cli import text_arguments
+    from rankgrad.cli import _text_arguments
     from rankgrad.cli.text_train import settings_of, train_all
-    from rankgrad.experiments.text import CrossValidation
+    from rankgrad.experiments._text import CrossValidation
     from rankgrad.specs import split
-    from rankgrad.text.settings import TextSettings
+    from rankgrad.text._settings import TextSettings
 
     given = {
         name: value
@@ -95,5 +97,5 @@ def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> 
         folds = ", ".join(map(str, plan.chosen))
         show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
     assert texts.collection is not None
-    candidates = text_arguments.read(data, texts.collection, texts.topics, texts.qrels)
+    candidates = _text_arguments.read(data, texts.collection, texts.topics, texts.qrels)
     train_all(plan, candidates, output, quiet=False)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Fold, Json, Missing
-from rankgrad.cli.printing import show_json, show_notes, show_table
+from rankgrad.cli._arguments import Fold, Json, Missing
+from rankgrad.cli._printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.data.catalog import KnownDataset
+
+__all__ = ["data", "describe", "show_data"]
 
 _GRADES = 8  # distinct labels that are counted one by one
 
@@ -53,9 +55,9 @@ def data(
 
 def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, Dataset]:
     """The splits of a folder, or one data set under the name of its file."""
-    from rankgrad.data import layout, load, load_splits
+    from rankgrad.data import _layout, load, load_splits
 
-    if layout.is_single(path):
+    if _layout.is_single(path):
         return {path.name: load(path, fold=fold, missing=missing)}
     return load_splits(path, fold, missing=missing)
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Json
-from rankgrad.cli.printing import console, show_json, show_table
+from rankgrad.cli._arguments import Json
+from rankgrad.cli._printing import console, show_json, show_table
 
 if TYPE_CHECKING:
     from rankgrad.experiments.demo import Demo
+    from rankgrad.results._groups import RunGroup
     from rankgrad.results.comparison import Comparison
-    from rankgrad.results.groups import RunGroup
+
+__all__ = ["REPORT", "demo"]
 
 REPORT = "report.html"
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Data, Fold, Json, TeacherLabels, load
-from rankgrad.cli.errors import interrupted
+from rankgrad.cli import _settings as options
+from rankgrad.cli._arguments import Data, Fold, Json, TeacherLabels, load
+from rankgrad.cli._errors import interrupted
+from rankgrad.cli._printing import console, show_json, show_notes, show_table
 from rankgrad.cli.predict import Run, load_ranker
-from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
-    from rankgrad.export.distillation import QualityLoss
+    from rankgrad.export._distillation import QualityLoss
     from rankgrad.training import FittedRanker
 
 
@@ -67,8 +67,8 @@ def distill(
       rankgrad distill runs/first train.txt --vali vali.txt --test test.txt -o runs/student
       rankgrad export runs/student --format solr -o model.json
     """  # noqa: D301
-    from rankgrad.export.distillation import distill, student_settings
-    from rankgrad.training.fitting import check_run
+    from rankgrad.export._distillation import distill, student_settings
+    from rankgrad.training._fitting import check_run
 
     settings = student_settings(**{k: v for k, v in overrides.items() if v is not None})
     check_run(settings, output, resume=False)
@@ -101,18 +101,18 @@ def _read(
     data: Path, vali: Path | None, test: Path | None, fold: int | None, like: FittedRanker
 ) -> dict[str, Dataset]:
     """The splits of a folder, or files; with the features of the teacher."""
-    from rankgrad.data import layout
+    from rankgrad.data import _layout
 
-    if layout.is_single(data):
+    if _layout.is_single(data):
         paths = {"train": data, "vali": vali, "test": test}
         return {name: load(path, like=like) for name, path in paths.items() if path is not None}
     if vali is not None or test is not None:
         raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
-    return {name: load(data, name, fold, like) for name in layout.splits(data, fold)}
+    return {name: load(data, name, fold, like) for name in _layout.splits(data, fold)}
 
 
 def _show(found: list[QualityLoss], title: str, lists: int) -> None:
-    from rankgrad.results.comparison_tables import p_value
+    from rankgrad.results._comparison_tables import p_value
 
     rows = [
         (

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Device, Fold, Json, Split, check_stdin, load
-from rankgrad.cli.evaluate_trec import (
+from rankgrad.cli._arguments import Device, Fold, Json, Split, check_stdin, load
+from rankgrad.cli._evaluate_trec import (
     evaluate_runs,
     interval_rows,
     is_qrels,
     lists_dict,
     means_dict,
 )
+from rankgrad.cli._printing import show_json, show_notes, show_table
 from rankgrad.cli.predict import open_ranker
-from rankgrad.cli.printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -135,9 +135,9 @@ def _evaluate_data(
 ) -> tuple[Evaluation, Any, Dataset]:
     """The values of a ranker on data with a score for each item, the scores, and the data."""
     import rankgrad.metrics
-    from rankgrad.data import scores as files
+    from rankgrad.data import _scores as files
     from rankgrad.metrics.evaluate import DEFAULT
-    from rankgrad.training.evaluations import evaluate_scores
+    from rankgrad.training._evaluations import evaluate_scores
 
     check_stdin(ranker, data)
     metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
@@ -158,16 +158,16 @@ def _save(
     split: str | None,
     fold: int | None,
 ) -> None:
-    from rankgrad.data import layout
+    from rankgrad.data import _layout
     from rankgrad.training import RunFolder
-    from rankgrad.training.evaluations import Evaluated
+    from rankgrad.training._evaluations import Evaluated
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
     found = Evaluated.of(
         scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
     )
-    found.save(run, layout.split_name(split or "test"))
+    found.save(run, _layout.split_name(split or "test"))
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Json, Split
+from rankgrad.cli._arguments import Data, Device, Fold, Json, Split
+from rankgrad.cli._printing import console, show_json, show_notes, show_table
 from rankgrad.cli.predict import Run, open_ranker
-from rankgrad.cli.printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -78,8 +78,8 @@ def explain(
       rankgrad explain runs/first test.txt -m 'ndcg@10(empty=skip)' -o explained
     """  # noqa: D301
     from rankgrad import explanations
-    from rankgrad.training.evaluations import EVALUATIONS
-    from rankgrad.training.fitted import TreeScorer
+    from rankgrad.training._evaluations import EVALUATIONS
+    from rankgrad.training._fitted import TreeScorer
 
     if save and not (run / "run.json").is_file():
         raise ValueError(f"{run} is not a run folder: --save has nowhere to keep the explanation")
@@ -108,9 +108,9 @@ def explain(
             on_feature=on_feature,
         )
     if save:
-        from rankgrad.data import layout
+        from rankgrad.data import _layout
 
-        part = layout.split_name(split or "test")
+        part = _layout.split_name(split or "test")
         found.save(run, part)
         if not (run / EVALUATIONS / part).is_dir():
             options = "" if fold is None else f" --fold {fold}"

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Fold, Json, Overwrite, Split, load
+from rankgrad.cli._arguments import Fold, Json, Overwrite, Split, load
+from rankgrad.cli._printing import console, show_json, show_notes
 from rankgrad.cli.predict import Run, load_ranker
-from rankgrad.cli.printing import console, show_json, show_notes
 
 
 def export(
@@ -50,8 +50,8 @@ def export(
     """  # noqa: D301
     from rankgrad.export import engine_notes
     from rankgrad.export import export as write
-    from rankgrad.export.exporting import format_of
-    from rankgrad.export.feature_names import feature_names
+    from rankgrad.export._exporting import format_of
+    from rankgrad.export._feature_names import feature_names
 
     if data is None and (split is not None or fold is not None):
         raise ValueError("--split and --fold are of the data to compare on: give --data")

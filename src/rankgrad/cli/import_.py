@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Categorical, Fold, Json, Missing, Overwrite, check_stdin
+from rankgrad.cli._arguments import Categorical, Fold, Json, Missing, Overwrite, check_stdin
+from rankgrad.cli._printing import show_json
 from rankgrad.cli.data import describe, show_data
-from rankgrad.cli.printing import show_json
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -63,7 +63,7 @@ def import_(
       rankgrad import splits --query session --label clicks -o splits.stores
       rankgrad import train.txt -o train.parquet
     """  # noqa: D301
-    from rankgrad.data import columnar, layout, store
+    from rankgrad.data import _layout, columnar, store
 
     check_stdin(*sources)
     if not output.parent.is_dir():
@@ -78,7 +78,7 @@ def import_(
     }
     kinds = {"missing": missing or (), "categorical": categorical or ()}
     source = sources[0]
-    if len(sources) == 1 and source.is_dir() and not layout.is_single(source):
+    if len(sources) == 1 and source.is_dir() and not _layout.is_single(source):
         _check_folder_options(source, fold, output, docids, columns)
         options = {"ids": docids or "auto", **kinds, "columns": columns}
         metadata = _import_folder(source, fold, output, overwrite, options)
@@ -103,9 +103,9 @@ def _read(
     kinds: dict[str, Any],
 ) -> Dataset:
     """One data set from one file or several."""
-    from rankgrad.data import categories, columnar, layout, letor, load
+    from rankgrad.data import _categories, _layout, columnar, letor, load
 
-    if all(columnar.is_columnar(path) or layout.parts(path) for path in sources):
+    if all(columnar.is_columnar(path) or _layout.parts(path) for path in sources):
         if len(sources) > 1:
             raise ValueError(
                 "several columnar files cannot be imported at once; give one, or a folder of "
@@ -120,7 +120,7 @@ def _read(
     if len(sources) > 1:
         missing, categorical = kinds["missing"], kinds["categorical"]
         dataset = letor.read(sources, ids=docids or "auto", finite=True, missing=missing)
-        return categories.encode(dataset, categorical)
+        return _categories.encode(dataset, categorical)
     return load(sources[0], fold=fold, ids=docids or "auto", finite=True, **kinds)
 
 
@@ -138,7 +138,7 @@ def _check_folder_options(
     source: Path, fold: int | None, output: Path, docids: bool, columns: dict[str, Any]
 ) -> None:
     """Options for a kind of file of which the folder has none would be ignored: an error."""
-    from rankgrad.data import columnar, folds, layout
+    from rankgrad.data import _layout, columnar, folds
 
     if columnar.is_columnar(output):
         raise ValueError(
@@ -146,8 +146,8 @@ def _check_folder_options(
             "without a suffix, or import its files one by one"
         )
     number = next(iter(folds(source)), None) if fold is None else fold
-    places = list(layout.splits(source, number).values())
-    columnar_ones = [p for p in places if columnar.is_columnar(p) or layout.parts(p)]
+    places = list(_layout.splits(source, number).values())
+    columnar_ones = [p for p in places if columnar.is_columnar(p) or _layout.parts(p)]
     given = _changed_options(columns)
     if given and not columnar_ones:
         raise ValueError(f"--{given[0]} goes with columnar files, of which {source} has none")

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Data, Device, Fold, Overwrite, Split, load
-from rankgrad.cli.printing import show_notes
+from rankgrad.cli._arguments import Data, Device, Fold, Overwrite, Split, load
+from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
+
+__all__ = ["Run", "load_ranker", "open_ranker", "predict"]
 
 Run = Annotated[
     Path,
@@ -52,7 +54,7 @@ def predict(
       rankgrad predict runs/neural web30k --fold 1 -o scores.parquet
       rankgrad predict runs/neural test.txt --tag neural -o neural.run
     """  # noqa: D301
-    from rankgrad.data import scores as files
+    from rankgrad.data import _scores as files
 
     dataset, model = open_ranker(run, data, split, fold, device, labeled=False, ids="auto")
     scores = model.predict(dataset.features, dataset.offsets)
@@ -69,9 +71,9 @@ def open_ranker(
 
     Further options are those of :func:`rankgrad.data.load`.
     """
-    from rankgrad.data.dataset import FeaturesError
+    from rankgrad.data._dataset import FeaturesError
     from rankgrad.training import Settings
-    from rankgrad.training.processes import accelerator
+    from rankgrad.training._processes import accelerator
 
     settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
     model = load_ranker(run).to(accelerator(settings))

@@ -9,17 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from rankgrad.cli.arguments import Json
-from rankgrad.cli.printing import console, show_json, show_table
+from rankgrad.cli._arguments import Json
+from rankgrad.cli._printing import console, show_json, show_table
 from rankgrad.specs import Registry, options_of, takes_cutoff
 
-Name = Annotated[
+__all__ = ["losses", "metrics", "models"]
+
+_Name = Annotated[
     str | None,
     typer.Argument(metavar="[NAME]", help="Explain this one.", show_default=False),
 ]
 
 
-def losses(name: Name = None, json: Json = False) -> None:
+def losses(name: _Name = None, json: Json = False) -> None:
     """List the losses, or explain one and its options.
 
     \b
@@ -45,7 +47,7 @@ def losses(name: Name = None, json: Json = False) -> None:
     )
 
 
-def metrics(name: Name = None, json: Json = False) -> None:
+def metrics(name: _Name = None, json: Json = False) -> None:
     """List the metrics, or explain one and its options.
 
     \b
@@ -67,7 +69,7 @@ def metrics(name: Name = None, json: Json = False) -> None:
     )
 
 
-def models(name: Name = None, json: Json = False) -> None:
+def models(name: _Name = None, json: Json = False) -> None:
     """List the models, or explain one and its options.
 
     \b
@@ -132,8 +134,8 @@ def _explain(registry: Registry[Any], name: str) -> None:
 
 def _advice(kind: str, name: str) -> list[str]:
     """Its formula, paper, use, cost and names elsewhere."""
-    from rankgrad.cli.formulas import plain_formula
-    from rankgrad.reference import Kind, cell_entry, entry
+    from rankgrad._reference import Kind, cell_entry, entry
+    from rankgrad.cli._formulas import plain_formula
 
     of: Kind = "metrics" if kind == "metrics" else "losses"
     found = entry(of, name) if kind != "models" else None
@@ -159,7 +161,7 @@ def _advice(kind: str, name: str) -> list[str]:
 
 def _described(kind: str, name: str, factory: Any) -> dict[str, str]:
     """What each option is for."""
-    from rankgrad.reference import describe_options
+    from rankgrad._reference import describe_options
 
     if cell := _cell(kind, name):
         from rankgrad.losses.relaxed import cell_classes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from rankgrad.cli.arguments import Overwrite
-from rankgrad.cli.printing import show_notes
+from rankgrad.cli._arguments import Overwrite
+from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
@@ -52,10 +52,10 @@ def report(
       rankgrad report runs/mse runs/neural -o report.html --overwrite
       rankgrad report comparison/ --baseline lightgbm --metric ndcg@5
     """  # noqa: D301
-    from rankgrad import files
+    from rankgrad import _files
     from rankgrad.report import write
 
-    if output.is_file() and not overwrite and not files.is_stream(output):
+    if output.is_file() and not overwrite and not _files.is_stream(output):
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
     found = write(
         runs,
@@ -67,18 +67,18 @@ def report(
         correction=correction,
         title=title,
     )
-    show_written(output, found)
+    _show_written(output, found)
 
 
-def show_written(output: Path, found: Comparison) -> None:
+def _show_written(output: Path, found: Comparison) -> None:
     """Say what was written and how to open it."""
-    from rankgrad import files
-    from rankgrad.report.sections import counted, rivals
+    from rankgrad import _files
+    from rankgrad.report._sections import counted, rivals
 
     competing = rivals(found)
     runs = sum(len(entry.runs) for entry in competing)
     counts = f"{counted(len(competing), 'rankers')}, {counted(runs, 'runs')}"
-    if files.is_stream(output):  # the reader of a pipe gets the page alone
+    if _files.is_stream(output):  # the reader of a pipe gets the page alone
         typer.echo(f"{output}: {counts}", err=True)
     else:
         typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")

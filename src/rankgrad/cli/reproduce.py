@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Json, TableFormat, Workers
-from rankgrad.cli.errors import interrupted_run
-from rankgrad.cli.printing import console, show_csv, show_json, show_results, show_table
+from rankgrad.cli._arguments import Json, TableFormat, Workers
+from rankgrad.cli._errors import interrupted_run
+from rankgrad.cli._printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
     from rankgrad.papers.reproduce import OnChange, Reproduced, RunOptions
 
-Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
+_Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 
 
 def reproduce(
-    paper: Annotated[Paper | None, typer.Argument(metavar="PAPER", show_default=False)] = None,
+    paper: Annotated[_Paper | None, typer.Argument(metavar="PAPER", show_default=False)] = None,
     data: Annotated[Path | None, typer.Option(show_default=False)] = None,
     table: str | None = None,
     only: str | None = None,
@@ -168,12 +168,12 @@ def _show(found: Reproduced, format: TableFormat) -> None:
 
 
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
-    from rankgrad.papers import figures, splits
+    from rankgrad.papers import _splits, figures
 
     if data is not None:
-        splits.check_exists(data)
+        _splits.check_exists(data)
     names = [one.name for table in tables for one in table.data]
-    found = {} if data is None else splits.find(data, names)
+    found = {} if data is None else _splits.find(data, names)
     lines = [
         {
             "paper": table.paper,
@@ -209,7 +209,7 @@ def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
             where = "not run here"
             reasons.append(f"{line['name']} is not run here: {line['not_run']}")
         elif not line["there"]:
-            absent.append(splits.missing(str(line["data"]), data))
+            absent.append(_splits.missing(str(line["data"]), data))
         rows.append((*(line[column] for column in columns), where))
     show_table((*columns, "where"), rows, under=dict.fromkeys([*absent, *reasons]))
 

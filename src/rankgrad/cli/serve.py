@@ -56,7 +56,7 @@ def serve(
 
     from rankgrad.serving import Limits, ServedRanker
     from rankgrad.serving import serve as answer
-    from rankgrad.serving.ranker import named_runs
+    from rankgrad.serving._ranker import named_runs
 
     rankers = {
         name: ServedRanker.of(load_ranker(run), name, threads)

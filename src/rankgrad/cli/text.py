@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from rankgrad.cli import evaluate, text_index, text_rerank, text_retrieve, text_train
-from rankgrad.cli.docstrings import add_command, epilog
+from rankgrad.cli._docstrings import add_command, epilog
+
+__all__ = ["app"]
 
 _PAGE = "how-to/text.md"
 

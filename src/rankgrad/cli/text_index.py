@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Overwrite
+from rankgrad.cli._arguments import Overwrite
+
+__all__ = ["index"]
 
 
 def index(
@@ -42,8 +44,8 @@ def index(
       rankgrad text index corpus.jsonl.gz --stemmer english -o corpus.index
       rankgrad text index cranfield -o cranfield.index
     """  # noqa: D301
-    from rankgrad.text.collections import read_documents
-    from rankgrad.text.first_stage import BM25Index, BM25Settings, check_target
+    from rankgrad.text._collections import read_documents
+    from rankgrad.text._first_stage import BM25Index, BM25Settings, check_target
 
     settings = BM25Settings(stop_words=stop_words, stemmer=stemmer, k1=k1, b=b)
     check_target(output, overwrite)

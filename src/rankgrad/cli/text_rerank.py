@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli import text_arguments as arguments
-from rankgrad.cli.arguments import Device, Overwrite
-from rankgrad.cli.printing import show_notes
+from rankgrad.cli import _text_arguments as arguments
+from rankgrad.cli._arguments import Device, Overwrite
+from rankgrad.cli._printing import show_notes
+
+__all__ = ["rerank"]
 
 
 def rerank(
@@ -52,15 +54,15 @@ def rerank(
       rankgrad text rerank Qwen/Qwen3-Reranker-0.6B bm25.run --collection docs.tsv \\
           --topics queries.tsv -o reranked.run
     """  # noqa: D301
-    from rankgrad import files
+    from rankgrad import _files
     from rankgrad.data.trec import read_run, write_run
-    from rankgrad.experiments.text import device_of
-    from rankgrad.text.interpolation import interpolate as mix
-    from rankgrad.text.ranker import TextRanker
-    from rankgrad.text.reading import Reading
-    from rankgrad.text.runs import TextRun, is_text_run
+    from rankgrad.experiments._text import device_of
+    from rankgrad.text._interpolation import interpolate as mix
+    from rankgrad.text._ranker import TextRanker
+    from rankgrad.text._reading import Reading
+    from rankgrad.text._runs import TextRun, is_text_run
 
-    files.check_free(output, overwrite)
+    _files.check_free(output, overwrite)
     trained = TextRun.open(model) if is_text_run(Path(model)) else None
     weight = _weight(interpolate, trained.weight if trained is not None else None)
     candidates = arguments.read(

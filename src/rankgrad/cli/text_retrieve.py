@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad.cli.arguments import Overwrite
-from rankgrad.cli.printing import console, show_notes
+from rankgrad.cli._arguments import Overwrite
+from rankgrad.cli._printing import console, show_notes
+
+__all__ = ["retrieve"]
 
 
 def retrieve(
@@ -46,12 +48,12 @@ def retrieve(
     """  # noqa: D301
     from rich.progress import Progress
 
-    from rankgrad import files
+    from rankgrad import _files
     from rankgrad.data.trec import write_run
-    from rankgrad.text.collections import read_topics
-    from rankgrad.text.first_stage import BM25Index
+    from rankgrad.text._collections import read_topics
+    from rankgrad.text._first_stage import BM25Index
 
-    files.check_free(output, overwrite)
+    _files.check_free(output, overwrite)
     texts = read_topics(topics, format, field=field)
     loaded = BM25Index.load(index)
     quiet = not sys.stderr.isatty()

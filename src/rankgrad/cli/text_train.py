@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli import text_arguments as arguments
-from rankgrad.cli.arguments import Json, TeacherLabels
-from rankgrad.cli.errors import interrupted
-from rankgrad.cli.printing import console, show_json, show_notes, show_table
-from rankgrad.cli.settings import read_settings, settings_options
-from rankgrad.text.settings import TextSettings
+from rankgrad.cli import _text_arguments as arguments
+from rankgrad.cli._arguments import Json, TeacherLabels
+from rankgrad.cli._errors import interrupted
+from rankgrad.cli._printing import console, show_json, show_notes, show_table
+from rankgrad.cli._settings import read_settings, settings_options
+from rankgrad.text._settings import TextSettings
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.text import Callbacks, CrossValidation, OneRun
+    from rankgrad.experiments._text import Callbacks, CrossValidation, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
-    from rankgrad.text.candidates import Candidates
+    from rankgrad.text._candidates import Candidates
+
+__all__ = ["settings_of", "train", "train_all"]
 
 #: The panels of the help, and which settings are in each; losses, seeds and the prompt have
 #: options of their own.
@@ -96,7 +98,7 @@ def train(
           --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
-    from rankgrad.experiments.text import CrossValidation
+    from rankgrad.experiments._text import CrossValidation
 
     passed["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
@@ -128,8 +130,8 @@ def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet
     """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
     from rich.progress import Progress
 
-    from rankgrad.experiments.text import cross_validate
-    from rankgrad.training.processes import Interrupts
+    from rankgrad.experiments._text import cross_validate
+    from rankgrad.training._processes import Interrupts
 
     hidden = quiet or not sys.stderr.isatty()
     bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
@@ -190,7 +192,7 @@ def _callbacks(
     total: int,
 ) -> Callbacks:
     """What is called while a run is trained: it updates the progress bar over all runs."""
-    from rankgrad.experiments.text import Callbacks
+    from rankgrad.experiments._text import Callbacks
 
     epochs, metric = run.settings.epochs, run.settings.metric
     words = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
@@ -211,9 +213,9 @@ def _callbacks(
 
 def _show(output: Path, json: bool) -> None:
     """The means of all candidates on the test folds, with tests against the first stage."""
-    from rankgrad.experiments.text import FIRST_STAGE
+    from rankgrad.experiments._text import FIRST_STAGE
+    from rankgrad.results._groups import group
     from rankgrad.results.comparison import compare
-    from rankgrad.results.groups import group
     from rankgrad.results.runs import find, read
 
     found = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
@@ -239,7 +241,7 @@ def _show(output: Path, json: bool) -> None:
 
 def _weights(output: Path) -> list[str]:
     """What validation chose for the weight of the first stage, by loss."""
-    from rankgrad.text.runs import INTERPOLATION, TextRun
+    from rankgrad.text._runs import INTERPOLATION, TextRun
 
     found: dict[str, list[str]] = {}
     for path in sorted(output.glob(f"*/*/*/{INTERPOLATION}")):

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli import settings as options
-from rankgrad.cli.arguments import Data, Fold, Json, check_known, check_stdin, features_of
-from rankgrad.cli.errors import interrupted
-from rankgrad.cli.printing import console, show_json, show_notes, show_table
+from rankgrad.cli import _settings as options
+from rankgrad.cli._arguments import Data, Fold, Json, check_known, check_stdin, features_of
+from rankgrad.cli._errors import interrupted
+from rankgrad.cli._printing import console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FitResult, Settings
+
+__all__ = ["read", "train"]
 
 
 _HOLDOUT, _FEWEST = 0.1, 10  # of the lists are held out to validate on, if there are at least 10
@@ -63,10 +65,10 @@ def train(
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
     from rankgrad.training import fit
-    from rankgrad.training.fitting import check_data, check_run
-    from rankgrad.training.loggers import loggers
-    from rankgrad.training.settings import for_data
-    from rankgrad.training.tree_fitting import for_trees
+    from rankgrad.training._fitting import check_data, check_run
+    from rankgrad.training._loggers import loggers
+    from rankgrad.training._settings import for_data
+    from rankgrad.training._tree_fitting import for_trees
 
     check_stdin(data, vali)
     check_known(data)
@@ -124,7 +126,7 @@ def _settings_of_run(run: Path | None, settings: Path | None) -> Path:
 def _new_run(loss: str) -> Path:
     """A run folder that is not there yet, named by the date and the loss."""
     from rankgrad.experiments.plans import folder_name
-    from rankgrad.training.processes import launched
+    from rankgrad.training._processes import launched
 
     if launched():
         raise ValueError("several processes need the same run folder: give -o RUN")
@@ -135,9 +137,9 @@ def _new_run(loss: str) -> Path:
 
 def _fold(data: Path, fold: int | None) -> tuple[int | None, list[str]]:
     """The fold to train on: the first where none is named, which a note says."""
-    from rankgrad.data import layout
+    from rankgrad.data import _layout
 
-    there = [] if fold is not None or layout.is_single(data) else list(layout.folds(data))
+    there = [] if fold is not None or _layout.is_single(data) else list(_layout.folds(data))
     if not there:
         return fold, []
     name = shlex.quote(str(data))
@@ -160,10 +162,10 @@ def read(
     data: Path, vali: Path | None, fold: int | None, settings: Settings
 ) -> tuple[Dataset, Dataset | None]:
     """Training and validation data of the same features."""
-    from rankgrad.data import layout, load, load_pair, load_splits
+    from rankgrad.data import _layout, load, load_pair, load_splits
 
     kinds = settings.load_options
-    if layout.is_single(data):
+    if _layout.is_single(data):
         if vali is None or fold is not None:
             return load(data, fold=fold, **kinds), None
         return load_pair(data, vali, **kinds)
@@ -205,7 +207,7 @@ def _summary(result: FitResult, output: Path) -> dict[str, Any]:
 
 
 def _show(result: FitResult, output: Path, data: Path, fold: int | None) -> None:
-    from rankgrad.training.tree_fitting import is_tree
+    from rankgrad.training._tree_fitting import is_tree
 
     what = "tree" if is_tree(result.settings) else "epoch"
     best = result.history[result.best_epoch - 1] if result.history else {}
@@ -223,8 +225,8 @@ def _show(result: FitResult, output: Path, data: Path, fold: int | None) -> None
 
 def _test_data(data: Path, fold: int | None) -> str:
     """How to name the data to evaluate on, which are never those that were trained on."""
-    from rankgrad.data import layout
+    from rankgrad.data import _layout
 
-    if layout.is_single(data) or "test" not in layout.splits(data, fold):
+    if _layout.is_single(data) or "test" not in _layout.splits(data, fold):
         return "TEST_DATA"
     return shlex.quote(str(data)) + ("" if fold is None else f" --fold {fold}")

@@ -5,8 +5,8 @@ splits of a folder. The parsers, stores and known data sets are modules of this 
 """
 
 from rankgrad.data import catalog, columnar, store
-from rankgrad.data.dataset import Dataset
-from rankgrad.data.layout import folds, splits
+from rankgrad.data._dataset import Dataset
+from rankgrad.data._layout import folds, splits
 from rankgrad.data.sources import load, load_pair, load_splits
 
 __all__ = [

@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankgrad.data.dataset import Dataset
+from rankgrad._shapes import Bool, Float, Int
+from rankgrad._validation import check_choice
+from rankgrad.data._dataset import Dataset
 from rankgrad.data.transforms import Pipeline, Transform
-from rankgrad.shapes import Bool, Float, Int
-from rankgrad.validation import check_choice
+
+__all__ = ["BATCHINGS", "Array", "Batch", "Batches", "Batching", "process_memory"]
 
 Array = NDArray[Any]
 Batching = Literal["queries", "documents", "query"]

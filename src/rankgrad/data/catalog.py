@@ -19,16 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.data import columnar, layout, store, streams
-from rankgrad.data.dataset import Dataset
-from rankgrad.deprecation import renamed_attributes
+from rankgrad._deprecation import renamed_attributes
+from rankgrad.data import _layout, _streams, columnar, store
+from rankgrad.data._dataset import Dataset
+
+__all__ = ["ENTRIES", "KnownDataset", "check", "check_folds", "names", "recognize"]
 
 _HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
 _NEAR = 1.5  # a file of up to this many times more or fewer rows may be a known one
 
 
 @dataclass(frozen=True)
-class Counts:
+class _Counts:
     """How many queries and documents there are; None where that is not known for sure."""
 
     queries: int | None = None
@@ -52,8 +54,8 @@ class KnownDataset:
     license: str
     features: int
     highest_label: int
-    total: Counts
-    parts: Mapping[tuple[int | None, str], Counts] = field(repr=False)
+    total: _Counts
+    parts: Mapping[tuple[int | None, str], _Counts] = field(repr=False)
     words: tuple[str, ...]
     splits: tuple[str, ...]
     folds: int = 0
@@ -79,11 +81,11 @@ def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
     is known with some of its folds missing too; see :func:`check_folds`.
     """
     path = Path(path)
-    if layout.fold_number(path) is not None and layout.folds(path.parent):
+    if _layout.fold_number(path) is not None and _layout.folds(path.parent):
         return recognize(path.parent)
     try:
-        folds = layout.folds(path)
-        splits = layout.splits(path, next(iter(folds), None))
+        folds = _layout.folds(path)
+        splits = _layout.splits(path, next(iter(folds), None))
     except (ValueError, OSError):
         return None
     peek = _peek(splits["train"]) if "train" in splits else None
@@ -137,9 +139,9 @@ def check(
             differences.append(
                 f"{entry.name} has {entry.features} features, {name} has {dataset.n_features}"
             )
-        found = Counts(len(dataset), dataset.n_items)
+        found = _Counts(len(dataset), dataset.n_items)
         where = f"{name} of fold {fold}" if fold is not None and entry.folds else name
-        expected = entry.parts.get((fold if entry.folds else None, name), Counts())
+        expected = entry.parts.get((fold if entry.folds else None, name), _Counts())
         differences += _compare(entry, where, expected, found)
         labels = dataset.labels
         if len(labels) and (labels.max() > entry.highest_label or (labels % 1 != 0).any()):
@@ -150,12 +152,12 @@ def check(
     if set(datasets) == set(entry.splits):
         queries = sum(len(dataset) for dataset in datasets.values())
         documents = sum(dataset.n_items for dataset in datasets.values())
-        found = Counts(queries, documents)
+        found = _Counts(queries, documents)
         differences += _compare(entry, "all splits together", entry.total, found)
     return differences
 
 
-def _compare(entry: KnownDataset, where: str, expected: Counts, found: Counts) -> list[str]:
+def _compare(entry: KnownDataset, where: str, expected: _Counts, found: _Counts) -> list[str]:
     return [
         f"{entry.name} has {wanted:,} {kind} in {where}, here there are {getattr(found, kind):,}"
         for kind in ("queries", "documents")
@@ -180,10 +182,10 @@ def _peek(path: Path) -> _Peek | None:
         return _Peek(manifest["features"], manifest["items"])
     if columnar.is_columnar(path) or not path.is_file():
         return None
-    features = layout.first_features(path)
+    features = _layout.first_features(path)
     if not features:
         return None
-    if path.suffix.lower() in streams.COMPRESSED:
+    if path.suffix.lower() in _streams.COMPRESSED:
         return _Peek(max(features), None)
     with path.open("rb") as file:
         head = file.read(_HEAD)
@@ -206,11 +208,11 @@ def _entry(values: dict[str, Any]) -> KnownDataset:
     """An entry of ``catalog.toml``."""
     parts = values.pop("parts")
     values |= {
-        "total": Counts(*values["total"]),
+        "total": _Counts(*values["total"]),
         "words": tuple(values["words"]),
         "splits": tuple(next(iter(parts.values()))),
         "parts": {
-            (None if fold == "all" else int(fold), split): Counts(*counts)
+            (None if fold == "all" else int(fold), split): _Counts(*counts)
             for fold, splits in parts.items()
             for split, counts in splits.items()
         },

@@ -23,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import checksums, files
-from rankgrad.data import categories, memory_limit, streams
-from rankgrad.data.dataset import (
+from rankgrad import _checksums, _files
+from rankgrad._deprecation import renamed_arguments
+from rankgrad._quoting import listing, quote, shorten
+from rankgrad.data import _categories, _memory_limit, _streams
+from rankgrad.data._dataset import (
     LONGEST_ID,
     Categories,
     Dataset,
@@ -33,11 +35,11 @@ from rankgrad.data.dataset import (
     canonical_nan,
     id_array,
 )
-from rankgrad.data.layout import parts
-from rankgrad.data.missing import MissingValues
-from rankgrad.deprecation import renamed_arguments
+from rankgrad.data._layout import parts
+from rankgrad.data._missing import MissingValues
 from rankgrad.extras import load
-from rankgrad.quoting import listing, quote, shorten
+
+__all__ = ["ARROW", "PARQUET", "TEXT", "is_columnar", "read", "suffix", "write"]
 
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
@@ -64,7 +66,7 @@ def suffix(path: str | os.PathLike[str]) -> str:
     '.csv'
     """
     parts = [part.lower() for part in Path(path).suffixes]
-    if parts and parts[-1] in streams.COMPRESSED:
+    if parts and parts[-1] in _streams.COMPRESSED:
         parts.pop()
     return parts[-1] if parts else ""
 
@@ -92,7 +94,7 @@ def read(
 
     Features that are null or NaN, and in text files empty values, ``?``, ``NA`` and ``NULL``, are
     missing and become NaN. A column of texts is a categorical feature if it has at most 1,000
-    different ones and each is there ten times on average; see :mod:`rankgrad.data.categories`.
+    different ones and each is there ten times on average; see :mod:`rankgrad.data._categories`.
 
     Args:
         path: the file or folder.
@@ -137,7 +139,7 @@ def read(
     dataset = builder.finish()
     known = roles.checksum if len(sources) == 1 and not builder.changed else None
     if known not in (None, _checksum(dataset)):
-        raise files.damaged(path, _CHANGED.format("contents"))
+        raise _files.damaged(path, _CHANGED.format("contents"))
     return dataset
 
 
@@ -149,11 +151,11 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     path = Path(path)
     if suffix(path) not in PARQUET:
         raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
-    files.check_free(path, overwrite)
+    _files.check_free(path, overwrite)
     parquet = load("pyarrow.parquet", "columnar")
     schema = _schema(dataset)
     with (
-        files.atomic_write(path) as file,
+        _files.atomic_write(path) as file,
         parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
     ):
         for start in range(0, max(1, dataset.n_items), _ROWS):
@@ -235,14 +237,14 @@ class _Roles:
         """The roles that :func:`write` recorded in the file, compared with their checksum."""
         text, sums = metadata.get(_ROLES, b"{}"), metadata.get(_SUMS)
         if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
-            raise files.damaged(self.path, _CHANGED.format("schema"))
+            raise _files.damaged(self.path, _CHANGED.format("schema"))
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
             found = None
         if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
             return found
-        raise files.damaged(self.path, "its record of the columns is not readable")
+        raise _files.damaged(self.path, "its record of the columns is not readable")
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
@@ -273,7 +275,7 @@ class _Builder:
         self.missing = self.unlabeled = 0  # values, rows
         self.changed = False  # whether values are not as they are in the file
         self.first = 0  # row of the file that is being read
-        self.limit = memory_limit.available() // 2  # rows out of order are copied once more
+        self.limit = _memory_limit.available() // 2  # rows out of order are copied once more
         size = min(_rows(len(roles.names)), self._most()) if total is None else total
         self._check(size)
         self.features = np.empty((size, len(roles.names)), np.float32)
@@ -378,13 +380,13 @@ class _Builder:
         columns = len(self.roles.names)
         what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
         hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
-        memory_limit.check(4 * rows * columns, self.limit, what, hint)
+        _memory_limit.check(4 * rows * columns, self.limit, what, hint)
 
     def _all_ids(self) -> np.ndarray:
         assert self.ids is not None
         widest = max(ids.dtype.itemsize for ids in self.ids)
         what = f"{self.roles.path}: {self.rows:,} ids of up to {widest // 4:,} characters"
-        memory_limit.check(widest * self.rows, self.limit, what, "give shorter ids")
+        _memory_limit.check(widest * self.rows, self.limit, what, "give shorter ids")
         return np.concatenate(self.ids)
 
     def _resize(self, rows: int) -> None:
@@ -415,7 +417,7 @@ class _Builder:
             if not chosen and len(codes) > min(_CATEGORIES, self.rows // _REPEATS):
                 roles.left_out.append(name)
                 continue
-            found[name], new = categories.sort_names(list(codes))
+            found[name], new = _categories.sort_names(list(codes))
             column = self.features[:, roles.names.index(name)]
             there = ~np.isnan(column)
             column[there] = new[column[there].astype(np.int64)]
@@ -533,13 +535,15 @@ def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
 def _csv_block(path: Path) -> int:
     """Bytes that hold the header and some rows, as pyarrow needs; a row may be of any width."""
     usual, most = _CSV_BLOCK
-    with streams.open_text(path) as file:
+    with _streams.open_text(path) as file:
         header = file.readline(most // 4)
     if len(header) == most // 4:
         raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
     columns = header.count(TEXT[suffix(path)].encode()) + 1
     what = f"{path}: to read a text file of {columns:,} columns"
-    memory_limit.check(columns * _CSV_COLUMN, memory_limit.available(), what, "give a Parquet file")
+    _memory_limit.check(
+        columns * _CSV_COLUMN, _memory_limit.available(), what, "give a Parquet file"
+    )
     return max(usual, 4 * len(header))
 
 
@@ -554,7 +558,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     block = csv.ReadOptions(block_size=_csv_block(path))
     nulls = _null_texts(csv, roles.missing)
     with (
-        streams.open_text(path) as file,
+        _streams.open_text(path) as file,
         csv.open_csv(file, block, delimiter, csv.ConvertOptions(null_values=nulls)) as reader,
     ):
         roles.find_columns(reader.schema)
@@ -565,7 +569,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
         column_types=types, include_columns=roles.columns(), null_values=nulls
     )
     with (
-        streams.open_text(path) as file,
+        _streams.open_text(path) as file,
         csv.open_csv(file, block, delimiter, convert) as reader,
     ):
         yield reader
@@ -605,7 +609,7 @@ def _schema(dataset: Dataset) -> Any:
 
 def _schema_checksum(schema: Any, roles: bytes) -> str:
     columns = [(column.name, str(column.type)) for column in schema]
-    return checksums.of_bytes(repr(columns).encode() + roles)
+    return _checksums.of_bytes(repr(columns).encode() + roles)
 
 
 def _checksum(dataset: Dataset) -> str:

@@ -1,4 +1,4 @@
-"""LETOR and LibSVM text files to a :class:`~rankgrad.data.dataset.Dataset`.
+"""LETOR and LibSVM text files to a :class:`~rankgrad.data._dataset.Dataset`.
 
 A row is ``label qid:Q id:value id:value ... # comment``. All that scikit-learn's
 ``load_svmlight_file`` reads gives the same values here. In addition, qids may be any strings and
@@ -26,13 +26,15 @@ from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 
-from rankgrad.data import memory_limit, streams, text_lines
-from rankgrad.data.dataset import LONGEST_ID, Dataset, FeaturesError, id_array
-from rankgrad.data.missing import MissingValues
-from rankgrad.quoting import quote, shorten
+from rankgrad._quoting import quote, shorten
+from rankgrad.data import _memory_limit, _streams, _text_lines
+from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, id_array
+from rankgrad.data._missing import MissingValues
+
+__all__ = ["Array", "Result", "cores", "read"]
 
 Array = np.ndarray[Any, Any]
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
@@ -99,7 +101,7 @@ def read(
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     spare: list[bytearray] = []
-    guard = _SizeLimit(memory_limit.available() // 2, n_features is not None)
+    guard = _SizeLimit(_memory_limit.available() // 2, n_features is not None)
     also = MissingValues.of(missing)
     rows_options = _RowOptions(sizes is None, ids, labeled, finite, also)
     parser = _Parser(rows_options, n_features, zero_based, spare, guard)
@@ -110,7 +112,7 @@ def read(
             parts.append(part)
             guard.add(part, n_features)
 
-    named = shorten(", ".join(map(streams.shown, files)), 400)
+    named = shorten(", ".join(map(_streams.shown, files)), 400)
     rows = sum(part.rows for part in parts)
     if rows == 0:
         raise ValueError(f"{named}: no rows, only blank lines or comments")
@@ -150,7 +152,7 @@ class _Place:
     text: str
 
     def error(self, what: str, kind: type[ValueError] = ValueError) -> ValueError:
-        path = streams.shown(self.path)
+        path = _streams.shown(self.path)
         return kind(f"{path}, line {self.line}: {what}; in the line {self.text!r}")
 
 
@@ -283,11 +285,11 @@ class _SizeLimit:
         is_stray = not self.chosen and size > least and rows * width > sparse * cells
         if not is_stray and size <= self.limit:
             return
-        why = f"and {memory_limit.gigabytes(self.limit)}, half of what can be had, is the limit"
+        why = f"and {_memory_limit.gigabytes(self.limit)}, half of what can be had, is the limit"
         if is_stray:
             why = f"and less than one cell in {sparse:,} has a value"
         raise place.error(
-            f"{rows:,} rows of {width:,} features would take {memory_limit.gigabytes(size)} of "
+            f"{rows:,} rows of {width:,} features would take {_memory_limit.gigabytes(size)} of "
             f"memory, {why}: is the highest feature id meant? Wide sparse data need fewer features"
         )
 
@@ -388,7 +390,7 @@ class _Parser:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the kernel found in a block; see :func:`rankgrad.data.letor_kernel.parse`."""
+    """What the kernel found in a block; see :func:`rankgrad.data._letor_kernel.parse`."""
 
     width: int
     problem: int
@@ -403,7 +405,7 @@ class _Found:
 
 def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
     """Run the kernel over ``text[:end]`` of a block, at a width."""
-    from rankgrad.data import letor_kernel
+    from rankgrad.data import _letor_kernel
 
     lines = block.lines
     features = np.zeros(lines * width, np.float32)
@@ -413,9 +415,9 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
     # A token and what ends it are two bytes or more.
     deferred = np.empty((end // 2 + 1, 2), np.int64)
     stamps = np.zeros(width, np.int64)
-    counts = np.zeros(letor_kernel.COUNTS, np.int64)
+    counts = np.zeros(_letor_kernel.COUNTS, np.int64)
     text = np.frombuffer(block.text, np.uint8)
-    problem, stop = letor_kernel.parse(
+    problem, stop = _letor_kernel.parse(
         text, end, width, with_qids, features, labels, starts, runs, deferred, stamps, counts
     )
     rows, n_runs, n_deferred, *rest = counts.tolist()
@@ -442,7 +444,7 @@ def _resolve(block: _Block, found: _Found, options: _RowOptions) -> None:
                     counts.unlabeled += 1
                 continue
             try:
-                value = np.float32(text_lines.parse_number(token))
+                value = np.float32(_text_lines.parse_number(token))
             except ValueError:
                 what = "label" if cell < 0 else "value"
                 raise block.place(at).error(f"{what} {quote(token)} is not a number") from None
@@ -476,7 +478,7 @@ def _check_labels(block: _Block, found: _Found) -> None:
 
 def _problem(block: _Block, found: _Found) -> str:
     """Why the kernel stopped, in words."""
-    from rankgrad.data import letor_kernel as kernel
+    from rankgrad.data import _letor_kernel as kernel
 
     start = max(block.text.rfind(c, 0, found.stop) for c in (b" ", b"\t", b"\n")) + 1
     token = quote(block.token(start))
@@ -533,17 +535,17 @@ def _check_length(block: _Block, at: int, what: str, text: str) -> None:
 
 def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterator[_Block]:
     """A file in blocks of whole lines, of about ``size`` bytes or one line."""
-    from rankgrad.data import letor_kernel
+    from rankgrad.data import _letor_kernel
 
     line = 1
     tail = bytearray()
-    with streams.open_text(path) as file:
+    with _streams.open_text(path) as file:
         ended = False
         while not ended:
             capacity = max(size, 2 * len(tail)) + _AFTER
             if capacity > max(limit // 16, size + _AFTER):
                 raise ValueError(
-                    f"{streams.shown(path)}, line {line}: the line is longer than {len(tail):,} "
+                    f"{_streams.shown(path)}, line {line}: the line is longer than {len(tail):,} "
                     "bytes, which is no line of a LETOR file"
                 )
             text = spare.pop() if spare else bytearray(capacity)
@@ -560,7 +562,7 @@ def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterat
             end = text.rfind(b"\n", 0, filled) + 1
             tail = text[end:filled]
             if end:
-                lines = letor_kernel.count_lines(np.frombuffer(text, np.uint8), end)
+                lines = _letor_kernel.count_lines(np.frombuffer(text, np.uint8), end)
                 yield _Block(path, text, end, line, lines)
                 line += lines
 
@@ -581,13 +583,13 @@ def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
     at = text.find(b"\r", 0, filled)
     if 0 <= at < len(text[:filled].rstrip()) and text.find(b"\n", 0, filled) < 0:
         raise ValueError(
-            f"{streams.shown(path)}: lines end in carriage returns alone, as on old Macs: convert "
+            f"{_streams.shown(path)}: lines end in carriage returns alone, as on old Macs: convert "
             "them to line feeds (tr '\\r' '\\n')"
         )
 
 
 def _in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+    function: Callable[[_Item], Result], items: Iterable[_Item], threads: int
 ) -> Iterator[Result]:
     """``map`` over threads, a few items ahead of what is taken from it."""
     if threads == 1:

@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rankgrad import files
-from rankgrad.data import catalog, columnar, layout, memory_limit, store, streams, text_lines
-from rankgrad.data.categories import encode, match, number_columns
-from rankgrad.data.dataset import Categories, Dataset, FeaturesError
-from rankgrad.data.missing import MissingValues
-from rankgrad.deprecation import renamed_arguments
-from rankgrad.quoting import quote
+from rankgrad import _files
+from rankgrad._deprecation import renamed_arguments
+from rankgrad._quoting import quote
+from rankgrad.data import _layout, _memory_limit, _streams, _text_lines, catalog, columnar, store
+from rankgrad.data._categories import encode, match, number_columns
+from rankgrad.data._dataset import Categories, Dataset, FeaturesError
+from rankgrad.data._missing import MissingValues
 
 _LARGEST = 1 << 62  # larger than any list and any sensible weight
 
@@ -99,7 +99,7 @@ def load(
         categorical=tuple(categorical),
         categories=categories,
     )
-    return files.snapshot(
+    return _files.snapshot(
         lambda: store.manifests(place), lambda: _load(place, split, fold, options)
     )
 
@@ -121,20 +121,20 @@ class _ReadOptions:
 
 def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
     """Read a data set, which may not be replaced meanwhile."""
-    layout.check_exists(path)
-    path = files.readable_path(path)
-    if layout.is_single(path):
+    _layout.check_exists(path)
+    path = _files.readable_path(path)
+    if _layout.is_single(path):
         if split is not None or fold is not None:
             folder = "one store" if store.is_store(path) else "one data set in parts"
-            kind = "a file" if path.is_file() or streams.is_stream(path) else folder
+            kind = "a file" if path.is_file() or _streams.is_stream(path) else folder
             raise ValueError(
-                f"{streams.shown(path)} is {kind}: split= and fold= go with folders of splits"
+                f"{_streams.shown(path)} is {kind}: split= and fold= go with folders of splits"
             )
         return _read(path, options)
     if split is None:
-        raise ValueError(f"{layout.describe(path, fold)}; say which split")
-    found = layout.splits(path, fold)
-    name = layout.split_name(split)
+        raise ValueError(f"{_layout.describe(path, fold)}; say which split")
+    found = _layout.splits(path, fold)
+    name = _layout.split_name(split)
     if name not in found:
         raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
     if options.zero_based is None:
@@ -178,7 +178,7 @@ def load_pair(
     train, vali = Path(train), Path(vali)
     options: dict[str, Any] = {"missing": missing, "categorical": categorical}
     training = load(train, **options)
-    layout.check_exists(vali)
+    _layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
         return training, load(vali, missing=missing, **features_of(training))
     validation = load(vali, zero_based=training.zero_based or None, **options)
@@ -239,12 +239,12 @@ def load_splits(
     options = _ReadOptions(
         finite=finite, ids=ids, missing=tuple(missing), categorical=tuple(categorical)
     )
-    datasets = files.snapshot(
+    datasets = _files.snapshot(
         lambda: store.manifests(path), lambda: _load_splits(path, fold, options, columns)
     )
     entry = catalog.recognize(path)
     if entry is not None:
-        for difference in catalog.check(entry, datasets, fold=fold or layout.fold_number(path)):
+        for difference in catalog.check(entry, datasets, fold=fold or _layout.fold_number(path)):
             warnings.warn(f"{path}: {difference}", stacklevel=2)
     return datasets
 
@@ -254,7 +254,7 @@ def _load_splits(
 ) -> dict[str, Dataset]:
     """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
-    found = layout.splits(path, fold)
+    found = _layout.splits(path, fold)
     for name, source in found.items():
         first = next(iter(datasets.values()), None)
         if _is_columnar(source):
@@ -353,9 +353,9 @@ def _check_features(
 
 def _from_zero(dataset: Dataset) -> Dataset:
     """A data set read with feature ids from 1, as if from 0: with a feature 0 that is 0."""
-    memory_limit.check(
+    _memory_limit.check(
         4 * dataset.n_items * (dataset.n_features + 1),
-        memory_limit.available(),
+        _memory_limit.available(),
         f"{dataset.n_items:,} rows of {dataset.n_features + 1:,} features",
         "give the features the same first id in all files",
     )
@@ -368,7 +368,7 @@ def _from_zero(dataset: Dataset) -> Dataset:
 
 
 def _is_letor(path: Path) -> bool:
-    if streams.is_stream(path):
+    if _streams.is_stream(path):
         if columnar.is_columnar(path):
             raise ValueError(
                 f"{path} is a pipe, and columnar files are not read in one go: give a file, or "
@@ -380,7 +380,7 @@ def _is_letor(path: Path) -> bool:
 
 def _is_columnar(path: Path) -> bool:
     if path.is_dir():
-        return not store.is_store(path) and bool(layout.parts(path))
+        return not store.is_store(path) and bool(_layout.parts(path))
     return columnar.is_columnar(path)
 
 
@@ -389,7 +389,7 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
 
     A split by itself may happen not to name that feature, and would be read one column off.
     """
-    found = any(0 in layout.first_features(path) for path in filter(_is_letor, paths))
+    found = any(0 in _layout.first_features(path) for path in filter(_is_letor, paths))
     return True if found else None
 
 
@@ -397,7 +397,7 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
     """Read a LETOR file, with LightGBM's groups and weights in files beside it."""
     from rankgrad.data import letor
 
-    beside = not streams.is_stream(path)
+    beside = not _streams.is_stream(path)
     groups = _side_file(path, (".query", ".group")) if beside else None
     weights = _side_file(path, (".weight",)) if beside else None
     sizes = None if groups is None else _side_numbers(groups, np.int64)
@@ -424,7 +424,7 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
 
 def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
     """LightGBM's file beside a data file, which may be compressed while that one is not."""
-    stems = [path.name, *([path.stem] if path.suffix.lower() in streams.COMPRESSED else [])]
+    stems = [path.name, *([path.stem] if path.suffix.lower() in _streams.COMPRESSED else [])]
     beside = (path.with_name(stem + suffix) for stem in stems for suffix in suffixes)
     return next(filter(Path.is_file, beside), None)
 
@@ -438,7 +438,7 @@ def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
         if not line.strip():
             continue
         try:
-            number = text_lines.parse_number(line.strip())
+            number = _text_lines.parse_number(line.strip())
         except ValueError:
             number = -1
         if not (1 if whole else 0) <= number < _LARGEST or (whole and number % 1):

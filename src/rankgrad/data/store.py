@@ -2,8 +2,8 @@
 
 A store opens at once whatever its size: opening maps the files, compares their sizes with the
 manifest and checks offsets, labels and weights, but reads no features. These are compared with
-their checksums block by block, when they are first read (:mod:`rankgrad.data.checksummed`). What is
-wrong with a damaged store is said by file.
+their checksums block by block, when they are first read (:mod:`rankgrad.data._checksummed`). What
+is wrong with a damaged store is said by file.
 
 A store is written beside its place and renamed into it, so it is there whole or not at all. Who
 reads while it is replaced has the old one or the new one: the manifest is read before and after,
@@ -30,13 +30,24 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import checksums, files
-from rankgrad.data.checksummed import ChecksummedArray, ChecksummedFile
-from rankgrad.data.dataset import ArrayError, Dataset, categories_of
-from rankgrad.quoting import quote, shorten
+from rankgrad import _checksums, _files
+from rankgrad._quoting import quote, shorten
+from rankgrad.data._checksummed import ChecksummedArray, ChecksummedFile
+from rankgrad.data._dataset import ArrayError, Dataset, categories_of
 
-FORMAT = "rankgrad store"
-VERSION = 1
+__all__ = [
+    "MANIFEST",
+    "is_store",
+    "manifests",
+    "open",
+    "published",
+    "read_manifest",
+    "write",
+    "write_splits",
+]
+
+_FORMAT = "rankgrad store"
+_VERSION = 1
 MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
 _OPTIONAL = ("weights", "ids", "source_rows")
@@ -55,7 +66,7 @@ _READ = ("labels", "offsets", "weights")  # files that opening reads, whatever t
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is a store, which may be damaged."""
-    folder = files.readable_path(Path(folder))
+    folder = _files.readable_path(Path(folder))
     return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
@@ -109,7 +120,7 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
         folder: of the store.
         verify: also read everything and compare it with the checksums it was written with.
     """
-    return files.read_folder(Path(folder), MANIFEST, lambda place: _open(place, verify=verify))
+    return _files.read_folder(Path(folder), MANIFEST, lambda place: _open(place, verify=verify))
 
 
 def _open(folder: Path, *, verify: bool) -> Dataset:
@@ -145,7 +156,7 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
 def manifests(folder: Path) -> list[Path]:
     """The manifests of a store, or of the stores that a folder of splits or folds holds."""
     patterns = (MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}")
-    while (inside := files.readable_path(folder)).is_dir():
+    while (inside := _files.readable_path(folder)).is_dir():
         with suppress(FileNotFoundError):  # the folder is being replaced: look again
             found = [path for pattern in patterns for path in inside.glob(pattern)]
             return [folder / path.relative_to(inside) for path in found]
@@ -155,7 +166,7 @@ def manifests(folder: Path) -> list[Path]:
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """A store's manifest, checked: what the store holds, without mapping it."""
     folder = Path(folder)
-    folder = files.readable_path(folder)
+    folder = _files.readable_path(folder)
     path = folder / MANIFEST
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
@@ -167,13 +178,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
         raise _damaged(folder, f"{MANIFEST} is cut short or is not JSON ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise ValueError(f"{folder} is not a rankgrad store: its {MANIFEST} is of something else")
     version = manifest.get("version")
-    if version != VERSION:
+    if version != _VERSION:
         raise ValueError(
             f"the store {folder} has format version {quote(version)}, this rankgrad reads "
-            f"{VERSION}: update rankgrad, or import the data again"
+            f"{_VERSION}: update rankgrad, or import the data again"
         )
     claimed = manifest.pop("checksum", None)
     if claimed != _manifest_checksum(manifest):
@@ -206,7 +217,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         if array is None:
             continue
         path = folder / f"{name}.npy"
-        with files.atomic_write(path) as file:
+        with _files.atomic_write(path) as file:
             np.save(file, array, allow_pickle=False)
         written[name] = {
             "shape": list(array.shape),
@@ -215,8 +226,8 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
             "crc32": _sums(path),
         }
     manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": _VERSION,
         "lists": len(dataset),
         "items": dataset.n_items,
         "features": dataset.n_features,
@@ -233,15 +244,15 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
     if dataset.categories is not None:
         manifest["categories"] = dataset.categories
     manifest["checksum"] = _manifest_checksum(manifest)
-    files.write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    _files.write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 @contextmanager
 def published(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
-    files.recover(folder)
+    _files.recover(folder)
     _check_free(folder, overwrite)
-    with files.atomic_folder(folder, replace=overwrite) as unfinished:
+    with _files.atomic_folder(folder, replace=overwrite) as unfinished:
         yield unfinished
 
 
@@ -290,7 +301,7 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
         raise _damaged(
             folder, f"{path.name} holds {found[1]} {found[0]}, {wanted[1]} {wanted[0]} was written"
         )
-    if "crc32" not in entry or name in _READ or size <= checksums.BLOCK:
+    if "crc32" not in entry or name in _READ or size <= _checksums.BLOCK:
         return array
     try:
         file = ChecksummedFile(path, entry["crc32"])
@@ -315,7 +326,7 @@ def _damaged(folder: Path, what: str) -> ValueError:
 
 def _sums(path: Path) -> str:
     with path.open("rb") as file:
-        return checksums.of_blocks(file)
+        return _checksums.of_blocks(file)
 
 
 def _digest(path: Path) -> str:

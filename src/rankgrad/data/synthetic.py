@@ -37,10 +37,24 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.data.dataset import Dataset
-from rankgrad.validation import check_choice
+from rankgrad._validation import check_choice
+from rankgrad.data._dataset import Dataset
 
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = [
+    "EMPTY",
+    "INFORMATIVE",
+    "KINDS",
+    "NAMES",
+    "SIZES",
+    "SPLITS",
+    "STREAMS",
+    "WORLDS",
+    "make",
+    "oracle",
+    "splits",
+]
+
+_Array = np.ndarray[Any, np.dtype[Any]]
 
 SPLITS = ("train", "vali", "test")
 WORLDS = ("listwise", "pointwise")
@@ -57,7 +71,7 @@ KINDS = (
     *(f"{of} {what}" for what in ("tf", "tf/length", "tf-idf") for of in _STATISTICS),
     *("boolean", "vsm", "bm25", "lmir.abs", "lmir.dir", "lmir.jm"),
 )
-PAGE = (
+_PAGE = (
     "slashes",
     "address length",
     "inlinks",
@@ -70,7 +84,7 @@ PAGE = (
     "clicks",
     "dwell",
 )
-NAMES = (*(f"{stream} {kind}" for kind in KINDS for stream in STREAMS), *PAGE)
+NAMES = (*(f"{stream} {kind}" for kind in KINDS for stream in STREAMS), *_PAGE)
 # What the utility reads; never left out, however few features are asked for.
 INFORMATIVE = (
     "body length",
@@ -172,7 +186,7 @@ def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> di
     }
 
 
-def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
+def oracle(dataset: Dataset, *, world: str = "listwise") -> _Array:
     """The utility of each item ``[N]``: scores that no model of the features can beat.
 
     Needs whole lists: an item's utility depends on the others in its list. The columns are found by
@@ -202,14 +216,14 @@ class _Queries:
     """A block of queries: what is the same for all pages of a list."""
 
     key: tuple[int, int, int]
-    lengths: Array
-    terms: Array
-    idf: Array  # [streams, queries], summed over terms
-    coverage: Array  # how well the web answers the query: unobserved
-    fame: Array  # how popular the pages of this topic are: unobserved
-    traffic: Array  # how often it is asked: unobserved
-    verbosity: Array  # how long its pages are: unobserved
-    shift: Array  # how generous its judge is: unobserved
+    lengths: _Array
+    terms: _Array
+    idf: _Array  # [streams, queries], summed over terms
+    coverage: _Array  # how well the web answers the query: unobserved
+    fame: _Array  # how popular the pages of this topic are: unobserved
+    traffic: _Array  # how often it is asked: unobserved
+    verbosity: _Array  # how long its pages are: unobserved
+    shift: _Array  # how generous its judge is: unobserved
 
     @classmethod
     def draw(cls, seed: int, split: str, block: int) -> _Queries:
@@ -239,17 +253,17 @@ class _Queries:
         )
 
 
-def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
+def _pages(queries: _Queries, extra: int, world: str) -> tuple[_Array, _Array]:
     """The columns ``[features, N]`` and labels ``[N]`` of a block of queries."""
     lists = np.repeat(np.arange(_BLOCK), queries.lengths)
     random = _stream(queries.key, 1)
     n = len(lists)
     columns = np.empty((len(NAMES) + extra, n), np.float32)
     topic = random.standard_normal(n, np.float32)
-    text = columns[: len(NAMES) - len(PAGE)].reshape(len(KINDS), len(STREAMS), n)
+    text = columns[: len(NAMES) - len(_PAGE)].reshape(len(KINDS), len(STREAMS), n)
     match = _text(text, queries, lists, topic, random)
     _page_features(
-        columns[len(NAMES) - len(PAGE) : len(NAMES)], queries, lists, topic, match, random
+        columns[len(NAMES) - len(_PAGE) : len(NAMES)], queries, lists, topic, match, random
     )
     for name in EMPTY:
         columns[NAMES.index(name)] = 0
@@ -276,8 +290,8 @@ _USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
 
 
 def _text(
-    out: Array, queries: _Queries, lists: Array, topic: Array, random: np.random.Generator
-) -> Array:
+    out: _Array, queries: _Queries, lists: _Array, topic: _Array, random: np.random.Generator
+) -> _Array:
     """Fill the text features ``[kinds, streams, N]``; return the match ``[4, N]`` they depend on.
 
     Terms are not simulated one by one: a stream has its length, the number of terms it covers, and
@@ -293,7 +307,7 @@ def _text(
     jitter[0] = jitter[0, source]
     terms, idf = queries.terms[lists], queries.idf[:, lists]
     topics = np.stack([topic[source], topic, topic, topic])
-    match: Array = _TOPICALITY * topics + np.sqrt(1 - _TOPICALITY**2) * latent[0]
+    match: _Array = _TOPICALITY * topics + np.sqrt(1 - _TOPICALITY**2) * latent[0]
     match += 0.8 * queries.coverage[lists]
     length = np.exp(_LOG_LENGTH + _LENGTH_DEVIATION * latent[1])
     length[0] *= np.exp(0.8 * queries.verbosity[lists])
@@ -316,7 +330,13 @@ def _text(
 
 
 def _frequencies(
-    out: Array, terms: Array, idf: Array, covered: Array, length: Array, total: Array, uneven: Array
+    out: _Array,
+    terms: _Array,
+    idf: _Array,
+    covered: _Array,
+    length: _Array,
+    total: _Array,
+    uneven: _Array,
 ) -> None:
     """The kinds that count: covered terms, length, idf and the statistics of term frequencies."""
     mean = total / terms
@@ -337,7 +357,7 @@ def _frequencies(
     out[19] = covered == terms
 
 
-def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
+def _models(out: _Array, terms: _Array, idf: _Array, jitter: _Array) -> None:
     """The kinds that score: vector space, BM25 and three language models."""
     length, mean, variance = out[2], out[7], out[8]
     out[20] = mean / np.sqrt(mean * mean + variance + 1e-6)
@@ -349,11 +369,11 @@ def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
 
 
 def _page_features(
-    out: Array,
+    out: _Array,
     queries: _Queries,
-    lists: Array,
-    topic: Array,
-    match: Array,
+    lists: _Array,
+    topic: _Array,
+    match: _Array,
     random: np.random.Generator,
 ) -> None:
     """Fill the features of pages ``[11, N]``: their address, links, ranks, quality and clicks."""
@@ -376,12 +396,12 @@ def _page_features(
     out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)
 
 
-def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
+def _utility(column: Mapping[str, _Array], lists: _Array, count: int) -> _Array:
     """The utility of a page for the query's user, from the features of its list alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
-    def above_mean(values: Array) -> Array:
+    def above_mean(values: _Array) -> _Array:
         """How far above its list's mean an item stands, in saturated standard deviations."""
         mean = np.bincount(lists, values, count) / sizes
         apart = values - mean[lists]
@@ -410,7 +430,7 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     )
 
 
-def _pointwise_utility(column: Mapping[str, Array]) -> Array:
+def _pointwise_utility(column: Mapping[str, _Array]) -> _Array:
     """The utility of a page for the query's user, from its own features alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     text, navigational = _match(x)
@@ -428,7 +448,7 @@ def _pointwise_utility(column: Mapping[str, Array]) -> Array:
     )
 
 
-def _match(x: Mapping[str, Array]) -> tuple[Array, Array]:
+def _match(x: Mapping[str, _Array]) -> tuple[_Array, _Array]:
     """How well the text answers, and how much the query is navigational: wants one site."""
     # Rare words make a query informational, common ones navigational.
     informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
@@ -437,7 +457,7 @@ def _match(x: Mapping[str, Array]) -> tuple[Array, Array]:
     return informational * body + navigational * (0.5 * title + 0.9 * url), navigational
 
 
-def _copied(body: Array, rank: Array, lists: Array) -> Array:
+def _copied(body: _Array, rank: _Array, lists: _Array) -> _Array:
     """Whether a page of higher rank in the same list has the same body."""
     order = np.lexsort((-rank, body, lists))
     lists, body, rank = lists[order], body[order], rank[order]
@@ -450,14 +470,14 @@ def _copied(body: Array, rank: Array, lists: Array) -> Array:
     return copied
 
 
-def _sources(queries: _Queries, lists: Array, chance: Array, which: Array) -> Array:
+def _sources(queries: _Queries, lists: _Array, chance: _Array, which: _Array) -> _Array:
     """Whose body each page has: its own or, for one page in seven, another's in its list."""
     starts = np.concatenate([[0], queries.lengths.cumsum()])[:-1]
     other = starts[lists] + (which * queries.lengths[lists]).astype(np.int64)
     return np.where(chance < 0.14, other, np.arange(len(lists)))
 
 
-def _with_page(parts: Array, page: Array) -> Array:
+def _with_page(parts: _Array, page: _Array) -> _Array:
     return np.concatenate([parts, page[None]])
 
 

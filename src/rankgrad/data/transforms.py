@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.data.blocks import (
+from rankgrad._deprecation import renamed_attributes
+from rankgrad._shapes import Float, Int, Real
+from rankgrad._validation import check_choice, check_positive, check_whole
+from rankgrad.data._blocks import (
     Blocks,
     Moments,
     block_height,
@@ -26,11 +29,26 @@ from rankgrad.data.blocks import (
     sample_rows,
     varies_in_lists,
 )
-from rankgrad.data.quantile_kernel import WIDE, quantile_levels
-from rankgrad.deprecation import renamed_attributes
-from rankgrad.shapes import Float, Int, Real
+from rankgrad.data._quantile_kernel import WIDE, quantile_levels
 from rankgrad.specs import HasSpec, Registry, Spec
-from rankgrad.validation import check_choice, check_positive, check_whole
+
+__all__ = [
+    "Array",
+    "Clip",
+    "Distribution",
+    "DropConstant",
+    "Fitted",
+    "Impute",
+    "Log1p",
+    "Pipeline",
+    "Quantile",
+    "SplitColumns",
+    "Standardize",
+    "Transform",
+    "get",
+    "names",
+    "transforms",
+]
 
 transforms: Registry[Transform] = Registry("transform")
 

@@ -19,8 +19,23 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rankgrad import files
-from rankgrad.data import columnar, text_lines
+from rankgrad import _files
+from rankgrad.data import _text_lines, columnar
+
+__all__ = [
+    "Qrels",
+    "RankedList",
+    "Run",
+    "best_first",
+    "check_zeros",
+    "format_run",
+    "looks_like_qrels",
+    "read_qrels",
+    "read_run",
+    "run_lines",
+    "write_qrels",
+    "write_run",
+]
 
 Qrels: TypeAlias = dict[str, dict[str, int]]  #: grades by query and document
 
@@ -28,7 +43,7 @@ _RUN_COLUMNS, _QRELS_COLUMNS = 6, 4
 _SPACE = re.compile(r"[ \t\n\r\f\v]")  # what separates columns; other spaces may be part of an id
 
 
-class RunLine(NamedTuple):
+class _RunLine(NamedTuple):
     """One line of a run file.
 
     Attributes:
@@ -145,7 +160,7 @@ class Run(Mapping[str, RankedList]):
 
 def run_lines(
     path: str | os.PathLike[str], numbered: Iterable[tuple[int, bytes]] | None = None
-) -> Iterator[RunLine]:
+) -> Iterator[_RunLine]:
     """The lines of a run file, checked one by one.
 
     Columns after the tag are passed over, as trec_eval does; so are blank lines.
@@ -159,7 +174,7 @@ def run_lines(
             document that its query has already; the line is named.
     """
     seen: dict[bytes, tuple[str, set[str]]] = {}
-    for number, line in text_lines.numbered(path) if numbered is None else numbered:
+    for number, line in _text_lines.numbered(path) if numbered is None else numbered:
         columns = line.split(None, _RUN_COLUMNS)
         if len(columns) < _RUN_COLUMNS:
             if not columns:
@@ -173,7 +188,7 @@ def run_lines(
                 seen[columns[0]] = columns[0].decode(), set()
             document, tag = columns[2].decode(), columns[5].decode()
         except UnicodeDecodeError:
-            text_lines.decode(path, number, line)  # which names the byte
+            _text_lines.decode(path, number, line)  # which names the byte
             raise
         query, documents = seen[columns[0]]
         if document in documents:
@@ -182,7 +197,7 @@ def run_lines(
                 "document has one rank"
             )
         documents.add(document)
-        yield RunLine(number, query, document, _score(path, number, columns[4]), tag)
+        yield _RunLine(number, query, document, _score(path, number, columns[4]), tag)
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
@@ -276,8 +291,8 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
             is judged twice for a query, all with the line; or the file is empty.
     """
     qrels: Qrels = {}
-    for number, line in text_lines.numbered(path):
-        columns = [text_lines.decode(path, number, column) for column in line.split()]
+    for number, line in _text_lines.numbered(path):
+        columns = [_text_lines.decode(path, number, column) for column in line.split()]
         if not columns:
             continue
         if len(columns) != _QRELS_COLUMNS:
@@ -342,7 +357,7 @@ def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
     path = Path(path)
     if not path.is_file() or columnar.suffix(path) in (*columnar.PARQUET, *columnar.ARROW):
         return False
-    first = next((line for _, line in text_lines.numbered(path) if line.strip()), b"")
+    first = next((line for _, line in _text_lines.numbered(path) if line.strip()), b"")
     columns = first.split()
     if columnar.is_columnar(path):  # MS MARCO's qrels.dev.tsv
         return len(columns) == _QRELS_COLUMNS and columns[-1].lstrip(b"+-").isdigit()
@@ -374,10 +389,10 @@ def write_qrels(
 
 
 def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
-    files.check_free(path, overwrite)
+    _files.check_free(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = (f"{row}\n".encode() for row in rows)
-    with files.atomic_write(path) as file:
+    with _files.atomic_write(path) as file:
         if path.suffix.lower() != ".gz":
             file.writelines(encoded)
             return
@@ -388,7 +403,7 @@ def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
 
 def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
     try:
-        score = text_lines.parse_number(text.decode("ascii"))
+        score = _text_lines.parse_number(text.decode("ascii"))
     except ValueError:
         score = None
     if score is None or b"_" in text:  # Python reads 1_000 as a number

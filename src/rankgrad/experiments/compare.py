@@ -15,16 +15,16 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas
-from rankgrad.experiments import data_checksums, jobs
+from rankgrad import _files, _schemas
+from rankgrad.experiments import _data_checksums, _jobs
+from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
+from rankgrad.experiments._workers import LOCK, WORKERS, default_count, exclusive
 from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
-from rankgrad.experiments.runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments.trees import TreeEntry
-from rankgrad.experiments.workers import LOCK, WORKERS, default_count, exclusive
 from rankgrad.results import comparison
+from rankgrad.results._comparison_tables import FORMAT, VERSION, to_json
+from rankgrad.results._groups import RunGroup
 from rankgrad.results.comparison import Comparison, Key
-from rankgrad.results.comparison_tables import FORMAT, VERSION, to_json
-from rankgrad.results.groups import RunGroup
 from rankgrad.results.runs import COMPARISON, read
 from rankgrad.significance import Significance
 
@@ -40,9 +40,10 @@ __all__ = [
     "folds_of",
     "load",
     "run",
+    "save",
 ]
 
-PLAN = "plan.json"
+_PLAN = "plan.json"
 
 
 def run(
@@ -94,7 +95,7 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
 def save(found: Comparison) -> None:
     """Write ``comparison.json``, from which reports take the test and the baseline."""
     assert found.folder is not None
-    files.write(found.folder / COMPARISON, json.dumps(to_json(found), indent=1) + "\n")
+    _files.write(found.folder / COMPARISON, json.dumps(to_json(found), indent=1) + "\n")
 
 
 def _collect(
@@ -118,7 +119,7 @@ def _collect(
             labels = {"fold": task.fold, "seed": task.seed}  # also where the run does not name them
             runs.append(replace(found, metadata={**found.metadata, "labels": labels}))
             if entry.is_tuned(plan):
-                chosen[entry.name, task.fold] = jobs.chosen(task)
+                chosen[entry.name, task.fold] = _jobs.chosen(task)
         groups.append(RunGroup(entry.name, tuple(runs), missing))
     comparison.check_same_data(groups)
     keys = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
@@ -137,7 +138,7 @@ def _check_folder(folder: Path) -> None:
     """An error if the folder holds something else than a comparison."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another place")
-    if folder.exists() and not (folder / PLAN).exists():
+    if folder.exists() and not (folder / _PLAN).exists():
         others = {inside.name for inside in folder.iterdir()} - {LOCK, WORKERS}
         if others:
             raise FileExistsError(
@@ -155,15 +156,15 @@ class _PlanMetadata(TypedDict):
 
 def _check_plan(plan: Plan, folder: Path) -> None:
     """Raise if the folder holds another plan, and say what differs; otherwise save the plan."""
-    now, path = plan.metadata(), folder / PLAN
-    known: data_checksums.Checksums = {}
+    now, path = plan.metadata(), folder / _PLAN
+    known: _data_checksums.Checksums = {}
     if path.exists():
-        then = schemas.read_json(path, dict[str, Any])
+        then = _schemas.read_json(path, dict[str, Any])
         if then.get("version") != VERSION:
             raise ValueError(
                 f"{path} was written by another version of rankgrad: compare in another folder"
             )
-        schemas.check(path, then, _PlanMetadata)
+        _schemas.check(path, then, _PlanMetadata)
         differences = [
             f"{name}: {difference}"
             for name, metadata in now["candidates"].items()
@@ -180,13 +181,13 @@ def _check_plan(plan: Plan, folder: Path) -> None:
             )
         now["candidates"] = {**then["candidates"], **now["candidates"]}
         # Earlier versions saved checksums with the runs only, not in the plan.
-        known = then.get("checksums") or data_checksums.of_runs(plan.tasks(folder))
-    found = data_checksums.of_data(Path(plan.data), plan.folds, known, plan.settings.load_options)
-    data_checksums.check(found, known, folder)
+        known = then.get("checksums") or _data_checksums.of_runs(plan.tasks(folder))
+    found = _data_checksums.of_data(Path(plan.data), plan.folds, known, plan.settings.load_options)
+    _data_checksums.check(found, known, folder)
     folds = {**known, **found}
     now["checksums"] = {f: {**known.get(f, {}), **found.get(f, {})} for f in folds}
     now = {"format": FORMAT, "version": VERSION, **now}
-    files.write(path, json.dumps(now, indent=1) + "\n")
+    _files.write(path, json.dumps(now, indent=1) + "\n")
 
 
 def _differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:

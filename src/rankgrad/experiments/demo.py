@@ -10,14 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rankgrad import files
+from rankgrad import _files
 from rankgrad.data import Dataset, synthetic
+from rankgrad.results._groups import group
 from rankgrad.results.comparison import Comparison, compare
-from rankgrad.results.groups import group
 from rankgrad.results.runs import read
 from rankgrad.training import Settings, fit
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 from rankgrad.training.run import RUN, run_metadata
+
+__all__ = ["BEST", "LOSSES", "Demo", "run", "settings_for"]
 
 #: What is compared, and what each stands for.
 LOSSES: Mapping[str, str] = {
@@ -27,11 +29,11 @@ LOSSES: Mapping[str, str] = {
     "approx_ndcg": "direct: NDCG through sigmoid ranks",
     "neural_ndcg@10": "direct: NDCG through NeuralSort",
 }
-METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
+_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 BEST = "best achievable"
-MARK = "demo.json"  # says that a folder is a demonstration's
+_MARK = "demo.json"  # says that a folder is a demonstration's
 
-OnEpoch = Callable[[str, dict[str, float]], None]
+_OnEpoch = Callable[[str, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def settings_for(size: str, **options: Any) -> Settings:
     shared: dict[str, Any] = {
         "model": "mlp(hidden=[64, 32], dropout=0.2)",
         "metric": "ndcg@10",
-        "metrics": METRICS,
+        "metrics": _METRICS,
         "epochs": 16 if size == "small" else 50,
         "patience": None if size == "small" else 10,
         "batch_size": 16 if size == "small" else 64,
@@ -64,7 +66,7 @@ def settings_for(size: str, **options: Any) -> Settings:
 
 
 def run(
-    size: str = "small", *, folder: Path, on_epoch: OnEpoch | None = None, **options: Any
+    size: str = "small", *, folder: Path, on_epoch: _OnEpoch | None = None, **options: Any
 ) -> Demo:
     """Train the same model with each loss on simulated data, and test it beside the best ranking.
 
@@ -88,27 +90,27 @@ def run(
             raise KeyboardInterrupt
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
-        Evaluated.of(scores, test, METRICS, labels).save(place)
+        Evaluated.of(scores, test, _METRICS, labels).save(place)
     # The best ranking was not trained: tables show it, and tests leave it out.
     best = folder / BEST.replace(" ", "-")
     best.mkdir()
-    files.write_json(best / RUN, run_metadata({}))
+    _files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
-    Evaluated.of(synthetic.oracle(test), test, METRICS, labels).save(best)
+    Evaluated.of(synthetic.oracle(test), test, _METRICS, labels).save(best)
     found = compare(group([read(place) for place in (*places, best)]))
     return Demo(found, data, shared, time.perf_counter() - started)
 
 
-def is_demo(folder: Path) -> bool:
+def _is_demo(folder: Path) -> bool:
     """Whether a folder was made by a demonstration, so that another may replace it."""
-    return (folder / MARK).is_file()
+    return (folder / _MARK).is_file()
 
 
 def _make(folder: Path) -> None:
     """Make the folder of a demonstration; it replaces only that of another demonstration."""
-    if folder.exists() and not is_demo(folder) and any(folder.iterdir()):
+    if folder.exists() and not _is_demo(folder) and any(folder.iterdir()):
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"
         )
-    with files.atomic_folder(folder) as place:
-        files.write(place / MARK, json.dumps({"format": "rankgrad demo", "version": 1}) + "\n")
+    with _files.atomic_folder(folder) as place:
+        _files.write(place / _MARK, json.dumps({"format": "rankgrad demo", "version": 1}) + "\n")

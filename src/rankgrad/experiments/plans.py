@@ -10,12 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rankgrad.data import layout, store
-from rankgrad.data.dataset import Dataset
+from rankgrad.data import _layout, store
+from rankgrad.data._dataset import Dataset
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings
 
-RUNS, TUNING = "runs", "tuning"
+__all__ = [
+    "RUNS",
+    "SPLITS",
+    "Entry",
+    "NetworkEntry",
+    "Plan",
+    "ProgressCallback",
+    "Splits",
+    "Task",
+    "check_splits",
+    "folder_name",
+    "folds_of",
+    "missing_splits",
+]
+
+RUNS, _TUNING = "runs", "tuning"
 SPLITS = ("train", "vali", "test")
 
 #: The data of a fold by split: train, vali and test.
@@ -294,7 +309,7 @@ class Task:
     def trial_log(self) -> Path:
         """The file of the trials of this entry on this fold."""
         part = "all" if self.fold is None else f"fold{self.fold}"
-        return self.folder / TUNING / folder_name(self.entry.name) / f"{part}.json"
+        return self.folder / _TUNING / folder_name(self.entry.name) / f"{part}.json"
 
     def __str__(self) -> str:
         fold = "" if self.fold is None else f" fold {self.fold}"
@@ -321,14 +336,14 @@ def folder_name(name: str) -> str:
 def folds_of(data: str | os.PathLike[str]) -> tuple[int | None, ...]:
     """The folds that a data folder has; ``(None,)`` where it has splits alone."""
     path = Path(data)
-    layout.check_exists(path)
-    return tuple(layout.folds(path)) or (None,)
+    _layout.check_exists(path)
+    return tuple(_layout.folds(path)) or (None,)
 
 
 def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> None:
     """An error if no fold has all the splits. Where some have, runs on the others are missing."""
     path = Path(data)
-    layout.check_exists(path)
+    _layout.check_exists(path)
     if path.is_file() or store.is_store(path):
         raise ValueError(
             f"{path} is one set of lists: to compare, give a folder with train, vali and test in it"
@@ -336,7 +351,7 @@ def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> N
     problems = []
     for fold in folds:
         try:
-            missing = [split for split in SPLITS if split not in layout.splits(path, fold)]
+            missing = [split for split in SPLITS if split not in _layout.splits(path, fold)]
         except ValueError as error:
             problems.append(str(error))
             continue

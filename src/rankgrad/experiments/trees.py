@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files
+from rankgrad import _files
+from rankgrad._validation import check_choice
 from rankgrad.boosting.boosters import (
     BUILT_IN,
     KINDS,
@@ -36,7 +37,8 @@ from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, run_metadata
-from rankgrad.validation import check_choice
+
+__all__ = ["TreeEntry"]
 
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
 #: The values that are tried without ``--tune``: every combination, 24 for each library.
@@ -167,7 +169,7 @@ class TreeEntry:
         features = np.asarray(data["test"].features)
         model = task.path / _MODEL[self.kind]
         if model.exists():
-            saved = files.read_part(model, files.read_json(task.path / RUN))
+            saved = _files.read_part(model, _files.read_json(task.path / RUN))
             return predictor(self.kind, saved)(features)
         on_progress("boosting")
         settings = task.plan.settings
@@ -184,10 +186,10 @@ class TreeEntry:
             json.dumps({"epoch": at, settings.metric: value}) + "\n"
             for at, value in enumerate(done.curve, start=1)
         )
-        with files.atomic_folder(task.path) as place:
-            files.write(place / _MODEL[self.kind], done.saved)
-            files.write(place / METRICS, "".join(lines))
-            files.write_json(place / RUN, metadata, [_MODEL[self.kind], METRICS])
+        with _files.atomic_folder(task.path) as place:
+            _files.write(place / _MODEL[self.kind], done.saved)
+            _files.write(place / METRICS, "".join(lines))
+            _files.write_json(place / RUN, metadata, [_MODEL[self.kind], METRICS])
         return done.predict(features)
 
     def boost(

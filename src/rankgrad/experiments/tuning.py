@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas
+from rankgrad import _files, _schemas
 from rankgrad.extras import load
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
@@ -31,8 +31,20 @@ from rankgrad.training import Settings, fit
 if TYPE_CHECKING:
     from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits
 
+__all__ = [
+    "Grid",
+    "Objective",
+    "Range",
+    "Space",
+    "TrialLog",
+    "finish",
+    "search",
+    "tune_loss",
+    "validated",
+]
+
 #: Options of losses that are scales.
-SCALES = ("temperature", "alpha", "sigma", "strength", "epsilon", "scale", "mu", "margin")
+_SCALES = ("temperature", "alpha", "sigma", "strength", "epsilon", "scale", "mu", "margin")
 _TIMES = 10.0
 _DIGITS = 4  # significant digits of a value that is tried, so that logs and commands can state it
 
@@ -47,10 +59,10 @@ class Range:
     integer: bool = False
 
 
-Trial = dict[str, Any]  # parameters, value, reason
+_Trial = dict[str, Any]  # parameters, value, reason
 
 
-class TrialRecord(TypedDict):
+class _TrialRecord(TypedDict):
     """A trial in the trial log: its parameters and its result."""
 
     parameters: NotRequired[dict[str, Any]]
@@ -61,14 +73,14 @@ class TrialRecord(TypedDict):
 class TrialLog(TypedDict):
     """What is read of a trial log."""
 
-    trials: list[TrialRecord]
+    trials: list[_TrialRecord]
     chosen: dict[str, Any] | None
 
 
 Objective = Callable[[Mapping[str, Any]], float]
 
 
-def space_of(settings: Settings) -> dict[str, Range]:
+def _space_of(settings: Settings) -> dict[str, Range]:
     """What is searched for a loss.
 
     >>> from rankgrad.experiments.tuning import space_of
@@ -83,12 +95,12 @@ def space_of(settings: Settings) -> dict[str, Range]:
     return space
 
 
-def first_of(settings: Settings) -> dict[str, float]:
+def _first_of(settings: Settings) -> dict[str, float]:
     """The values of the first trial: those that the entry has."""
     return {"learning_rate": settings.learning_rate, **_scales(settings.loss)}
 
 
-def options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for the values of a trial.
 
     >>> from rankgrad.experiments.tuning import options_of
@@ -117,7 +129,7 @@ class Space:
     trials: int
     seed: int
 
-    def propose(self, done: list[Trial], lower: bool) -> dict[str, Any]:
+    def propose(self, done: list[_Trial], lower: bool) -> dict[str, Any]:
         """The parameters to try after these trials."""
         return _next(self.ranges, done, lower, self.seed) if done else dict(self.first)
 
@@ -140,7 +152,7 @@ class Grid:
         """One for each point."""
         return len(self.points)
 
-    def propose(self, done: list[Trial], lower: bool) -> dict[str, Any]:
+    def propose(self, done: list[_Trial], lower: bool) -> dict[str, Any]:
         """The next point."""
         return dict(self.points[len(done)])
 
@@ -161,12 +173,12 @@ def tune_loss(
     settings = entry.training(plan.settings, seed=plan.seeds[0], metrics=(), tensorboard=False)
 
     def objective(parameters: Mapping[str, Any]) -> float:
-        tried = Settings(**{**settings.model_dump(), **options_of(settings, parameters)})
+        tried = Settings(**{**settings.model_dump(), **_options_of(settings, parameters)})
         return validated(tried, data)
 
-    space = Space(space_of(settings), first_of(settings), plan.tune, plan.seeds[0])
+    space = Space(_space_of(settings), _first_of(settings), plan.tune, plan.seeds[0])
     best = search(space, objective, settings.metric, trial_log, on_progress)
-    finish(trial_log, options_of(settings, best))
+    finish(trial_log, _options_of(settings, best))
 
 
 def validated(settings: Settings, data: Splits) -> float:
@@ -198,7 +210,7 @@ def search(
     while len(done) < space.trials:
         on_progress(f"trial {len(done) + 1}/{space.trials}")
         parameters = space.propose(done, lower)
-        trial: Trial = {"parameters": parameters, "value": None, "reason": None}
+        trial: _Trial = {"parameters": parameters, "value": None, "reason": None}
         try:
             value = objective(parameters)
             trial["value"] = value if math.isfinite(value) else None
@@ -216,7 +228,7 @@ def search(
 
 def finish(trial_log: Path, chosen: Mapping[str, Any]) -> None:
     """Save the final choice."""
-    _write(trial_log, {**schemas.read_json(trial_log, TrialLog), "chosen": dict(chosen)})
+    _write(trial_log, {**_schemas.read_json(trial_log, TrialLog), "chosen": dict(chosen)})
 
 
 def _scales(loss: str) -> dict[str, float]:
@@ -226,7 +238,7 @@ def _scales(loss: str) -> dict[str, float]:
     spec = Spec.parse(loss)
     options = inspect.signature(losses.factory(spec.name)).parameters
     found = {}
-    for name in (*SCALES, "delta"):
+    for name in (*_SCALES, "delta"):
         value = spec.options.get(name, options[name].default if name in options else None)
         if isinstance(value, float | int) and not isinstance(value, bool) and value > 0:
             found[name] = float(value)
@@ -238,7 +250,7 @@ def _around(value: float) -> Range:
 
 
 def _next(
-    space: Mapping[str, Range], done: list[Trial], lower: bool, seed: int
+    space: Mapping[str, Range], done: list[_Trial], lower: bool, seed: int
 ) -> dict[str, float | int]:
     """What Optuna tries after these trials."""
     optuna = _optuna()
@@ -280,20 +292,20 @@ def _optuna() -> Any:
     return optuna
 
 
-def _read(trial_log: Path, space: Any) -> list[Trial]:
+def _read(trial_log: Path, space: Any) -> list[_Trial]:
     if not trial_log.exists():
         return []
-    log = schemas.read_json(trial_log, TrialLog)
+    log = _schemas.read_json(trial_log, TrialLog)
     if log.get("space") != space:
         raise ValueError(
             f"{trial_log} is of another search space: compare in another folder, or remove it"
         )
-    trials: list[Trial] = log["trials"]
+    trials: list[_Trial] = log["trials"]
     if any("parameters" not in trial for trial in trials):
-        raise files.damaged(trial_log, "a trial has no parameters")
+        raise _files.damaged(trial_log, "a trial has no parameters")
     return trials
 
 
 def _write(trial_log: Path, log: Mapping[str, Any]) -> None:
     trial_log.parent.mkdir(parents=True, exist_ok=True)
-    files.write(trial_log, json.dumps(log, indent=1) + "\n")
+    _files.write(trial_log, json.dumps(log, indent=1) + "\n")

@@ -6,9 +6,9 @@
  'permutation_importance']
 """
 
-from rankgrad.explanations.attribution import pair_attributions
-from rankgrad.explanations.explanation import Explanation, explain
-from rankgrad.explanations.importance import Importance, permutation_importance
+from rankgrad.explanations._attribution import pair_attributions
+from rankgrad.explanations._explanation import Explanation, explain
+from rankgrad.explanations._importance import Importance, permutation_importance
 from rankgrad.explanations.pair import PairExplanation, explain_pair
 
 __all__ = [

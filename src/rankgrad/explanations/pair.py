@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankgrad._quoting import quote
 from rankgrad.data import Dataset
-from rankgrad.explanations.attribution import pair_attributions
-from rankgrad.explanations.importance import feature_names
-from rankgrad.quoting import quote
+from rankgrad.explanations._attribution import pair_attributions
+from rankgrad.explanations._importance import feature_names
 from rankgrad.training import FittedRanker
 
 

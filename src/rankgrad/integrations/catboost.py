@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+__all__ = ["objective"]
+
 
 def objective(loss: Any, **options: Any) -> NoReturn:
     """Always an error: CatBoost passes no groups to an objective.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rankgrad.losses import Loss
 
+__all__ = ["GRADIENT_CACHING", "citation"]
+
 GRADIENT_CACHING = """\
 @inproceedings{gao2021scaling,
   title = {Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup},

@@ -16,7 +16,9 @@ with requires("pyterrier"):
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Array = np.ndarray[Any, Any]
+__all__ = ["FeatureReranker"]
+
+_Array = np.ndarray[Any, Any]
 
 
 class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
@@ -78,7 +80,7 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         """The columns of what :meth:`transform` gives."""
         return [*inp_cols, *(name for name in ("score", "rank") if name not in inp_cols)]
 
-    def _judged(self, results: DataFrame, qrels: DataFrame) -> tuple[Array, Array, Array]:
+    def _judged(self, results: DataFrame, qrels: DataFrame) -> tuple[_Array, _Array, _Array]:
         """Features, labels and queries of candidates."""
         pyterrier.validate.result_frame(results, extra_columns=["features"], context=self)
         if not len(results):
@@ -91,7 +93,7 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         return _features(results), y, results["qid"].to_numpy()
 
 
-def _features(results: DataFrame) -> Array:
+def _features(results: DataFrame) -> _Array:
     rows = [np.asarray(row, dtype=np.float64) for row in results["features"]]
     widths = {row.shape for row in rows}
     if len(widths) > 1:

@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rankgrad._validation import check_whole
 from rankgrad.integrations.citations import citation
 from rankgrad.losses import Loss
-from rankgrad.text.cached import cached_scores
-from rankgrad.text.teachers import (
+from rankgrad.text._cached import cached_scores
+from rankgrad.text._teachers import (
     MixedLoss,
     Transform,
     taught_loss,
     teacher_labels,
 )
-from rankgrad.validation import check_whole
 
 if TYPE_CHECKING:
     from sentence_transformers.cross_encoder import CrossEncoder
 
-Pair = tuple[str, str]
+__all__ = ["RankingLoss"]
+
+_Pair = tuple[str, str]
 
 
 class RankingLoss(nn.Module):
@@ -149,7 +151,7 @@ class RankingLoss(nn.Module):
             return citation(self.loss.loss, self.loss.teacher_loss)
         return citation(self.loss)
 
-    def _scores(self, pairs: list[Pair], prompt: str | None, task: str | None) -> Tensor:
+    def _scores(self, pairs: list[_Pair], prompt: str | None, task: str | None) -> Tensor:
         """The scores ``[N]`` of the pairs, in their order."""
         order = sorted(range(len(pairs)), key=lambda i: _text_length(pairs[i]), reverse=True)
         # Without any document the model still runs, for processes to synchronize gradients.
@@ -167,7 +169,7 @@ class RankingLoss(nn.Module):
         back = torch.tensor(order, dtype=torch.long, device=scores.device).argsort()
         return scores[back]
 
-    def _tokens(self, pairs: list[Pair], prompt: str | None, task: str | None) -> dict[str, Any]:
+    def _tokens(self, pairs: list[_Pair], prompt: str | None, task: str | None) -> dict[str, Any]:
         # Also the wrapper of a distributed or compiled model has this method: the trainer binds it.
         tokens = self.model.preprocess(pairs, prompt=prompt, task=task)
         device = self.model.device
@@ -228,5 +230,5 @@ def _check_lengths(documents: Sequence[Any], column: Sequence[Any], what: str) -
         raise ValueError(f"queries have {wanted} documents and {found} {what}: they must agree")
 
 
-def _text_length(pair: Pair) -> int:
+def _text_length(pair: _Pair) -> int:
     return sum(len(text) for text in pair if isinstance(text, str))

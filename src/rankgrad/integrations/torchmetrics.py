@@ -14,23 +14,25 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from rankgrad._threads import for_work
+from rankgrad._validation import check_choice
 from rankgrad.extras import requires
-from rankgrad.kernels.cpu.grouping import group, index_range
+from rankgrad.kernels.cpu._grouping import group, index_range
 from rankgrad.metrics import Metric, metrics
-from rankgrad.threads import for_work
-from rankgrad.validation import check_choice
 
 with requires("torchmetrics"):
     import torchmetrics
     from torchmetrics.utilities import dim_zero_cat
 
-EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
-Aggregation = Literal["mean", "median", "min", "max"]
+__all__ = ["RankingMetric", "ranking_metrics"]
 
-_EMPTY: dict[EmptyTargetAction, Literal[0, 1, "skip"]] = {
+_EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
+_Aggregation = Literal["mean", "median", "min", "max"]
+
+_EMPTY: dict[_EmptyTargetAction, Literal[0, 1, "skip"]] = {
     "neg": 0, "pos": 1, "skip": "skip", "error": "skip",
 }  # fmt: skip
-_AGGREGATIONS: dict[Aggregation, Callable[[Tensor], Tensor]] = {
+_AGGREGATIONS: dict[_Aggregation, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "median": torch.median,
     "min": torch.min,
@@ -87,9 +89,9 @@ class RankingMetric(torchmetrics.Metric):
     def __init__(
         self,
         metric: str | Metric = "ndcg@10",
-        empty_target_action: EmptyTargetAction | None = None,
+        empty_target_action: _EmptyTargetAction | None = None,
         ignore_index: int | None = None,
-        aggregation: Aggregation | Callable[[Tensor], Tensor] = "mean",
+        aggregation: _Aggregation | Callable[[Tensor], Tensor] = "mean",
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -206,7 +208,7 @@ def ranking_metrics(specs: Iterable[str | Metric], **options: Any) -> torchmetri
     return torchmetrics.MetricCollection(found)
 
 
-def _with_rule(metric: Metric, action: EmptyTargetAction | None) -> Metric:
+def _with_rule(metric: Metric, action: _EmptyTargetAction | None) -> Metric:
     """The metric with the rule for empty queries that torchmetrics calls so."""
     if action is None:
         return metric
@@ -218,11 +220,11 @@ def _with_rule(metric: Metric, action: EmptyTargetAction | None) -> Metric:
     return replace(metric, empty=_EMPTY[action])
 
 
-Collected = list[Tensor] | Tensor  # as they were added; one tensor where processes were synced
+_Collected = list[Tensor] | Tensor  # as they were added; one tensor where processes were synced
 
 
 def _by_query(
-    indexes: Collected, preds: Collected, target: Collected
+    indexes: _Collected, preds: _Collected, target: _Collected
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The queries, how many items each has, and the items query by query."""
     counted = _count_by_query(indexes, preds, target)
@@ -238,7 +240,7 @@ def _by_query(
 
 
 def _count_by_query(
-    indexes: Collected, preds: Collected, target: Collected
+    indexes: _Collected, preds: _Collected, target: _Collected
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     """:func:`_by_query` by counting, without bringing the items together first.
 

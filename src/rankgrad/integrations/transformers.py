@@ -36,10 +36,12 @@ with requires("text"):
     )
     from transformers.modeling_outputs import SequenceClassifierOutput
 
+from rankgrad._validation import check_whole
 from rankgrad.losses import Loss
-from rankgrad.text.cached import cached_scores
-from rankgrad.text.teachers import MixedLoss, Transform, taught_loss, teacher_labels
-from rankgrad.validation import check_whole
+from rankgrad.text._cached import cached_scores
+from rankgrad.text._teachers import MixedLoss, Transform, taught_loss, teacher_labels
+
+__all__ = ["PADDING_LABEL", "CachedTrainer", "ListCollator", "ListLoss", "ScheduleCallback"]
 
 PADDING_LABEL = -100  # what Trainer does not count
 

@@ -6,9 +6,11 @@ uses the kernel of its device if there is one; :func:`use` changes that.
 
 from __future__ import annotations
 
-from rankgrad.kernels import ops
-from rankgrad.kernels import registration as _registration  # noqa: F401 (torch.ops.rankgrad)
-from rankgrad.kernels.cpu.isotonic import pool_adjacent
+from rankgrad.kernels import (
+    _registration,  # noqa: F401 (torch.ops.rankgrad)
+    ops,
+)
+from rankgrad.kernels.cpu._isotonic import pool_adjacent
 from rankgrad.kernels.declared import DeclaresKernel
 from rankgrad.kernels.ops import MODES, KernelCall, Mode, available, mode, ready, use, using
 

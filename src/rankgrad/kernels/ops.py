@@ -27,8 +27,36 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.nn import functional as F
 
-from rankgrad import autograd
+from rankgrad import _autograd
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+
+__all__ = [
+    "LOSSES",
+    "METRICS",
+    "MODES",
+    "InvalidValuesError",
+    "KernelCall",
+    "Mode",
+    "Reduction",
+    "Values",
+    "available",
+    "backend_kernel",
+    "backends",
+    "check_values",
+    "exact_metrics",
+    "installed",
+    "loss",
+    "max_length_of",
+    "mode",
+    "on_device",
+    "ready",
+    "reduced_loss",
+    "refuse_large",
+    "scaled_by_list",
+    "too_large",
+    "use",
+    "using",
+]
 
 _LISTS = (
     "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int max_length"
@@ -91,7 +119,7 @@ LOSSES = {
 METRICS = {"exact_metrics": ("metrics",)}
 
 #: Value checks: plain functions too.
-CHECKS = {"check_values": ("value_check",)}
+_CHECKS = {"check_values": ("value_check",)}
 
 Reduction = Literal["mean", "sum", "none"]
 #: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
@@ -105,7 +133,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _mode: Mode = "auto"
 _PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 _NEEDED = {"cpu": "numba", "cuda": "triton"}
-_TABLES: dict[str, Any] = {**LOSSES, **METRICS, **CHECKS}
+_TABLES: dict[str, Any] = {**LOSSES, **METRICS, **_CHECKS}
 #: Whether the backward pass under way retains its graph; taken for granted if PyTorch cannot say.
 _is_retained = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 _NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
@@ -264,7 +292,7 @@ def _is_installed(package: str) -> bool:
 
 @functools.cache
 def _is_written(device: str, module: str, name: str) -> bool:
-    path = f"rankgrad.kernels.{_PACKAGES[device]}.{module}"
+    path = f"rankgrad.kernels.{_PACKAGES[device]}._{module}"
     if not _is_installed(_NEEDED[device]) or importlib.util.find_spec(path) is None:
         return False
     return hasattr(importlib.import_module(path), name)
@@ -278,8 +306,8 @@ class _Backend:
     """The kernel of an operation on one type of device, imported at its first call."""
 
     def __init__(self, name: str, module: str, package: str) -> None:
-        self.name, self.module = name, f"rankgrad.kernels.{package}.{module}"
-        self.records = package == "gpu" and name not in (*METRICS, *CHECKS)
+        self.name, self.module = name, f"rankgrad.kernels.{package}._{module}"
+        self.records = package == "gpu" and name not in (*METRICS, *_CHECKS)
         self.found: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -317,7 +345,7 @@ def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
     """A CPU kernel, which writes its results to :class:`FlatArrays`, as a function of lists."""
-    from rankgrad.kernels.cpu.flat_arrays import FlatArrays
+    from rankgrad.kernels.cpu._flat_arrays import FlatArrays
 
     def call(lists: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
         arrays = FlatArrays.of(lists)
@@ -334,7 +362,7 @@ def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., floa
     Returns the function that makes its arrays, the loss's kernel, :func:`_reduce_lists` compiled,
     and whether the kernel's last argument is a metric.
     """
-    from rankgrad.kernels.cpu.flat_arrays import arrays_for
+    from rankgrad.kernels.cpu._flat_arrays import arrays_for
 
     kernel = getattr(importlib.import_module(backends[name, "cpu"].module), name)
     return arrays_for, kernel, _compiled_reduce(), _METRIC in LOSSES[name][1]
@@ -342,7 +370,7 @@ def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., floa
 
 @functools.cache
 def _compiled_reduce() -> Callable[..., float]:
-    from rankgrad.kernels.cpu.compiled import compiled
+    from rankgrad.kernels.cpu._compiled import compiled
 
     return compiled(_reduce_lists)
 
@@ -354,9 +382,12 @@ def max_length_of(offsets: Tensor) -> int:
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that launches GPU kernels; repeated calls are recorded and replayed."""
-    module = importlib.import_module("rankgrad.kernels.gpu.launch_cache")
-    found: Callable[..., Any] = module.cached_launches(function)
+    found: Callable[..., Any] = _gpu_module("launch_cache").cached_launches(function)
     return found
+
+
+def _gpu_module(name: str) -> Any:
+    return importlib.import_module(f"rankgrad.kernels.gpu._{name}")
 
 
 #: The kernel of each operation on each type of device.
@@ -401,7 +432,7 @@ def loss(
     if torch.compiler.is_compiling():
         return _compiled_loss(call, lists)
     details = _Details(*call, lists.max_length, "none", known)
-    values, _, defined = autograd.apply(_Loss, *_flat(lists), None, details)
+    values, _, defined = _autograd.apply(_Loss, *_flat(lists), None, details)
     return values, defined
 
 
@@ -419,7 +450,7 @@ def reduced_loss(
 ) -> Tensor:
     """The mean or sum over lists of one of :data:`LOSSES`, as one autograd function.
 
-    Lists on which the loss is undefined are left out, as in :func:`rankgrad.losses.base.reduce`.
+    Lists on which the loss is undefined are left out, as in :func:`rankgrad.losses._base.reduce`.
 
     Args:
         call: the operation and its options.
@@ -441,7 +472,7 @@ def reduced_loss(
         result = _apply_on_cpu(lists.scores, lists, list_weights, call, reduction, known)
         return result
     details = _Details(*call, lists.max_length, reduction, known)
-    result = autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
+    result = _autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
     return result
 
 
@@ -516,17 +547,17 @@ class _Loss(torch.autograd.Function):
     def backward(
         ctx: Any, grad: Tensor | None, grad_of_derivative: Tensor | None, _: Any
     ) -> tuple[Tensor | None, ...]:
-        autograd.refuse_second_derivative(grad_of_derivative)
+        _autograd.refuse_second_derivative(grad_of_derivative)
         nothing = (None,) * 6
         if grad is None:
             return None, *nothing
         grad_scores, per_list, offsets = ctx.saved_tensors
         max_length, reduction = ctx.details.max_length, ctx.details.reduction
-        if autograd.is_transformed(grad_scores, per_list):
+        if _autograd.is_transformed(grad_scores, per_list):
             factors = grad if reduction == "none" else grad * per_list
             return scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
         scale = _backend("scale_by_list", grad_scores)
-        several = autograd.is_transformed(grad)
+        several = _autograd.is_transformed(grad)
         if reduction != "none" and several:
             return scale(per_list, grad_scores, offsets, max_length) * grad, *nothing
         if several:
@@ -539,7 +570,7 @@ class _Loss(torch.autograd.Function):
         """Merge the lists of all batch entries into one call, then reduce each entry by itself."""
         calls, details = info.batch_size, arguments[-1]
         merged = [
-            autograd.merge(argument, dim, calls)
+            _autograd.merge(argument, dim, calls)
             for argument, dim in zip(arguments[:4], in_dims[:4], strict=True)
         ]
         items = merged[0].shape[0] // calls
@@ -549,7 +580,7 @@ class _Loss(torch.autograd.Function):
         merged.append(F.pad(starts.flatten(), (0, 1), value=calls * items))
         none = details._replace(reduction="none", known="unreadable")
         values, grad_scores, defined = (
-            autograd.split(found, calls) for found in _Loss.apply(*merged, None, none)
+            _autograd.split(found, calls) for found in _Loss.apply(*merged, None, none)
         )
         if details.reduction == "none":
             return (values, grad_scores, defined), (0, 0, 0)
@@ -600,7 +631,7 @@ class _ReducedOnCPU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            autograd.refuse_second_derivative()
+            _autograd.refuse_second_derivative()
         (grad_scores,) = ctx.saved_tensors
         # Mostly the gradient is 1, and a product costs as much as a third of an empty function. A
         # retained graph keeps its tensor, since the caller may write to the one that is returned.
@@ -659,7 +690,17 @@ def _reduced(
 
 @functools.cache
 def _reduced_on_gpu() -> Callable[..., Any]:
-    return _recorded(_reduced)
+    compile_ahead = _gpu_module("parallel_compilation").compile_ahead
+
+    def reduced(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        found = result, grad_scores, per_list = _reduced(scores, *arguments)
+        # The kernel of the backward pass is compiled together with those of the forward pass.
+        offsets, max_length = arguments[6:8]
+        scale = _backend("scale_by_list", scores)
+        compile_ahead(scale, per_list, grad_scores, offsets, max_length, result)
+        return found
+
+    return _recorded(reduced)
 
 
 def scaled_by_list(
@@ -711,7 +752,7 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
 def exact_metrics(lists: FlatLists, described: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """The values of metrics, and whether a list has a relevant item of positive weight.
 
-    Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu.metrics` defines ``described``.
+    Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu._metrics` defines ``described``.
     """
     with on_device(lists.scores):
         found: tuple[Tensor, Tensor] = _backend("exact_metrics", lists.scores)(lists, described)
@@ -725,10 +766,29 @@ def _backend(name: str, tensor: Tensor) -> Any:
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context in which the tensor's device is current, so kernels are launched there."""
-    if not tensor.is_cuda or _one_device() or tensor.get_device() == torch.cuda.current_device():
+    """A context in which the tensor's device is current, so kernels are launched there.
+
+    On a GPU, the kernels that are launched in it are compiled at the same time.
+    """
+    if not tensor.is_cuda:
         return _SAME_DEVICE
-    return torch.cuda.device_of(tensor)
+    if _one_device() or tensor.get_device() == torch.cuda.current_device():
+        return _gpu_call()
+    return _on_other_device(tensor)
+
+
+@contextmanager
+def _on_other_device(tensor: Tensor) -> Iterator[None]:
+    with torch.cuda.device_of(tensor), _gpu_call():
+        yield
+
+
+@functools.cache
+def _gpu_call() -> AbstractContextManager[Any]:
+    module = _gpu_module("parallel_compilation")
+    module.hash_triton()
+    scope: AbstractContextManager[Any] = module.CallScope()
+    return scope
 
 
 @functools.cache

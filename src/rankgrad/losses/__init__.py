@@ -5,7 +5,7 @@
 tensor(0.2519)
 """
 
-from rankgrad.losses.base import Loss, losses
+from rankgrad.losses._base import Loss, losses
 from rankgrad.losses.distributed import distributed_mean
 from rankgrad.losses.lambdaloss import LambdaLoss, LambdaRank
 from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NDCGBound, NeuralSortCE, Softmax

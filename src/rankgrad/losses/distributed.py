@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from rankgrad._shapes import Float
 from rankgrad.inputs import as_lists
-from rankgrad.losses.base import Loss, reduce
-from rankgrad.shapes import Float
+from rankgrad.losses._base import Loss, reduce
 
 
 def distributed_mean(

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import divide, hard_ranks, tiles
+from rankgrad._shapes import Bool, Float, ItemValues, ListValues
+from rankgrad._validation import as_temperature, check_choice, check_positive
 from rankgrad.kernels import KernelCall
+from rankgrad.kernels._pair_derivatives import PairConfig
 from rankgrad.kernels.arguments import PairOptions
-from rankgrad.kernels.pair_derivatives import PairConfig
 from rankgrad.lists import Lists
-from rankgrad.losses.base import Reduction, losses
+from rankgrad.losses._base import Reduction, losses
 from rankgrad.losses.pairwise import (
     GradientMap,
     PairWeights,
@@ -23,20 +26,19 @@ from rankgrad.losses.pairwise import (
     preferred,
 )
 from rankgrad.metrics import NDCG
-from rankgrad.metrics.base import Gain
-from rankgrad.padded import divide, hard_ranks, tiles
-from rankgrad.shapes import Bool, Float, ItemValues, ListValues
+from rankgrad.metrics._base import Gain
 from rankgrad.sorting import Schedule
-from rankgrad.validation import as_temperature, check_choice, check_positive
+
+__all__ = ["METRICS", "LambdaLoss", "LambdaMetric", "LambdaPairs", "LambdaRank"]
 
 LambdaMetric = Literal["ndcg", "precision", "recall", "ap", "rr", "arp"]
 METRICS: tuple[LambdaMetric, ...] = ("ndcg", "precision", "recall", "ap", "rr", "arp")
-Scheme = Literal["ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"]
-Truncation = Literal["corrected", "heuristic"]
+_Scheme = Literal["ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"]
+_Truncation = Literal["corrected", "heuristic"]
 
 
 @dataclass(frozen=True)
-class CurrentRanking:
+class _CurrentRanking:
     """The ranks of the items by the current scores, and their gains; never differentiated.
 
     Ranks are by descending score; tied scores are ranked with the less relevant item first, so that
@@ -109,11 +111,11 @@ class LambdaPairs(PairwiseLoss):
         options = PairOptions(*scheme, metric=self.metric, threshold=self.threshold)
         return KernelCall("pairs", options)
 
-    def lambdas(self, ranking: CurrentRanking) -> PairWeights:
+    def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         """The weight of each pair."""
         raise TypeError(f"{type(self).__name__} must implement lambdas")
 
-    def _current_ranking(self, lists: Lists) -> CurrentRanking:
+    def _current_ranking(self, lists: Lists) -> _CurrentRanking:
         ranks = self._ranks(lists)
         if self.metric == "ndcg":
             ndcg = NDCG(self.k, gain=self.gain)
@@ -127,9 +129,9 @@ class LambdaPairs(PairwiseLoss):
             norm = gains.sum(-1)
             if self.metric == "precision":
                 norm = torch.full_like(norm, float(self.k or ranks.shape[-1]))
-        return CurrentRanking(ranks, gains, torch.where(norm > 0, norm, 1.0))
+        return _CurrentRanking(ranks, gains, torch.where(norm > 0, norm, 1.0))
 
-    def _swap_costs(self, ranking: CurrentRanking) -> PairWeights:
+    def _swap_costs(self, ranking: _CurrentRanking) -> PairWeights:
         """``|metric after swapping i and j - metric before|``."""
         if self.metric == "ap":
             return _ap_swaps(ranking, self.k)
@@ -194,7 +196,7 @@ class LambdaRank(LambdaPairs):
         self.norm = norm
 
     @override
-    def lambdas(self, ranking: CurrentRanking) -> PairWeights:
+    def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         return self._swap_costs(ranking)
 
     @override
@@ -282,8 +284,8 @@ class LambdaLoss(LambdaPairs):
         k: int | None = None,
         *,
         metric: LambdaMetric = "ndcg",
-        scheme: Scheme = "ndcg_loss2",
-        truncation: Truncation = "corrected",
+        scheme: _Scheme = "ndcg_loss2",
+        truncation: _Truncation = "corrected",
         mu: float = 10.0,
         sigma: float | Schedule = 1.0,
         gain: Gain = "exponential",
@@ -317,7 +319,7 @@ class LambdaLoss(LambdaPairs):
         )
 
     @override
-    def lambdas(self, ranking: CurrentRanking) -> PairWeights:
+    def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         if self.metric in ("ap", "rr"):
             return self._swap_costs(ranking)
         if self.metric == "arp":
@@ -339,7 +341,7 @@ class LambdaLoss(LambdaPairs):
 
         return weigh
 
-    def _first_scheme(self, ranking: CurrentRanking) -> PairWeights:
+    def _first_scheme(self, ranking: _CurrentRanking) -> PairWeights:
         item_weights = ranking.gains / torch.log2(1 + ranking.ranks) / ranking.norm[:, None]
 
         def weigh(rows: slice) -> Tensor:
@@ -348,7 +350,7 @@ class LambdaLoss(LambdaPairs):
 
         return weigh
 
-    def _rank_part(self, ranking: CurrentRanking, swaps: PairWeights, rows: slice) -> Tensor:
+    def _rank_part(self, ranking: _CurrentRanking, swaps: PairWeights, rows: slice) -> Tensor:
         """The LambdaRank part of ndcg_loss2++: eq. 12, or eq. 11 masked as eq. 15."""
         if self.truncation == "corrected" or self.k is None:
             return swaps(rows)
@@ -372,7 +374,7 @@ def _delta(first: Tensor, second: Tensor) -> Tensor:
     return 1 / torch.log2(1 + distance) - 1 / torch.log2(2 + distance)
 
 
-def _ap_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
+def _ap_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
     """The change of AP when two items swap places.
 
     Swapping a relevant item and another, at ranks a < b, changes AP by (1 / R) times
@@ -399,7 +401,7 @@ def _ap_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
     return weigh
 
 
-def _rr_swaps(ranking: CurrentRanking, k: int | None) -> PairWeights:
+def _rr_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
     """The change of RR when two items swap places.
 
     A swap changes RR only if it moves the first relevant item: up to rank j, if j is before all

@@ -8,16 +8,27 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import Randomness, divide, log_softmax, splitmix
+from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._validation import check_choice, check_positive, check_whole
 from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists
-from rankgrad.losses.base import Loss, Reduction, has_relevant, losses
-from rankgrad.losses.newton import LEAST_CURVATURE
+from rankgrad.losses._base import Loss, Reduction, has_relevant, losses
+from rankgrad.losses._newton import LEAST_CURVATURE
 from rankgrad.metrics import NDCG
-from rankgrad.metrics.base import Gain
-from rankgrad.padded import Randomness, divide, log_softmax, splitmix
-from rankgrad.shapes import Bool, Float, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad.metrics._base import Gain
 from rankgrad.sorting import NeuralSort, Schedule
-from rankgrad.validation import check_choice, check_positive, check_whole
+
+__all__ = [
+    "CrossEntropy",
+    "ListAP",
+    "ListMLE",
+    "ListNet",
+    "ListwiseLoss",
+    "NDCGBound",
+    "NeuralSortCE",
+    "Softmax",
+]
 
 
 class ListwiseLoss(Loss):

@@ -10,20 +10,32 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import override
 
-from rankgrad.autograd import differentiable_once
-from rankgrad.kernels import KernelCall, pair_derivatives
+from rankgrad._autograd import differentiable_once
+from rankgrad._padded import hard_ranks, has_pairs, tiles
+from rankgrad._shapes import Float, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._validation import as_temperature, check_choice, check_positive
+from rankgrad.kernels import KernelCall, _pair_derivatives
+from rankgrad.kernels._pair_derivatives import PairConfig, declared_by
 from rankgrad.kernels.arguments import PairOptions
-from rankgrad.kernels.pair_derivatives import PairConfig, declared_by
 from rankgrad.lists import Lists
-from rankgrad.losses.base import Loss, Reduction, losses
-from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
-from rankgrad.padded import hard_ranks, has_pairs, tiles
-from rankgrad.shapes import Float, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad.losses._base import Loss, Reduction, losses
+from rankgrad.losses._newton import LEAST_CURVATURE, sigmoid_derivative
 from rankgrad.sorting import Schedule
-from rankgrad.validation import as_temperature, check_choice, check_positive
+
+__all__ = [
+    "GradientMap",
+    "Hinge",
+    "MarginMSE",
+    "PairWeights",
+    "PairwiseLoss",
+    "RankNet",
+    "logistic",
+    "logistic_curvature",
+    "preferred",
+]
 
 PairWeights = Callable[[slice], Tensor]
-PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
+_PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
 GradientMap = Callable[[Tensor], Tensor]
 
 
@@ -101,10 +113,10 @@ class PairwiseLoss(Loss):
         flat = lists.flat
         if found is None or lists.large:
             return super().derivatives_of_flat(lists)
-        if not pair_derivatives.usable(flat.scores, found, flat.max_length):
+        if not _pair_derivatives.usable(flat.scores, found, flat.max_length):
             return super().derivatives_of_flat(lists)
         self.check_labels(flat.labels, None)
-        return pair_derivatives.compute(
+        return _pair_derivatives.compute(
             flat.scores, flat.labels, flat.weights, flat.offsets, flat.max_length, found
         )
 
@@ -295,7 +307,7 @@ class _PairSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        scores: Tensor, weigh: PairWeights, term: PairTerm, average: GradientMap
+        scores: Tensor, weigh: PairWeights, term: _PairTerm, average: GradientMap
     ) -> tuple[Tensor, Tensor]:
         total, grad_scores = torch.zeros_like(scores[:, 0]), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):

@@ -8,13 +8,15 @@ import torch
 from torch.nn import functional as F
 from typing_extensions import override
 
+from rankgrad._padded import divide
+from rankgrad._shapes import ItemValues, ListMask, ListValues
+from rankgrad._validation import check_positive, check_whole
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists
-from rankgrad.losses.base import Loss, Reduction, item_mean, item_mean_terms, losses
-from rankgrad.losses.newton import LEAST_CURVATURE, sigmoid_derivative
-from rankgrad.padded import divide
-from rankgrad.shapes import ItemValues, ListMask, ListValues
-from rankgrad.validation import check_positive, check_whole
+from rankgrad.losses._base import Loss, Reduction, item_mean, item_mean_terms, losses
+from rankgrad.losses._newton import LEAST_CURVATURE, sigmoid_derivative
+
+__all__ = ["BCE", "MSE", "RMSE", "Ordinal", "PointwiseLoss"]
 
 
 class PointwiseLoss(Loss):

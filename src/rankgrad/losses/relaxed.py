@@ -16,16 +16,31 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._shapes import Bool, Float, ListMask, ListValues
+from rankgrad._validation import as_temperature, check_choice
 from rankgrad.kernels import KernelCall
-from rankgrad.kernels.operators import ranks_ready, relaxed_metric
+from rankgrad.kernels._operators import ranks_ready, relaxed_metric
 from rankgrad.lists import Lists
-from rankgrad.losses.base import Loss, Reduction, losses, says_capturable
+from rankgrad.losses._base import Loss, Reduction, losses, says_capturable
 from rankgrad.metrics import Metric, metrics
-from rankgrad.metrics.base import Expectation, Route
-from rankgrad.shapes import Bool, Float, ListMask, ListValues
+from rankgrad.metrics._base import Expectation, Route
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, Tree, relaxations
 from rankgrad.specs import Spec
-from rankgrad.validation import as_temperature, check_choice
+
+__all__ = [
+    "ApproxNDCG",
+    "GridLoss",
+    "NeuralNDCG",
+    "PiRank",
+    "RelaxedMetric",
+    "SmoothI",
+    "cell_classes",
+    "cell_parts",
+    "cell_route",
+    "grid_losses",
+    "grid_metrics",
+    "losses",
+]
 
 
 @losses.register("relaxed")
@@ -170,7 +185,7 @@ class GridLoss(RelaxedMetric):
     ) -> None:
         check_choice("family", family, tuple(FAMILIES))
         check_choice("metric", metric, tuple(grid_metrics(family)))
-        known = cell_options(family, metric, stochastic)
+        known = _cell_options(family, metric, stochastic)
         for option in options:
             if option not in known:
                 raise ValueError(f"{family}_{metric} has no option {option!r}: {', '.join(known)}")
@@ -343,7 +358,7 @@ def grid_losses() -> list[str]:
     ]
 
 
-def cell_options(
+def _cell_options(
     family: str, metric: str, stochastic: bool = False
 ) -> dict[str, inspect.Parameter]:
     """The options of a cell with their defaults: its relaxation's, its metric's, and the loss's."""
@@ -385,7 +400,7 @@ def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any
 
 def cell_route(family: str, metric: str) -> Route:
     """What the metric of a cell goes through by default."""
-    through: Route | None = cell_options(family, metric)["through"].default
+    through: Route | None = _cell_options(family, metric)["through"].default
     return through or FAMILIES[family]().forms[0]
 
 
@@ -395,7 +410,7 @@ def _for(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in taken}
 
 
-def grid_factory(name: str) -> Callable[..., Loss] | None:
+def _grid_factory(name: str) -> Callable[..., Loss] | None:
     """What makes the loss of this name, with its options as the signature; None beside the grid."""
     parts = cell_parts(name)
     return _cell_factory(*parts, name.startswith("gumbel_")) if parts else None
@@ -427,7 +442,7 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
         loss: Loss = named(k=k, **fixed, **options)
         return loss
 
-    known = cell_options(family, metric, stochastic)
+    known = _cell_options(family, metric, stochastic)
     cutoff = inspect.Parameter("k", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
     has_cutoff = getattr(metrics.factory(metric), "has_cutoff", True)
     parameters = [*([cutoff] if has_cutoff else []), *known.values()]
@@ -435,5 +450,5 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
     return make
 
 
-losses.also(grid_factory, grid_losses)
+losses.also(_grid_factory, grid_losses)
 losses.preferred = tuple(f"{family}_{m}" for family in ("approx", "neural") for m in grid_metrics())

@@ -4,9 +4,9 @@
 tensor([0.2754])
 """
 
+from rankgrad.metrics._base import Metric, Ranked, metrics
 from rankgrad.metrics.ap import AP
 from rankgrad.metrics.arp import ARP
-from rankgrad.metrics.base import Metric, Ranked, metrics
 from rankgrad.metrics.dcg import DCG
 from rankgrad.metrics.err import ERR
 from rankgrad.metrics.evaluate import Evaluation, evaluate

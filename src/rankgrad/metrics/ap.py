@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 
+from rankgrad._padded import divide, tiles
+from rankgrad._shapes import ItemValues, ListValues
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
+from rankgrad.metrics._base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
 from rankgrad.metrics.linear import capped, soft_inside
-from rankgrad.padded import divide, tiles
-from rankgrad.shapes import ItemValues, ListValues
 
 
 @metrics.register("ap")

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import torch
 
-from rankgrad.metrics.base import metrics
+from rankgrad._shapes import ItemMask, ItemValues, ListValues
+from rankgrad.metrics._base import metrics
 from rankgrad.metrics.linear import LinearGradedMetric
-from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("dcg")

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._shapes import Bool, Float, ItemValues
+from rankgrad._validation import check_positive
 from rankgrad.inputs import check_exponents
-from rankgrad.metrics.base import metrics
-from rankgrad.metrics.cascade import CascadeMetric
-from rankgrad.shapes import Bool, Float, ItemValues
-from rankgrad.validation import check_positive
+from rankgrad.metrics._base import metrics
+from rankgrad.metrics._cascade import CascadeMetric
 
 
 @metrics.register("err")

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankgrad._shapes import Float, ListMask, ListValues
 from rankgrad.inputs import as_lists
-from rankgrad.metrics.base import Metric, list_values, metrics
-from rankgrad.shapes import Float, ListMask, ListValues
+from rankgrad.metrics._base import Metric, list_values, metrics
+
+__all__ = ["DEFAULT", "Evaluation", "evaluate", "list_values"]
 
 DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.metrics.base import metrics
-from rankgrad.metrics.cascade import BinaryCascadeMetric
+from rankgrad.metrics._base import metrics
+from rankgrad.metrics._cascade import BinaryCascadeMetric
 
 
 @metrics.register("hits")

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import divide
+from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListValues
+from rankgrad._validation import check_choice
 from rankgrad.inputs import check_exponents
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import (
+from rankgrad.metrics._base import (
     BinaryMetric,
     Expectation,
     Gain,
@@ -18,9 +21,8 @@ from rankgrad.metrics.base import (
     Ranked,
     SortRelaxation,
 )
-from rankgrad.padded import divide
-from rankgrad.shapes import Bool, Float, ItemMask, ItemValues, ListValues
-from rankgrad.validation import check_choice
+
+__all__ = ["LinearBinaryMetric", "LinearGradedMetric", "LinearMetric", "capped", "soft_inside"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rankgrad.metrics.base import metrics
+from rankgrad._shapes import ItemMask, ItemValues, ListValues
+from rankgrad.metrics._base import metrics
 from rankgrad.metrics.linear import LinearGradedMetric
-from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("ndcg")

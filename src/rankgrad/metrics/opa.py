@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankgrad.metrics.base import Ranked, metrics
-from rankgrad.metrics.pairs import PairCounts, PairMetric
-from rankgrad.padded import divide
-from rankgrad.shapes import ListValues
+from rankgrad._padded import divide
+from rankgrad._shapes import ListValues
+from rankgrad.metrics._base import Ranked, metrics
+from rankgrad.metrics._pairs import PairCounts, PairMetric
 
 
 @metrics.register("opa")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.metrics.base import metrics
+from rankgrad._shapes import ItemMask, ItemValues, ListValues
+from rankgrad.metrics._base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.shapes import ItemMask, ItemValues, ListValues
 
 
 @metrics.register("precision")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._shapes import Float, ItemMask, ItemValues, ListValues
+from rankgrad._validation import check_between
 from rankgrad.kernels.arguments import MetricOptions
-from rankgrad.metrics.base import metrics
+from rankgrad.metrics._base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
-from rankgrad.shapes import Float, ItemMask, ItemValues, ListValues
-from rankgrad.validation import check_between
 
 
 @metrics.register("rbp")

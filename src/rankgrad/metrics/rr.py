@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rankgrad.metrics.base import metrics
-from rankgrad.metrics.cascade import BinaryCascadeMetric
+from rankgrad.metrics._base import metrics
+from rankgrad.metrics._cascade import BinaryCascadeMetric
 
 
 @metrics.register("rr")

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rankgrad._padded import descending, divide, hard_ranks, has_pairs, invert, tie_groups
+from rankgrad._shapes import ItemValues, ListMask, ListValues
 from rankgrad.lists import Lists
-from rankgrad.metrics.base import Metric, Ranked, metrics
-from rankgrad.padded import descending, divide, hard_ranks, has_pairs, invert, tie_groups
-from rankgrad.shapes import ItemValues, ListMask, ListValues
+from rankgrad.metrics._base import Metric, Ranked, metrics
 
 
 @metrics.register("spearman")

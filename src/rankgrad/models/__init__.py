@@ -5,10 +5,10 @@
 torch.Size([2, 5])
 """
 
-from rankgrad.models.base import Model, Scorer, models
+from rankgrad.models._base import Model, Scorer, models
+from rankgrad.models._embedded import EmbeddedScorer
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAware
-from rankgrad.models.embedded import EmbeddedScorer
 from rankgrad.models.mlp import MLP
 from rankgrad.models.presets import (
     comparison,

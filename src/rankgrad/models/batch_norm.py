@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from rankgrad.shapes import Bool, Float
+from rankgrad._shapes import Bool, Float
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from rankgrad.models.base import (
+from rankgrad._shapes import Bool, Float, Int
+from rankgrad._validation import check_rate, check_whole
+from rankgrad.models._base import (
     OUTPUTS,
     Model,
     Output,
@@ -22,11 +24,11 @@ from rankgrad.models.base import (
     models,
     output_layer,
 )
-from rankgrad.models.dropout import Dropout
-from rankgrad.shapes import Bool, Float, Int
-from rankgrad.validation import check_rate, check_whole
+from rankgrad.models._dropout import Dropout
 
-Positional = Literal["fixed", "learned"]
+__all__ = ["ContextAware", "ContextAwareNet"]
+
+_Positional = Literal["fixed", "learned"]
 
 
 @models.register("context_aware")
@@ -69,7 +71,7 @@ class ContextAware(Model):
     heads: int = 1
     ff: int = 384
     dropout: float = 0.1
-    positional: Positional | None = None
+    positional: _Positional | None = None
     positions: int = 240
     output: Output | None = None
 

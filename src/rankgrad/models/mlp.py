@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.models.base import (
+from rankgrad._shapes import Bool, Float
+from rankgrad._validation import check_choice, check_rate
+from rankgrad.models._base import (
     ACTIVATIONS,
     OUTPUTS,
     Activation,
@@ -22,10 +24,10 @@ from rankgrad.models.base import (
     models,
     output_layer,
 )
+from rankgrad.models._dropout import Dropout
 from rankgrad.models.batch_norm import BatchNorm
-from rankgrad.models.dropout import Dropout
-from rankgrad.shapes import Bool, Float
-from rankgrad.validation import check_choice, check_rate
+
+__all__ = ["MLP", "MLPNet"]
 
 
 @models.register("mlp")

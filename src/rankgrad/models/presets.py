@@ -6,10 +6,22 @@ depend on the preset's name. What a paper leaves open is said here, with what wa
 
 from __future__ import annotations
 
-from rankgrad.models.base import Output, models
+from rankgrad.models._base import Output, models
 from rankgrad.models.context_aware import ContextAware
 from rankgrad.models.mlp import MLP
 from rankgrad.models.tabm import TabM
+
+__all__ = [
+    "comparison",
+    "lambdaloss",
+    "large",
+    "medium",
+    "neuralndcg_istella",
+    "neuralndcg_web30k",
+    "pirank",
+    "small",
+    "smoothi",
+]
 
 
 @models.register("small")

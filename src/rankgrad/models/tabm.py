@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad.models.base import (
+from rankgrad._shapes import Float
+from rankgrad._validation import check_choice, check_rate, check_whole
+from rankgrad.models._base import (
     ACTIVATIONS,
     Activation,
     Model,
@@ -19,13 +21,13 @@ from rankgrad.models.base import (
     check_sizes,
     models,
 )
-from rankgrad.models.dropout import FastDropout
-from rankgrad.models.in_list import InList, check_in_list, in_list_columns
-from rankgrad.models.perceptrons import Perceptrons, bias_gradient
-from rankgrad.shapes import Float
-from rankgrad.validation import check_choice, check_rate, check_whole
+from rankgrad.models._dropout import FastDropout
+from rankgrad.models._in_list import InList, check_in_list, in_list_columns
+from rankgrad.models._perceptrons import Perceptrons, bias_gradient
 
-Sharing = Literal["adapters", "nothing"]
+__all__ = ["TabM", "TabMNet"]
+
+_Sharing = Literal["adapters", "nothing"]
 
 
 @models.register("tabm")
@@ -53,7 +55,7 @@ class TabM(Model):
         input_dropout: the same of the features, drawn for each member.
         in_list: what to take in, beside the features, of where each feature puts an item in its
             list: its ``rank``, its ``score``, the number of deviations from the list's mean, and
-            ``ties``, whether others have the same value (see :mod:`rankgrad.models.in_list`). A
+            ``ties``, whether others have the same value (see :mod:`rankgrad.models._in_list`). A
             score then depends on the whole list.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
@@ -64,7 +66,7 @@ class TabM(Model):
 
     hidden: Sequence[int] = (128, 64)
     members: int = 16
-    share: Sharing = "adapters"
+    share: _Sharing = "adapters"
     activation: Activation = "relu"
     dropout: float = 0.0
     input_dropout: float = 0.0

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin, get_t
 
 from typing_extensions import override
 
-from rankgrad.models.base import Model, models
-from rankgrad.quoting import quote
-from rankgrad.validation import check_choice, check_flag, check_positive, check_whole
+from rankgrad._quoting import quote
+from rankgrad._validation import check_choice, check_flag, check_positive, check_whole
+from rankgrad.models._base import Model, models
 
 
 def _aliases(names: Mapping[str, str]) -> dict[str, str]:

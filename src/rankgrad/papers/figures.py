@@ -16,20 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad import files
-from rankgrad.data import Dataset, catalog, layout, load_splits, synthetic
+from rankgrad import _files
+from rankgrad.data import Dataset, _layout, catalog, load_splits, synthetic
 from rankgrad.extras import requires
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
+from rankgrad.papers._splits import cut, find
 from rankgrad.papers.protocol import protocols
-from rankgrad.papers.splits import cut, find
 from rankgrad.training import FittedRanker, Settings, fit
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
+
+__all__ = ["FIGURES", "Inputs", "of_paper", "one_score", "write"]
 
 
 @dataclass(frozen=True)
-class Series:
+class _Series:
     """A line of a figure; ``dashed`` ones are exact where the others are relaxed."""
 
     name: str
@@ -41,10 +43,10 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Chart:
+class _Chart:
     """What a figure shows, in numbers and words."""
 
-    series: tuple[Series, ...]
+    series: tuple[_Series, ...]
     x: str
     y: str
     log_x: bool = False
@@ -108,11 +110,11 @@ class Inputs:
     name: str = ""
 
 
-_Make = Callable[[Inputs], Chart]
+_Make = Callable[[Inputs], _Chart]
 
 
 @dataclass(frozen=True)
-class Figure:
+class _Figure:
     """A figure of a paper."""
 
     name: str
@@ -122,7 +124,7 @@ class Figure:
     make: _Make
 
 
-FIGURES: dict[str, Figure] = {}
+FIGURES: dict[str, _Figure] = {}
 _PAPERS = {"neuralndcg": "NeuralNDCG", "pirank": "PiRank", "lambdaloss_at_k": "LambdaLoss@K"}
 # Colors for any kind of color vision (Okabe and Ito).
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -142,14 +144,14 @@ def _figure(
     def register(make: _Make) -> _Make:
         name = f"{paper}_figure{number}"
         whole = f"{_PAPERS[paper]}, figure {number}: {title}"
-        FIGURES[name] = Figure(name, paper, whole, needs, make)
+        FIGURES[name] = _Figure(name, paper, whole, needs, make)
         return make
 
     return register
 
 
 def write(
-    figure: Figure, folder: Path, *, data: Path | None = None, quick: bool = False
+    figure: _Figure, folder: Path, *, data: Path | None = None, quick: bool = False
 ) -> dict[str, Path]:
     """Make a figure: a page, and its numbers as JSON and CSV. Returns where they are."""
     inputs = Inputs(quick) if figure.needs == "nothing" else _inputs(data, quick)
@@ -165,13 +167,13 @@ def write(
         "series": [{**vars(one), "y": [_finite_or_none(y) for y in one.y]} for one in chart.series],
     }
     made = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
-    files.write(made["html"], chart.to_html(title))
-    files.write(made["json"], json.dumps(metadata, indent=1) + "\n")
-    files.write(made["csv"], chart.to_csv())
+    _files.write(made["html"], chart.to_html(title))
+    _files.write(made["json"], json.dumps(metadata, indent=1) + "\n")
+    _files.write(made["csv"], chart.to_csv())
     return made
 
 
-def of_paper(paper: str) -> list[Figure]:
+def of_paper(paper: str) -> list[_Figure]:
     """The figures of a paper that are made."""
     return [figure for figure in FIGURES.values() if figure.paper == paper]
 
@@ -183,7 +185,7 @@ def _inputs(data: Path | None, quick: bool) -> Inputs:
     found = find(data, catalog.names())
     name = "MSLR-WEB30K" if "MSLR-WEB30K" in found else next(iter(found), data.name)
     place = found.get(name, data)
-    fold = next(iter(layout.folds(place)), None)
+    fold = next(iter(_layout.folds(place)), None)
     parts = load_splits(place, fold)
     missing = [part for part in ("train", "vali", "test") if part not in parts]
     if missing:
@@ -205,27 +207,27 @@ def one_score(
     scores: Sequence[float],
     values: Sequence[float],
     curves: Mapping[str, str],
-) -> list[Series]:
+) -> list[_Series]:
     """Exact NDCG and ``1 - loss`` of each loss, as one more score after the others varies."""
     rows = torch.tensor([[*scores, x] for x in values], dtype=torch.float64)
     truth = torch.tensor(labels, dtype=torch.float64).expand_as(rows)
     exact = metrics.get("ndcg")(rows, truth)
-    series = [Series("NDCG", list(values), exact.tolist(), dashed=True)]
+    series = [_Series("NDCG", list(values), exact.tolist(), dashed=True)]
     for name, spec in curves.items():
         relaxed = 1 - losses.get(spec, reduction="none")(rows, truth)
-        series.append(Series(name, list(values), relaxed.tolist()))
+        series.append(_Series(name, list(values), relaxed.tolist()))
     return series
 
 
 @_figure("neuralndcg", 1, "NDCG against one score, with and without Sinkhorn scaling")
-def _neuralndcg_1(inputs: Inputs) -> Chart:
+def _neuralndcg_1(inputs: Inputs) -> _Chart:
     values = np.linspace(-2, 6, 321).round(6).tolist()
     curves = {
         "NeuralNDCG (τ = 1)": "neural_ndcg",
         "NeuralNDCG (τ = 1), no Sinkhorn": "neural_ndcg(sinkhorn=false)",
     }
     series = one_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
-    return Chart(
+    return _Chart(
         tuple(series),
         "score x",
         "NDCG",
@@ -234,13 +236,13 @@ def _neuralndcg_1(inputs: Inputs) -> Chart:
 
 
 @_figure("neuralndcg", 2, "NDCG against one score, by temperature")
-def _neuralndcg_2(inputs: Inputs) -> Chart:
+def _neuralndcg_2(inputs: Inputs) -> _Chart:
     values = np.linspace(0, 6, 301).round(6).tolist()
     curves = {
         f"NeuralNDCG (τ = {t:g})": f"neural_ndcg(temperature={t})" for t in (0.01, 0.1, 1.0, 10.0)
     }
     series = one_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
-    return Chart(
+    return _Chart(
         tuple(series),
         "score x",
         "NDCG",
@@ -273,19 +275,19 @@ def _provenance(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
 
 
 @_figure("pirank", 5, "relaxed and exact NDCG@10 in training, by temperature", _ANY_DATA)
-def _pirank_5(inputs: Inputs) -> Chart:
-    series: list[Series] = []
+def _pirank_5(inputs: Inputs) -> _Chart:
+    series: list[_Series] = []
     # The loss leaves out lists without relevant items, so the exact metric does too.
     exactly = "ndcg@10(empty=skip)"
     settings = _training(inputs, "pirank_table1", transforms=(), metric=exactly, metrics=())
     for temperature in (0.1, 1.0, 5.0, 10.0):
         spec = f"pirank_ndcg@10(temperature={temperature})"
-        relaxed, exact = _train_and_relax(inputs, replace_loss(settings, spec))
+        relaxed, exact = _train_and_relax(inputs, _replace_loss(settings, spec))
         epochs = list(range(1, len(exact) + 1))
         name = f"τ = {temperature:g}"
-        series.append(Series(name, epochs, relaxed, group=name))
-        series.append(Series(f"{name}, NDCG@10", epochs, exact, dashed=True, group=name))
-    return Chart(
+        series.append(_Series(name, epochs, relaxed, group=name))
+        series.append(_Series(f"{name}, NDCG@10", epochs, exact, dashed=True, group=name))
+    return _Chart(
         tuple(series),
         "epoch",
         "validation NDCG@10, relaxed and exact",
@@ -319,7 +321,7 @@ def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], l
     return relaxed, [line[settings.metric] for line in done.history]
 
 
-def replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
+def _replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
     """The same settings with another loss and options."""
     return Settings(**settings.model_dump() | {"loss": loss} | options)
 
@@ -330,20 +332,20 @@ def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapp
 
 
 @_figure("pirank", 6, "gain in NDCG@k by training list size", _ANY_DATA)
-def _pirank_6(inputs: Inputs) -> Chart:
+def _pirank_6(inputs: Inputs) -> _Chart:
     sizes, cutoffs = (10, 20, 40, 100), (1, 3, 5, 10, 15)
     specs = [f"ndcg@{k}" for k in cutoffs]
     settings = _training(inputs, "pirank_table1", loss="pirank_ndcg@10(temperature=5)")
     tests = {size: cut(inputs.data["test"], size) for size in sizes}
     values = {}
     for trained in sizes:
-        own = replace_loss(settings, settings.loss, list_size=trained)
+        own = _replace_loss(settings, settings.loss, list_size=trained)
         model = fit(own, inputs.data["train"], inputs.data["vali"]).model
         for tested, lists in tests.items():
             found = _evaluate(model, lists, specs)
             values[trained, tested] = [found[spec] for spec in specs]
     series = [
-        Series(
+        _Series(
             f"trained on {trained}",
             cutoffs,
             [
@@ -355,7 +357,7 @@ def _pirank_6(inputs: Inputs) -> Chart:
         for tested in sizes
         for trained in sizes[1:]
     ]
-    return Chart(
+    return _Chart(
         tuple(series),
         "cutoff k",
         "% better NDCG@k than trained on lists of 10",
@@ -367,7 +369,7 @@ def _pirank_6(inputs: Inputs) -> Chart:
 
 
 @_figure("pirank", 7, "wall time by training list size and depth")
-def _pirank_7(inputs: Inputs) -> Chart:
+def _pirank_7(inputs: Inputs) -> _Chart:
     lengths = (125, 1000) if inputs.quick else (125, 1000, 2197, 3375)
     steps = 2 if inputs.quick else 10
     timed_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -378,8 +380,8 @@ def _pirank_7(inputs: Inputs) -> Chart:
     series = []
     for name, loss in timed_losses.items():
         seconds = [_timed(loss, length, steps) for length in lengths]
-        series.append(Series(name, lengths, seconds))
-    return Chart(
+        series.append(_Series(name, lengths, seconds))
+    return _Chart(
         tuple(series),
         "training list size",
         "seconds for 100 steps of 16 queries",
@@ -425,7 +427,7 @@ def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) ->
 
 
 @_figure("lambdaloss_at_k", 1, "learning rates", _ANY_DATA)
-def _lambdaloss_1(inputs: Inputs) -> Chart:
+def _lambdaloss_1(inputs: Inputs) -> _Chart:
     rates = (0.01, 0.1, 1.0, 10.0)
     rows = {
         "Softmax": "softmax",
@@ -438,21 +440,21 @@ def _lambdaloss_1(inputs: Inputs) -> Chart:
     for name, loss in rows.items():
         values = []
         for rate in rates:
-            own = replace_loss(settings, loss, learning_rate=rate)
+            own = _replace_loss(settings, loss, learning_rate=rate)
             try:
                 model = fit(own, inputs.data["train"], inputs.data["vali"]).model
             except ValueError:  # training that diverged
                 values.append(float("nan"))
                 continue
             values.append(100 * _evaluate(model, test, ["ndcg@5"])["ndcg@5"])
-        series.append(Series(name, rates, values))
-    return Chart(
+        series.append(_Series(name, rates, values))
+    return _Chart(
         tuple(series),
         "learning rate",
         "test NDCG@5 × 100",
         log_x=True,
         notes=(
-            *_provenance(inputs, replace_loss(settings, "mse")),
+            *_provenance(inputs, _replace_loss(settings, "mse")),
             "The paper does not name its four methods; these are the best baselines and both "
             "forms of LambdaLoss.",
         ),

@@ -23,11 +23,24 @@ from rankgrad import significance
 from rankgrad.data import catalog
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.specs import Spec
-from rankgrad.text.settings import TextSettings
+from rankgrad.text._settings import TextSettings
 from rankgrad.training import Settings
 
-Share = Annotated[float, Field(gt=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+__all__ = [
+    "Cell",
+    "Data",
+    "Metric",
+    "Protocol",
+    "Row",
+    "Significance",
+    "Split",
+    "of_paper",
+    "protocols",
+    "read",
+]
+
+_Share = Annotated[float, Field(gt=0, lt=1)]
+_Count = Annotated[int, Field(ge=1)]
 _NUMBER = re.compile(r"(-?\d+(?:\.(\d+))?)(.*)")
 
 
@@ -46,9 +59,9 @@ class Split(_Part):
     """
 
     pool: bool = False
-    test: Share | None = None
-    vali: Share | None = None
-    repeats: Count = 1
+    test: _Share | None = None
+    vali: _Share | None = None
+    repeats: _Count = 1
 
 
 class Data(_Part):
@@ -69,10 +82,10 @@ class Data(_Part):
     name: str
     label: str
     folds: tuple[int, ...] = ()
-    seeds: Count = 1
+    seeds: _Count = 1
     split: Split | None = None
-    list_limit: Count | None = None
-    test_lists: Count | None = None
+    list_limit: _Count | None = None
+    test_lists: _Count | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     not_run: str | None = None
 
@@ -92,7 +105,7 @@ class Metric(_Part):
     name: str
     spec: str
     shift: int = 0
-    length: Count | None = None
+    length: _Count | None = None
     printed: bool = True
 
     @field_validator("spec")
@@ -143,7 +156,7 @@ class Significance(_Part):
     test: Literal["t", "randomization"] = "t"
     against: str = "best"
     sided: Literal["one", "two"] = "two"
-    level: Share = 0.05
+    level: _Share = 0.05
     correction: Literal["none", "bonferroni", "holm"] = "none"
     worse: str = ""
     better: str = ""
@@ -155,7 +168,7 @@ class Significance(_Part):
         return significance.Significance(self.test, self.correction, sides, self.level)
 
 
-class Choice(_Part):
+class _Choice(_Part):
     """Where the paper is silent or unclear, what was chosen, and why.
 
     Args:
@@ -170,13 +183,13 @@ class Choice(_Part):
     reduced: bool = False
 
 
-class Quick(_Part):
+class _Quick(_Part):
     """What ``--quick`` reduces."""
 
-    folds: Count = 1
-    seeds: Count = 1
-    epochs: Count = 5
-    lists: Count | None = None
+    folds: _Count = 1
+    seeds: _Count = 1
+    epochs: _Count = 5
+    lists: _Count | None = None
 
 
 @dataclass(frozen=True)
@@ -206,14 +219,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class GridPoint:
+class _GridPoint:
     """One way to get a row: a loss and settings beside those of the data set."""
 
     loss: str
     settings: Mapping[str, Any]
 
 
-class Text(_Part):
+class _Text(_Part):
     """How a table of text rankers is made, by ``rankgrad text train --protocol``.
 
     Args:
@@ -221,10 +234,10 @@ class Text(_Part):
         folds: of the cross-validation by query.
         seeds: of all runs.
         field: of TREC topics that is the query.
-        settings: of :class:`rankgrad.text.settings.TextSettings`; the losses are those of the rows.
+        settings: of the text trainings; the losses are those of the rows.
     """
 
-    depth: Count
+    depth: _Count
     folds: Annotated[int, Field(ge=3)]
     seeds: tuple[int, ...]
     field: Literal["title", "description", "narrative"] = "title"
@@ -261,10 +274,10 @@ class Protocol(_Part):
     metrics: tuple[Metric, ...]
     rows: tuple[Row, ...]
     significance: Significance | None = None
-    quick: Quick = Quick()
-    choices: tuple[Choice, ...]
+    quick: _Quick = _Quick()
+    choices: tuple[_Choice, ...]
     findings: tuple[str, ...] = ()
-    text: Text | None = None
+    text: _Text | None = None
     published: dict[str, dict[str, tuple[str, ...]]]
     name: str = ""
 
@@ -295,7 +308,7 @@ class Protocol(_Part):
         rows = [row for row in self.rows if not row.data or data in row.data]
         return [row for row in rows if extra or not row.extra]
 
-    def grid_points(self, data: str, row: str, *, search: bool = True) -> list[GridPoint]:
+    def grid_points(self, data: str, row: str, *, search: bool = True) -> list[_GridPoint]:
         """Every loss of a row with every combination of its grid, and the settings of each.
 
         Without ``search`` the first loss with the first value of everything, alone.
@@ -310,7 +323,7 @@ class Protocol(_Part):
                 chosen = dict(zip(found.grid, values, strict=True))
                 own = {k: v for k, v in chosen.items() if k in Settings.model_fields}
                 options = {k: v for k, v in chosen.items() if k not in own}
-                points.append(GridPoint(_with(loss, options), settings | own))
+                points.append(_GridPoint(_with(loss, options), settings | own))
         return points if search else points[:1]
 
     def check(self) -> None:

@@ -12,25 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad import files, significance
+from rankgrad import _files, significance
 from rankgrad.experiments import compare
+from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import Comparison, Plan
-from rankgrad.experiments.grid_search import GridSearchEntry
 from rankgrad.experiments.plans import Entry
 from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.papers import splits
+from rankgrad.papers import _splits
 from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
-from rankgrad.results.comparison_tables import in_line
+from rankgrad.results._comparison_tables import in_line
 from rankgrad.results.statistics import Array, MetricValues
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 from rankgrad.training import Settings
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
 
-RESULT = "reproduction.json"
+__all__ = ["OnChange", "Reproduced", "RunOptions", "plan_of", "run", "run_tables"]
+
+_RESULT = "reproduction.json"
 # Two names: the data set's own name before them would match the catalog's.
-PREPARED = Path("prepared", "data")
+_PREPARED = Path("prepared", "data")
 _DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most this many
 
 OnChange = Callable[[str, compare.Progress], None]
@@ -56,7 +58,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class _Estimate:
     """A mean, with its standard errors over queries and over seeds."""
 
     mean: float
@@ -98,14 +100,14 @@ class Reproduced:
                 found[name, metric.name] = MetricValues.of(scaled)
         return found
 
-    def estimate(self, row: str, metric: str) -> Estimate | None:
+    def estimate(self, row: str, metric: str) -> _Estimate | None:
         """Our value in the units of the paper, or None."""
         values = self.values.get((row, metric))
         if values is None:
             return None
         folds, seeds = values.means.shape
         drawings = values.means.mean(1) if self.drawn and folds > 1 else None
-        return Estimate(
+        return _Estimate(
             mean=values.mean,
             over_queries=values.error_over_lists,
             over_seeds=values.error_over_seeds if seeds > 1 else None,
@@ -383,7 +385,7 @@ def run(
     Args:
         protocol: the table.
         data: one of its data sets.
-        source: where that lies, see :func:`rankgrad.papers.splits.find`.
+        source: where that lies, see :func:`rankgrad.papers._splits.find`.
         folder: of the runs and prepared data.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
@@ -403,9 +405,9 @@ def run(
         **_test_of(protocol, plan),
     )
     done = Reproduced(protocol, data, options, found)
-    files.write(place / RESULT, json.dumps(done.to_json(), indent=1) + "\n")
-    files.write(place / "table.md", done.table().to_markdown() + "\n")
-    files.write(place / "table.csv", done.table().to_csv() + "\n")
+    _files.write(place / _RESULT, json.dumps(done.to_json(), indent=1) + "\n")
+    _files.write(place / "table.md", done.table().to_markdown() + "\n")
+    _files.write(place / "table.csv", done.table().to_csv() + "\n")
     return done
 
 
@@ -427,10 +429,10 @@ def plan_of(
     entries = [_entry(protocol, data, row, options) for row in rows]
     if not entries:
         return None
-    place, folds = splits.prepare(
+    place, folds = _splits.prepare(
         source,
         data,
-        folder / PREPARED,
+        folder / _PREPARED,
         folds=None if quick is None else quick.folds,
         lists=None if quick is None else quick.lists,
     )
@@ -545,13 +547,13 @@ def run_tables(
         names = dict.fromkeys(one.name for table in tables for one in table.data)
         raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
     if data is not None:
-        splits.check_exists(data)
+        _splits.check_exists(data)
     names = dict.fromkeys(one.name for _, one in wanted)
-    there = {} if data is None else splits.find(data, names)
+    there = {} if data is None else _splits.find(data, names)
     reasons = {
         (table.name, one.name): table.not_run
         or one.not_run
-        or (None if one.name in there else splits.missing(one.name, data))
+        or (None if one.name in there else _splits.missing(one.name, data))
         for table, one in wanted
     }
     if all(reasons.values()):

@@ -9,7 +9,7 @@ FileNotFoundError: /nowhere is not there
 from rankgrad.extras import requires
 
 with requires("report"):
-    from rankgrad.report.page import build, write
+    from rankgrad.report._page import build, write
     from rankgrad.results.runs import Run, find, read
 
 __all__ = ["Run", "build", "find", "read", "write"]

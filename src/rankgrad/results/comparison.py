@@ -14,11 +14,13 @@ import numpy as np
 from rankgrad import significance
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.results.groups import Fold, Place, RunGroup
+from rankgrad.results._groups import Fold, Place, RunGroup
 from rankgrad.results.runs import Run
 from rankgrad.results.statistics import Array, MetricValues
 from rankgrad.significance import Difference, Interval, Significance, check_same_queries
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training._evaluations import Evaluated
+
+__all__ = ["Comparison", "Key", "check_same_data", "compare"]
 
 Key = tuple[str, int | None, int | None]  # entry, fold, seed
 
@@ -145,7 +147,7 @@ class Comparison:
         name = self.entry(name).name
         for key, reason in self.missing.items():
             if key[0] == name:
-                raise ValueError(f"{run_name(*key)} is missing: {reason}")
+                raise ValueError(f"{_run_name(*key)} is missing: {reason}")
         if (name, metric) not in self._values:
             raise ValueError(f"{name} was not evaluated with {metric} on all folds")
         return self._values[name, metric]
@@ -298,7 +300,7 @@ class Comparison:
             ):
                 lines += [f"{entry.name}: {problem}" for problem in entry.problems]
         lines += [
-            f"evaluated again: {run_name(*key)}, since {reason}"
+            f"evaluated again: {_run_name(*key)}, since {reason}"
             for key, reason in self.reevaluated.items()
         ]
         for fold, queries in self.without_documents.items():
@@ -369,7 +371,7 @@ def check_same_data(entries: Iterable[RunGroup]) -> None:
         for run in entry.runs:
             if run.evaluated is None:
                 continue
-            name = run_name(entry.name, run.fold, run.seed)
+            name = _run_name(entry.name, run.fold, run.seed)
             other, reference = first.setdefault(run.fold, (name, run))
             one = _evaluated(reference)
             if run.evaluated.checksum != one.checksum:
@@ -380,7 +382,7 @@ def check_same_data(entries: Iterable[RunGroup]) -> None:
                 )
 
 
-def run_name(entry: str, fold: int | None, seed: int | None) -> str:
+def _run_name(entry: str, fold: int | None, seed: int | None) -> str:
     """A run in words."""
     return f"{entry}{'' if fold is None else f', fold {fold}'}, seed {seed}"
 

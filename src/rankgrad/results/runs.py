@@ -11,12 +11,12 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from rankgrad import files, schemas
+from rankgrad import _files, _schemas
+from rankgrad._quoting import quote
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.quoting import quote
 from rankgrad.significance import Significance
-from rankgrad.training import evaluations
-from rankgrad.training.evaluations import Evaluated
+from rankgrad.training import _evaluations
+from rankgrad.training._evaluations import Evaluated
 from rankgrad.training.run import (
     BEST,
     METRICS,
@@ -27,8 +27,20 @@ from rankgrad.training.run import (
     read_settings,
 )
 
+__all__ = [
+    "COMPARISON",
+    "FailedRun",
+    "Recorded",
+    "Run",
+    "failed_runs",
+    "find",
+    "read",
+    "read_metadata",
+    "recorded",
+]
+
 COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
-REPRODUCTION = "reproduction.json"  # what `rankgrad reproduce` writes beside a comparison
+_REPRODUCTION = "reproduction.json"  # what `rankgrad reproduce` writes beside a comparison
 _FORMAT, _VERSION = "rankgrad run", 1
 
 
@@ -169,7 +181,7 @@ class _Comparison(TypedDict, total=False):
 
     rows: list[_Row]
     plan: dict[str, Any]
-    test: dict[str, schemas.Scalar]
+    test: dict[str, _schemas.Scalar]
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
     found = []
     for file in _named(places, COMPARISON):
         try:
-            rows = schemas.read_json(file, _Comparison)["rows"]
+            rows = _schemas.read_json(file, _Comparison)["rows"]
             found += [
                 FailedRun(str(row["candidate"]), run["fold"], run["seed"], reason)
                 for row in rows
@@ -216,7 +228,7 @@ def recorded(places: Iterable[Path]) -> Recorded:
     tests: list[tuple[Significance, str | None]] = []
     for file in _named(places, COMPARISON):
         try:
-            saved = schemas.read_json(file, _Comparison)
+            saved = _schemas.read_json(file, _Comparison)
             reproduction = _reproduction(file)
             names.add(str(reproduction.get("data") or Path(str(saved["plan"]["data"])).name))
             quick = quick or reproduction.get("quick") is True
@@ -233,7 +245,7 @@ def recorded(places: Iterable[Path]) -> Recorded:
 def _reproduction(comparison: Path) -> Mapping[str, Any]:
     """The ``reproduction.json`` beside the folder of a comparison, if there is one."""
     try:
-        saved = files.read_json(comparison.resolve().parent.parent / REPRODUCTION)
+        saved = _files.read_json(comparison.resolve().parent.parent / _REPRODUCTION)
     except (OSError, ValueError):
         return {}
     return saved if isinstance(saved, dict) else {}
@@ -296,22 +308,22 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """``run.json`` of a run folder; an error where it is damaged, or of another version."""
     if not path.exists():
         raise FileNotFoundError("it was not run")
-    metadata: dict[str, Any] = schemas.read_json(path / RUN, dict[str, Any])
+    metadata: dict[str, Any] = _schemas.read_json(path / RUN, dict[str, Any])
     if metadata.get("format", _FORMAT) != _FORMAT:
-        raise files.FileError(path / RUN, "is damaged (it describes no run)")
+        raise _files.FileError(path / RUN, "is damaged (it describes no run)")
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format "
             f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it again"
         )
     # Earlier versions said no data.
-    schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
+    _schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
     return metadata
 
 
 def _labels_elsewhere(path: Path) -> dict[str, Any]:
     """The labels of the run by its evaluation on another part."""
-    for part in evaluations.names(path):
+    for part in _evaluations.names(path):
         try:
             return dict(Evaluated.load(path, part).labels_of_run)
         except (OSError, ValueError, KeyError, TypeError):
@@ -334,9 +346,9 @@ def _not_evaluated(
     path: Path, part: str, settings: Mapping[str, Any], history: list[Mapping[str, float]]
 ) -> str:
     """Why a run has no evaluation, as far as its folder says."""
-    others = evaluations.names(path)
+    others = _evaluations.names(path)
     has = f" (it has {', '.join(others)})" if others else ""
-    if (path / SETTINGS).exists() and not files.readable_path(path / BEST).exists():
+    if (path / SETTINGS).exists() and not _files.readable_path(path / BEST).exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
     far = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""
@@ -348,4 +360,4 @@ def _reason(error: Exception, path: Path) -> str:
         return f"its evaluation is damaged ({error} is missing)"
     if isinstance(error, OSError) and error.strerror:
         return f"{Path(error.filename or path).name} cannot be read: {error.strerror}"
-    return error.within(path) if isinstance(error, files.FileError) else str(error)
+    return error.within(path) if isinstance(error, _files.FileError) else str(error)

@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Array", "MetricValues"]
+
 Array = NDArray[np.float64]
 
 
@@ -41,20 +43,20 @@ class MetricValues:
     @property
     def standard_error(self) -> float:
         """Of the mean: over folds, seeds averaged, or over seeds where there is one fold."""
-        return standard_error(self.means.mean(1) if len(self.means) > 1 else self.means[0])
+        return _standard_error(self.means.mean(1) if len(self.means) > 1 else self.means[0])
 
     @property
     def error_over_lists(self) -> float:
         """The standard error over lists, seeds averaged."""
-        return standard_error(self.per_list[~np.isnan(self.per_list)])
+        return _standard_error(self.per_list[~np.isnan(self.per_list)])
 
     @property
     def error_over_seeds(self) -> float:
         """The standard error over seeds, folds averaged."""
-        return standard_error(self.means.mean(0))
+        return _standard_error(self.means.mean(0))
 
 
-def standard_error(values: Array) -> float:
+def _standard_error(values: Array) -> float:
     """The standard error of a mean; NaN of fewer than two values.
 
     >>> from rankgrad.results.statistics import standard_error

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rankgrad.validation import check_choice
+from rankgrad._validation import check_choice
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-Format = Literal["markdown", "latex", "csv"]
+__all__ = ["BETTER", "FORMATS", "WORSE", "Cell", "Table", "latex"]
+
+_Format = Literal["markdown", "latex", "csv"]
 FORMATS = ("markdown", "latex", "csv")
 WORSE, BETTER = "†", "‡"
 
@@ -90,7 +92,7 @@ class Table:
                     f"a row has {len(row)} cells under {len(self.columns)} columns: {row[0].text!r}"
                 )
 
-    def render(self, format: Format) -> str:
+    def render(self, format: _Format) -> str:
         """The table as text for elsewhere."""
         check_choice("format", format, FORMATS)
         made = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}

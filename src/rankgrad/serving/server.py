@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rankgrad.serving.app import create_app
-from rankgrad.serving.bodies import Limits
-from rankgrad.serving.ranker import ServedRanker
+from rankgrad.serving._app import create_app
+from rankgrad.serving._bodies import Limits
+from rankgrad.serving._ranker import ServedRanker
 
 #: Seconds after which an idle connection is closed: longer than clients and load balancers keep
 #: one, 60 as a rule, so that none sends a request on a connection that is being closed.

@@ -4,9 +4,10 @@
 1
 """
 
-from rankgrad.sorting.base import Relaxation, relaxations
+from rankgrad._validation import Constant, Exponential, Linear, Schedule, schedules
+from rankgrad.sorting._base import Relaxation, relaxations
+from rankgrad.sorting._families import FAMILIES, register
 from rankgrad.sorting.exact import Exact, StraightThrough
-from rankgrad.sorting.families import FAMILIES, register
 from rankgrad.sorting.fastsort import FastSort, soft_rank, soft_sort, soft_topk_mask
 from rankgrad.sorting.gumbel import Gumbel
 from rankgrad.sorting.lapsum import LapSum
@@ -17,7 +18,6 @@ from rankgrad.sorting.sinkhorn import Sinkhorn
 from rankgrad.sorting.smoothi import SmoothI
 from rankgrad.sorting.softsort import SoftSort
 from rankgrad.sorting.tree import Tree
-from rankgrad.validation import Constant, Exponential, Linear, Schedule, schedules
 
 get = relaxations.get
 names = relaxations.names

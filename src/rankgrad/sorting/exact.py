@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.padded import descending, invert, tie_groups
-from rankgrad.shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad.sorting.base import Relaxation, Route, as_base, relaxations
+from rankgrad._padded import descending, invert, tie_groups
+from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad.sorting._base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
 

@@ -13,13 +13,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.kernels import KernelCall
-from rankgrad.kernels.isotonic import block_sums, pool
-from rankgrad.lists import as_scores
-from rankgrad.padded import descending, invert
-from rankgrad.shapes import Bool, Float, Int, ItemMask, ItemValues
-from rankgrad.sorting.base import Relaxation, Route, check_scores, relaxations
-from rankgrad.validation import (
+from rankgrad._padded import descending, invert
+from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
+from rankgrad._validation import (
     Schedule,
     check_choice,
     check_positive,
@@ -27,6 +23,19 @@ from rankgrad.validation import (
     number,
     set_temperature,
 )
+from rankgrad.kernels import KernelCall
+from rankgrad.kernels._isotonic import block_sums, pool
+from rankgrad.lists import as_scores
+from rankgrad.sorting._base import Relaxation, Route, check_scores, relaxations
+
+__all__ = [
+    "REGULARIZATIONS",
+    "FastSort",
+    "Regularization",
+    "soft_rank",
+    "soft_sort",
+    "soft_topk_mask",
+]
 
 Regularization = Literal["l2", "entropic", "kl"]
 REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")

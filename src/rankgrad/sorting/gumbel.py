@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import Randomness
+from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._validation import Schedule, check_flag, check_whole, number, set_temperature
 from rankgrad.kernels import KernelCall
-from rankgrad.padded import Randomness
-from rankgrad.shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad.sorting.base import Relaxation, Route, as_base, check_scores, relaxations
+from rankgrad.sorting._base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
-from rankgrad.validation import Schedule, check_flag, check_whole, number, set_temperature
 
 
 @relaxations.register("gumbel")

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad._autograd import ListFunction, differentiable_once
+from rankgrad._padded import descending, invert
+from rankgrad._shapes import Float, ItemMask, ItemValues
+from rankgrad._validation import Schedule, number, set_temperature
 from rankgrad.kernels import KernelCall
-from rankgrad.padded import descending, invert
-from rankgrad.shapes import Float, ItemMask, ItemValues
-from rankgrad.sorting.base import Relaxation, Route, relaxations
-from rankgrad.validation import Schedule, number, set_temperature
+from rankgrad.sorting._base import Relaxation, Route, relaxations
 
 
 @relaxations.register("lapsum")

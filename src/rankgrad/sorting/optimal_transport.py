@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import descending, divide, invert, tie_groups
+from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._validation import Schedule, check_positive, check_whole, number, set_temperature
 from rankgrad.kernels import KernelCall
-from rankgrad.padded import descending, divide, invert, tie_groups
-from rankgrad.shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad.sorting.base import Relaxation, relaxations
+from rankgrad.sorting._base import Relaxation, relaxations
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
-from rankgrad.validation import Schedule, check_positive, check_whole, number, set_temperature
 
 
 @relaxations.register("ot", "optimal_transport")

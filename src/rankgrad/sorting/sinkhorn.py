@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad.autograd import ListFunction, differentiable_once
+from rankgrad._autograd import ListFunction, differentiable_once
+from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._validation import check_flag, check_positive, check_whole, number
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
-from rankgrad.shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad.sorting.base import Relaxation, as_base, relaxations
+from rankgrad.sorting._base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
-from rankgrad.validation import check_flag, check_positive, check_whole, number
+
+__all__ = ["Sinkhorn", "scale", "scale_and_sort"]
 
 
 @relaxations.register("sinkhorn")

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from rankgrad._padded import descending, invert
+from rankgrad._shapes import ChannelValues, Float, Int, ItemMask, ItemValues, RankValues
+from rankgrad._validation import check_positive, check_whole
 from rankgrad.lists import is_unchecked
-from rankgrad.padded import descending, invert
-from rankgrad.shapes import ChannelValues, Float, Int, ItemMask, ItemValues, RankValues
-from rankgrad.sorting.base import Relaxation, as_base, relaxations
+from rankgrad.sorting._base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
-from rankgrad.validation import check_positive, check_whole
 
 
 @relaxations.register("tree")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rankgrad.extras import lazy_names
 
 if TYPE_CHECKING:
-    from rankgrad.text.cached import cached_backward, cached_scores
-    from rankgrad.text.ranker import TextRanker
-    from rankgrad.text.reading import Prompt
-    from rankgrad.text.scorers import CausalScorer, EncoderScorer
-    from rankgrad.text.teachers import MixedLoss, labels_from_run, teacher_labels
+    from rankgrad.text._cached import cached_backward, cached_scores
+    from rankgrad.text._ranker import TextRanker
+    from rankgrad.text._reading import Prompt
+    from rankgrad.text._scorers import CausalScorer, EncoderScorer
+    from rankgrad.text._teachers import MixedLoss, labels_from_run, teacher_labels
 
 __all__ = [
     "CausalScorer",
@@ -28,11 +28,11 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "cached": ("cached_backward", "cached_scores"),
-        "teachers": ("MixedLoss", "labels_from_run", "teacher_labels"),
-        "ranker": ("TextRanker",),
-        "reading": ("Prompt",),
-        "scorers": ("CausalScorer", "EncoderScorer"),
+        "_cached": ("cached_backward", "cached_scores"),
+        "_teachers": ("MixedLoss", "labels_from_run", "teacher_labels"),
+        "_ranker": ("TextRanker",),
+        "_reading": ("Prompt",),
+        "_scorers": ("CausalScorer", "EncoderScorer"),
     },
     extra="text",
 )

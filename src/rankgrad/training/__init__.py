@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 from rankgrad.extras import lazy_names
 
 if TYPE_CHECKING:
-    from rankgrad.training.fitted import FitResult, FittedRanker
-    from rankgrad.training.fitting import fit
+    from rankgrad.training._fitted import FitResult, FittedRanker
+    from rankgrad.training._fitting import fit
+    from rankgrad.training._settings import Settings
     from rankgrad.training.run import RunFolder
-    from rankgrad.training.settings import Settings
 
 __all__ = ["FitResult", "FittedRanker", "RunFolder", "Settings", "fit"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "fitted": ("FitResult", "FittedRanker"),
-        "fitting": ("fit",),
+        "_fitted": ("FitResult", "FittedRanker"),
+        "_fitting": ("fit",),
         "run": ("RunFolder",),
-        "settings": ("Settings",),
+        "_settings": ("Settings",),
     },
     extra="train",
 )

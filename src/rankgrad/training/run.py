@@ -28,15 +28,42 @@ from typing import Any, Generic, NotRequired, TypeVar
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from rankgrad import files, locks, schemas
-from rankgrad.data.dataset import Dataset
-from rankgrad.training import processes
-from rankgrad.training.fitted import MANIFEST, WEIGHTS, FittedRanker, read_manifest
-from rankgrad.training.settings import Settings, TomlSettings
+from rankgrad import _files, _locks, _schemas
+from rankgrad.data._dataset import Dataset
+from rankgrad.training import _processes
+from rankgrad.training._fitted import MANIFEST, WEIGHTS, FittedRanker, read_manifest
+from rankgrad.training._settings import Settings, TomlSettings
+
+__all__ = [
+    "BEST",
+    "LAST",
+    "LOCK",
+    "METRICS",
+    "RUN",
+    "SETTINGS",
+    "STATE",
+    "Checkpoint",
+    "EpochState",
+    "Job",
+    "OnEpoch",
+    "RunFolder",
+    "RunMetadata",
+    "TrainState",
+    "TrainingFolder",
+    "command",
+    "history_line",
+    "parse_settings",
+    "read_history",
+    "read_settings",
+    "read_state",
+    "refuse_differences",
+    "run_metadata",
+    "versions",
+]
 
 SETTINGS, RUN, METRICS, BEST, LAST = "settings.toml", "run.json", "metrics.jsonl", "best", "last"
 LOCK = "run.lock"  # while it is trained
-STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
+STATE, _OPTIMIZER = "state.json", "optimizer.safetensors"
 
 _PACKAGES = ("rankgrad", "torch", "numpy", "lightning-fabric", "safetensors")
 
@@ -65,7 +92,7 @@ class Job:
         return {name: data for name, data in chosen.items() if data is not None} | self.others
 
     def __getstate__(self) -> dict[str, Any]:
-        sent = {name: processes.DatasetHandle.of(dataset) for name, dataset in self.data.items()}
+        sent = {name: _processes.DatasetHandle.of(dataset) for name, dataset in self.data.items()}
         train, vali = sent.pop("train"), sent.pop("vali", None)
         return vars(self) | {"train": train, "vali": vali, "others": sent}
 
@@ -73,7 +100,7 @@ class Job:
         others = {name: sent.receive() for name, sent in state["others"].items()}
         for name, value in (state | {"others": others}).items():
             vars(self)[name] = (
-                value.receive() if isinstance(value, processes.DatasetHandle) else value
+                value.receive() if isinstance(value, _processes.DatasetHandle) else value
             )
 
 
@@ -97,12 +124,12 @@ class TrainState(EpochState):
     lists: float = 0.0  # how many those were
 
 
-T = TypeVar("T", bound=EpochState)
+_State = TypeVar("_State", bound=EpochState)
 
 
-def read_state(kind: type[T], saved: Any, path: Path) -> T:
+def read_state(kind: type[_State], saved: Any, path: Path) -> _State:
     """A state of training, as ``state.json`` has it."""
-    schemas.check(path, saved, schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
+    _schemas.check(path, saved, _schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
     # The values as read: validation turns integers into floats.
     return kind(**{name: value for name, value in saved.items() if name != "files"})
 
@@ -113,7 +140,7 @@ class _Logged(TypedDict):
     history: list[dict[str, float]]
 
 
-class DataMetadata(TypedDict):
+class _DataMetadata(TypedDict):
     """What ``run.json`` says of a data set."""
 
     lists: int
@@ -125,11 +152,11 @@ class DataMetadata(TypedDict):
 class RunMetadata(TypedDict):
     """What ``run.json`` holds, as far as it is read."""
 
-    data: dict[str, DataMetadata]
+    data: dict[str, _DataMetadata]
     held_out: NotRequired[list[str]]  # queries of the training data that validated
     command: NotRequired[str]
     versions: NotRequired[dict[str, str]]
-    labels: NotRequired[dict[str, schemas.Scalar]]
+    labels: NotRequired[dict[str, _schemas.Scalar]]
     settings: NotRequired[dict[str, Any]]
     kind: NotRequired[str | None]
     seconds: NotRequired[float | None]
@@ -146,10 +173,10 @@ class Checkpoint:
     best: dict[str, Tensor]
 
 
-S = TypeVar("S", bound=TomlSettings)
+_Settings = TypeVar("_Settings", bound=TomlSettings)
 
 
-class TrainingFolder(Generic[S]):
+class TrainingFolder(Generic[_Settings]):
     """A folder in which training is saved.
 
     Args:
@@ -157,7 +184,7 @@ class TrainingFolder(Generic[S]):
         settings: of the run.
     """
 
-    def __init__(self, path: Path, settings: S) -> None:
+    def __init__(self, path: Path, settings: _Settings) -> None:
         self.path, self.settings = path, settings
 
     def locked(self) -> AbstractContextManager[None]:
@@ -166,13 +193,13 @@ class TrainingFolder(Generic[S]):
         Raises:
             LockedError: another one does; the error says which.
         """
-        return locks.held(self.path / LOCK, "training")
+        return _locks.held(self.path / LOCK, "training")
 
     def recover(self) -> None:
         """Clean up after a writer that was killed; a run has one writer at a time."""
         for name in (BEST, LAST, METRICS):
-            files.recover(self.path / name)
-            files.clean(self.path / name)
+            _files.recover(self.path / name)
+            _files.clean(self.path / name)
 
 
 class RunFolder(TrainingFolder[Settings]):
@@ -202,10 +229,10 @@ class RunFolder(TrainingFolder[Settings]):
         """
         RunFolder.check_new(path)
         try:
-            with files.atomic_folder(path, replace=False) as place:
-                files.write(place / SETTINGS, settings.to_toml())
-                files.write_json(place / RUN, metadata(), [SETTINGS])
-                files.write(place / METRICS, "")
+            with _files.atomic_folder(path, replace=False) as place:
+                _files.write(place / SETTINGS, settings.to_toml())
+                _files.write_json(place / RUN, metadata(), [SETTINGS])
+                _files.write(place / METRICS, "")
         except OSError:
             if (path / RUN).exists():
                 raise FileExistsError(
@@ -219,7 +246,7 @@ class RunFolder(TrainingFolder[Settings]):
     def check_new(path: Path) -> None:
         """Raise if the path exists, or another process trains there."""
         if path.exists():
-            locks.check(path / LOCK, "training")
+            _locks.check(path / LOCK, "training")
             hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
             raise FileExistsError(f"{path} is there already: {hint}")
 
@@ -260,7 +287,7 @@ class RunFolder(TrainingFolder[Settings]):
     @property
     def started(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return files.readable_path(self.path / LAST).exists()
+        return _files.readable_path(self.path / LAST).exists()
 
     def best(self) -> FittedRanker:
         """The model of the best epoch so far."""
@@ -268,7 +295,7 @@ class RunFolder(TrainingFolder[Settings]):
 
     def check_free(self) -> None:
         """An error if another process trains in the folder."""
-        locks.check(self.path / LOCK, "training")
+        _locks.check(self.path / LOCK, "training")
 
     def check_settings(self, settings: Settings) -> None:
         """An error that says what differs, if these are not the settings of this run.
@@ -298,29 +325,29 @@ class RunFolder(TrainingFolder[Settings]):
         if not settings.extension(self.settings):
             return
         metadata = {k: v for k, v in self.metadata.items() if k not in ("files", "crc32")}
-        files.write(self.path / RUN, json.dumps(metadata, indent=1))
-        files.write(self.path / SETTINGS, settings.to_toml())
-        files.write_json(self.path / RUN, metadata, [SETTINGS])
+        _files.write(self.path / RUN, json.dumps(metadata, indent=1))
+        _files.write(self.path / SETTINGS, settings.to_toml())
+        _files.write_json(self.path / RUN, metadata, [SETTINGS])
         self.settings = settings
 
     def log(self, line: Mapping[str, float]) -> None:
         """Add an epoch to ``metrics.jsonl``."""
-        with files.appended(self.path / METRICS) as file:
+        with _files.appended(self.path / METRICS) as file:
             file.write(history_line(line).encode())
 
     def save_best(self, ranker: FittedRanker) -> None:
         """Replace ``best/``."""
-        with files.atomic_folder(self.path / BEST) as place:
+        with _files.atomic_folder(self.path / BEST) as place:
             ranker.write(place)
 
     def save_last(
         self, ranker: FittedRanker, state: TrainState, other: Mapping[str, Tensor]
     ) -> None:
         """Replace ``last/``."""
-        with files.atomic_folder(self.path / LAST) as place:
+        with _files.atomic_folder(self.path / LAST) as place:
             ranker.write(place)
-            files.write_tensors(place / OPTIMIZER, other)
-            files.write_json(place / STATE, asdict(state), [OPTIMIZER])
+            _files.write_tensors(place / _OPTIMIZER, other)
+            _files.write_json(place / STATE, asdict(state), [_OPTIMIZER])
 
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint to resume from, or None if no epoch was finished.
@@ -330,19 +357,19 @@ class RunFolder(TrainingFolder[Settings]):
         self.recover()
         last = self.path / LAST
         if not last.exists():
-            files.write(self.path / METRICS, "")
+            _files.write(self.path / METRICS, "")
             return None
-        saved = files.read_json(last / STATE)
+        saved = _files.read_json(last / STATE)
         state = _train_state(saved, last / STATE)
         manifest = read_manifest(last)
         self._check_saved(manifest["settings"], last)
         model, other = (
-            files.read_tensors(last / WEIGHTS, manifest),
-            files.read_tensors(last / OPTIMIZER, saved),
+            _files.read_tensors(last / WEIGHTS, manifest),
+            _files.read_tensors(last / _OPTIMIZER, saved),
         )
         best = self.path / BEST
-        chosen = files.read_tensors(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
-        files.write(self.path / METRICS, "".join(map(history_line, state.history)))
+        chosen = _files.read_tensors(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
+        _files.write(self.path / METRICS, "".join(map(history_line, state.history)))
         return Checkpoint(state, model, other, chosen)
 
     def _check_saved(self, saved: Mapping[str, Any], place: Path) -> None:
@@ -350,9 +377,9 @@ class RunFolder(TrainingFolder[Settings]):
         try:
             differences = self.settings.differences(_extended(Settings(**saved), self.settings))
         except ValueError as error:
-            raise files.damaged(place / MANIFEST, str(error)) from None
+            raise _files.damaged(place / MANIFEST, str(error)) from None
         if differences:
-            raise files.damaged(
+            raise _files.damaged(
                 self.path / SETTINGS,
                 f"it differs from the checkpoint in {place}: {'; '.join(differences)}",
             )
@@ -381,14 +408,14 @@ def command() -> list[str]:
 
 def read_settings(path: Path) -> str:
     """The ``settings.toml`` of a run folder, compared with the checksum in ``run.json``."""
-    content = files.read_part(path / SETTINGS, _read_metadata(path))
+    content = _files.read_part(path / SETTINGS, _read_metadata(path))
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise files.damaged(path / SETTINGS, str(error)) from None
+        raise _files.damaged(path / SETTINGS, str(error)) from None
 
 
-def parse_settings(path: Path, kind: type[S]) -> S:
+def parse_settings(path: Path, kind: type[_Settings]) -> _Settings:
     """The settings of a run folder."""
     text = read_settings(path)
     try:
@@ -404,27 +431,29 @@ def read_history(path: Path) -> list[dict[str, float]]:
     that are written at once have a checksum.
     """
     metadata, known, state = _read_metadata(path), [], path / LAST / STATE
-    if files.readable_path(state).exists():  # before the lines, which may become more
-        saved = files.snapshot(lambda: [state], lambda: files.read_json(files.readable_path(state)))
-        schemas.check(state, saved, _Logged)
+    if _files.readable_path(state).exists():  # before the lines, which may become more
+        saved = _files.snapshot(
+            lambda: [state], lambda: _files.read_json(_files.readable_path(state))
+        )
+        _schemas.check(state, saved, _Logged)
         known = saved["history"]
     if METRICS in metadata.get("files", {}):
-        content = files.read_part(path / METRICS, metadata)
+        content = _files.read_part(path / METRICS, metadata)
     else:
         content = (path / METRICS).read_bytes()
     lines = [_parse(line, at, path) for at, line in enumerate(content.splitlines(), start=1)]
     written = content.splitlines(keepends=True)[: len(known)]
     if "files" in metadata and written != [history_line(line).encode() for line in known]:
-        raise files.damaged(path / METRICS, f"it does not have the lines of {LAST}/{STATE}")
+        raise _files.damaged(path / METRICS, f"it does not have the lines of {LAST}/{STATE}")
     return lines
 
 
 def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
     try:
         values: dict[str, float] = json.loads(text)
-        schemas.check(path / METRICS, values, dict[str, float])
+        _schemas.check(path / METRICS, values, dict[str, float])
     except (ValueError, RecursionError):
-        raise files.FileError(path / METRICS, "is damaged", line=number) from None
+        raise _files.FileError(path / METRICS, "is damaged", line=number) from None
     return values
 
 
@@ -434,7 +463,7 @@ def history_line(values: Mapping[str, float]) -> str:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    metadata: dict[str, Any] = schemas.read_json(path / RUN, RunMetadata)
+    metadata: dict[str, Any] = _schemas.read_json(path / RUN, RunMetadata)
     return metadata
 
 
@@ -442,7 +471,7 @@ def _train_state(saved: Any, path: Path) -> TrainState:
     state = read_state(TrainState, saved, path)
     counts = state.epoch, state.step, state.lists, state.seconds
     if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
-        raise files.damaged(path, "its counts are wrong")
+        raise _files.damaged(path, "its counts are wrong")
     return state
 
 

@@ -13,25 +13,27 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from rankgrad._threads import for_work, passes
+from rankgrad.data._dataset import Dataset
 from rankgrad.data.batches import Batch, Batches
-from rankgrad.data.dataset import Dataset
 from rankgrad.inputs import unchecked_lists
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
-from rankgrad.losses.base import randomness_of
+from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import metrics
 from rankgrad.models import Scorer
-from rankgrad.threads import for_work, passes
-from rankgrad.training.evaluations import is_over, score, validate
-from rankgrad.training.fitted import FitResult, FittedRanker
-from rankgrad.training.gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
-from rankgrad.training.loggers import Callbacks, Progress
-from rankgrad.training.optimizers import WeightAverage, learning_rates, optimizers
-from rankgrad.training.processes import Interrupts
+from rankgrad.training._evaluations import is_over, score, validate
+from rankgrad.training._fitted import FitResult, FittedRanker
+from rankgrad.training._gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
+from rankgrad.training._loggers import Callbacks, Progress
+from rankgrad.training._optimizers import WeightAverage, learning_rates, optimizers
+from rankgrad.training._processes import Interrupts
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 
 if TYPE_CHECKING:
-    from rankgrad.training.fitting import RandomState
+    from rankgrad.training._fitting import RandomState
+
+__all__ = ["Trainer"]
 
 _DERIVED = 1 << 27  # values of features of which further columns are derived in memory
 _DELAY = {"cuda": 16}  # steps between two exchanges of stop requests among processes

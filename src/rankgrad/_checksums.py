@@ -1,0 +1,89 @@
+"""Checksums, which tell whether files are as they were written.
+
+CRC-32 finds every error of up to 32 bits in a row and misses one in 4 billion of others. Small
+files have one; arrays too large to be read at once have one per block of :data:`BLOCK` bytes. A
+JSON file ends with the checksum of all that comes before it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+BLOCK = 1 << 20  # bytes that have one checksum
+
+_LAST = re.compile(rb'(.*,\n "crc32": ")([0-9a-f]{8})"\n}\n', re.DOTALL)
+
+
+def of_bytes(content: Any) -> str:
+    """The checksum of some bytes, or of an array's, in 8 hexadecimal digits.
+
+    >>> from rankgrad import _checksums
+    >>> checksums.of_bytes(b"123456789")
+    'cbf43926'
+    """
+    return f"{zlib.crc32(content):08x}"
+
+
+def of_blocks(file: IO[bytes]) -> str:
+    """The checksums of the blocks of a file, in order, written together."""
+    sums = []
+    while block := file.read(BLOCK):
+        sums.append(of_bytes(block))
+    return "".join(sums)
+
+
+def split(sums: str) -> np.ndarray:
+    """What :func:`of_blocks` wrote as numbers, ``[blocks]``.
+
+    >>> from rankgrad import _checksums
+    >>> checksums.split("cbf4392600000001").tolist()
+    [3421780262, 1]
+    """
+    return np.frombuffer(bytes.fromhex(sums), ">u4").astype(np.uint32)
+
+
+def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
+    """JSON that ends with its own checksum.
+
+    Args:
+        values: its contents.
+        parts: the checksums of other files that belong to it, by name, for ``"files"``.
+
+    >>> from rankgrad import _checksums
+    >>> print(checksums.to_json({"a": 1}, {}), end="")
+    {
+     "a": 1,
+     "files": {},
+     "crc32": "7b3cc4f0"
+    }
+    """
+    text = json.dumps({**values, "files": dict(parts)}, indent=1)
+    head = text.removesuffix("\n}") + ',\n "crc32": "'
+    return f'{head}{of_bytes(head.encode())}"\n}}\n'
+
+
+def from_json(content: bytes) -> Any:
+    """What JSON says, checked if it is of :func:`to_json`, which alone writes ``"files"``.
+
+    Raises:
+        ValueError: it is not JSON, or not as it was written.
+    """
+    values = json.loads(content)
+    if isinstance(values, dict) and ("crc32" in values or "files" in values):
+        found = _LAST.fullmatch(content)
+        if found is None or of_bytes(found[1]) != found[2].decode():
+            raise ValueError("it does not have the checksum it was written with")
+        del values["crc32"]
+    return values
+
+
+def of_path(path: Path) -> str:
+    """The checksum of a small file."""
+    return of_bytes(path.read_bytes())

@@ -1,0 +1,180 @@
+"""Arithmetic on padded lists: ``[b, n]`` tensors and masks that are True on real items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rankgrad._shapes import Float, Int, ItemMask, ItemValues, ListMask
+from rankgrad._validation import check_whole
+
+_TILE = 1 << 18  # numbers in memory at a time, which fit a processor's cache
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """The quotient, and 0 with a zero gradient where the denominator is not above 0.
+
+    >>> divide(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]))
+    tensor([0.5000, 0.0000])
+    """
+    above = denominator > 0
+    return torch.where(above, numerator, 0.0) / torch.where(above, denominator, 1.0)
+
+
+def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:
+    """The logarithm of the softmax over the real items; 0 on padding.
+
+    >>> log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp()
+    tensor([[0.5000, 0.5000, 1.0000]])
+    """
+    empty = ~mask.any(-1, keepdim=True)
+    inside = torch.where(mask | empty, logits, float("-inf"))
+    return torch.where(mask, inside.log_softmax(-1), 0.0)
+
+
+def descending(
+    scores: ItemValues,
+    mask: ItemMask,
+    labels: ItemValues | None = None,
+) -> Int[Tensor, "b n"]:
+    """The order of the items by descending score, padding last.
+
+    Ties are broken by input order or, given ``labels``, with the less relevant item first. Then the
+    order does not depend on how a file was sorted, and constant scores get the worst value.
+
+    >>> mask = torch.ones(1, 3, dtype=torch.bool)
+    >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask).tolist()
+    [[1, 0, 2]]
+    >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask, torch.tensor([[1.0, 0, 0]])).tolist()
+    [[1, 2, 0]]
+    """
+    lowest = torch.finfo(scores.dtype).min
+    keys = scores.detach().clamp(min=lowest).masked_fill(~mask, float("-inf"))
+    if labels is None:
+        return keys.argsort(dim=-1, descending=True, stable=True)
+    by_label = labels.argsort(dim=-1, stable=True)
+    by_score = keys.gather(-1, by_label).argsort(dim=-1, descending=True, stable=True)
+    return by_label.gather(-1, by_score)
+
+
+def invert(order: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """The inverse permutation: where each item went."""
+    positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, positions)
+
+
+def hard_ranks(
+    scores: ItemValues,
+    mask: ItemMask,
+    labels: ItemValues | None = None,
+) -> ItemValues:
+    """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
+    return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
+
+
+def tie_groups(
+    scores: ItemValues,
+) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+    """Where each item's group of equal scores starts and ends (exclusive), in sorted scores.
+
+    >>> start, end = tie_groups(torch.tensor([[3.0, 2.0, 2.0, 1.0]]))
+    >>> start.tolist(), end.tolist()
+    ([[0, 1, 1, 3]], [[1, 3, 3, 4]])
+    """
+    n = scores.shape[-1]
+    positions = torch.arange(n, device=scores.device)
+    edge = torch.ones_like(scores[:, :1], dtype=torch.bool)
+    differs = scores[:, 1:] != scores[:, :-1]
+    first, last = torch.cat([edge, differs], -1), torch.cat([differs, edge], -1)
+    start = torch.where(first, positions, 0).cummax(-1).values
+    end = torch.where(last, positions + 1, n).flip(-1).cummin(-1).values.flip(-1)
+    return start, end
+
+
+def has_pairs(labels: ItemValues, mask: ItemMask) -> ListMask:
+    """Whether a list has two unequal labels."""
+    highest = labels.masked_fill(~mask, float("-inf")).amax(-1)
+    lowest = labels.masked_fill(~mask, float("inf")).amin(-1)
+    return highest > lowest
+
+
+def tiles(width: int, n: int) -> Iterator[slice]:
+    """Ranges of n rows, as many at a time as fit into one tile of memory at this width."""
+    height = max(1, _TILE // max(1, width))
+    for start in range(0, n, height):
+        yield slice(start, min(start + height, n))
+
+
+class Randomness:
+    """Random numbers per item that depend on the seed and the items, not on how they are padded.
+
+    Args:
+        seed: a number, a ``torch.Generator``, or None for PyTorch's own generator.
+    """
+
+    def __init__(self, seed: int | torch.Generator | None) -> None:
+        if not isinstance(seed, torch.Generator | None):
+            seed = check_whole("seed", seed, least=0, most=2**63 - 1)
+        self._generators: dict[str, torch.Generator] = {}
+        #: Drawn from where there is no seed, in place of PyTorch's own generator.
+        self.fallback: torch.Generator | None = None
+        if isinstance(seed, torch.Generator):
+            self._generators[str(seed.device)] = seed
+            seed = seed.initial_seed()
+        self.seed = seed
+
+    def exponential(self, mask: ItemMask, samples: int = 1) -> Float[Tensor, "samples b n"]:
+        """Standard exponential numbers on the real items, above 0; 1 on padding."""
+        if mask.is_cuda or torch._C._are_functorch_transforms_active():
+            return self._hashed(mask, samples)
+        drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
+        drawn.exponential_(generator=self.generator(mask.device)).clamp_(min=1e-300)
+        numbers = torch.ones(samples, *mask.shape, dtype=torch.float64, device=mask.device)
+        return numbers.masked_scatter_(mask.expand_as(numbers), drawn)
+
+    def _hashed(self, mask: Tensor, samples: int) -> Tensor:
+        """The same without asking a GPU how many items are real, so that CUDA graphs can draw.
+
+        A hash of one drawn number, the sample and the item's place.
+        """
+        place = mask.reshape(-1).cumsum(0).reshape(mask.shape)
+        sample = torch.arange(samples, device=mask.device).reshape(-1, *[1] * mask.dim())
+        bits = _shift(splitmix(self.draw_seed(mask.device), place + (sample << 40)), 11)
+        numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)
+        return torch.where(mask, numbers, 1.0)
+
+    def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
+        """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well.
+
+        Under ``torch.func.vmap`` all calls share it, and so their noise.
+        """
+        with torch._C._DisableFuncTorch():
+            seed = torch.empty(1, dtype=torch.int64, device=device)
+            return seed.random_(generator=self.generator(device))
+
+    def generator(self, device: torch.device) -> torch.Generator | None:
+        """The generator on a device; None for PyTorch's own."""
+        if self.seed is None:
+            return self.fallback
+        if str(device) not in self._generators:
+            generator = torch.Generator(device).manual_seed(self.seed)
+            self._generators[str(device)] = generator
+        return self._generators[str(device)]
+
+
+def splitmix(seed: Int[Tensor, 1], counters: Int[Tensor, "*items"]) -> Int[Tensor, "*items"]:
+    """SplitMix64 (Steele et al. 2014) of a seed and counters, as kernels compute it.
+
+    Products of 64 bits wrap around alike for signed and unsigned integers; shifts do not, so the
+    sign bit is cleared after each.
+    """
+    state = seed + counters * (0x9E3779B97F4A7C15 - 2**64)
+    state = (state ^ _shift(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    state = (state ^ _shift(state, 27)) * (0x94D049BB133111EB - 2**64)
+    return state ^ _shift(state, 31)
+
+
+def _shift(numbers: Tensor, bits: int) -> Tensor:
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)

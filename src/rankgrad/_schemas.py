@@ -1,0 +1,154 @@
+"""Writes arrays, and reads and validates what rankgrad wrote; errors are one sentence."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy as np
+
+from rankgrad import _files
+from rankgrad._quoting import quote, shorten
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Scalar = str | int | float | bool | None
+
+
+def read_json(path: Path, schema: Any) -> Any:
+    """Read a JSON file and validate it against a schema.
+
+    Args:
+        path: the file.
+        schema: a type, such as a ``TypedDict``; further keys are allowed.
+
+    Raises:
+        ValueError: the file is damaged, with the first key that is wrong.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     path = Path(place, "a.json")
+    ...     _ = path.write_text('{"epoch": 3}')
+    ...     read_json(path, dict[str, int])
+    {'epoch': 3}
+    """
+    values = _files.read_json(path)
+    check(path, values, schema)
+    return values
+
+
+def read_versioned(path: Path, format: str, version: int, remedy: str) -> dict[str, Any]:
+    """Read a JSON file that names its format and version.
+
+    Args:
+        path: the file.
+        format: what it must be of.
+        version: the only one that is read.
+        remedy: what to do about another version.
+
+    Raises:
+        ValueError: the file is damaged, of another format or of another version.
+    """
+    values: dict[str, Any] = read_json(path, dict[str, Any])
+    if values.get("format") != format:
+        raise _files.damaged(path, f"it is not of a {format}")
+    if values.get("version") != version:
+        raise _files.FileError(
+            path,
+            "was written by another version of rankgrad (format "
+            f"{quote(values.get('version'))}, this one reads {version}): {remedy}",
+        )
+    return values
+
+
+def fields_of(kind: type, **more: Any) -> Any:
+    """The schema of a dataclass: its fields, all of them, and no other keys.
+
+    Args:
+        kind: the dataclass.
+        more: the types of further keys.
+    """
+    from pydantic import ConfigDict, with_config
+    from typing_extensions import TypedDict
+
+    schema = TypedDict(kind.__name__, get_type_hints(kind) | more)  # type: ignore[misc]
+    return with_config(ConfigDict(extra="forbid"))(schema)
+
+
+def parse_array(path: Path, content: bytes) -> np.ndarray:
+    """The array of a ``.npy`` file; nothing in it is executed.
+
+    Args:
+        path: the file, for errors.
+        content: its bytes.
+
+    Raises:
+        ValueError: the file is damaged. A damaged header makes NumPy raise errors of many types.
+    """
+    try:
+        array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:
+        what = shorten(" ".join(str(error).split()), 200) or type(error).__name__
+        raise _files.damaged(path, what) from None
+    return array
+
+
+def write_arrays(
+    folder: Path, name: str, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Replace a folder, atomically, by one with ``.npy`` files and their metadata.
+
+    Args:
+        folder: the folder.
+        name: the file of the metadata, in which checksums of the arrays are added.
+        metadata: what the file says.
+        arrays: by name.
+    """
+    with _files.atomic_folder(folder) as place:
+        for key, array in arrays.items():
+            with _files.atomic_write(place / f"{key}.npy") as file:
+                np.save(file, array, allow_pickle=False)
+        _files.write_json(place / name, metadata, [f"{key}.npy" for key in arrays])
+
+
+def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -> np.ndarray:
+    """Read an array that :func:`write_arrays` wrote.
+
+    Args:
+        path: the ``.npy`` file.
+        metadata: with its checksum.
+        kinds: the kinds of types that it may have, such as ``"if"`` for numbers.
+        dims: the number of its dimensions.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    array = parse_array(path, _files.read_part(path, metadata))
+    if array.dtype.kind not in kinds or array.ndim != dims:
+        raise _files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions")
+    return array
+
+
+def check(path: Path, values: Any, schema: Any) -> None:
+    """Raise an error that names the file and the key, if values do not fit a schema."""
+    from pydantic import ValidationError
+
+    try:
+        _adapter(schema).validate_python(values, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
+        what = first["msg"].removeprefix("Input ").lower()
+        found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
+        raise _files.damaged(path, f"{where}: {what}{found}") from None
+
+
+@cache
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)

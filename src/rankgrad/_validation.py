@@ -1,0 +1,192 @@
+"""Parameters of losses, metrics, relaxations and models: validated, and scheduled over training.
+
+An error names the parameter, what was found and what is expected. Wherever a relaxation takes a
+temperature (or ``alpha``, ``epsilon``, ``strength``, ``scale``), a schedule may stand instead of
+the number. Training reports its progress, from 0 to 1, to ``loss.progress``, and the schedule gives
+the value.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from rankgrad._quoting import quote
+from rankgrad.specs import HasSpec, Registry, Spec
+
+schedules: Registry[Schedule] = Registry("schedule")
+
+_MOST = 2**31 - 1  # of sizes, counts and ranks, so that products of two fit in 64 bits
+_SMALLEST, _LARGEST = 1e-30, 1e30  # with them scores up to 1e4 stay finite in float32
+
+
+def check_cutoff(k: int | None) -> int | None:
+    """Check a rank cutoff: None for the whole list, or a whole number of at least 1."""
+    return None if k is None else check_whole("k", k)
+
+
+def check_whole(option: str, value: Any, least: int = 1, most: int = _MOST) -> int:
+    """Check a whole number, which may be NumPy's, and return it as an int."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
+        found = quote(value)
+        raise ValueError(f"{option} must be a whole number of at least {least}, found {found}")
+    if operator.index(value) > most:
+        raise ValueError(f"{option} must be at most {most:,}, found {quote(value)}")
+    return operator.index(value)
+
+
+def check_flag(option: str, value: object) -> None:
+    """Check that an option is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{option} must be true or false, found {quote(value)}")
+
+
+def check_between(option: str, value: Any, low: float, high: float) -> None:
+    """Check that a number lies strictly between two others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+        raise ValueError(f"{option} must lie between {low:g} and {high:g}, found {quote(value)}")
+
+
+def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
+    """Check that a value is one of the choices of an option."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{option} must be one of {listed}; found {quote(value)}")
+
+
+def check_positive(option: str, value: Any) -> None:
+    """Check a number above zero, such as a temperature; it may be NumPy's."""
+    number = not isinstance(value, bool | str) and hasattr(value, "__float__")
+    if not number or not 0 < float(value) < math.inf:
+        raise ValueError(f"{option} must be a number above 0, found {quote(value)}")
+
+
+def check_rate(option: str, value: Any) -> None:
+    """Check a number in [0, 1), such as a dropout rate."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(
+            f"{option} must be a number of at least 0 and below 1, found {quote(value)}"
+        )
+
+
+@dataclass(frozen=True)
+class Schedule(HasSpec):
+    """A positive number as a function of training progress in [0, 1].
+
+    >>> schedules.get("linear(start=2, end=1)").at(0.5)
+    1.5
+    """
+
+    def at(self, progress: float) -> float:
+        """The value at this progress, which is clamped to [0, 1]."""
+        raise TypeError(f"{type(self).__name__} does not say its value over progress")
+
+
+schedules.base_class = Schedule
+
+
+@schedules.register("constant")
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same value throughout.
+
+    Args:
+        value: above 0.
+
+    >>> Constant(0.5).at(0.3)
+    0.5
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        check_positive("value", self.value)
+
+    @override
+    def at(self, progress: float) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class _Ramp(Schedule):
+    """A schedule from one value to another."""
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        _check_range("start", self.start)
+        _check_range("end", self.end)
+
+
+@schedules.register("linear")
+@dataclass(frozen=True)
+class Linear(_Ramp):
+    """``start + progress (end - start)``.
+
+    Args:
+        start: the value at the beginning of training, above 0.
+        end: the value at the end, above 0.
+
+    >>> Linear(start=1.0, end=0.5).at(0.5)
+    0.75
+    """
+
+    @override
+    def at(self, progress: float) -> float:
+        return self.start + _clamp(progress) * (self.end - self.start)
+
+
+@schedules.register("exponential")
+@dataclass(frozen=True)
+class Exponential(_Ramp):
+    """``start (end / start)^progress``: a constant factor per step, as PiRank anneals (§4.2).
+
+    Args:
+        start: the value at the beginning of training, above 0.
+        end: the value at the end, above 0.
+
+    >>> print(Exponential(start=10.0, end=0.1), round(Exponential(10.0, 0.1).at(0.5), 6))
+    exponential(start=10.0, end=0.1) 1.0
+    """
+
+    @override
+    def at(self, progress: float) -> float:
+        return float(self.start * (self.end / self.start) ** _clamp(progress))
+
+
+def as_temperature(option: str, value: Any) -> float | Schedule:
+    """Check a temperature: a positive number, a schedule, or the spec of one, which is parsed."""
+    if isinstance(value, Spec) or (isinstance(value, str) and "(" in value):
+        return schedules.get(value)
+    if isinstance(value, Schedule):
+        return value
+    _check_range(option, value)
+    return float(value)
+
+
+def _check_range(option: str, value: Any) -> None:
+    """Check a positive number by which scores can be multiplied or divided in float32."""
+    check_positive(option, value)
+    if not _SMALLEST <= value <= _LARGEST:
+        raise ValueError(f"{option} must be from {_SMALLEST:g} to {_LARGEST:g}, found {value:g}")
+
+
+def set_temperature(holder: object, *options: str) -> None:
+    """Check temperature-like fields of a frozen object, and read schedules from their specs."""
+    for option in options:
+        object.__setattr__(holder, option, as_temperature(option, getattr(holder, option)))
+
+
+def number(value: float | Schedule) -> float:
+    """The value of a temperature; that of a schedule at its start."""
+    return value.at(0.0) if isinstance(value, Schedule) else value
+
+
+def _clamp(progress: float) -> float:
+    return min(1.0, max(0.0, progress))

@@ -1,0 +1,197 @@
+"""``rankgrad evaluate RUN... QRELS``: TREC runs against judgments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rankgrad.cli._printing import show_json, show_notes, show_table
+
+if TYPE_CHECKING:
+    from rankgrad.data.trec import Qrels
+    from rankgrad.metrics import Evaluation
+    from rankgrad.significance import Interval, Significance, Test
+    from rankgrad.text._evaluation import Conventions, RunEvaluation
+
+
+@dataclass(frozen=True)
+class Results:
+    """Evaluated runs, to be printed.
+
+    Args:
+        judgments: where they are from.
+        names: of the runs.
+        evaluations: of each run.
+        p_values: by metric, of each run but the first.
+        conventions: of the evaluation.
+        significance: the test.
+    """
+
+    judgments: Path
+    names: list[str]
+    evaluations: list[RunEvaluation]
+    p_values: dict[str, list[float]]
+    conventions: Conventions
+    significance: Significance
+
+    def show(self) -> None:
+        """Print a table, with the conventions under it."""
+        if len(self.names) == 1:
+            columns, rows = self._single()
+        else:
+            columns, rows = self._several()
+        first = self.evaluations[0]
+        under = [f"{len(first.queries)} queries", *str(self.conventions).splitlines()]
+        under += [*first.values.empty_rules(), *self._gains()]
+        if self.p_values:
+            under.append(f"p: against {self.names[0]}, {self.significance}")
+        show_table(columns, rows, title=f"{', '.join(self.names)} on {self.judgments}", under=under)
+        show_notes(self._notes())
+
+    def show_json(self, per_query: bool) -> None:
+        """Print everything for a machine."""
+        rules = self.conventions
+        show_json(
+            {
+                "qrels": self.judgments,
+                "runs": [self._run_dict(at, per_query) for at in range(len(self.names))],
+                "conventions": {
+                    "level": rules.level,
+                    "complete": rules.complete,
+                    "ties": rules.ties,
+                    "double": rules.double,
+                },
+                "p_values": self.p_values,
+                "significance": str(self.significance) if self.p_values else None,
+            }
+        )
+        show_notes(self._notes())
+
+    def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        return ("metric", "mean", "95% interval"), interval_rows(self.evaluations[0].values)
+
+    def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        columns = ["metric", self.names[0]]
+        for name in self.names[1:]:
+            columns += [name, "p"]
+        rows: list[Sequence[str]] = []
+        for metric, tests in self.p_values.items():
+            first, *others = (found.values.mean[metric] for found in self.evaluations)
+            cells = [metric, f"{first:.4f}"]
+            for mean, p in zip(others, tests, strict=True):
+                cells += [f"{mean:.4f}", f"{p:.4f}" if p == p else "-"]
+            rows.append(cells)
+        return columns, rows
+
+    def _gains(self) -> list[str]:
+        gains = {m.gain for m in self.evaluations[0].values.metrics if hasattr(m, "gain")}
+        named = {"exponential": "2^grade - 1", "linear": "grade"}
+        return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
+
+    def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
+        found = self.evaluations[at]
+        return {
+            "run": self.names[at],
+            "queries": len(found.queries),
+            **means_dict(found.values),
+            "judged_not_in_run": found.missing,
+            "in_run_not_judged": found.unjudged,
+            **(lists_dict(found.values, found.queries) if per_query else {}),
+        }
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for name, found in zip(self.names, self.evaluations, strict=True):
+            if found.unjudged:
+                notes.append(f"queries of {name} without judgments, left out: {found.unjudged}")
+            if found.missing and self.conventions.complete:
+                notes.append(f"judged queries not in {name}, nothing retrieved: {found.missing}")
+            elif found.missing:
+                notes.append(
+                    f"judged queries not in {name}, left out: {found.missing}; --complete (-c) "
+                    "counts them"
+                )
+        return notes
+
+
+def intervals(found: Evaluation) -> dict[str, Interval]:
+    """The 95% bootstrap interval of the mean of each metric."""
+    from rankgrad import significance  # NumPy takes long to import
+
+    return significance.intervals(found.per_list)
+
+
+def interval_rows(found: Evaluation) -> list[Sequence[str]]:
+    """Rows of a table: each metric, its mean and the interval of the mean."""
+    return [
+        (name, f"{found.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
+        for name, (low, high) in intervals(found).items()
+    ]
+
+
+def means_dict(found: Evaluation) -> dict[str, Any]:
+    """The means of the metrics, for a machine."""
+    return {
+        "mean": dict(found.mean),
+        "interval95": intervals(found),
+        "without_relevant": dict(found.without_relevant),
+    }
+
+
+def lists_dict(found: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
+    """The values of each list, for a machine."""
+    values = {name: each.tolist() for name, each in found.per_list.items()}
+    return {"per_list": {"qid": qids, **values}}
+
+
+def is_qrels(path: Path) -> bool:
+    """Whether a path is judgments: a file of qrels, or the folder of Cranfield or CISI."""
+    from rankgrad.data.trec import looks_like_qrels
+    from rankgrad.text import _classic
+
+    return looks_like_qrels(path) or _classic.is_known(path)
+
+
+def evaluate_runs(
+    runs: Sequence[Path],
+    judgments: Path,
+    metrics: Sequence[str] | None,
+    options: Mapping[str, Any],
+    test: str | None,
+) -> Results:
+    """Evaluate each run, and test all others against the first.
+
+    Options that are None have their defaults.
+    """
+    from rankgrad.data.trec import read_run
+    from rankgrad.significance import Significance
+    from rankgrad.text._evaluation import DEFAULT, Conventions, evaluate_run, p_values
+
+    conventions = Conventions(**{name: x for name, x in options.items() if x is not None})
+    significance = Significance(cast("Test", test or "t"), "holm")
+    for run in runs:
+        if run.is_dir():
+            raise ValueError(
+                f"{judgments} has TREC judgments, so {run} must be a TREC run: `rankgrad predict "
+                "-o NAME.run` writes one, or `rankgrad text rerank` for a ranker of texts"
+            )
+    qrels = _qrels(judgments)
+    names = _names(runs)
+    found = [evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs]
+    tests = p_values(found, names, significance) if len(found) > 1 else {}
+    return Results(judgments, names, found, tests, conventions, significance)
+
+
+def _qrels(path: Path) -> Qrels:
+    from rankgrad.data.trec import read_qrels
+    from rankgrad.text import _classic
+
+    return _classic.load(path).qrels if _classic.is_known(path) else read_qrels(path)
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """File names where they differ, whole paths where they do not."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]

@@ -1,0 +1,148 @@
+"""The settings of a training run as options of commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+
+import typer
+
+from rankgrad.training._settings import Settings, TomlSettings
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+Command = TypeVar("Command", bound=Callable[..., None])
+S = TypeVar("S", bound=TomlSettings)
+Panels = dict[str, tuple[str, ...]]
+
+#: The panels of the help, and which settings are in each.
+PANELS: Panels = {
+    "What is learned": (
+        *("loss", "model", "metric", "metrics", "transforms", "missing", "categorical"),
+        *("list_size", "holdout"),
+    ),
+    "How it is learned": (
+        *("optimizer", "learning_rate", "weight_decay", "schedule", "epochs", "patience"),
+        *("batching", "batch_size", "documents", "clip", "average", "accumulate", "seed"),
+    ),
+    "Machine and logs": ("precision", "device", "devices", "graphs", "memory", "tensorboard"),
+}
+_FLAGS = {
+    "loss": ("--loss", "-l"),
+    "metric": ("--metric", "-m"),
+    "transforms": ("--transform",),
+    "learning_rate": ("--learning-rate", "--lr"),
+}
+_SEVERAL = "Several times for several."
+
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Where else epochs are logged: tensorboard, mlflow or wandb, with options as in "
+        "'mlflow(experiment=ranking)' and 'wandb(project=ranking, mode=offline)'; several times "
+        "for several.",
+        show_default="nowhere",
+    ),
+]
+
+
+def settings_options(
+    *names: str,
+    without: Collection[str] = (),
+    defaults: dict[str, str] | None = None,
+    settings: type[TomlSettings] = Settings,
+    panels: Panels = PANELS,
+) -> Callable[[Command], Command]:
+    """Give a command an option for each setting, in place of its ``**`` parameter.
+
+    Types, defaults and help texts are those of the settings. The command gets the value of each
+    option, None where the user has not given it.
+
+    Args:
+        *names: the settings; all that are in a panel if there are none.
+        without: settings that get no option.
+        defaults: what the help says of defaults that the command chooses itself.
+        settings: the class of the settings.
+        panels: the panels of the help, and which settings are in each.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        rest = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        added = [
+            _parameter(settings.model_fields[name], name, panel, defaults or {})
+            for panel, inside in panels.items()
+            for name in inside
+            if (not names or name in names) and name not in without
+        ]
+        command.__signature__ = own.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
+        command.__annotations__ |= {p.name: p.annotation for p in added}
+        return command
+
+    return decorate
+
+
+def setting_option(name: str) -> Any:
+    """The option of one setting, for a command without the others."""
+    field = Settings.model_fields[name]
+    return typer.Option(help=_help(field), show_default=_default(field))
+
+
+def _parameter(
+    field: FieldInfo, name: str, panel: str, defaults: dict[str, str]
+) -> inspect.Parameter:
+    option = typer.Option(
+        *_FLAGS.get(name, ()),
+        help=_help(field),
+        show_default=defaults.get(name, _default(field)),
+        rich_help_panel=panel,
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    annotated: Any = Annotated[_type(field), option]
+    return inspect.Parameter(name, kind, default=None, annotation=annotated)
+
+
+def _type(field: FieldInfo) -> Any:
+    """The type of an option: a text, which the settings parse, unless the parser can say more."""
+    if field.annotation in (bool, int, float):
+        return field.annotation | None
+    return list[str] | None if _is_several(field) else str | None
+
+
+def _is_several(field: FieldInfo) -> bool:
+    return Ellipsis in get_args(field.annotation)
+
+
+def _help(field: FieldInfo) -> str:
+    description = " ".join(str(field.description).split())
+    return f"{description} {_SEVERAL}" if _is_several(field) else description
+
+
+def _default(field: FieldInfo) -> str | bool:
+    if field.is_required():
+        return False
+    if isinstance(field.default, bool):
+        return "yes" if field.default else "no"
+    several = _is_several(field)
+    return ", ".join(field.default) or "none" if several else str(field.default).lower()
+
+
+def chosen(options: dict[str, Any], file: Path | None) -> Settings:
+    """The options that were given, over a file of settings, over the defaults."""
+    values = {} if file is None else read_settings(Settings, file).model_dump()
+    return Settings(
+        **values | {name: value for name, value in options.items() if value is not None}
+    )
+
+
+def read_settings(kind: type[S], file: Path, **overrides: Any) -> S:
+    """Settings of a file; overrides go before them."""
+    if not file.is_file():
+        raise FileNotFoundError(f"there are no settings at {file}")
+    try:
+        return kind.from_toml(file.read_text(encoding="utf-8"), **overrides)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error

@@ -1,0 +1,207 @@
+"""Features in blocks of rows, and the statistics of their columns that transforms learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankgrad._shapes import Bool, Float, Int
+
+if TYPE_CHECKING:
+    from rankgrad.data.transforms import Transform
+
+Array = NDArray[Any]
+
+_BLOCK = 1 << 22  # values worked on at a time, to bound memory
+_RIDGE = 1e-3  # added to variances of 1 in the regression that imputes
+
+
+def block_height(columns: int) -> int:
+    """How many rows of this many columns are worked on at a time."""
+    return max(1, _BLOCK // max(1, columns))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The rows of an array, block by block, passed through transforms that are fitted already."""
+
+    features: Array
+    offsets: Array | None = None
+    through: tuple[Transform, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __iter__(self) -> Iterator[Float[Tensor, "m f"]]:
+        height = block_height(self.features.shape[1])
+        for start in range(0, len(self), height):
+            yield self.rows(slice(start, start + height))
+
+    def then(self, transform: Transform) -> Blocks:
+        """The rows after one more transform: computed now if they are a single block."""
+        after = replace(self, through=(*self.through, transform))
+        if self.features.size > _BLOCK:
+            return after
+        return Blocks(after.rows(slice(None)).numpy(), self.offsets)
+
+    def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
+        """Some rows, transformed exactly as in prediction."""
+        values = torch.from_numpy(np.array(self.features[which], _numpy_float(self.features)))
+        for transform in self.through:
+            values = transform(values)
+        return values
+
+    @property
+    def width(self) -> int:
+        """The number of columns of a block."""
+        return self.through[-1].n_outputs if self.through else self.features.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float64 for float64 features, float32 for all others."""
+        return torch.float64 if _numpy_float(self.features) is np.float64 else torch.float32
+
+
+@dataclass
+class Moments:
+    """Mean, standard deviation and range of each column, in float64; missing values left out."""
+
+    mean: Float[Tensor, " f"]
+    deviation: Float[Tensor, " f"]
+    low: Float[Tensor, " f"]
+    high: Float[Tensor, " f"]
+    missing: Int[Tensor, " f"]  # how many values are missing
+    count: Int[Tensor, " f"]  # how many are not
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> Moments:
+        """One pass; blocks are merged by the update of Chan, Golub and LeVeque, which is stable."""
+        count = missing = torch.zeros(blocks.width, dtype=torch.int64)
+        mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
+        low, high = mean + float("inf"), mean - float("inf")
+        for block in blocks:
+            values = block.double()
+            absent = values.isnan()
+            here = len(values) - absent.sum(0)
+            total = count + here
+            if absent.any():
+                own = values.nansum(0) / here.clamp(min=1)
+                values = torch.where(absent, own, values)  # the mean adds nothing to the squares
+                low = low.minimum(values.where(~absent, float("inf")).amin(0))
+                high = high.maximum(values.where(~absent, float("-inf")).amax(0))
+            else:
+                own = values.mean(0)
+                low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
+            step = own - mean
+            squares = squares + (values - own).square().sum(0)
+            squares = squares + step.square() * (count * here / total.clamp(min=1).double())
+            mean = mean + step * (here / total.clamp(min=1).double())
+            count, missing = total, missing + absent.sum(0)
+        empty = count == 0
+        low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
+        deviation = (squares / count.clamp(min=1)).sqrt()
+        # Rounding may leave a constant column with a mean a little beside its one value.
+        return cls(mean.clamp(low, high), deviation, low, high, missing, count)
+
+    @property
+    def varies(self) -> Bool[Tensor, " f"]:
+        """Whether a column has more than one value."""
+        return self.high > self.low
+
+    @property
+    def informs(self) -> Bool[Tensor, " f"]:
+        """Whether items differ by the column: by its values, or by whether it has one."""
+        return self.varies | ((self.missing > 0) & (self.count > 0))
+
+
+def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
+    """Whether a column differs between two items of some list: then it does between neighbors."""
+    if blocks.offsets is None:
+        raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
+    starts = np.zeros(len(blocks) + 1, bool)
+    starts[blocks.offsets] = True
+    varies = torch.zeros(blocks.width, dtype=torch.bool)
+    before, first = None, 0
+    for block in blocks:
+        rows = block if before is None else torch.cat([before, block])
+        missing = rows.isnan()
+        differs = (rows[1:] != rows[:-1]) & ~(missing[1:] & missing[:-1])
+        end = first + len(block)
+        inside = torch.from_numpy(~starts[end - len(differs) : end])
+        varies |= (differs & inside[:, None]).any(0)
+        before, first = block[-1:], end
+    return varies
+
+
+def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[Tensor, "f f"]:
+    """W of :class:`Impute`; column j has the weights for feature j, with 0 for j itself.
+
+    With p_k the fraction of items that have feature k, S the covariances and z as in Impute,
+    ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
+    equations of each j leave out row and column j, which follows from one inverse of all.
+    """
+    present = ~values.isnan()
+    scale = torch.where(moments.varies, moments.deviation, 1.0)
+    z = torch.where(present, (values.double() - moments.mean) / scale, 0.0)
+    counted = present.double()
+    fraction = counted.mean(0)
+    covariance = z.T @ z / (counted.T @ counted).clamp(min=1)
+    normal = covariance * fraction * fraction[:, None]
+    normal.diagonal().copy_(fraction * covariance.diagonal() + _RIDGE)
+    inverse = torch.linalg.inv(normal)
+    target = covariance * fraction[:, None]
+    target.fill_diagonal_(0.0)
+    weights = inverse @ target
+    weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
+    weights.fill_diagonal_(0.0)
+    found: Tensor = weights * scale / scale[:, None]
+    return found
+
+
+def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
+    """All rows, or this many of them drawn without replacement."""
+    if len(blocks) <= size:
+        return blocks.rows(slice(None))
+    drawn = np.random.default_rng(seed).choice(len(blocks), size, replace=False)
+    return blocks.rows(np.sort(drawn))
+
+
+def quantiles_of(values: Array, levels: Array) -> Array:
+    """The quantiles of the values that are not missing; zeros if all are.
+
+    This is ``numpy.quantile``, to the last bit, which takes several times as long for many levels.
+    """
+    ordered = np.sort(values).astype(np.float64)  # missing values are last
+    count = len(ordered) - int(np.isnan(ordered).sum())
+    if count == 0:
+        return np.zeros(len(levels))
+    places = (count - 1) * levels
+    low = np.floor(places).astype(np.int64)
+    below, above, part = ordered[low], ordered[np.minimum(low + 1, count - 1)], places - low
+    step = above - below
+    quantiles: Array = np.where(part >= 0.5, above - step * (1 - part), below + step * part)
+    return quantiles
+
+
+def check_infinite(values: Tensor, first: int = 0) -> None:
+    """An error that names the first infinite value; rows count from ``first``."""
+    infinite = values.isinf()
+    if not bool(infinite.any()):
+        return
+    at = infinite.nonzero()[0].tolist()
+    value = values[tuple(at)].item()
+    where = ", ".join(str(index + (first if axis == 0 else 0)) for axis, index in enumerate(at))
+    raise ValueError(
+        f"feature index {at[-1]} (counting from 0) is infinite: features[{where}] = {value}. Give "
+        "a finite value, or NaN for a missing one"
+    )
+
+
+def _numpy_float(features: Array) -> type[np.floating[Any]]:
+    return np.float64 if features.dtype == np.float64 else np.float32

@@ -1,0 +1,268 @@
+"""Scores in files: one for each item of a data set, from any ranker, to any evaluation.
+
+Three formats: ``plain``, one score a line in the order of the rows of the data's file; ``parquet``,
+the columns ``qid``, ``id``, ``label`` and ``score``, list by list; ``trec``, a run file whose lines
+are ``qid Q0 id rank score tag``, best first. The id of an item without one is its position in its
+list, from 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from rankgrad import _files
+from rankgrad._quoting import listing, quote, shorten
+from rankgrad.data import _layout, _streams, _text_lines, columnar, trec
+from rankgrad.data._dataset import LONGEST_ID, Dataset
+from rankgrad.extras import load
+
+Array = np.ndarray[Any, Any]
+Format = Literal["plain", "parquet", "trec"]
+
+FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")
+_TREC = (".run", ".trec")
+
+
+def format_of(path: str | os.PathLike[str]) -> Format:
+    """The format that a file's name asks for.
+
+    >>> from rankgrad.data import _scores
+    >>> [scores.format_of(name) for name in ("a.txt", "a.parquet", "a.run")]
+    ['plain', 'parquet', 'trec']
+    """
+    suffix = columnar.suffix(path)
+    if suffix in columnar.PARQUET:
+        return "parquet"
+    return "trec" if suffix in _TREC else "plain"
+
+
+def write(
+    path: str | os.PathLike[str],
+    scores: Array,
+    dataset: Dataset,
+    *,
+    format: Format | None = None,
+    tag: str = "rankgrad",
+    overwrite: bool = False,
+) -> None:
+    """Write the scores of a data set's items; ``-`` is the standard output.
+
+    Args:
+        path: the file, which is written atomically.
+        scores: ``[N]``.
+        dataset: whose items they are of.
+        format: ``"plain"``, ``"parquet"`` or ``"trec"``; by default what the name asks for.
+        tag: the name of the run in a run file.
+        overwrite: replace a file that is there.
+    """
+    if scores.shape != (dataset.n_items,):
+        raise ValueError(
+            f"there must be a score for each of {dataset.n_items} items, found the shape "
+            f"{list(scores.shape)}"
+        )
+    kind = format or format_of(path)
+    if kind not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
+    with _output(path, overwrite) as file:
+        if kind == "parquet":
+            _write_parquet(file, scores, dataset)
+        else:
+            rows = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
+            file.writelines(f"{row}\n".encode() for row in rows)
+
+
+def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
+    """Read one score for each item of a data set, in the order of its items.
+
+    Args:
+        path: a file of any of the formats; those of text are recognized by their first line.
+            ``-`` is the standard input, which must be text.
+        dataset: whose items they are of.
+    """
+    path = Path(path)
+    _layout.check_exists(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file of scores")
+    if format_of(path) == "parquet":
+        return _read_parquet(path, dataset)
+    named, numbered = _streams.shown(path), _numbered(path, dataset)
+    number, first = next(((n, line) for n, line in numbered if line.split()), (0, b""))
+    columns = len(first.split())
+    if not columns:
+        raise ValueError(f"{named} has no scores in it")
+    if columns >= 6:
+        return _read_trec(named, numbered, dataset)
+    if columns > 1:
+        raise ValueError(
+            f"{named}, line {number}: expected one score, or the six columns of a TREC run (qid Q0 "
+            f"id rank score tag), found {columns} columns"
+        )
+    return _read_plain(named, numbered, dataset)
+
+
+@contextmanager
+def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
+    """A file that is written atomically."""
+    if os.fspath(path) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(path)
+    _files.check_free(path, overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _files.atomic_write(path) as file:
+        yield file
+
+
+def _plain(scores: Array, dataset: Dataset) -> list[str]:
+    order = dataset.source_order
+    return _decimals(scores if order is None else scores[order])
+
+
+def _decimals(scores: Array) -> list[str]:
+    """The shortest decimals that read back as the same numbers."""
+    texts: list[str] = scores.astype(np.str_).tolist()
+    return texts
+
+
+def item_ids(dataset: Dataset) -> list[str]:
+    """The items' ids, or their positions in their lists, from 1."""
+    return _positions(dataset) if dataset.ids is None else list(map(str, dataset.ids))
+
+
+def _positions(dataset: Dataset) -> list[str]:
+    firsts = np.repeat(dataset.offsets[:-1], np.diff(dataset.offsets))
+    return [str(position) for position in np.arange(dataset.n_items) - firsts + 1]
+
+
+def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
+    names, offsets = item_ids(dataset), dataset.offsets.tolist()
+    for qid, start, stop in zip(dataset.qids.tolist(), offsets[:-1], offsets[1:], strict=True):
+        ranked = trec.RankedList(names[start:stop], scores[start:stop])
+        yield from trec.format_run({qid: ranked}, tag)
+
+
+def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
+    arrow, parquet = load("pyarrow", "columnar"), load("pyarrow.parquet", "columnar")
+    columns = {"qid": _qids(dataset), "id": item_ids(dataset)}
+    table = arrow.table({**columns, "label": dataset.labels, "score": scores})
+    parquet.write_table(table, file, write_page_checksum=True)
+
+
+def _read_parquet(path: Path, dataset: Dataset) -> Array:
+    parquet = load("pyarrow.parquet", "columnar")
+    try:
+        table = parquet.read_table(path, page_checksum_verification=True)
+        table.validate(full=True)
+    except (load("pyarrow", "columnar").ArrowException, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
+    if "score" not in table.column_names:
+        raise ValueError(f"{path} has no column 'score'. There are: {listing(table.column_names)}")
+    scores = np.array(table["score"].to_numpy(), np.float32)
+    _check_count(path, len(scores), dataset)
+    if "qid" in table.column_names:
+        pairs = zip(map(str, table["qid"].to_pylist()), _qids(dataset), strict=True)
+        for row, (found, wanted) in enumerate(pairs, start=1):
+            if found != wanted:
+                raise ValueError(
+                    f"{path}: row {row} is of query {quote(found)}, the data has another one "
+                    "there: these are not the scores of this data"
+                )
+    _check_finite(path, scores)
+    return scores
+
+
+def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
+    scores = []
+    for number, line in numbered:
+        columns = _text_lines.decode(path, number, line).split()
+        if len(columns) > 1:
+            found = quote(" ".join(columns))
+            raise ValueError(f"{path}, line {number}: expected one score, found {found}")
+        if columns:
+            scores.append(_number(path, number, columns[0]))
+    _check_count(path, len(scores), dataset)
+    given = np.array(scores, np.float32)
+    _check_finite(path, given)
+    order = dataset.source_order
+    if order is None:
+        return given
+    placed = np.empty_like(given)
+    placed[order] = given
+    return placed
+
+
+def _read_trec(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
+    qids, lines = _qids(dataset), list(trec.run_lines(path, numbered))
+    names = item_ids(dataset)
+    if lines and lines[0].document not in names:
+        names = _positions(dataset)  # as of a run that was written without ids
+    item = {key: row for row, key in enumerate(zip(qids, names, strict=True))}
+    if len(item) < dataset.n_items:
+        raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
+    scores = np.full(dataset.n_items, np.nan, np.float32)
+    for line in lines:
+        row = item.get((line.query, line.document))
+        if row is None:
+            raise ValueError(
+                f"{path}, line {line.number}: the data has no item {quote(line.document)} in query "
+                f"{quote(line.query)}"
+            )
+        scores[row] = line.score
+    missing = np.flatnonzero(np.isnan(scores))
+    if len(missing):
+        qid, name = qids[missing[0]], names[missing[0]]
+        raise ValueError(
+            f"{path} has no score for {len(missing)} items of the data; the first is {quote(name)} "
+            f"of query {quote(qid)}"
+        )
+    _check_finite(path, scores)
+    return scores
+
+
+def _qids(dataset: Dataset) -> list[str]:
+    """The qid of each item; an array of them would be as wide as the longest."""
+    names = zip(dataset.qids.tolist(), dataset.lengths.tolist(), strict=True)
+    return [qid for qid, length in names for _ in range(length)]
+
+
+def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
+    """The lines of a file of scores, which cannot be much longer than the data have items."""
+    most, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
+    found = []
+    for number, line in _text_lines.numbered(path):
+        found.append((number, line))
+        size += len(line) + 1
+        if size > most:
+            raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
+    return found
+
+
+def _number(path: str, line: int, text: str) -> float:
+    try:
+        return _text_lines.parse_number(text)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: {quote(text)} is not a number") from None
+
+
+def _check_count(path: Path | str, found: int, dataset: Dataset) -> None:
+    if found != dataset.n_items:
+        raise ValueError(
+            f"{path} has {found:,} scores, the data {dataset.n_items:,} items: these are not the "
+            "scores of this data"
+        )
+
+
+def _check_finite(path: Path | str, scores: Array) -> None:
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if len(wrong):
+        raise ValueError(
+            f"{path}: the score of item {wrong[0] + 1} is {scores[wrong[0]]}; scores must be finite"
+        )

@@ -1,0 +1,133 @@
+"""Jobs: what a worker does for a comparison: tune an entry on a fold, or make one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rankgrad import _files, _schemas
+from rankgrad.data import load_splits
+from rankgrad.data._dataset import Dataset
+from rankgrad.experiments.plans import SPLITS, Plan, ProgressCallback, Task, missing_splits
+from rankgrad.experiments.tuning import TrialLog
+from rankgrad.results.runs import read_metadata
+from rankgrad.training._evaluations import Evaluated
+from rankgrad.training.run import RUN
+
+#: Errors whose message is enough as the reason of a missing run; others are named by their type.
+EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``done``, ``failed`` for the reason given, or ``interrupted``."""
+
+    state: Literal["done", "failed", "interrupted"]
+    reason: str = ""
+
+
+class Data:
+    """The splits of the fold that was asked for last, so that jobs on the same one share them."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._splits: Mapping[str, Dataset] = {}
+
+    def of(self, plan: Plan, fold: int | None) -> Mapping[str, Dataset]:
+        """The splits of a fold; an error if one of them is missing."""
+        key = (plan.data, fold)
+        if self._key != key:
+            self._key, self._splits = None, {}  # so that two folds are never in memory together
+            splits = load_splits(plan.data, fold, **plan.settings.load_options)
+            missing = [split for split in SPLITS if split not in splits]
+            if missing:
+                raise ValueError(missing_splits(Path(plan.data), fold, missing))
+            self._key, self._splits = key, splits
+        return self._splits
+
+
+def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback) -> Outcome:
+    """Do a job; an error in it becomes its outcome."""
+    try:
+        on_progress("reading")
+        splits = data.of(task.plan, task.fold)
+        if tuning:
+            # Test data are not for tuning.
+            seen = {name: splits[name] for name in ("train", "vali")}
+            task.entry.tune(task.plan, seen, task.trial_log, on_progress)
+            return Outcome("done")
+        return _run(task, splits, on_progress)
+    except Exception as error:  # any error: the other runs go on
+        return Outcome("failed", reason_of(error))
+
+
+def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallback) -> Outcome:
+    check_version(task)
+    task = replace(task, values=chosen(task))
+    scores = task.entry.score(task, splits, on_progress)
+    if scores is None:
+        return Outcome("interrupted")
+    on_progress("evaluating")
+    plan = task.plan
+    labels = {
+        "candidate": task.entry.name,
+        **task.entry.labels(plan.settings),
+        "fold": task.fold,
+        "seed": task.seed,
+    }
+    Evaluated.of(scores, splits["test"], plan.metrics, labels).save(task.path)
+    return Outcome("done")
+
+
+def chosen(task: Task) -> dict[str, Any]:
+    """The values that tuning chose for the runs of an entry on a fold; none without it."""
+    if not task.entry.is_tuned(task.plan):
+        return {}
+    metadata = _schemas.read_json(task.trial_log, TrialLog)
+    if metadata["chosen"] is None:
+        raise _files.damaged(task.trial_log, "nothing was chosen")
+    values: dict[str, Any] = metadata["chosen"]
+    return values
+
+
+def is_tuned(task: Task) -> bool:
+    """Whether tuning for a task is finished, or not needed."""
+    if not task.entry.is_tuned(task.plan):
+        return True
+    if not task.trial_log.exists():
+        return False
+    return _schemas.read_json(task.trial_log, TrialLog)["chosen"] is not None
+
+
+def finished(task: Task) -> bool:
+    """Whether a run is evaluated with all metrics of the plan.
+
+    One that was evaluated with others is evaluated again, which costs no training.
+    """
+    check_version(task)
+    try:
+        found = Evaluated.load(task.path)
+    except FileNotFoundError:
+        return False
+    return set(task.plan.metrics) <= set(found.metrics)
+
+
+def check_version(task: Task) -> None:
+    """An error if a run was written by another version, whose numbers may mean something else."""
+    if (task.path / RUN).exists():
+        try:
+            read_metadata(task.path)
+        except ValueError as error:
+            raise ValueError(f"{task.path}: {error}") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    text = " ".join(str(error).split())
+    if isinstance(error, EXPECTED) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

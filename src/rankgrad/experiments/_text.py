@@ -1,0 +1,266 @@
+"""Cross-validation of text rankers: a run folder for each loss, fold and seed, and the first stage.
+
+The folder is what ``rankgrad report`` reads: ``FOLDER/runs/LOSS/fold1-seed0`` and so on. Called
+again with the same arguments, finished runs are left as they are and others are continued.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from rankgrad import _files
+from rankgrad.experiments.plans import RUNS, folder_name
+from rankgrad.text._candidates import Candidates, Split, folds
+from rankgrad.text._interpolation import choose_weight, interpolate
+from rankgrad.text._ranker import TextRanker
+from rankgrad.text._runs import TextRun, metadata, save_evaluation
+from rankgrad.text._settings import TextSettings
+from rankgrad.text._tokens import PairInputs
+from rankgrad.text._training import TextData, fit
+from rankgrad.training import _evaluations
+from rankgrad.training._fitting import isolated
+from rankgrad.training.run import RUN
+
+FIRST_STAGE = "first stage"
+ALONE = "test-alone"  # evaluations by the scores of a ranker alone
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What is trained.
+
+    Args:
+        settings: of all runs; loss and seed are those below.
+        losses: each is an entry.
+        seeds: each entry is trained with each of them on each fold.
+        folds: how many there are.
+        chosen: those to run, from 1; None for all.
+        interpolate: mix the scores with those of the first stage, by a weight chosen on validation.
+    """
+
+    settings: TextSettings
+    losses: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    folds: int = 5
+    chosen: tuple[int, ...] | None = None
+    interpolate: bool = False
+
+    def __post_init__(self) -> None:
+        for fold in self.chosen or ():
+            if not 1 <= fold <= self.folds:
+                raise ValueError(f"fold must be from 1 to {self.folds}, found {fold}")
+
+    def runs(self) -> list[OneRun]:
+        """Every run, those on the same fold beside each other."""
+        numbers = self.chosen or tuple(range(1, self.folds + 1))
+        return [
+            OneRun(self._settings(loss, seed), fold, self.interpolate)
+            for fold, seed, loss in itertools.product(numbers, self.seeds, self.losses)
+        ]
+
+    def _settings(self, loss: str, seed: int) -> TextSettings:
+        return TextSettings(**{**self.settings.model_dump(), "loss": loss, "seed": seed})
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """One training: a loss on a fold with a seed."""
+
+    settings: TextSettings
+    fold: int
+    interpolate: bool
+
+    @property
+    def name(self) -> str:
+        """Of its entry."""
+        return self.settings.loss
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What reports call it."""
+        return {
+            "candidate": f"{self.name} + {FIRST_STAGE}" if self.interpolate else self.name,
+            "loss": self.settings.loss,
+            "model": self.settings.model,
+            "fold": self.fold,
+            "seed": self.settings.seed,
+        }
+
+    def path(self, folder: Path) -> Path:
+        """Its run folder."""
+        return folder / RUNS / folder_name(self.name) / f"fold{self.fold}-seed{self.settings.seed}"
+
+
+Watch = Callable[[OneRun, int, int], "Callbacks"]
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What is called while a run is trained; see :func:`rankgrad.text._training.fit`."""
+
+    on_epoch: Callable[[dict[str, float]], None] | None = None
+    on_step: Callable[[float], None] | None = None
+    interrupted: Callable[[], bool] = lambda: False
+
+
+def cross_validate(
+    plan: CrossValidation, candidates: Candidates, folder: Path, watch: Watch | None = None
+) -> bool:
+    """Make every run of a plan that is not there yet, and evaluate it on its test fold.
+
+    Args:
+        plan: what to train.
+        candidates: of all queries, with judgments.
+        folder: where; made if it is not there.
+        watch: gives the callbacks of each run, of its number and how many there are.
+
+    Returns:
+        False if it was interrupted.
+    """
+    trainings = _Trainings(candidates, folds(len(candidates), plan.folds), folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = plan.runs()
+    for number, run in enumerate(runs):
+        parts = trainings.parts(run)
+        finished = "test" in _evaluations.names(run.path(folder))
+        if finished:
+            _check_same(run, parts, folder)
+        save_first_stage(run, parts["test"], folder)
+        if finished:
+            continue
+        callbacks = Callbacks() if watch is None else watch(run, number, len(runs))
+        if not trainings.perform(run, parts, callbacks):
+            return False
+    return True
+
+
+@dataclass
+class _Trainings:
+    """What all runs share: the candidates, their folds and tokens, and the folder."""
+
+    candidates: Candidates
+    splits: Sequence[Split]
+    folder: Path
+    inputs: PairInputs | None = None
+
+    def parts(self, run: OneRun) -> dict[str, Candidates]:
+        """The candidates that a run is trained, validated and tested on."""
+        split = self.splits[run.fold - 1]
+        names = ("train", "vali", "test")
+        return {name: self.candidates.select(getattr(split, name)) for name in names}
+
+    def perform(self, run: OneRun, parts: Mapping[str, Candidates], callbacks: Callbacks) -> bool:
+        """Make a run, or go on with it; whether it was finished."""
+        settings, path = run.settings, run.path(self.folder)
+        device = torch.device(device_of(settings.device))
+        with isolated(device, custom=True):
+            torch.manual_seed(settings.seed)  # of a new head
+            # Before the folder is made, which a model that is not there would only leave empty.
+            ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(device)
+            if (path / RUN).exists():
+                run_folder = TextRun.open(path)
+                run_folder.check(settings, parts)
+            else:
+                run_folder = TextRun.create(path, settings, parts, run.labels)
+            with run_folder.locked():
+                scores = self._scores(run, ranker, run_folder, callbacks)
+                if scores is not None:
+                    _evaluate(run, scores, parts, run_folder)
+                return scores is not None
+
+    def _scores(
+        self, run: OneRun, ranker: TextRanker, run_folder: TextRun, callbacks: Callbacks
+    ) -> dict[str, NDArray[Any]] | None:
+        """Train, and score validation and test lists; None if it was interrupted."""
+        settings, split = run.settings, self.splits[run.fold - 1]
+        if self.inputs is None:  # all runs read the same pairs alike
+            self.inputs = ranker.tokenize(*self.candidates.pairs())
+        data = TextData(self.candidates, self.inputs, split.train, split.vali)
+        done = fit(ranker, data, settings, keeper=run_folder, **vars(callbacks))
+        if done.stopped == "interrupted":
+            return None
+        options: Any = {"batch_size": 4 * settings.mini_batch_size, "precision": settings.precision}
+        return {
+            name: done.ranker.score(
+                self.inputs, self.candidates.items(getattr(split, name)), **options
+            )
+            for name in ("vali", "test")
+        }
+
+
+def _evaluate(
+    run: OneRun,
+    scores: Mapping[str, NDArray[Any]],
+    parts: Mapping[str, Candidates],
+    run_folder: TextRun,
+) -> None:
+    """Evaluate the scores of a run; the test evaluation comes last and says all is done."""
+    save = partial(save_evaluation, run_folder.path)
+    about = run.settings.logged, run.labels
+    final = dict(scores)
+    run_folder.clear_weight()
+    if run.interpolate:
+        weight = choose_weight(scores["vali"], parts["vali"], run.settings.metric)
+        run_folder.save_weight(weight)
+        for name, own in scores.items():
+            final[name] = interpolate(own, parts[name].first_stage, parts[name].offsets, weight)
+        save(ALONE, parts["test"], scores["test"], *about)
+    for name in ("vali", "test"):
+        save(name, parts[name], final[name], *about)
+
+
+def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
+    """The first stage as an entry of its own, to compare with.
+
+    Metrics that it was not evaluated with before are added.
+
+    Raises:
+        ValueError: the folder has the first stage on other test data.
+    """
+    path = folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}"
+    metrics = run.settings.logged
+    if "test" in _evaluations.names(path):
+        found = _evaluations.Evaluated.load(path)
+        if found.checksum != test.checksum():
+            raise ValueError(
+                f"the test data are not those {path} was made with: go on with the same, or in "
+                "another folder"
+            )
+        if set(metrics) <= set(found.metrics):
+            return
+        metrics = tuple(dict.fromkeys([*metrics, *found.metrics]))
+    labels = {"candidate": FIRST_STAGE, "loss": "", "model": "", "fold": run.fold, "seed": 0}
+    path.mkdir(parents=True, exist_ok=True)
+    _files.write_json(path / RUN, metadata({"test": test}, labels))
+    for part in (ALONE, "test"):  # to compare with rankers by their own scores, too
+        save_evaluation(path, part, test, test.first_stage, metrics, labels)
+
+
+def _check_same(run: OneRun, parts: Mapping[str, Candidates], folder: Path) -> None:
+    """A finished run must be of these settings and data."""
+    found = TextRun.open(run.path(folder))
+    found.check(run.settings, parts)
+    if run.interpolate != (found.weight is not None):
+        how = "without" if run.interpolate else "with"
+        raise ValueError(
+            f"{found.path} was made {how} interpolation: go on {how} it, or in another folder"
+        )
+
+
+def device_of(name: str) -> str:
+    """Where to run: ``cpu``, ``cuda``, or for ``auto`` a GPU where there is one."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, found {name!r}")
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and there is no GPU that PyTorch can use")
+    return name

@@ -1,0 +1,330 @@
+"""Explanation: why a ranker ranks a data set as it does, saved in its run folder or as files.
+
+::
+
+    explanations/NAME/              NAME is the part of the data, such as test
+        explanation.json            the metric, names of features, how they were permuted, qids
+        drops.npy        [F, B]     of the metric, in points, by feature and list
+        lists.npy        [Q]        the lists whose pairs are explained
+        items.npy        [Q, K]     their first items as ranked, counting from 0; -1 where none
+        values.npy       [Q, K, F]  the raw features of these
+        attributions.npy [Q, P, F]  of the pairs (0, 1), (0, 2), ..., (K - 2, K - 1) of ranks
+        differences.npy  [Q, P]     of their scores
+        baselines.npy    [Q, P]     the part of them that no feature explains
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypedDict
+
+from rankgrad import _files, _schemas
+from rankgrad.data import Dataset
+from rankgrad.explanations._attribution import pair_attributions
+from rankgrad.explanations._importance import Importance, Permute, Scope, permutation_importance
+from rankgrad.explanations._picture import picture
+from rankgrad.metrics import Metric
+from rankgrad.training import FittedRanker
+
+FOLDER, METADATA = "explanations", "explanation.json"
+_FORMAT, _VERSION = "rankgrad explanation", 1
+_FIRST_ITEMS = 10  # of a list, in which pairs are counted
+_DIMS = {
+    "drops": 2, "lists": 1, "items": 2, "values": 3, "attributions": 3, "differences": 2,
+    "baselines": 2,
+}  # fmt: skip
+
+
+class _Metadata(TypedDict):
+    """What ``explanation.json`` holds beside its format."""
+
+    metric: str
+    mean: float | None
+    features: list[str]
+    how: list[Scope]
+    repeats: int
+    seed: int
+    qids: list[str]
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The importance of features, and why items of some lists stand above others.
+
+    Attributes:
+        importance: of each feature over all lists.
+        lists: ``[Q]`` the lists whose pairs are explained.
+        qids: their ids.
+        items: ``[Q, K]`` their first items as ranked, counting from 0; -1 where there are fewer.
+        values: ``[Q, K, F]`` the raw features of these items.
+        attributions: ``[Q, P, F]`` what each feature adds to the difference of the scores of the
+            ranks ``pairs(K)``; NaN where there is no such pair.
+        differences: ``[Q, P]`` of the scores.
+        baselines: ``[Q, P]`` the part of them that no feature explains.
+        checksum: of the data.
+    """
+
+    importance: Importance
+    lists: NDArray[np.int64]
+    qids: tuple[str, ...]
+    items: NDArray[np.int64]
+    values: NDArray[np.float32]
+    attributions: NDArray[np.float32]
+    differences: NDArray[np.float32]
+    baselines: NDArray[np.float32]
+    checksum: str
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features."""
+        return self.importance.features
+
+    def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
+        """Write it into a run folder for ``rankgrad report``; one of this name is replaced."""
+        found = self.importance
+        metadata = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "metric": found.metric,
+            "mean": None if np.isnan(found.mean) else found.mean,
+            "features": found.features,
+            "how": found.scopes,
+            "repeats": found.repeats,
+            "seed": found.seed,
+            "qids": self.qids,
+            "checksum": self.checksum,
+        }
+        arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
+        _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
+
+    @classmethod
+    def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
+        """Read what :meth:`save` wrote."""
+        place = Path(run) / FOLDER / name
+        if not _files.readable_path(place).is_dir():
+            raise FileNotFoundError(f"{run} has no explanation {name!r}")
+        return _files.read_folder(place, METADATA, cls._load)
+
+    @classmethod
+    def _load(cls, place: Path) -> Explanation:
+        remedy = "explain the run again"
+        metadata = _schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
+        _schemas.check(place / METADATA, metadata, _Metadata)
+        arrays = {
+            key: _schemas.read_array(place / f"{key}.npy", metadata, "if", dims)
+            for key, dims in _DIMS.items()
+        }
+        features, queries = len(metadata["features"]), len(metadata["qids"])
+        ranks = arrays["items"].shape[1]
+        shapes: dict[str, tuple[int, ...]] = {
+            "drops": (features, arrays["drops"].shape[1]),
+            "lists": (queries,),
+            "items": (queries, ranks),
+            "values": (queries, ranks, features),
+            "attributions": (queries, len(pairs(ranks)), features),
+            "differences": (queries, len(pairs(ranks))),
+            "baselines": (queries, len(pairs(ranks))),
+        }
+        for key, shape in shapes.items():
+            if arrays[key].shape != shape:
+                raise _files.damaged(place / f"{key}.npy", "its shape is wrong")
+        return cls(
+            importance=Importance(
+                metric=metadata["metric"],
+                mean=float("nan") if metadata["mean"] is None else metadata["mean"],
+                features=tuple(metadata["features"]),
+                scopes=tuple(metadata["how"]),
+                drops=arrays.pop("drops"),
+                repeats=metadata["repeats"],
+                seed=metadata["seed"],
+            ),
+            qids=tuple(metadata["qids"]),
+            checksum=metadata["checksum"],
+            **arrays,
+        )
+
+    def importance_rows(self) -> list[tuple[str, float, float, float, str]]:
+        """Feature, drop, its interval's ends, and how it was permuted; most important first."""
+        found = self.importance
+        values = found.values
+        rows = []
+        for at in found.order:
+            low, high = found.interval(at)
+            rows.append((found.features[at], float(values[at]), low, high, found.scopes[at]))
+        return rows
+
+    def pair_rows(self) -> Iterator[tuple[Any, ...]]:
+        """What each feature adds to each pair, row by row; see :attr:`PAIR_COLUMNS`."""
+        for q, qid in enumerate(self.qids):
+            for p, (upper, lower) in enumerate(pairs(self.items.shape[1])):
+                if np.isnan(self.differences[q, p]):
+                    continue
+                about = qid, self.items[q, upper] + 1, self.items[q, lower] + 1
+                total = float(self.differences[q, p])
+                for f, name in enumerate(self.features):
+                    two = float(self.values[q, upper, f]), float(self.values[q, lower, f])
+                    yield *about, total, name, *two, float(self.attributions[q, p, f])
+
+    #: Of :meth:`pair_rows`; items count from 1.
+    PAIR_COLUMNS = (
+        *("qid", "upper_item", "lower_item", "score_difference", "feature"),
+        *("upper_value", "lower_value", "attribution"),
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the values of lists, for JSON."""
+        found = self.importance
+        columns = ("feature", "drop", "low", "high", "permuted")
+        return {
+            "metric": found.metric,
+            "mean": found.mean,
+            "lists": found.n_lists,
+            "lists_left_out": found.drops.shape[1] - found.n_lists,
+            "repeats": found.repeats,
+            "seed": found.seed,
+            "unit": f"points: 100 times {found.metric}",
+            "importance": [dict(zip(columns, row, strict=True)) for row in self.importance_rows()],
+            "explained_queries": list(self.qids),
+        }
+
+    def export(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``."""
+        columns = ("feature", "drop_points", "low95", "high95", "permuted")
+        rows = self.importance_rows()
+        with _files.atomic_folder(Path(folder), replace=False) as place:
+            _files.write(place / "importance.csv", _csv(columns, rows))
+            _files.write(place / "importance.svg", picture(rows, self.importance.metric))
+            _files.write(place / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))
+            _files.write_json(place / "explanation.json", self.to_dict())
+
+
+def pairs(ranks: int) -> list[tuple[int, int]]:
+    """The pairs of the first ranks, counting from 0, the upper one first.
+
+    >>> from rankgrad.explanations._explanation import pairs
+    >>> pairs(3)
+    [(0, 1), (0, 2), (1, 2)]
+    """
+    return list(combinations(range(ranks), 2))
+
+
+def explain(
+    ranker: FittedRanker,
+    data: Dataset,
+    metric: str | Metric = "ndcg@10",
+    *,
+    repeats: int = 5,
+    permute: Permute = "within",
+    sample: int | None = None,
+    lists: Sequence[int] | int = 20,
+    top: int = 6,
+    seed: int = 0,
+    on_feature: Callable[[int, int], None] | None = None,
+) -> Explanation:
+    """Permutation importance over the lists, and why first items of some stand above others.
+
+    Args:
+        ranker: the trained ranker.
+        data: test data with labels.
+        metric: the spec of a metric, or a metric.
+        repeats: see :func:`~rankgrad.explanations.permutation_importance`.
+        permute: see there.
+        sample: take the importance on at most this many lists, drawn at random; None for all.
+        lists: whose pairs to explain: their indices, or how many: half those whose first items
+            are most often in the wrong order, half drawn from the others.
+        top: items of each whose pairs are explained.
+        seed: of the permutations and the draw.
+        on_feature: see there.
+
+    Returns:
+        The importance of each feature, and the attributions of the pairs of the chosen lists.
+
+    Raises:
+        ValueError: ``permute``, ``repeats`` or the metric is none that exists.
+
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
+    >>> lists = Dataset(features, [0, 2, 1, 0, 1, 0], [0, 3, 6], ["a", "b"])
+    >>> ranker = FittedRanker.new(Settings(), features)
+    >>> found = explain(ranker, lists, lists=[1], top=2)
+    >>> found.qids, found.attributions.shape
+    (('b',), (1, 1, 3))
+    """
+    random = np.random.default_rng(seed)
+    part = data
+    if sample is not None and sample < len(data):
+        part = data.select(np.sort(random.choice(len(data), sample, replace=False)))
+    importance = permutation_importance(
+        ranker, part, metric, repeats=repeats, permute=permute, seed=seed, on_feature=on_feature
+    )
+    scores = ranker.predict(data.features, data.offsets)
+    chosen = _chosen(data, scores, lists, random) if isinstance(lists, int) else list(lists)
+    shape, count = (len(chosen), top), len(pairs(top))
+    items = np.full(shape, -1, np.int64)
+    values = np.full((*shape, data.n_features), np.nan, np.float32)
+    attributions = np.full((len(chosen), count, data.n_features), np.nan, np.float32)
+    differences = np.full((len(chosen), count), np.nan, np.float32)
+    baselines = differences.copy()
+    for q, at in enumerate(chosen):
+        inside = slice(data.offsets[at], data.offsets[at + 1])
+        features = np.array(data.features[inside])
+        first = np.argsort(-scores[inside], kind="stable")[:top]
+        items[q, : len(first)], values[q, : len(first)] = first, features[first]
+        there = [p for p, (_, lower) in enumerate(pairs(top)) if lower < len(first)]
+        named = [(int(first[a]), int(first[b])) for a, b in (pairs(top)[p] for p in there)]
+        found = pair_attributions(ranker, features, named)
+        attributions[q, there], differences[q, there] = found.values, found.differences
+        baselines[q, there] = found.baselines
+    return Explanation(
+        importance=importance,
+        lists=np.array(chosen, np.int64),
+        qids=tuple(str(data.qids[at]) for at in chosen),
+        items=items,
+        values=values,
+        attributions=attributions,
+        differences=differences,
+        baselines=baselines,
+        checksum=data.checksum(),
+    )
+
+
+def _chosen(
+    data: Dataset, scores: NDArray[np.float32], count: int, random: np.random.Generator
+) -> list[int]:
+    """Lists of two items or more: half with the most wrongly ordered pairs of labels, by share."""
+    usable = [at for at in range(len(data)) if data.lengths[at] > 1]
+    wrong = {at: _wrong(data, scores, at) for at in usable}
+    worst = sorted((at for at in usable if wrong[at] > 0), key=lambda at: -wrong[at])[: count // 2]
+    rest = [at for at in usable if at not in set(worst)]
+    drawn = random.permutation(len(rest))[: count - len(worst)]
+    return sorted([*worst, *(rest[at] for at in drawn)])
+
+
+def _wrong(data: Dataset, scores: NDArray[np.float32], at: int) -> float:
+    """The share of pairs of unequal labels among the first items that stand the wrong way."""
+    inside = slice(data.offsets[at], data.offsets[at + 1])
+    first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
+    labels = np.asarray(data.labels[inside])[first]
+    upper, lower = np.triu_indices(len(labels), 1)
+    unequal = (labels[upper] != labels[lower]).sum()
+    return float((labels[upper] < labels[lower]).sum() / max(1, unequal))
+
+
+def _csv(columns: Sequence[str], rows: Any) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,352 @@
+"""Rankers as search engines take them: JSON of Solr, and of the LTR plugins."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rankgrad.data import transforms
+from rankgrad.data.transforms import Transform
+from rankgrad.export._feature_names import feature_names
+from rankgrad.export._networks import norm_coefficients
+from rankgrad.export._transforms import steps_of
+from rankgrad.export._trees import Leaf, Node, Trees
+from rankgrad.models._dropout import Dropout
+from rankgrad.models.batch_norm import BatchNorm
+from rankgrad.models.mlp import MLPNet
+from rankgrad.training import FittedRanker
+from rankgrad.training._fitted import TreeScorer
+
+#: Activations of Solr's NeuralNetworkModel. Its leaky ReLU has the slope of PyTorch's, 0.01.
+_SOLR: dict[type[nn.Module], str] = {
+    nn.LeakyReLU: "leakyrelu",
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+}
+#: What Solr adds to each threshold of a tree.
+SOLR_SLACK = np.float32(1e-6)
+
+_STUDENT = "train a student, which can be exported: rankgrad distill RUN DATA -o RUN2"
+#: The transform after which a missing value is what engines send for it.
+ZERO_FILL = "impute(fill=0, indicator=false)"
+
+Layer = tuple[np.ndarray, np.ndarray, str]  # matrix [out, in], bias [out], activation
+
+
+def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
+    """The JSON of a model that Solr's model store takes.
+
+    A perceptron is a ``NeuralNetworkModel`` with all scaling folded into its weights, and trees are
+    a ``MultipleAdditiveTreesModel``.
+
+    Args:
+        ranker: a perceptron after transforms that scale, or trees.
+        name: of the model in Solr.
+
+    Returns:
+        The text of the file: a JSON object.
+
+    Raises:
+        ValueError: it cannot be said in this format; the message says why and what can be done.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> json.loads(to_solr(ranker, "mine"))["class"]
+    'org.apache.solr.ltr.model.NeuralNetworkModel'
+    """
+    names = feature_names(ranker)
+    if isinstance(ranker.network, TreeScorer):
+        kind, params = "MultipleAdditiveTreesModel", _solr_trees(raw_trees(ranker), names)
+    else:
+        layers = [
+            {"matrix": _numbers(matrix), "bias": _numbers(bias), "activation": activation}
+            for matrix, bias, activation in folded_layers(ranker, "Solr's networks")
+        ]
+        kind, params = "NeuralNetworkModel", {"layers": layers}
+    model = {
+        "class": f"org.apache.solr.ltr.model.{kind}",
+        "name": name,
+        "features": [{"name": one} for one in names],
+        "params": params,
+    }
+    return json.dumps(model, indent=1)
+
+
+def to_linear(ranker: FittedRanker) -> str:
+    """The JSON of a linear model of the LTR plugins, ``model/linear``: a weight for each feature.
+
+    The plugins know no constant term, which orders nothing; so scores are ours less a constant.
+
+    Args:
+        ranker: a perceptron without hidden layers, with transforms that scale.
+
+    Returns:
+        The text of the file: a JSON object of weights by the name of the feature.
+
+    Raises:
+        ValueError: the ranker is not linear in its raw features.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> len(json.loads(to_linear(ranker)))
+    2
+    """
+    plain = isinstance(ranker.network, MLPNet) or ranker.categories is not None
+    layers = folded_layers(ranker, "linear models") if plain else []
+    if len(layers) != 1 or layers[0][2] != "identity":
+        raise ValueError(
+            f"{ranker.settings.model} is not linear: train mlp(hidden=[]) without an output "
+            "function, or a student that is: rankgrad distill RUN DATA -o RUN2 --model "
+            "'mlp(hidden=[])'"
+        )
+    weights = layers[0][0][0].astype(np.float32)
+    return json.dumps(
+        dict(zip(feature_names(ranker), map(_number, weights), strict=True)), indent=1
+    )
+
+
+def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
+    """The JSON of trees as the LTR plugins of OpenSearch and Elasticsearch take it.
+
+    It is the dump of XGBoost, ``model/xgboost+json``; trees of LightGBM are written the same way.
+
+    Args:
+        ranker: of trees.
+        non_negative: add a constant, so that no score is below 0, in the float32 sums of the
+            plugins: Lucene refuses such scores.
+
+    Returns:
+        The text of the file: a JSON list of trees.
+
+    Raises:
+        ValueError: the ranker is not of trees, or has transforms that trees cannot follow.
+    """
+    if not isinstance(ranker.network, TreeScorer):
+        raise ValueError(
+            f"xgboost-json is for trees, and this ranker is {ranker.settings.model}: train a "
+            "student of trees, rankgrad distill RUN DATA -o RUN2 --model lightgbm"
+        )
+    raw = raw_trees(ranker)
+    trees = raw.non_negative() if non_negative else raw.shifted(0)
+    names = feature_names(ranker)
+    return json.dumps([_xgboost_node(root, names) for root in trees.roots])
+
+
+def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
+    """What an engine needs besides the file, for a ranker that has learned from missing values.
+
+    Args:
+        ranker: one that the format takes.
+        format: of :func:`rankgrad.export.export`.
+
+    Returns:
+        A sentence for each; none for other rankers and formats.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> engine_notes(ranker, "linear")
+    []
+    """
+    if format not in ("solr", "xgboost-json") or not isinstance(ranker.network, TreeScorer):
+        return []
+    chosen = sorted(raw_trees(ranker).missing)
+    if not chosen:
+        return []
+    every = feature_names(ranker)
+    names = ", ".join(every[at] for at in chosen[:5]) + (", ..." if len(chosen) > 5 else "")
+    learned = f"the trees were trained with missing values in {len(chosen)} features ({names})"
+    if format == "solr":
+        return [
+            f'{learned}: Solr 9.2 or later takes the file, and needs "defaultValue": "NaN" among '
+            "the params of these features"
+        ]
+    return [
+        f"{learned}: the Elasticsearch plugin since 2024 and that of OpenSearch since July 2026 "
+        "send them the way they went in training; earlier ones take 0, or always go to 'no'. For "
+        f"those, train with --transform '{ZERO_FILL}'"
+    ]
+
+
+def raw_trees(ranker: FittedRanker) -> Trees:
+    """The trees of a ranker on raw features.
+
+    Raises:
+        ValueError: they come after transforms that change values.
+    """
+    assert isinstance(ranker.network, TreeScorer)
+    for step in steps_of(ranker.transform):
+        if not (isinstance(step, transforms.DropConstant) or _fills_zero(step)):
+            raise ValueError(
+                f"the trees were trained after the transform {step}, which engines do not have: "
+                "trees need no transforms, so train them again without --transform"
+            )
+    return Trees.of(ranker.network).on_raw_features(ranker.transform.sources.numpy())
+
+
+def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
+    """The layers of a perceptron on raw features, with all scaling in their weights.
+
+    Args:
+        ranker: its network must be a perceptron, and its transforms affine.
+        what: takes them, for errors.
+
+    Raises:
+        ValueError: some part cannot be folded.
+    """
+    network = ranker.network
+    if ranker.categories is not None:
+        raise ValueError(
+            f"{what} have no categorical features: write each as columns of 0 and 1, one for a "
+            "category, and train on those"
+        )
+    if not isinstance(network, MLPNet):
+        raise ValueError(
+            f"{what} are plain perceptrons that score one item at a time, and this ranker is "
+            f"{ranker.settings.model}: {_STUDENT}"
+        )
+    matrix, bias = np.eye(ranker.n_features), np.zeros(ranker.n_features)
+    raw = True  # whether the values of features are still those of the data
+    for step in steps_of(ranker.transform):
+        scale, shift = _affine(step, what, raw)
+        matrix, bias = scale @ matrix, scale @ bias + shift
+        raw = raw and not isinstance(step, transforms.Standardize)
+    found: list[Layer] = []
+    pending = False  # whether matrix and bias hold a linear layer that is not in found yet
+    for layer in network.layers:
+        if isinstance(layer, Dropout | nn.Identity | nn.Flatten):
+            continue
+        if isinstance(layer, nn.Linear):
+            weight = _array(layer.weight)
+            matrix, bias = weight @ matrix, weight @ bias + _array(layer.bias)
+            pending = True
+        elif isinstance(layer, BatchNorm):
+            factor, shift = norm_coefficients(layer)
+            matrix, bias = factor[:, None] * matrix, factor * bias + shift
+        elif type(layer) in _SOLR:
+            found.append((matrix, bias, _SOLR[type(layer)]))
+            matrix, bias, pending = np.eye(len(bias)), np.zeros(len(bias)), False
+        else:
+            raise ValueError(f"{what} have no activation {layer}: {_STUDENT}")
+    return [*found, (matrix, bias, "identity")] if pending else found
+
+
+def _affine(step: Transform, what: str, raw: bool) -> tuple[np.ndarray, np.ndarray]:
+    """A transform as ``scale x + shift``."""
+    if isinstance(step, transforms.DropConstant):
+        return np.eye(step.n_features)[step.kept.numpy()], np.zeros(step.n_outputs)
+    if isinstance(step, transforms.Standardize):
+        scale = 1 / _array(step.deviation)
+        return np.diag(scale), -_array(step.mean) * scale
+    if isinstance(step, transforms.Impute):
+        none_missing = step.indicator and not len(step.indicated)
+        if none_missing or (raw and _fills_zero(step)):
+            return np.eye(step.n_features), np.zeros(step.n_features)
+        raise ValueError(
+            f"the training data have missing values, for which engines send 0, and this ranker "
+            f"replaces them by {step}. Let it take them for 0: train with --transform "
+            f"'{ZERO_FILL}' --transform standardize, or a student, which does so: rankgrad distill "
+            "RUN DATA -o RUN2"
+        )
+    raise ValueError(
+        f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
+        f"{what}: {_STUDENT}"
+    )
+
+
+def _fills_zero(step: Transform) -> bool:
+    """Whether a transform is that of :data:`ZERO_FILL`."""
+    return isinstance(step, transforms.Impute) and step.fill == 0 and not step.indicator
+
+
+def _solr_trees(trees: Trees, names: list[str]) -> dict[str, Any]:
+    roots = [_solr_node(root, names, trees.missing) for root in trees.shifted(0).roots]
+    # Solr before 9.2 has no missing values and refuses the option.
+    option = {"isNullSameAsZero": False} if trees.missing else {}
+    return {**option, "trees": [{"weight": "1", "root": root} for root in roots]}
+
+
+def _solr_node(node: Node, names: list[str], missing: frozenset[int]) -> dict[str, Any]:
+    if isinstance(node, Leaf):
+        return {"value": str(np.float32(node.value))}
+    direction = {"missing": "left" if node.missing_left else "right"} if missing else {}
+    return {
+        "feature": names[node.feature],
+        "threshold": str(_solr_threshold(node.threshold)),
+        **direction,
+        "left": _solr_node(node.left, names, missing),
+        "right": _solr_node(node.right, names, missing),
+    }
+
+
+def _solr_threshold(limit: np.float32) -> np.float32:
+    """The threshold for which Solr sends an item left if it is below the limit.
+
+    Solr adds 1e-6 to what it reads, in float32, and goes left if x is not above that: so it is the
+    largest number that stays below the limit with 1e-6 added. There may be millions of numbers
+    between it and ``limit - 1e-6``, so it is found by bisection.
+    """
+    low, high = _place(np.float32(-np.inf)), _place(limit)  # below the limit, and not below it
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _number_at(middle) + SOLR_SLACK < limit:
+            low = middle
+        else:
+            high = middle
+    return _number_at(low)
+
+
+def _place(number: np.float32) -> int:
+    """The place of a number among all of float32 in ascending order; that of 0 is 0."""
+    place = int(np.abs(number).view(np.int32))
+    return -place if number < 0 else place
+
+
+def _number_at(place: int) -> np.float32:
+    """The number at a :func:`_place`."""
+    number = np.int32(abs(place)).view(np.float32)
+    return -number if place < 0 else number
+
+
+def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:
+    counter = iter(range(1 << 62))
+
+    def dump(node: Node, depth: int) -> dict[str, Any]:
+        number = next(counter)
+        if isinstance(node, Leaf):
+            return {"nodeid": number, "leaf": _number(node.value)}
+        left, right = dump(node.left, depth + 1), dump(node.right, depth + 1)
+        return {
+            "nodeid": number,
+            "depth": depth,
+            "split": names[node.feature],
+            "split_condition": _number(node.threshold),
+            "yes": left["nodeid"],
+            "no": right["nodeid"],
+            "missing": (left if node.missing_left else right)["nodeid"],
+            "children": [left, right],
+        }
+
+    return dump(root, 0)
+
+
+def _numbers(values: np.ndarray) -> Any:
+    """Nested lists of what :func:`_number` makes of each value."""
+    return values.astype(np.float32).astype(str).astype(np.float64).tolist()
+
+
+def _number(value: Any) -> float:
+    """The shortest decimal that is this number in float32, which engines compute in."""
+    return float(str(np.float32(value)))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().double().numpy()
+    return found

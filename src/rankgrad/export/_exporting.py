@@ -1,0 +1,174 @@
+"""export: write a ranker in another format, and check what was written before it is there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from rankgrad import _files
+from rankgrad._validation import check_choice
+from rankgrad.data._dataset import Dataset
+from rankgrad.export._engines import ZERO_FILL, to_linear, to_solr, to_xgboost_json
+from rankgrad.export._feature_names import feature_names
+from rankgrad.export._onnx_format import onnx_scores, to_onnx
+from rankgrad.export._program import to_program
+from rankgrad.export._readers import Predict, read_linear, read_solr, read_xgboost_json
+from rankgrad.export._samples import sample_of, sample_without_data
+from rankgrad.training import FittedRanker
+
+Format = Literal["onnx", "solr", "xgboost-json", "linear", "torch"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+TOLERANCE = 1e-5  # of a score of up to 1, and relative to larger ones
+
+_SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "torch"}
+
+
+def export(
+    ranker: FittedRanker,
+    path: str | os.PathLike[str],
+    format: Format | None = None,
+    *,
+    data: Dataset | None = None,
+    name: str = "rankgrad",
+    non_negative: bool = False,
+    overwrite: bool = False,
+) -> float:
+    """Write a ranker for another program to run.
+
+    The file is computed with before it is there: by onnxruntime, by PyTorch, or by a reader of the
+    engine's format. Where its scores are not those of the ranker, nothing is written.
+
+    Args:
+        ranker: ``RunFolder.open(path).best()`` of a run folder, or ``model_`` of a ``Ranker``.
+        path: the file.
+        format: ``onnx``; ``solr``; ``xgboost-json`` and ``linear`` for the LTR plugins of
+            OpenSearch and Elasticsearch; ``torch`` for a program of ``torch.export``. By default
+            what the file's name says: ``.onnx`` or ``.pt2``.
+        data: lists to compare scores on; made from what the transforms have learned without.
+        name: of the model in Solr.
+        non_negative: with ``xgboost-json``, add a constant so that no score is below 0.
+        overwrite: replace a file that is there.
+
+    Returns:
+        The largest difference between its scores and ours, relative to scores above 1.
+
+    Raises:
+        ValueError: the format cannot say what the ranker computes; or the scores differ.
+        FileExistsError: the file is there.
+        ImportError: a package is missing; the message has the install line.
+
+    >>> import tempfile
+    >>> from rankgrad.training import Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])", transforms=[]), features)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(ranker, f"{folder}/model.json", "linear") < 1e-4
+    True
+    """
+    place = Path(path)
+    chosen = format_of(place, format)
+    if not overwrite and place.exists() and not _files.is_stream(place):
+        raise FileExistsError(
+            f"{place} exists: name another file, or replace it with --overwrite (overwrite=True)"
+        )
+    if non_negative and chosen != "xgboost-json":
+        raise ValueError(
+            "--non-negative (non_negative=True) adds a constant to the scores of trees in the "
+            f"format xgboost-json; the format {chosen} has no such option: leave it out"
+        )
+    content = _content(ranker, chosen, name, non_negative)
+    features, mask = sample_without_data(ranker) if data is None else sample_of(data)
+    found = _scores(content, chosen, ranker, features, mask)
+    moved = chosen == "linear" or non_negative  # whether its scores are ours plus a constant
+    difference = _compare(ranker, found, features, mask, moved)
+    if non_negative and (least := float(found[mask].min(initial=0.0))) < 0:
+        raise ValueError(f"the exported ranker scores {least:.7g}, below 0: nothing was written")
+    _files.write(place, content)
+    return difference
+
+
+def format_of(path: Path, format: Format | None) -> Format:
+    """The format that was asked for, or that the name of a file says."""
+    if format is not None:
+        check_choice("format", format, FORMATS)
+        return format
+    known = _SUFFIXES.get(path.suffix)
+    if known is None:
+        raise ValueError(
+            f"the name {path.name} does not say the format: give one of {', '.join(FORMATS)}, or a "
+            "name that ends in .onnx or .pt2"
+        )
+    return known
+
+
+def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool) -> bytes:
+    if format == "onnx":
+        return to_onnx(ranker)
+    if format == "torch":
+        return to_program(ranker)
+    if format == "solr":
+        return to_solr(ranker, name).encode()
+    text = to_linear(ranker) if format == "linear" else to_xgboost_json(ranker, non_negative)
+    return text.encode()
+
+
+def _compare(
+    ranker: FittedRanker, found: np.ndarray, features: np.ndarray, mask: np.ndarray, moved: bool
+) -> float:
+    lengths = mask.sum(1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ours = ranker.predict(features[mask], offsets).astype(np.float64)
+    theirs = found[mask].astype(np.float64)
+    if moved:
+        theirs = theirs - (theirs - ours).mean()
+    differences = np.abs(theirs - ours)
+    scale = np.maximum(1, np.maximum(np.abs(ours), np.abs(found[mask])))
+    wrong = ~(differences <= TOLERANCE * scale)
+    if wrong.any():
+        worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
+        missing = np.isnan(features[mask]).any(1)[wrong].all()
+        raise ValueError(
+            f"the exported ranker scores {theirs[worst]:.7g} where this one scores "
+            f"{ours[worst]:.7g}, so nothing was written: {_MISSING if missing else _SCALE}"
+        )
+    return float((differences / scale).max(initial=0.0))
+
+
+_SCALE = (
+    "the features may be of a scale that float32 has no digits for, such as times in milliseconds"
+)
+_MISSING = (
+    "these items have missing values, for which engines send 0, and the ranker was not trained "
+    f"so. Train with --transform '{ZERO_FILL}', or write 0 into the data"
+)
+
+
+_JSON_READERS: dict[Format, Callable[[Any, dict[str, int]], Predict]] = {
+    "solr": read_solr,
+    "xgboost-json": read_xgboost_json,
+    "linear": read_linear,
+}
+
+
+def _scores(
+    content: bytes, format: Format, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    """What the file computes of padded lists, ``[lists, items]``."""
+    if format == "onnx":
+        return onnx_scores(content, features, mask)
+    if format == "torch":
+        module = torch.export.load(io.BytesIO(content)).module()
+        with torch.no_grad():
+            scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
+        return scores
+    columns = {name: at for at, name in enumerate(feature_names(ranker))}
+    found = np.zeros(mask.shape)
+    found[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
+    return found

@@ -1,0 +1,339 @@
+"""Networks as ONNX nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rankgrad.export._graph import NoFormError, OnnxGraph
+from rankgrad.export._trees import Trees
+from rankgrad.models._dropout import Dropout, FastDropout
+from rankgrad.models._embedded import EmbeddedScorer
+from rankgrad.models.batch_norm import BatchNorm
+from rankgrad.models.context_aware import ContextAwareNet
+from rankgrad.models.mlp import MLPNet
+from rankgrad.models.tabm import TabMNet
+from rankgrad.training._fitted import TreeScorer
+
+#: An activation, or the weights ``[members, in, out]`` and biases of linear layers.
+MemberLayer = nn.Module | tuple[np.ndarray, np.ndarray]
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.ELU: "Elu",
+    nn.LeakyReLU: "LeakyRelu",
+    nn.ReLU: "Relu",
+    nn.SELU: "Selu",
+    nn.Sigmoid: "Sigmoid",
+    nn.Tanh: "Tanh",
+}
+
+
+@singledispatch
+def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
+    """Add the nodes of a network in evaluation.
+
+    Args:
+        network: of a ranker.
+        graph: what they are added to.
+        values: the name of its input, ``[lists, items, features]``.
+        mask: the name of the mask, ``[lists, items]``.
+
+    Returns:
+        The name of the scores, ``[lists, items]``; those of padding are anything.
+
+    Raises:
+        NoFormError: there is no ONNX form of this network.
+    """
+    raise NoFormError(
+        f"{type(network).__qualname__} has no ONNX form here: export it with torch.onnx.export, or "
+        "register a form with rankgrad.export._networks.add_network.register"
+    )
+
+
+@add_network.register
+def _(network: MLPNet, graph: OnnxGraph, values: str, mask: str) -> str:
+    return graph.reshape_as(add_layers(network.layers, graph, _items(graph, values)), mask)
+
+
+@add_network.register
+def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
+    columns = [graph.add("Gather", values, np.arange(network.n_numbers), axis=-1)]
+    for at, table in enumerate(network.tables.parameters()):
+        weight = table.detach().cpu().numpy()
+        code = graph.add("Gather", values, np.array(network.n_numbers + at), axis=-1)
+        code = graph.add("Where", mask, code, 0.0)  # padding may hold anything
+        code = graph.add("Clip", code, 0.0, float(len(weight) - 1))
+        columns.append(graph.add("Gather", weight, graph.add("Cast", code, to=7), axis=0))  # int64
+    return add_network(network.network, graph, graph.add("Concat", *columns, axis=-1), mask)
+
+
+@add_network.register
+def _(network: TreeScorer, graph: OnnxGraph, values: str, mask: str) -> str:
+    trees = Trees.of(network)
+    return graph.reshape_as(trees.add(graph, _items(graph, values)), mask)
+
+
+@add_network.register
+def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
+    inputs = [values]
+    added = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
+    inputs += [added[kind](graph, values, mask) for kind in network.in_list]
+    joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
+    return graph.reshape_as(add_members(network, graph, _items(graph, joined)), mask)
+
+
+@add_network.register
+def _(network: ContextAwareNet, graph: OnnxGraph, values: str, mask: str) -> str:
+    real = graph.add("Unsqueeze", mask, np.array([-1]))
+    hidden = add_layers(network.fc, graph, graph.add("Where", real, values, 0.0))
+    if network.positional is not None:
+        hidden = graph.add("Add", hidden, _add_positions(network, graph, mask))
+    unattended = _add_unattended(graph, mask)
+    for block in network.blocks:
+        hidden = _add_block(block, graph, hidden, unattended)
+    hidden = _add_layer(network.norm, graph, hidden)
+    return graph.add("Squeeze", add_layers(network.head, graph, hidden), np.array([-1]))
+
+
+def add_layers(layers: nn.Sequential, graph: OnnxGraph, values: str) -> str:
+    """Layers in a row; the last of a perceptron gives ``[items, 1]``."""
+    for layer in layers:
+        values = _add_layer(layer, graph, values)
+    return values
+
+
+def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+    if isinstance(layer, Dropout | FastDropout | nn.Identity | nn.Flatten):
+        return values
+    if isinstance(layer, nn.Linear):
+        product = graph.add("MatMul", values, _array(layer.weight).T)
+        return graph.add("Add", product, _array(layer.bias))
+    if isinstance(layer, BatchNorm):
+        scale, shift = norm_coefficients(layer)
+        return graph.add("Add", graph.add("Mul", values, scale), shift)
+    if isinstance(layer, nn.LayerNorm):
+        return graph.add(
+            "LayerNormalization",
+            *(values, _array(layer.weight), _array(layer.bias)),
+            axis=-1,
+            epsilon=layer.eps,
+        )
+    return add_activation(layer, graph, values)
+
+
+def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+    """Add the nodes of an activation; the name of what they give."""
+    if isinstance(layer, nn.SiLU):
+        return graph.add("Mul", values, graph.add("Sigmoid", values))
+    if isinstance(layer, nn.GELU):
+        error = graph.add("Erf", graph.add("Mul", values, math.sqrt(0.5)))
+        return graph.add("Mul", graph.add("Mul", values, 0.5), graph.add("Add", error, 1.0))
+    operator = _ACTIVATIONS.get(type(layer))
+    if operator is None:
+        raise NoFormError(f"the layer {layer} has no ONNX form")
+    slope = {"alpha": layer.negative_slope} if isinstance(layer, nn.LeakyReLU) else {}
+    return graph.add(operator, values, **slope)
+
+
+def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
+    """Batch normalization in evaluation is ``scale x + shift``."""
+    scale = layer.weight.double() / (layer.running_var.double() + layer.eps).sqrt()
+    shift = layer.bias.double() - layer.running_mean.double() * scale
+    return _array(scale), _array(shift)
+
+
+def member_layers(network: TabMNet) -> list[MemberLayer]:
+    """The layers of an ensemble: weights ``[members, in, out]`` with biases, and activations.
+
+    What members share is written out: ``s_m ∘ W (r_m ∘ x)`` is a matrix of the member's own.
+    """
+    found: list[MemberLayer] = []
+    for layer in network.layers:
+        if isinstance(layer, FastDropout):
+            continue
+        learned = dict(layer.named_parameters())
+        if not learned:
+            found.append(layer)
+            continue
+        weight = learned["weight"].detach().double()
+        if "scale_in" in learned:
+            weight = learned["scale_in"].mT * weight.mT * learned["scale_out"]
+        found.append((_array(weight), _array(learned["bias"])))
+    return found
+
+
+def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
+    """The mean over members of the scores of flat items, ``[items, 1]``.
+
+    The first layers of all members are one matrix product. With one hidden layer so are the last.
+    """
+    layers = member_layers(network)
+    first = layers[0]
+    assert isinstance(first, tuple)
+    if len(layers) == 1:
+        return _add_linear(graph, items, first[0].mean(0), first[1].mean((0, 1)))
+    return add_after_first(layers, graph, _add_linear(graph, items, *side_by_side(*first)))
+
+
+def side_by_side(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The linear layers of all members as one: ``[in, members · out]`` and ``[members · out]``."""
+    return weight.transpose(1, 0, 2).reshape(weight.shape[1], -1), bias.reshape(-1)
+
+
+def add_after_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str) -> str:
+    """The mean of the members' scores, of what their first layers give side by side."""
+    first, last = layers[0], layers[-1]
+    assert isinstance(first, tuple)
+    assert isinstance(last, tuple)
+    members, _, size = first[0].shape
+    if len(layers) > 3 and members > 1:
+        split = graph.reshape(hidden, -1, members, size)
+        hidden = graph.add("Transpose", split, perm=[1, 0, 2])
+        for layer in layers[1:]:
+            hidden = _add_member_layer(layer, graph, hidden)
+        return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)
+    for layer in layers[1:-1]:
+        flat = (layer[0][0], layer[1][0]) if isinstance(layer, tuple) else layer
+        hidden = _add_member_layer(flat, graph, hidden)
+    return _add_linear(graph, hidden, last[0].reshape(-1, 1) / members, last[1].mean((0, 1)))
+
+
+def _add_member_layer(layer: MemberLayer, graph: OnnxGraph, hidden: str) -> str:
+    if isinstance(layer, nn.Module):
+        return add_activation(layer, graph, hidden)
+    return _add_linear(graph, hidden, *layer)
+
+
+def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndarray) -> str:
+    product = graph.add("MatMul", values, weight.astype(np.float32))
+    return graph.add("Add", product, bias.astype(np.float32))
+
+
+def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
+    """:func:`rankgrad.models._in_list.list_ranks`: sort, number the ties, and scatter back."""
+    counts, ends, to_items = _add_tied(graph, values, mask)
+    twice = to_items(graph.add("Sub", graph.add("Add", ends, ends), counts))  # 2 first + count
+    fraction = graph.add("Div", graph.add("Mul", twice, 0.5), _add_lengths(graph, mask))
+    scaled = graph.add("Mul", graph.add("Sub", fraction, 0.5), math.sqrt(12))
+    return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), scaled, 0.0)
+
+
+def _add_list_ties(graph: OnnxGraph, values: str, mask: str) -> str:
+    """:func:`rankgrad.models._in_list.list_ties`."""
+    counts, _, to_items = _add_tied(graph, values, mask)
+    tied = to_items(counts)
+    others = graph.add("Sub", tied, 1.0)
+    found = graph.add("Div", graph.add("Add", others, others), tied)
+    return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), found, 0.0)
+
+
+def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Callable[[str], str]]:
+    """By feature, the groups of tied items in their order: how many, and how many up to each.
+
+    The function that comes with them gives every item ``[lists, items, features]`` what is said of
+    its group.
+    """
+    real = graph.add("Unsqueeze", mask, np.array([-1]))
+    columns = graph.add("Where", real, values, float("inf"))
+    columns = graph.add("Transpose", columns, perm=[0, 2, 1])
+    length = graph.add("Shape", columns, start=2)
+    sort = graph.add_several("TopK", 2, columns, length, axis=-1, largest=0, sorted=1)
+    ordered, order = sort
+    head = graph.add("Slice", ordered, np.array([0]), np.array([-1]), np.array([2]))
+    first = graph.add("Slice", ordered, np.array([0]), np.array([1]), np.array([2]))
+    before = graph.add("Concat", first, head, axis=2)  # also of a list without items
+    begins = graph.add("Cast", graph.add("Not", graph.add("Equal", before, ordered)), to=6)
+    tie = graph.add("CumSum", begins, np.array(2, np.int32))
+    zeros = graph.add("ConstantOfShape", graph.add("Shape", ordered))
+    ones = graph.add("Add", zeros, 1.0)
+    counts = graph.add("ScatterElements", zeros, tie, ones, axis=2, reduction="add")
+
+    def to_items(groups: str) -> str:
+        of_items = graph.add("GatherElements", groups, tie, axis=2)
+        scattered = graph.add("ScatterElements", zeros, order, of_items, axis=2)
+        return graph.add("Transpose", scattered, perm=[0, 2, 1])
+
+    return counts, graph.add("CumSum", counts, np.array(2, np.int32)), to_items
+
+
+def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:
+    """:func:`rankgrad.models._in_list.list_scores`."""
+    real = graph.add("Unsqueeze", mask, np.array([-1]))
+    lengths, items = _add_lengths(graph, mask), np.array([1])
+    # In float64: what rounding leaves of a constant feature would be amplified.
+    summed = graph.add("Cast", graph.add("Where", real, values, 0.0), to=11)
+    total = graph.add("ReduceSum", summed, items)
+    mean = graph.add("Div", total, graph.add("Cast", lengths, to=11))
+    mean = graph.add("Cast", mean, to=1)
+    apart = graph.add("Where", real, graph.add("Sub", values, mean), 0.0)
+    squares = graph.add("ReduceSum", graph.add("Mul", apart, apart), items)
+    deviation = graph.add("Sqrt", graph.add("Div", squares, lengths))
+    return graph.add("Div", apart, graph.add("Add", deviation, 0.1))
+
+
+def _add_lengths(graph: OnnxGraph, mask: str) -> str:
+    """The number of real items of each list, at least 1: ``[lists, 1, 1]``."""
+    count = graph.add("ReduceSum", graph.add("Cast", mask, to=1), np.array([1]))
+    return graph.add("Unsqueeze", graph.add("Max", count, 1.0), np.array([-1]))
+
+
+def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str:
+    """The vectors of the items' positions, counted over real items."""
+    counted = graph.add("CumSum", graph.add("Cast", mask, to=7), np.array(1, np.int32))
+    places = graph.add("Max", graph.add("Sub", counted, np.array(1)), np.array(0))
+    if network.positional == "learned":
+        table = _array(network.position.weight)
+        return graph.add("Gather", table, graph.add("Min", places, np.array(len(table) - 1)))
+    width = int(network.norm.normalized_shape[0])
+    half = torch.arange((width + 1) // 2)
+    frequency = _array(torch.exp(-math.log(10000.0) * 2 * half / width))
+    place = graph.add("Cast", graph.add("Unsqueeze", places, np.array([-1])), to=1)
+    angles = graph.add("Mul", place, frequency)
+    both = graph.add("Concat", graph.add("Sin", angles), graph.add("Cos", angles), axis=-1)
+    return graph.add("Slice", both, np.array([0]), np.array([width]), np.array([-1]))
+
+
+def _add_unattended(graph: OnnxGraph, mask: str) -> str:
+    """What is added to attention, ``[lists, 1, 1, items]``: -inf on padding, if there are items."""
+    number = graph.add("Cast", mask, to=1)
+    some = graph.add("Cast", graph.add("ReduceMax", number, np.array([1])), to=9)
+    attended = graph.add("Or", mask, graph.add("Not", some))
+    added = graph.add("Where", attended, 0.0, float("-inf"))
+    return graph.add("Unsqueeze", added, np.array([1, 2]))
+
+
+def _add_block(block: Any, graph: OnnxGraph, items: str, unattended: str) -> str:
+    normal = _add_layer(block.attention_norm, graph, items)
+    parts = []
+    size = block.mix.in_features // block.heads
+    perms = [0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]
+    for linear, perm in zip((block.query, block.key, block.value), perms, strict=True):
+        flat = _add_layer(linear, graph, normal)
+        parts.append(
+            graph.add("Transpose", graph.reshape(flat, 0, 0, block.heads, size), perm=perm)
+        )
+    query, key, value = parts
+    scaled = graph.add("Mul", query, 1 / math.sqrt(size))
+    scores = graph.add("Add", graph.add("MatMul", scaled, key), unattended)
+    mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)
+    mixed = graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
+    mixed = _add_layer(block.mix, graph, graph.reshape(mixed, 0, 0, block.mix.in_features))
+    items = graph.add("Add", items, mixed)
+    return graph.add("Add", items, add_layers(block.feed_forward, graph, items))
+
+
+def _items(graph: OnnxGraph, values: str) -> str:
+    """Lists as flat items, ``[lists · items, features]``."""
+    shape = graph.add("Shape", values, start=2)
+    return graph.add("Reshape", values, graph.add("Concat", np.array([-1]), shape, axis=0))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
+    return found

@@ -1,0 +1,93 @@
+"""A ranker as one ONNX graph: raw features and a mask in, scores out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from rankgrad.export._feature_names import feature_names
+from rankgrad.export._graph import OnnxGraph, package
+from rankgrad.export._networks import add_layers, add_members, add_network
+from rankgrad.export._transforms import add_transform
+from rankgrad.models.mlp import MLPNet
+from rankgrad.models.tabm import TabMNet
+from rankgrad.training import FittedRanker
+
+
+def to_onnx(ranker: FittedRanker) -> bytes:
+    """The ONNX file of a ranker.
+
+    Its inputs are ``features``, float32 ``[lists, items, n_features]``, raw and in the order of
+    training, and ``mask``, boolean ``[lists, items]``, True on real items; the mask may be left out
+    where all are real. Its output is ``scores``, float32 ``[lists, items]``, 0 on padding. Both
+    axes are dynamic.
+
+    Args:
+        ranker: of networks or trees.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        NoFormError: a transform or the network has no ONNX form.
+        ImportError: ``onnx`` is not installed; the message has the install line.
+    """
+    graph = OnnxGraph()
+    shape = graph.add("Shape", "features", start=0, end=2)
+    mask = graph.add("Expand", "mask", shape)
+    values = add_transform(ranker.transform, graph, "features")
+    scores = add_network(ranker.network, graph, values, mask)
+    real = graph.add("Where", mask, scores, 0.0)
+    metadata = {
+        "model": ranker.settings.model,
+        "transforms": json.dumps(ranker.settings.transforms),
+        "feature_names": json.dumps(feature_names(ranker)),
+        "categories": json.dumps(ranker.categories),  # features that have some are codes of them
+        "per_item": json.dumps(ranker.per_item),
+    }
+    return graph.model(real, ranker.n_features, metadata)
+
+
+def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
+    """The layers of a network alone, after all that is derived of the features.
+
+    Args:
+        network: its score of an item must depend on that item's inputs alone.
+        width: how many inputs the layers take.
+
+    Returns:
+        A file that takes ``inputs`` ``[items, width]`` and gives ``scores`` ``[items, 1]``.
+    """
+    graph = OnnxGraph()
+    if isinstance(network, MLPNet):
+        scores = add_layers(network.layers, graph, "inputs")
+    else:
+        scores = add_members(network, graph, "inputs")
+    return graph.part(graph.reshape(scores, -1, 1), {"inputs": ["items", width]})
+
+
+def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
+    """An onnxruntime session of an ONNX file, on the CPU.
+
+    Args:
+        content: of the file.
+        threads: of onnxruntime.
+        prepack: constants of matrix products are rearranged beforehand, which pays for large ones;
+            the product with a single column takes three times as long with it.
+    """
+    runtime = package("onnxruntime")
+    options = runtime.SessionOptions()
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 3
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """What onnxruntime computes: the scores of padded lists, ``[lists, items]``."""
+    feeds = {"features": features, "mask": mask}
+    found: np.ndarray = session(content).run(["scores"], feeds)[0]
+    return found

@@ -1,0 +1,59 @@
+"""A ranker as a program of ``torch.export``."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from torch import Tensor, nn
+
+from rankgrad.training import FittedRanker
+from rankgrad.training._fitted import TreeScorer
+
+
+class ScoringModule(nn.Module):
+    """The transforms and the network of a ranker as one module.
+
+    ``module(features [lists, items, n_features], mask [lists, items]) -> scores [lists, items]``.
+    """
+
+    def __init__(self, ranker: FittedRanker) -> None:
+        super().__init__()
+        self.transform, self.network = ranker.transform, ranker.network
+
+    def forward(self, features: Tensor, mask: Tensor) -> Tensor:
+        """Scores, 0 on padding, which may hold anything."""
+        real = features.where(mask[..., None], 0.0)
+        scores: Tensor = self.network(self.transform(real), mask)
+        return scores
+
+
+def to_program(ranker: FittedRanker) -> bytes:
+    """The ``.pt2`` file of a ranker, for ``torch.export.load(path).module()(features, mask)``.
+
+    Args:
+        ranker: of networks.
+
+    Returns:
+        The bytes of the file. ``features`` are float32 ``[lists, items, n_features]``, raw,
+        ``mask`` is boolean ``[lists, items]``, and the result is float32
+        ``[lists, items]``, 0 on padding.
+
+    Raises:
+        ValueError: the ranker is one of trees.
+    """
+    if isinstance(ranker.network, TreeScorer):
+        raise ValueError("trees are no PyTorch program: export them with --format onnx")
+    features = torch.zeros(2, 3, ranker.n_features)
+    axes = {0: torch.export.Dim("lists", min=0), 1: torch.export.Dim("items", min=0)}
+    module = ScoringModule(ranker).eval()
+    with torch.no_grad():
+        program = torch.export.export(
+            module,
+            (features, torch.ones(2, 3, dtype=torch.bool)),
+            dynamic_shapes={"features": axes, "mask": axes},
+            strict=False,
+        )
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    return content.getvalue()

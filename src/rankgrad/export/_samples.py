@@ -1,0 +1,117 @@
+"""Lists on which an exported ranker is compared with the one it comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankgrad.data import transforms
+from rankgrad.data._dataset import Dataset
+from rankgrad.export._transforms import steps_of
+from rankgrad.export._trees import Node, Split, Trees
+from rankgrad.training import FittedRanker
+from rankgrad.training._fitted import TreeScorer
+
+_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
+_ITEMS = 1000  # of data, at most
+_MISSING = 0.1  # of the values of features that may be missing
+
+
+def sample_of(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The first lists of data, padded: features ``[lists, items, f]`` and a mask."""
+    if not data.n_items:
+        raise ValueError("the data to compare scores on have no items")
+    count = max(1, int(np.searchsorted(data.offsets, _ITEMS, side="right")) - 1)
+    lists = data.select(np.arange(min(count, len(data))))
+    return _padded(np.asarray(lists.features), lists.lengths)
+
+
+def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of several lengths whose features lie where the ranker tells values apart."""
+    random = np.random.default_rng(0)
+    items = sum(_LENGTHS)
+    columns = random.normal(size=(items, ranker.n_features)).astype(np.float32)
+    for at, known in enumerate(_known_values(ranker)):
+        if len(known):
+            columns[:, at] = _near(known, items, random)
+    for at, names in enumerate(ranker.categories or ()):
+        if names is not None:
+            codes = random.integers(-1, len(names), items).astype(np.float32)
+            columns[:, at] = np.where(codes < 0, np.nan, codes)
+    columns[(random.random(columns.shape) < _MISSING) & _may_be_missing(ranker)] = np.nan
+    lengths = np.array(_LENGTHS)
+    ends = lengths.cumsum()[lengths > 2]
+    columns[ends - 1] = columns[ends - lengths[lengths > 2]]  # copies, which are tied
+    return _padded(columns, lengths)
+
+
+def _number_steps(ranker: FittedRanker) -> tuple[list[transforms.Transform], np.ndarray]:
+    """The transforms of features that are numbers, and which raw features these are."""
+    split = ranker.transform
+    if isinstance(split, transforms.SplitColumns):
+        return steps_of(split.numbers), np.flatnonzero(np.array(split.sizes) == 0)
+    return steps_of(split), np.arange(ranker.n_features)
+
+
+def _may_be_missing(ranker: FittedRanker) -> np.ndarray:
+    """Which raw features the ranker has learned to do without, ``[n_features]``."""
+    found = np.zeros(ranker.n_features, bool)
+    if isinstance(ranker.network, TreeScorer):
+        found[ranker.transform.sources.numpy()[list(Trees.of(ranker.network).missing)]] = True
+    steps, numbers = _number_steps(ranker)
+    for step in steps:
+        if isinstance(step, transforms.Impute) and (len(step.indicated) or not step.indicator):
+            found[numbers] = True
+    return found
+
+
+def _known_values(ranker: FittedRanker) -> list[np.ndarray]:
+    """Values of each raw feature that transforms or trees have learned, if they have any."""
+    found: list[np.ndarray] = [np.empty(0)] * ranker.n_features
+    steps, sources = _number_steps(ranker)
+    for step in steps:
+        learned = _learned(step)
+        if learned is not None:
+            for at, source in enumerate(sources):
+                found[source] = learned[at]
+            return found
+        sources = sources[step.sources.numpy()]
+    if isinstance(ranker.network, TreeScorer):
+        thresholds: list[list[float]] = [[] for _ in found]
+        for root in Trees.of(ranker.network).roots:
+            _collect(root, sources, thresholds)
+        found = [np.array(values) for values in thresholds]
+    return found
+
+
+def _learned(step: transforms.Transform) -> np.ndarray | None:
+    """Values ``[features, some]`` that a transform has learned."""
+    if isinstance(step, transforms.Quantile):
+        return step.table.cpu().numpy()
+    if isinstance(step, transforms.Clip):
+        ends = np.stack([step.low.cpu().numpy(), step.high.cpu().numpy()], 1)
+        return np.linspace(ends[:, 0], ends[:, 1], 9, axis=1)
+    if isinstance(step, transforms.Standardize):
+        mean, deviation = step.mean.cpu().numpy(), step.deviation.cpu().numpy()
+        return mean[:, None] + deviation[:, None] * np.linspace(-2, 2, 9)
+    return None
+
+
+def _collect(node: Node, sources: np.ndarray, thresholds: list[list[float]]) -> None:
+    if isinstance(node, Split):
+        thresholds[sources[node.feature]].append(float(node.threshold))
+        _collect(node.left, sources, thresholds)
+        _collect(node.right, sources, thresholds)
+
+
+def _near(known: np.ndarray, items: int, random: np.random.Generator) -> np.ndarray:
+    """Known values, values between two of them, and some beyond their ends."""
+    one, other = random.choice(known, items), random.choice(known, items)
+    part = random.choice([0.0, 0.0, 0.25, 0.5, 1.25], items)
+    return np.asarray(one + part * (other - one), np.float32)
+
+
+def _padded(items: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mask = np.arange(int(lengths.max(initial=1))) < lengths[:, None]
+    features = np.zeros((*mask.shape, items.shape[1]), np.float32)
+    features[mask] = items
+    return features, mask

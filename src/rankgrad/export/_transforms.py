@@ -1,0 +1,188 @@
+"""Transforms of features as ONNX nodes."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+import torch
+
+from rankgrad.data import transforms
+from rankgrad.data._quantile_kernel import Knots
+from rankgrad.data.transforms import SplitColumns
+from rankgrad.export._graph import NoFormError, OnnxGraph
+
+#: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
+_CENTER = (
+    [5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179],
+    [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0],
+)
+_TAIL = (
+    [1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777],
+    [1.2021132975e-1, 7.3700164250e-1, 1.0],
+)
+_NORMAL_LIMIT = 5.1993  # where the transform clips
+_SMALLEST = 1e-9  # the fraction that the normal quantile begins at; its value is clipped before
+
+
+@singledispatch
+def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str) -> str:
+    """Add the nodes of a fitted transform.
+
+    Args:
+        transform: fitted.
+        graph: what they are added to.
+        values: the name of its input, ``[lists, items, features]``.
+
+    Returns:
+        The name of its output.
+
+    Raises:
+        NoFormError: there is no ONNX form of this transform.
+    """
+    raise NoFormError(
+        f"the transform {transform} has no ONNX form: register one with "
+        "rankgrad.export._transforms.add_transform.register, or train without it"
+    )
+
+
+def steps_of(pipeline: transforms.Pipeline | SplitColumns) -> list[transforms.Transform]:
+    """The transforms of a pipeline; columns that are split are one step."""
+    if isinstance(pipeline, SplitColumns):
+        return [pipeline]
+    return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
+
+
+@add_transform.register
+def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
+    for step in steps_of(transform):
+        values = add_transform(step, graph, values)
+    return values
+
+
+@add_transform.register
+def _(transform: SplitColumns, graph: OnnxGraph, values: str) -> str:
+    kinds = np.array(transform.sizes)
+    numbers = graph.add("Gather", values, np.flatnonzero(kinds == 0), axis=-1)
+    codes = graph.add("Gather", values, np.flatnonzero(kinds), axis=-1)
+    known = graph.add("Where", graph.add("IsNaN", codes), 0.0, graph.add("Add", codes, 1.0))
+    return graph.add("Concat", add_transform(transform.numbers, graph, numbers), known, axis=-1)
+
+
+@add_transform.register
+def _(transform: transforms.Standardize, graph: OnnxGraph, values: str) -> str:
+    centered = graph.add("Sub", values, _array(transform.mean))
+    return graph.add("Div", centered, _array(transform.deviation))
+
+
+@add_transform.register
+def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
+    # log1p(a) = log(u) a / (u - 1) with u = 1 + a (Kahan), and a itself where u is 1.
+    size = graph.add("Abs", values)
+    sum_ = graph.add("Add", size, 1.0)
+    rest = graph.add("Sub", sum_, 1.0)
+    tiny = graph.add("Equal", rest, 0.0)
+    quotient = graph.add("Div", size, graph.add("Where", tiny, 1.0, rest))
+    log = graph.add("Mul", graph.add("Log", sum_), quotient)
+    return graph.add("Mul", graph.add("Sign", values), graph.add("Where", tiny, size, log))
+
+
+@add_transform.register
+def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
+    # By comparisons, which leave NaN as it is.
+    low, high = _array(transform.low), _array(transform.high)
+    above = graph.add("Where", graph.add("Less", values, low), low, values)
+    return graph.add("Where", graph.add("Greater", above, high), high, above)
+
+
+@add_transform.register
+def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
+    missing = graph.add("IsNaN", values)
+    constants = _array(transform.values)
+    filled = graph.add("Where", missing, constants, values)
+    if transform.weights.numel():
+        # As in the transform: in float64, then rounded.
+        means, weights = constants.astype(np.float64), _array(transform.weights).astype(np.float64)
+        apart = graph.add("Sub", graph.add("Cast", filled, to=11), means)
+        known = graph.add("Add", graph.add("MatMul", apart, weights), means)
+        filled = graph.add("Where", missing, graph.add("Cast", known, to=1), values)
+    if not len(transform.indicated):
+        return filled
+    chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)
+    return graph.add("Concat", filled, graph.add("Cast", chosen, to=1), axis=-1)  # float32
+
+
+@add_transform.register
+def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
+    if transform.n_outputs == transform.n_features:
+        return values
+    return graph.add("Gather", values, transform.kept.cpu().numpy(), axis=-1)
+
+
+@add_transform.register
+def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
+    knots = Knots.of(transform.table.cpu().numpy())
+    columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
+    fractions = _add_fractions(knots, graph, columns)
+    if transform.output == "normal":
+        fractions = _add_normal_quantile(graph, fractions)
+    rows = graph.add("Transpose", fractions, perm=[1, 0])
+    shaped = graph.reshape_as(rows, values)
+    return graph.add("Where", graph.add("IsNaN", values), values, shaped)
+
+
+def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
+    """The fraction of each value, ``[features, items]``, by a binary search of log2 steps."""
+    table = graph.constant(knots.table)
+    half = 1 << knots.width - 1
+    first = graph.add("Less", knots.table[:, half - 1 : half], columns)
+    count = graph.add("Where", first, np.array(half, np.int32), np.array(0, np.int32))
+    for power in reversed(range(knots.width - 1)):
+        step = 1 << power
+        probe = graph.add("Add", count, np.array(step - 1, np.int32))
+        found = graph.add("GatherElements", table, probe, axis=1)
+        next_ = graph.add("Add", count, np.array(step, np.int32))
+        count = graph.add("Where", graph.add("Less", found, columns), next_, count)
+
+    def at(values: np.ndarray) -> str:
+        return graph.add("GatherElements", values, count, axis=1)
+
+    scaled = graph.add("Mul", columns, knots.scale) if (knots.scale < 1).any() else columns
+    apart = graph.add("Sub", scaled, at(knots.below))
+    between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.spacing)))
+    fraction = graph.add("Div", between, float(knots.last))
+    ends = np.full((len(knots.table), 1), np.inf, np.float32)
+    ties = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
+    return graph.add("Where", ties, at(knots.middle), fraction)
+
+
+def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
+    """Wichura's rational functions, in float64; ends are those of the transform."""
+    fraction = graph.add("Cast", fractions, to=11)  # float64
+    fraction = graph.add("Clip", fraction, np.array(_SMALLEST), np.array(1 - _SMALLEST))
+    middle = graph.add("Sub", fraction, np.array(0.5))
+    inner = graph.add("Sub", np.array(0.180625), graph.add("Mul", middle, middle))
+    center = graph.add("Mul", middle, _add_ratio(graph, inner, *_CENTER))
+    tail = graph.add("Min", fraction, graph.add("Sub", np.array(1.0), fraction))
+    root = graph.add("Sqrt", graph.add("Neg", graph.add("Log", tail)))
+    outer = _add_ratio(graph, graph.add("Sub", root, np.array(1.6)), *_TAIL)
+    outer = graph.add("Mul", graph.add("Sign", middle), outer)
+    near = graph.add("LessOrEqual", graph.add("Abs", middle), np.array(0.425))
+    normal = graph.add("Cast", graph.add("Where", near, center, outer), to=1)
+    limit = np.array(_NORMAL_LIMIT, np.float32)
+    return graph.add("Clip", normal, np.negative(limit), limit)
+
+
+def _add_ratio(graph: OnnxGraph, value: str, above: list[float], below: list[float]) -> str:
+    def polynomial(coefficients: list[float]) -> str:
+        found: str = graph.constant(np.array(coefficients[0]))
+        for coefficient in coefficients[1:]:
+            found = graph.add("Add", graph.add("Mul", found, value), np.array(coefficient))
+        return found
+
+    return graph.add("Div", polynomial(above), polynomial(below))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
+    return found

@@ -1,0 +1,260 @@
+"""Trees of LightGBM and XGBoost in one form, and what engines and ONNX take of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rankgrad.boosting.boosters import MISSING_ATTRIBUTE
+from rankgrad.boosting.objectives import library
+from rankgrad.export._graph import NoFormError, OnnxGraph
+from rankgrad.training._fitted import TreeScorer
+
+_CATEGORIES = (
+    "these trees split by categories, which no format here takes: write each category as a column "
+    "of 0 and 1 and train on those, or serve the trees as they are, with rankgrad serve"
+)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Split:
+    """An item goes left if its feature is below the threshold, in float32.
+
+    A missing value (NaN) goes left if ``missing_left``.
+    """
+
+    feature: int
+    threshold: np.float32
+    missing_left: bool
+    left: Node
+    right: Node
+
+
+Node = Leaf | Split
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Boosted trees: a score is the sum of a leaf of each tree, and of ``base``.
+
+    Attributes:
+        roots: the trees.
+        base: what is added to all scores.
+        missing: the features that had missing values in training.
+    """
+
+    roots: tuple[Node, ...]
+    base: float = 0.0
+    missing: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, scorer: TreeScorer) -> Trees:
+        """The trees of a ranker.
+
+        Raises:
+            NoFormError: there are categorical splits, which have no threshold.
+        """
+        if scorer.model.name == "lightgbm":
+            dumped = _dump_lightgbm(scorer)
+            missing = frozenset(at for tree in dumped for at in _missing_in_lightgbm(tree))
+            return cls(tuple(map(_of_lightgbm, dumped)), missing=missing)
+        learner = json.loads(scorer.saved)["learner"]
+        base = learner["learner_model_param"]["base_score"].strip("[]")
+        saved = learner["gradient_booster"]["model"]["trees"]
+        missing = _missing_in_xgboost(learner["attributes"], saved)
+        return cls(tuple(_of_xgboost(tree, 0) for tree in saved), float(base), missing)
+
+    def least(self) -> np.float32:
+        """The number that no score is below, where float32 values of leaves are added in order.
+
+        Rounding keeps the order of sums, so it is the sum of the least leaf of each tree.
+        """
+        total = np.float32(self.base)
+        for root in self.roots:
+            total += np.float32(min(leaf.value for leaf in leaves(root)))
+        return total
+
+    def shifted(self, by: float) -> Trees:
+        """The trees with ``base`` and ``by`` in the leaves of the first one."""
+        first, *others = self.roots or (Leaf(0.0),)
+        changed = _map_nodes(first, leaf=lambda leaf: Leaf(leaf.value + self.base + by))
+        return Trees((changed, *others), missing=self.missing)
+
+    def non_negative(self) -> Trees:
+        """The trees plus a constant with which no float32 sum of their leaves is below 0."""
+        by, found = 0.0, self.shifted(0.0)
+        while (least := float(found.least())) < 0:
+            by = float(np.nextafter(np.float32(by - least), np.float32(np.inf)))
+            found = self.shifted(by)
+        return found
+
+    def on_raw_features(self, sources: np.ndarray) -> Trees:
+        """The trees on raw features, of which feature j of these is number ``sources[j]``.
+
+        A feature that had no missing values in training goes, where it is missing, the way of 0:
+        engines send 0 for it, or NaN, by their version.
+        """
+
+        def moved(split: Split) -> Split:
+            left = split.missing_left if split.feature in self.missing else split.threshold > 0
+            return replace(split, feature=int(sources[split.feature]), missing_left=bool(left))
+
+        roots = tuple(_map_nodes(root, split=moved) for root in self.roots)
+        return Trees(roots, self.base, frozenset(int(sources[at]) for at in self.missing))
+
+    def add(self, graph: OnnxGraph, items: str) -> str:
+        """Add them to an ONNX graph; the name of the scores, ``[items, 1]``."""
+        nodes: dict[str, list[Any]] = {name: [] for name in _NODES}
+        targets: dict[str, list[Any]] = {"treeids": [], "nodeids": [], "ids": [], "weights": []}
+        for at, root in enumerate(self.roots or (Leaf(0.0),)):
+            _add_nodes(root, at, nodes, targets)
+        return graph.add(
+            "TreeEnsembleRegressor",
+            items,
+            domain="ai.onnx.ml",
+            n_targets=1,
+            base_values=[self.base],
+            **{f"nodes_{name}": values for name, values in nodes.items()},
+            **{f"target_{name}": values for name, values in targets.items()},
+        )
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """The leaves of a tree."""
+    if isinstance(node, Leaf):
+        yield node
+    else:
+        yield from leaves(node.left)
+        yield from leaves(node.right)
+
+
+def _of_lightgbm(node: dict[str, Any]) -> Node:
+    if "leaf_value" in node:
+        return Leaf(float(node["leaf_value"]))
+    if node["decision_type"] != "<=":
+        raise NoFormError(_CATEGORIES)
+    # An item goes left if x <= t, in float64. For a float32 x that is x < the first float32 above.
+    limit = np.float32(node["threshold"])
+    if limit <= node["threshold"]:
+        limit = np.nextafter(limit, np.float32(np.inf))
+    missing = {"NaN": node["default_left"], "None": bool(limit > 0)}.get(node["missing_type"])
+    if missing is None:
+        raise NoFormError("these trees of LightGBM take 0 for missing, which no format here does")
+    return Split(
+        int(node["split_feature"]),
+        limit,
+        bool(missing),
+        _of_lightgbm(node["left_child"]),
+        _of_lightgbm(node["right_child"]),
+    )
+
+
+def _of_xgboost(tree: dict[str, Any], at: int) -> Node:
+    left = tree["left_children"][at]
+    value = tree["split_conditions"][at]
+    if left == -1:
+        return Leaf(float(value))
+    if tree["split_type"][at]:
+        raise NoFormError(_CATEGORIES)
+    return Split(
+        int(tree["split_indices"][at]),
+        np.float32(value),
+        bool(tree["default_left"][at]),
+        _of_xgboost(tree, left),
+        _of_xgboost(tree, tree["right_children"][at]),
+    )
+
+
+def features_with_missing(scorer: TreeScorer) -> frozenset[int]:
+    """The features that had missing values in training, of trees that split by categories too."""
+    if scorer.model.name != "lightgbm":
+        return Trees.of(scorer).missing
+    return frozenset(at for tree in _dump_lightgbm(scorer) for at in _missing_in_lightgbm(tree))
+
+
+def _dump_lightgbm(scorer: TreeScorer) -> list[dict[str, Any]]:
+    """The roots of LightGBM's trees."""
+    booster = library("lightgbm").Booster(model_str=scorer.saved.decode())
+    return [tree["tree_structure"] for tree in booster.dump_model()["tree_info"]]
+
+
+def _missing_in_lightgbm(node: dict[str, Any]) -> Iterator[int]:
+    """Features whose missing values LightGBM tells apart: it does where there were some."""
+    if "split_feature" in node:
+        if node["missing_type"] == "NaN":
+            yield int(node["split_feature"])
+        yield from _missing_in_lightgbm(node["left_child"])
+        yield from _missing_in_lightgbm(node["right_child"])
+
+
+def _missing_in_xgboost(attributes: dict[str, str], trees: list[dict[str, Any]]) -> frozenset[int]:
+    """Features with missing values in training, as they were noted then.
+
+    In trees of earlier versions, those that are sent left anywhere: without any, XGBoost sends none
+    there.
+    """
+    noted = attributes.get(MISSING_ATTRIBUTE)
+    if noted is not None:
+        return frozenset(json.loads(noted))
+    columns = ("split_indices", "default_left", "left_children")
+    nodes = [node for tree in trees for node in zip(*(tree[c] for c in columns), strict=True)]
+    return frozenset(feature for feature, left, child in nodes if left and child != -1)
+
+
+def _map_nodes(
+    node: Node,
+    leaf: Callable[[Leaf], Leaf] = lambda leaf: leaf,
+    split: Callable[[Split], Split] = lambda split: split,
+) -> Node:
+    """A tree whose leaves and splits are replaced."""
+    if isinstance(node, Leaf):
+        return leaf(node)
+    left, right = _map_nodes(node.left, leaf, split), _map_nodes(node.right, leaf, split)
+    return replace(split(node), left=left, right=right)
+
+
+_NODES = (
+    *("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids"),
+    *("missing_value_tracks_true", "hitrates"),
+)
+
+
+def _add_nodes(
+    node: Node, tree: int, nodes: dict[str, list[Any]], targets: dict[str, list[Any]]
+) -> int:
+    """Add a node and those under it to the attributes of the operator; its number in the tree."""
+    first = not nodes["treeids"] or nodes["treeids"][-1] != tree
+    number = 0 if first else nodes["nodeids"][-1] + 1
+    split = isinstance(node, Split)
+    row = {
+        "treeids": tree,
+        "nodeids": number,
+        "featureids": node.feature if isinstance(node, Split) else 0,
+        "values": float(node.threshold) if isinstance(node, Split) else 0.0,
+        "modes": "BRANCH_LT" if split else "LEAF",
+        "truenodeids": 0,
+        "falsenodeids": 0,
+        "missing_value_tracks_true": int(isinstance(node, Split) and node.missing_left),
+        "hitrates": 1.0,
+    }
+    for name, value in row.items():
+        nodes[name].append(value)
+    at = len(nodes["treeids"]) - 1
+    if isinstance(node, Split):
+        nodes["truenodeids"][at] = _add_nodes(node.left, tree, nodes, targets)
+        nodes["falsenodeids"][at] = _add_nodes(node.right, tree, nodes, targets)
+    else:
+        for name, value in zip(targets, (tree, number, 0, node.value), strict=True):
+            targets[name].append(value)
+    return number

@@ -1,0 +1,74 @@
+"""Isotonic regression of sorted lists: its blocks, and sums over blocks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad import kernels
+from rankgrad.kernels.cpu._isotonic import pool_adjacent
+
+
+def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
+    """The blocks of the decreasing isotonic regression of ``z - w``.
+
+    Args:
+        z: ``[b, n]``, each row descending.
+        w: ``[b, n]``, each row descending.
+        lengths: ``[b]``; each position past a row's length is a block of one.
+        entropic: a block's value is ``LSE(z) - LSE(w)`` instead of the mean of ``z - w``.
+
+    Returns:
+        ``[b, n]``: for each position, the position of the first item of its block.
+
+    >>> z, w = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[3.0, 1.0, 0.0]])
+    >>> pool(z, w, torch.tensor([3]), entropic=False)
+    tensor([[0, 0, 0]])
+    """
+    if _on_gpu(z):
+        with kernels.ops.on_device(z):
+            blocks: Tensor = _gpu_kernels().pool(z, w, lengths, entropic)
+        return blocks
+    anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
+    found = np.tile(np.arange(z.shape[1]), (len(z), 1))
+    pool_adjacent(anchors, weights, lengths.to("cpu").numpy(), entropic, found)
+    return torch.from_numpy(found).to(z.device)
+
+
+def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
+    """The sum over each item's block, differentiable.
+
+    >>> block_sums(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 0, 2]]))
+    tensor([[3., 3., 3.]])
+    """
+    if _on_gpu(values):
+        sums: Tensor = _BlockSums.apply(values, blocks)
+        return sums
+    return torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
+
+
+class _BlockSums(torch.autograd.Function):
+    """Deterministic block sums on a GPU, where ``scatter_add`` adds in an arbitrary order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, blocks: Tensor) -> Tensor:
+        ctx.save_for_backward(blocks)
+        with kernels.ops.on_device(values):
+            sums: Tensor = _gpu_kernels().block_sums(values, blocks)
+        return sums
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _BlockSums.apply(grad, *ctx.saved_tensors), None
+
+
+def _on_gpu(values: Tensor) -> bool:
+    return values.is_cuda and kernels.mode() != "eager" and kernels.ops.installed("triton")
+
+
+def _gpu_kernels() -> Any:
+    return importlib.import_module("rankgrad.kernels.gpu._isotonic")

@@ -1,0 +1,332 @@
+"""Relaxations as operators: ``P @ values`` or relaxed ranks, and gradients with respect to scores.
+
+A metric written in PyTorch, such as a user's own, uses these operators, so no permutation matrix is
+built. An operator knows no metric.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+from rankgrad import _autograd, kernels
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.ops import KernelCall, on_device
+from rankgrad.lists import row_offsets
+
+
+class _Operator(NamedTuple):
+    """Where the class of an operator is defined: the same module and name in each backend.
+
+    Attributes:
+        module: the module of ``kernels.cpu`` and ``kernels.gpu``.
+        name: the name of the class.
+        types: the types of its options, which PyTorch's registry passes as floats.
+    """
+
+    module: str
+    name: str
+    types: tuple[type, ...]
+
+
+_SORT = {
+    "neuralsort": _Operator("permutation_rows", "NeuralSortOperator", (float,)),
+    "softsort": _Operator("permutation_rows", "SoftSortOperator", (float,)),
+    "sinkhorn": _Operator("sinkhorn", "SinkhornOperator", (float, int, float, bool)),
+    "smoothi": _Operator("smoothi", "SmoothIOperator", (float, float)),
+    "ot": _Operator("ot", "OptimalTransportOperator", (float, int, float)),
+}
+_RANK = {
+    "sigmoid": _Operator("ranks", "SigmoidRanks", (float,)),
+    "lapsum": _Operator("lapsum", "LapSumRanks", (float,)),
+    "fastsort": _Operator("fastsort", "FastSortRanks", (float, bool)),
+    "smoothi": _Operator("smoothi", "SmoothIRanks", (float, float)),
+}
+
+
+def relaxed_metric(
+    kernel: KernelCall, beta: float, expect: str, metric: MetricOptions
+) -> KernelCall | None:
+    """The operation that computes a metric through a relaxation; None if no kernel does.
+
+    Args:
+        kernel: the relaxation.
+        beta: the sharpness with which relaxed ranks are compared with the cutoff and each other.
+        expect: ``"gain"`` for the expected gain, ``"label"`` for the gain of the expected label.
+        metric: the metric.
+    """
+    name, options = kernel
+    if expect == "label" and (name != "smoothi" or metric.name not in ("ndcg", "dcg")):
+        return None
+    if metric.name == "spearman" and name not in ("sigmoid", "lapsum", "fastsort"):
+        return None
+    if name == "fastsort":
+        strength, entropic = options
+        relaxation = "fastsort_entropic" if entropic else "fastsort"
+        call = KernelCall("through_ranks", (relaxation, 1 / strength, beta))
+    elif name == "lapsum":
+        call = KernelCall("through_ranks", (name, 1 / options[0], beta))
+    elif name == "sigmoid":
+        call = KernelCall("through_ranks", (name, *options, beta))
+    elif name in ("neuralsort", "softsort"):
+        call = KernelCall("through_rows", (name, *options))
+    elif name == "smoothi":
+        call = KernelCall("through_smoothi", (*options, expect))
+    else:
+        call = KernelCall(f"through_{name}", options)
+    return KernelCall(call.name, (*call.options, *metric))
+
+
+def sort_ready(kernel: KernelCall, scores: Tensor) -> bool:
+    """Whether :func:`sort` has an operator for this relaxation on the scores' device."""
+    return _is_ready(_SORT.get(kernel.name), scores)
+
+
+def ranks_ready(kernel: KernelCall, scores: Tensor) -> bool:
+    """Whether :func:`rank` has an operator for this relaxation on the scores' device."""
+    return _is_ready(_RANK.get(kernel.name), scores)
+
+
+def _is_ready(operator: _Operator | None, scores: Tensor) -> bool:
+    return operator is not None and kernels.available(operator.module, operator.name, scores)
+
+
+def sort(kernel: KernelCall, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
+    """``P[:k] @ values``: values softly sorted by the scores.
+
+    Args:
+        kernel: the relaxation.
+        values: ``[b, c, n]``, not differentiated.
+        scores: ``[b, n]``.
+        mask: ``[b, n]``.
+        k: the number of ranks.
+
+    Returns:
+        ``[b, c, k]``.
+    """
+    if torch.compiler.is_compiling():
+        numbers = list(map(float, kernel.options))
+        sorted_values: Tensor = torch.ops.rankgrad.sort(
+            values, scores, mask, k, kernel.name, numbers
+        )
+        return sorted_values
+    found: Tensor = _autograd.apply(_Operation, values, scores, mask, k, kernel, {})
+    return found
+
+
+def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
+    """Relaxed ranks ``[b, n]``, 0 on padding.
+
+    Args:
+        kernel: the relaxation.
+        scores: ``[b, n]``.
+        mask: ``[b, n]``.
+    """
+    if torch.compiler.is_compiling():
+        numbers = list(map(float, kernel.options))
+        ranks: Tensor = torch.ops.rankgrad.rank(scores, mask, kernel.name, numbers)
+        return ranks
+    found: Tensor = _autograd.apply(_Operation, None, scores, mask, 0, kernel, {})
+    return found
+
+
+class _Operation(_autograd.ListFunction):
+    """Values softly sorted by the scores, or relaxed ranks if there are no values.
+
+    The operator is cached for the backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        values: Tensor | None, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
+    ) -> Tensor:
+        return _guarded(lambda safe: _apply(values, safe, mask, k, kernel, cache), scores, mask)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, scores, mask, _, *ctx.rest = inputs
+        ctx.save_for_backward(values, scores, mask)
+
+    @staticmethod
+    @_autograd.differentiable_once
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if is_legacy_batchedtensor(grad):  # one of several gradients: the registered operation
+            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
+            product = _registered_vjp(grad, ctx.saved_tensors, kernel)
+        else:
+            product = _Adjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+        return None, product, None, None, None, None
+
+
+class _Adjoint(_autograd.ListDerivative):
+    """The vector-Jacobian product of :class:`_Operation` with respect to the scores."""
+
+    @staticmethod
+    def forward(
+        grad: Tensor,
+        values: Tensor | None,
+        scores: Tensor,
+        mask: Tensor,
+        kernel: KernelCall,
+        cache: Any,
+    ) -> Tensor:
+        return _guarded(
+            lambda safe: _adjoint(grad, values, safe, mask, kernel, cache), scores, mask
+        )
+
+
+def _registered_vjp(grad: Tensor, saved: Any, relaxation: tuple[str, list[float]]) -> Tensor:
+    tensors = [tensor for tensor in saved if tensor is not None]
+    vjp = torch.ops.rankgrad.rank_vjp if len(tensors) == 2 else torch.ops.rankgrad.sort_vjp
+    product: Tensor = vjp(grad, *tensors, *relaxation)
+    return product
+
+
+def _apply(
+    values: Tensor | None, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
+) -> Tensor:
+    with on_device(scores):
+        operator = _operator(kernel, values is None, scores, mask, k, cache)
+        if values is None:
+            ranks: Tensor = operator.ranks
+            return ranks.reshape(scores.shape)
+        (b, c, n), flat = values.shape, values.movedim(1, 0).reshape(values.shape[1], -1)
+        found = torch.stack([operator.apply(each) for each in flat.contiguous()])
+    return found.reshape(c, b, n)[:, :, :k].movedim(0, 1)
+
+
+def _adjoint(
+    grad: Tensor,
+    values: Tensor | None,
+    scores: Tensor,
+    mask: Tensor,
+    kernel: KernelCall,
+    cache: Any,
+) -> Tensor:
+    k, n = grad.shape[-1], scores.shape[-1]
+    with on_device(scores):
+        operator = _operator(kernel, values is None, scores, mask, k, cache)
+        if values is None:
+            product: Tensor = operator.adjoint(grad.reshape(-1).contiguous())
+            return product.reshape(scores.shape)
+        whole = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
+        flat = values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
+        parts = [operator.adjoint(*each) for each in zip(flat, whole.contiguous(), strict=True)]
+    return torch.stack(parts).sum(0).reshape(scores.shape)
+
+
+def _operator(
+    kernel: KernelCall, ranks: bool, scores: Tensor, mask: Tensor, k: int, cache: Any
+) -> Any:
+    """The operator of a relaxation on these scores, from the cache or else constructed."""
+    found = cache.get(scores.shape)
+    if found is None:
+        offsets, max_length = row_offsets(scores)
+        lists = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
+        make = _class((_RANK if ranks else _SORT)[kernel.name], scores.device.type)
+        cutoff = () if ranks else (k,)
+        found = make(*lists, offsets, max_length, *cutoff, *kernel.options)
+        cache[scores.shape] = found
+    return found
+
+
+@functools.cache
+def _class(operator: _Operator, device: str) -> Any:
+    package = {"cpu": "cpu", "cuda": "gpu"}[device]
+    module = importlib.import_module(f"rankgrad.kernels.{package}._{operator.module}")
+    return getattr(module, operator.name)
+
+
+# The same operations for torch.compile, which caches no operator for the backward pass.
+
+
+def _typed(values: Tensor | None, name: str, options: list[float]) -> KernelCall:
+    types = (_RANK if values is None else _SORT)[name].types
+    return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
+
+
+def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
+    """Compute on lists whose scores are finite; the result of every other list is NaN."""
+    flawed = ~(scores.isfinite() | ~mask).all(-1)
+    found: Tensor = compute(torch.where(flawed[:, None], 0.0, scores))
+    return found.masked_fill(flawed.reshape(-1, *[1] * (found.dim() - 1)), torch.nan)
+
+
+_library = torch.library.Library("rankgrad", "FRAGMENT")
+_SCHEMAS = {
+    "sort": "Tensor values, Tensor scores, Tensor mask, int k, str relaxation, float[] options",
+    "sort_vjp": "Tensor grad, Tensor values, Tensor scores, Tensor mask, str relaxation, "
+    "float[] options",
+    "rank": "Tensor scores, Tensor mask, str relaxation, float[] options",
+    "rank_vjp": "Tensor grad, Tensor scores, Tensor mask, str relaxation, float[] options",
+}
+
+
+def _apply_op(
+    values: Tensor | None, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
+) -> Tensor:
+    kernel = _typed(values, name, options)
+    found = _guarded(lambda safe: _apply(values, safe, mask, k, kernel, {}), scores, mask)
+    return found.contiguous()
+
+
+def _vjp_op(
+    grad: Tensor,
+    values: Tensor | None,
+    scores: Tensor,
+    mask: Tensor,
+    name: str,
+    options: list[float],
+) -> Tensor:
+    kernel = _typed(values, name, options)
+
+    def product(safe: Tensor) -> Tensor:
+        cache: Any = {}
+        if values is not None:
+            _apply(values, safe, mask, grad.shape[-1], kernel, cache)
+        return _adjoint(grad, values, safe, mask, kernel, cache)
+
+    return _guarded(product, scores, mask)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
+    ctx.relaxation = inputs[-2:]
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    _autograd.refuse_second_derivative()
+    product = _registered_vjp(grad, ctx.saved_tensors, ctx.relaxation)
+    if len(ctx.saved_tensors) == 2:
+        return product, None, None, None
+    return None, product, None, None, None, None
+
+
+for _name, _run in {
+    "sort": _apply_op,
+    "sort_vjp": _vjp_op,
+    "rank": lambda scores, mask, *relaxation: _apply_op(None, scores, mask, 0, *relaxation),
+    "rank_vjp": lambda grad, *others: _vjp_op(grad, None, *others),
+}.items():
+    _library.define(f"{_name}({_SCHEMAS[_name]}) -> Tensor")
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "rankgrad::sort",
+    lambda values, scores, mask, k, *_: values.new_empty(*values.shape[:2], k),
+    lib=_library,
+)
+for _name, _place in {"sort_vjp": 2, "rank": 0, "rank_vjp": 1}.items():
+    torch.library.register_fake(
+        f"rankgrad::{_name}",
+        lambda *arguments, place=_place: torch.empty_like(arguments[place]),
+        lib=_library,
+    )
+for _name in ("sort", "rank"):
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _backward, setup_context=_save, lib=_library
+    )

@@ -1,0 +1,165 @@
+"""Registers the operations of :mod:`rankgrad.kernels.ops` as ``torch.ops.rankgrad``.
+
+Code compiled by ``torch.compile`` and transforms of ``torch.func`` call them there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankgrad import _autograd
+from rankgrad.kernels.cpu._nan_guard import guarded_loss
+from rankgrad.kernels.ops import (
+    LOSSES,
+    backends,
+    max_length_of,
+    refuse_large,
+    scaled_by_list,
+)
+
+_library = torch.library.Library("rankgrad", "DEF")
+
+
+def _register(name: str, schema: str, nan_guard: Any = None) -> None:
+    """Register an operation; a NaN guard protects its CPU kernel from unchecked values."""
+    _library.define(name + schema)
+    for device in ("cpu", "cuda"):
+        run = backends[name, device].on_device
+        _library.impl(
+            name, nan_guard(run) if nan_guard and device == "cpu" else run, device.upper()
+        )
+
+
+def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    lists = arguments[3].shape[0] - 1
+    values = scores.new_empty(lists)
+    return values, torch.empty_like(scores), torch.empty_like(values, dtype=torch.bool)
+
+
+def _save_derivative(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[1], inputs[4])
+    ctx.max_length, ctx.inputs = inputs[5], len(inputs)
+    ctx.mark_non_differentiable(output[1], output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_scores, offsets = ctx.saved_tensors
+    scaled = None
+    if grad is not None:
+        _autograd.refuse_second_derivative()
+        ragged = ctx.max_length < 0
+        scale = scaled_by_list if ragged else torch.ops.rankgrad.scale_by_list
+        scaled = scale(grad, grad_scores, offsets, ctx.max_length)
+    return (scaled, *[None] * (ctx.inputs - 1))
+
+
+for _name, (_, _schema) in LOSSES.items():
+    _register(_name, _schema, guarded_loss)
+    torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
+    torch.library.register_autograd(
+        f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
+    )
+
+
+def _flat_ranks(name: str) -> Callable[..., Tensor]:
+    """Relaxed ranks of flat lists ``[items]``, 0 on padding, by the operator of padded ones."""
+
+    def ranks(
+        scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, sharpness: float
+    ) -> Tensor:
+        importlib.import_module("rankgrad.kernels._operators")  # registers rank
+        width = max_length_of(offsets) if max_length < 0 else max_length
+        starts, lengths = offsets[:-1, None], offsets.diff()
+        columns = torch.arange(width, device=scores.device)
+        real = columns < lengths[:, None]
+        items = (starts + columns).where(real, 0)
+        kept = real if mask is None else real & mask[items]
+        padded = torch.ops.rankgrad.rank(scores[items], kept, name, [sharpness])
+        rows = torch.arange(len(lengths), device=scores.device).repeat_interleave(
+            lengths, output_size=len(scores)
+        )
+        found: Tensor = padded[
+            rows, torch.arange(len(scores), device=scores.device) - offsets[rows]
+        ]
+        return found
+
+    return ranks
+
+
+def _product_of(ranks: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The vector-Jacobian product of relaxed ranks with respect to the scores."""
+
+    def product(grad: Tensor, scores: Tensor, *others: Any) -> Tensor:
+        with torch.enable_grad():
+            own = scores.detach().requires_grad_()
+            return torch.autograd.grad(ranks(own, *others), own, grad)[0]
+
+    return product
+
+
+for _name, _option in (("sigmoid", "alpha"), ("lapsum", "temperature")):
+    _lists = f"Tensor scores, Tensor? mask, Tensor offsets, int max_length, float {_option}"
+    _ranks = _flat_ranks(_name)
+    _library.define(f"{_name}_ranks({_lists}) -> Tensor")
+    _library.impl(f"{_name}_ranks", _ranks, "CompositeImplicitAutograd")
+    _library.define(f"{_name}_ranks_vjp(Tensor grad, {_lists}) -> Tensor")
+    _library.impl(f"{_name}_ranks_vjp", _product_of(_ranks), "CompositeExplicitAutograd")
+
+
+def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
+    if labels.numel() and not labels.is_cuda:
+        refuse_large(labels, mask, most)
+    return labels > most if mask is None else (labels > most) & mask
+
+
+_library.define("too_large(Tensor labels, Tensor? mask, float most) -> Tensor")
+_library.impl("too_large", _too_large, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "rankgrad::too_large",
+    lambda labels, *_: torch.empty_like(labels, dtype=torch.bool),
+    lib=_library,
+)
+
+# Multiplies the derivatives of each list's items by the list's gradient and by a common factor.
+_register(
+    "scale_by_list",
+    "(Tensor grad, Tensor grad_scores, Tensor offsets, int max_length, Tensor? factor=None) "
+    "-> Tensor",
+)
+torch.library.register_fake(
+    "rankgrad::scale_by_list",
+    lambda grad, grad_scores, *_: torch.empty_like(grad_scores),
+    lib=_library,
+)
+
+
+def _reduce_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor, None, None, None]:
+    (normalized_weights,) = ctx.saved_tensors
+    return grad * normalized_weights, None, None, None
+
+
+def _save_weights(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+# The weighted sum or mean over lists, and the normalized weight of each list.
+_register(
+    "reduce",
+    "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
+    "-> (Tensor result, Tensor normalized_weights)",
+)
+torch.library.register_fake(
+    "rankgrad::reduce",
+    lambda values, *_: (values.new_empty(()), torch.empty_like(values)),
+    lib=_library,
+)
+torch.library.register_autograd(
+    "rankgrad::reduce", _reduce_backward, setup_context=_save_weights, lib=_library
+)

@@ -1,0 +1,104 @@
+"""How loops are compiled, and how lists are distributed over threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+from numba.np.arrayobj import np_cfarray
+
+from rankgrad._compilation import compile_cached
+from rankgrad._threads import available
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Fast-math flags that allow sums to be reordered, so that they vectorize. NaN and infinity still
+#: follow IEEE 754.
+_REORDERED = {"contract", "reassoc", "nsz"}
+_SMALL = 100_000  # work of fewer elementary steps takes less time than starting a second thread
+_PARTS = 4  # ranges per thread
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function that adds in the order in which its source does.
+
+    LLVM compiles a loop that writes to arrays into a vector form and a scalar form. A run-time
+    check of the distances between the arrays selects one. The addresses of arrays vary from run to
+    run, so both forms must give the same bits: no sum in such a loop may be reordered.
+    """
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath={"contract"})
+
+
+def compiled_reduction(function: Function) -> Function:
+    """Compile a function whose sums may be reordered, so that they vectorize.
+
+    The function must write to no array, or only to arrays in the same block of memory as those it
+    reads. In the first case there is no check of distances (see :func:`compiled`), in the second
+    the distances are always the same. So the order of additions depends on sizes alone.
+    """
+    return compile_cached(function, nogil=True, error_model="numpy", fastmath=_REORDERED)
+
+
+def _array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
+    """A view of the memory at an address: a flat array of ``size`` numbers of ``like``'s dtype.
+
+    ``numba.carray`` does the same, but is slower to compile.
+    """
+    pointer, found = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
+
+    def build(target: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        memory = builder.inttoptr(arguments[0], target.get_value_type(pointer))
+        return np_cfarray(target, builder, found(pointer, size), (memory, arguments[1]))
+
+    return found(address, size, like), build
+
+
+array_at: Any = intrinsic(_array_at)
+
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
+    """Call ``work(first, last)`` on ranges of lists of about equal cost, in several threads.
+
+    It uses at most as many threads as PyTorch does. One thread computes a list, so the result does
+    not depend on the number of threads. A thread that finishes a range takes the next one, so a
+    thread that other processes keep off its core delays only its own range. Waiting threads sleep.
+    """
+    lists, total = len(costs), float(costs.sum())
+    threads = min(available(), lists) if total >= _SMALL else 1
+    if threads < 2:
+        work(0, lists)
+        return
+    parts = _PARTS * threads
+    cuts = np.searchsorted(costs.cumsum(), total * np.arange(1, parts) / parts) + 1
+    edges = [0, *np.minimum(cuts, lists).tolist(), lists]
+    ranges = iter([(first, last) for first, last in pairwise(edges) if first < last])
+
+    def take() -> None:
+        for first, last in ranges:  # threads share this iterator, which yields each range once
+            work(first, last)
+
+    others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    try:
+        take()
+    finally:
+        wait([other for other in others if not other.cancel()])  # only tasks that have started
+    for other in others:
+        if not other.cancelled():
+            other.result()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """A thread pool of this process; a forked process cannot use its parent's threads."""
+    key = os.getpid(), threads
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="rankgrad")
+    return _pools[key]

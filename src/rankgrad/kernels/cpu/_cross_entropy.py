@@ -1,0 +1,100 @@
+"""Cross-entropies of lists, softmax and ListNet, in two passes over the items."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rankgrad.kernels.cpu._arithmetic import exp, total
+from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, real_items, take
+
+
+def cross_entropy(lists: FlatArrays, target: str) -> None:
+    """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`."""
+    lists.run(_lists, target == "softmax", steps=2)
+
+
+@compiled
+def _lists(
+    first: int,
+    last: int,
+    arrays: Arrays,
+    normalized: bool,
+) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    for b in range(first, last):
+        some = slice(offsets[b], offsets[b + 1])
+        if mask.size:
+            items = real_items(mask, offsets[b], offsets[b + 1])
+            s, t, out = take(scores, items), take(labels, items), np.empty(items.size)
+        else:
+            items = np.empty(0, np.int64)
+            s, t, out = scores[some], labels[some], grad_scores[some]
+        defined[b] = s.size > 1 and (normalized or _largest(t) > 0)
+        if not defined[b]:
+            continue
+        if normalized:
+            t = _softmax(t)
+        if weights.size:
+            t = t * (take(weights, items) if mask.size else weights[some])
+        values[b] = _entropy(s, t, out)
+        for i in range(items.size):
+            grad_scores[items[i]] = out[i]
+
+
+@compiled
+def _entropy(s: Array, t: Array, out: Array) -> float:
+    """The loss of scores and targets; writes its gradient ``softmax(s) Σ t - t`` to ``out``.
+
+    Scores are subtracted from the largest one, so all terms are positive and none cancel.
+    """
+    top = _largest(s)
+    whole = _exponentials(s, top, out)
+    mass, cost = _mass_and_cost(s, t, top)
+    scale = mass / whole
+    for i in range(s.size):
+        out[i] = scale * out[i] - t[i]
+    return cost + mass * math.log(whole)
+
+
+@compiled_reduction
+def _mass_and_cost(s: Array, t: Array, top: float) -> tuple[float, float]:
+    mass, cost = 0.0, 0.0
+    for i in range(s.size):
+        mass += t[i]
+        cost += t[i] * (top - s[i])
+    return mass, cost
+
+
+@compiled
+def _softmax(x: Array) -> Array:
+    probabilities = np.empty(x.size)
+    inverse = 1.0 / _exponentials(x, _largest(x), probabilities)
+    for i in range(x.size):
+        probabilities[i] *= inverse
+    return probabilities
+
+
+@compiled
+def _largest(x: Array) -> float:
+    """The largest number, by four independent maxima that the CPU computes in parallel."""
+    a = b = c = d = -np.inf
+    whole = x.size - x.size % 4
+    for i in range(0, whole, 4):
+        a = x[i] if x[i] > a else a
+        b = x[i + 1] if x[i + 1] > b else b
+        c = x[i + 2] if x[i + 2] > c else c
+        d = x[i + 3] if x[i + 3] > d else d
+    for i in range(whole, x.size):
+        a = x[i] if x[i] > a else a
+    return max(max(a, b), max(c, d))
+
+
+@compiled
+def _exponentials(x: Array, top: float, out: Array) -> float:
+    """Write ``exp(x - top)`` to ``out`` and return the sum."""
+    for i in range(x.size):
+        out[i] = exp(x[i] - top)
+    return total(out)

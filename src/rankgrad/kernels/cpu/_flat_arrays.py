@@ -1,0 +1,533 @@
+"""Shared by CPU kernels: lists as NumPy arrays, sorting of a list's items, gains and norms.
+
+Everything is computed in float64, also for float32 scores. Sums over long lists are accurate
+without compensation, and each loop is compiled only once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankgrad.kernels.arguments import LARGEST_LABEL, FlatLists, MetricOptions
+from rankgrad.kernels.cpu._arithmetic import total
+from rankgrad.kernels.cpu._compiled import array_at, compiled, compiled_reduction, run_in_threads
+from rankgrad.lists import contiguous
+
+Array = np.ndarray[Any, Any]
+
+#: The arrays of a batch: scores, labels, mask, weights, offsets, and the results values,
+#: grad_scores and defined. Loops over lists take them as one argument, because Numba's dispatch
+#: costs time per argument, and as a plain tuple, because named tuples are dispatched more slowly.
+Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
+
+#: A metric as one argument: its code, the cutoff (0 for none), whether gains are linear, the
+#: threshold, the persistence and the discounts.
+Metric = tuple[int, int, bool, float, float, Array]
+
+APART = 64  # numbers between the rows of a block, more than a vectorized loop takes at a time
+VECTOR = 16  # numbers that a vectorized loop takes at a time, on processors of today
+_FEW = 100_000  # work of fewer elementary steps takes less time than starting a second thread
+_SMALL = 32768  # items: the arrays of smaller batches are cached for the next one
+_RUN = 64  # length of the runs that are sorted by counting before they are merged
+_WHOLE = 32  # integer labels below it are sorted by counting
+_KINDS = 12  # up to so many distinct gains are counted instead of sorted
+
+NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR, SPEARMAN = range(11)
+METRICS = {
+    "ndcg": NDCG,
+    "dcg": DCG,
+    "precision": PRECISION,
+    "recall": RECALL,
+    "rbp": RBP,
+    "arp": ARP,
+    "ap": AP,
+    "rr": RR,
+    "hits": HITS,
+    "err": ERR,
+    "spearman": SPEARMAN,
+}
+
+
+class FlatArrays:
+    """A batch as NumPy arrays, and the arrays to which kernels write results.
+
+    A missing mask and missing weights are empty arrays.
+
+    Args:
+        batch: the lists; tensors are contiguous, and numbers are all float32 or all float64.
+        list_weights: ``[lists]`` or None, for the mean or sum over lists.
+
+    Attributes:
+        arrays: the arrays that loops over lists take.
+        offsets: ``[lists + 1]``.
+        max_length: an upper bound of list lengths.
+        list_weights: ``[lists]``, ones if there are none.
+        single: whether scores and labels were float32.
+        valid: whether scores are finite, weights finite and not negative, and labels from 0 to
+            ``LARGEST_LABEL``. Values on padding do not count.
+    """
+
+    def __init__(self, batch: FlatLists, list_weights: Tensor | None = None) -> None:
+        scores, _, mask, weights, offsets, self.max_length = batch
+        items, lists = scores.numel(), offsets.numel() - 1
+        self.single = scores.dtype == torch.float32
+        self.offsets = np.empty(lists + 1, np.int64)
+        self.arrays: Arrays = (
+            np.empty(items),
+            np.empty(items),
+            _NO_FLAGS if mask is None else np.empty(items, np.bool_),
+            _NO_NUMBERS if weights is None else np.empty(items),
+            self.offsets,
+            np.empty(lists),
+            np.empty(items),
+            np.empty(lists, np.bool_),
+        )
+        self.list_weights = np.empty(lists)
+        self._loop: tuple[Callable[[int, int], None], int, int] | None = None
+        self.load(batch, list_weights)
+
+    def load(self, batch: FlatLists, list_weights: Tensor | None) -> None:
+        """Copy a batch of the same size to the arrays; results become 0."""
+        scores, labels, mask, weights, offsets, _ = batch
+        self._shape, kind = scores.shape, scores.dtype
+        # Compiled code reads the tensors by address: Tensor.numpy() takes longer than all of this.
+        addresses = (
+            _address(scores, kind),
+            _address(labels, kind),
+            0 if mask is None else _address(mask, torch.bool),
+            0 if weights is None else _address(weights, kind),
+            _address(offsets, torch.int64),
+            0 if list_weights is None else _address(list_weights, kind),
+        )
+        self.valid: bool = _load(addresses, self.arrays, self.list_weights, _TYPES[kind])
+
+    @classmethod
+    def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
+        """Convert tensors of any dtype and layout, such as users pass to operations."""
+        scores, labels, mask, weights, offsets, max_length = contiguous(batch)
+        if scores.dtype not in _TYPES:
+            scores = scores.to(torch.float64)
+        weights = None if weights is None else weights.to(scores)
+        if list_weights is not None:
+            list_weights = list_weights.to(scores).contiguous()
+        labels, offsets = labels.to(scores), offsets.to(torch.int64)
+        return cls(FlatLists(scores, labels, mask, weights, offsets, max_length), list_weights)
+
+    def run(
+        self, work: Callable[..., None], *options: Any, steps: int = 16, power: int = 1
+    ) -> None:
+        """Run a loop over all lists; ``steps`` and ``power`` are as in :func:`each_list`."""
+        self.each_list(lambda a, b: work(a, b, self.arrays, *options), steps, power)
+
+    def each_list(self, work: Callable[[int, int], None], steps: int = 16, power: int = 1) -> None:
+        """Call :func:`each_list` with these lists."""
+        self._loop = work, steps, power
+        each_list(self.offsets, work, steps, power)
+
+    def repeat(self) -> bool:
+        """Run the last loop again, if there was one."""
+        if self._loop is None:
+            return False
+        work, steps, power = self._loop
+        items = self.arrays[0].size
+        if steps * items + items**power < _FEW:
+            work(0, self.list_weights.size)
+        else:
+            each_list(self.offsets, work, steps, power)
+        return True
+
+    def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The tensors values, grad_scores and defined; the first two have the scores' dtype."""
+        values, grad_scores, defined = self.arrays[5:]
+        kind = np.float32 if self.single else np.float64
+        grad = torch.from_numpy(grad_scores.astype(kind).reshape(self._shape))
+        return torch.from_numpy(values.astype(kind)), grad, torch.from_numpy(defined)
+
+
+class _Last(threading.local):
+    """The last small batch in this thread, and what the next one must equal to use its arrays."""
+
+    key: tuple[Any, ...] | None = None
+    arrays: FlatArrays
+
+
+_last = _Last()
+
+
+def arrays_for(call: Any, batch: FlatLists, list_weights: Tensor | None) -> FlatArrays:
+    """The arrays of a batch for a kernel whose results are read before this thread's next call.
+
+    Calls of the same kernel on small batches of the same size share their arrays and their loop:
+    making and preparing them takes as long as the rest of a small call.
+
+    Args:
+        call: the kernel's name and options.
+        batch: as in :class:`FlatArrays`.
+        list_weights: likewise.
+    """
+    scores, _, mask, weights, offsets, max_length = batch
+    items, kind = scores.numel(), scores.dtype
+    key = call, items, offsets.shape[0], max_length, mask is None, weights is None, kind
+    if _last.key == key:
+        _last.arrays.load(batch, list_weights)
+        return _last.arrays
+    arrays = FlatArrays(batch, list_weights)
+    if items <= _SMALL:
+        _last.key, _last.arrays = key, arrays
+    return arrays
+
+
+def _address(tensor: Tensor, kind: torch.dtype) -> int:
+    """The memory address of a contiguous tensor of this dtype."""
+    address = tensor.data_ptr()
+    if tensor.dtype is not kind or not tensor.is_contiguous() or (not address and tensor.numel()):
+        raise TypeError(f"a CPU kernel needs a contiguous {kind} tensor, found {type(tensor)}")
+    return address
+
+
+@compiled
+def _load(
+    addresses: tuple[int, int, int, int, int, int],
+    to: Arrays,
+    list_weights: Array,
+    of_type: Array,
+) -> bool:
+    """Copy the tensors at the addresses, and return whether all values are valid.
+
+    Results become 0.
+    """
+    scores, labels, mask, weights, offsets, results, grad_scores, defined = to
+    for b in range(results.size):
+        results[b], defined[b] = 0.0, False
+    for i in range(grad_scores.size):
+        grad_scores[i] = 0.0
+    real, bounds = (
+        array_at(addresses[2], mask.size, mask),
+        array_at(addresses[4], offsets.size, offsets),
+    )
+    for i in range(mask.size):
+        mask[i] = real[i]
+    for i in range(offsets.size):
+        offsets[i] = bounds[i]
+    if addresses[5] == 0:
+        for b in range(list_weights.size):
+            list_weights[b] = 1.0
+    # A loop, so that _copy is compiled into it once.
+    wrong, nothing = 0, mask[:0]
+    for address, least, most, padding, values in (
+        (addresses[0], -np.inf, np.inf, mask, scores),
+        (addresses[1], 0.0, LARGEST_LABEL, mask, labels),
+        (addresses[3], 0.0, np.inf, mask, weights),
+        (addresses[5], 0.0, np.inf, nothing, list_weights),
+    ):
+        if address != 0:
+            wrong += _copy(address, of_type, least, most, padding, values)
+    return bool(wrong == 0)
+
+
+@compiled
+def _copy(address: int, of_type: Array, least: float, most: float, mask: Array, to: Array) -> int:
+    """Copy values; count real items whose value is NaN, infinite or outside [least, most]."""
+    wrong, values = 0, array_at(address, to.size, of_type)
+    for i in range(to.size):
+        to[i] = values[i]
+        right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
+        wrong += (mask.size == 0 or mask[i]) & (not right)
+    return wrong
+
+
+def each_list(
+    offsets: Array, work: Callable[[int, int], None], steps: int = 16, power: int = 1
+) -> None:
+    """Call ``work(first, last)`` on ranges of lists, in several threads if there is enough work.
+
+    Args:
+        offsets: ``[lists + 1]``.
+        work: computes the lists ``first:last``.
+        steps: elementary steps per item.
+        power: a list of length n costs ``steps * n + n**power`` elementary steps.
+    """
+    items = int(offsets[-1]) - int(offsets[0])
+    if steps * items + items**power < _FEW:
+        work(0, len(offsets) - 1)
+        return
+    lengths = np.diff(offsets).astype(np.float64)
+    run_in_threads(steps * lengths + lengths**power, work)
+
+
+_NO_NUMBERS, _NO_FLAGS = np.empty(0), np.empty(0, np.bool_)
+_TYPES: dict[torch.dtype, Array] = {
+    torch.float32: np.empty(0, np.float32),
+    torch.float64: _NO_NUMBERS,
+}
+
+# NumPy converts small arrays several times faster than PyTorch does.
+
+
+def numbers(tensor: Tensor) -> Array:
+    """A tensor as a flat float64 array."""
+    return np.ascontiguousarray(tensor.detach().numpy(), np.float64).reshape(-1)
+
+
+def flags(mask: Tensor | None) -> Array:
+    """A mask as a flat array, empty for None."""
+    if mask is None:
+        return np.empty(0, np.bool_)
+    return np.ascontiguousarray(mask.numpy()).reshape(-1)
+
+
+def bounds(offsets: Tensor) -> Array:
+    """Offsets as an int64 array."""
+    return np.ascontiguousarray(offsets.numpy(), np.int64)
+
+
+def like(tensor: Tensor, array: Array) -> Tensor:
+    """An array as a flat tensor of the dtype of ``tensor``."""
+    if tensor.dtype == torch.float32:
+        array = array.astype(np.float32)
+    return torch.from_numpy(array)
+
+
+@functools.lru_cache(maxsize=16)
+def metric_of(options: MetricOptions, max_length: int, single: bool) -> Metric:
+    """A metric as loops over lists take it; ``single`` is whether labels are float32."""
+    name, k, gain, threshold, persistence = options
+    discount = discounts(name, persistence, max_length)
+    return METRICS[name], k, gain == "linear", level(threshold, single), persistence, discount
+
+
+def level(threshold: float, single: bool) -> float:
+    """A threshold in the precision of labels, so that a label of 0.7 reaches one of 0.7."""
+    return float(np.float32(threshold)) if single else threshold
+
+
+@functools.lru_cache(maxsize=16)
+def discounts(metric: str, persistence: float, max_length: int) -> Array:
+    """The discounts of the ranks 1, 2, ...; the array is cached and must not be modified."""
+    ranks = np.arange(1, max_length + 1, dtype=np.float64)
+    if metric in ("ndcg", "dcg"):
+        return np.asarray(1 / np.log2(1 + ranks))
+    if metric == "rbp":
+        return np.asarray((1 - persistence) * persistence ** (ranks - 1))
+    if metric in ("ap", "rr", "err"):
+        return np.asarray(1 / ranks)
+    return ranks if metric == "arp" else np.ones_like(ranks)
+
+
+@compiled
+def new_block(rows: int, n: int) -> Array:
+    """Rows of n zeros in one block of memory; row r is ``block[r, :n]``.
+
+    Rows are ``APART`` numbers apart, because loops over arrays that are only a few vector lengths
+    apart run in their scalar form.
+    """
+    return np.zeros((rows, n + APART))
+
+
+@compiled
+def whole_vectors(n: int) -> int:
+    """``n`` rounded up, for loops over rows of a block in which nothing counts past the end.
+
+    What is left of a vectorized loop runs one number at a time, which takes longer than all the
+    rest on short lists.
+    """
+    return (n + VECTOR - 1) // VECTOR * VECTOR
+
+
+@compiled
+def real_items(mask: Array, first: int, last: int) -> Array:
+    """The indices of a list's real items."""
+    items = np.empty(last - first, np.int64)
+    return items[: find_items(mask, first, last, items)]
+
+
+@compiled
+def find_items(mask: Array, first: int, last: int, items: Array) -> int:
+    """Write the indices of a list's real items, and return how many there are."""
+    count = 0
+    for item in range(first, last):
+        items[count] = item
+        if mask.size == 0 or mask[item]:
+            count += 1
+    return count
+
+
+@compiled
+def take(values: Array, items: Array) -> Array:
+    """``values[items]``, or ones if ``values`` is empty."""
+    taken = np.empty(items.size)
+    for i in range(items.size):
+        taken[i] = values[items[i]] if values.size else 1.0
+    return taken
+
+
+@compiled
+def indices(n: int) -> Array:
+    """``0, ..., n - 1``."""
+    found = np.empty(n, np.int64)
+    for i in range(n):
+        found[i] = i
+    return found
+
+
+@compiled
+def sort_descending(keys: Array, items: Array) -> None:
+    """Sort items by descending key, stable: a counting sort of short runs, then merges."""
+    n, run = items.size, _RUN
+    source, target = np.empty(n), np.empty(n, np.int64)
+    other, moved = np.empty(n), items
+    for i in range(n):
+        other[i] = keys[items[i]]
+    for start in range(0, n, run):
+        of_run = other[start : min(start + run, n)]
+        for i in range(of_run.size):
+            place = start + _count_ahead(of_run, i)
+            source[place], target[place] = of_run[i], items[start + i]
+    while run < n:
+        for start in range(0, n, 2 * run):
+            end = min(start + 2 * run, n)
+            some = slice(start, end)
+            _merge(source[some], target[some], min(run, end - start), other[some], moved[some])
+        source, other, target, moved = other, source, moved, target
+        run *= 2
+    for i in range(n):
+        items[i] = target[i]
+
+
+@compiled
+def _count_ahead(keys: Array, at: int) -> int:
+    """How many keys are sorted before ``keys[at]``; no branch depends on the keys."""
+    count, key = 0, keys[at]
+    for j in range(keys.size):
+        count += (keys[j] > key) | ((keys[j] == key) & (j < at))
+    return count
+
+
+@compiled
+def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) -> None:
+    """Merge the sorted keys before ``middle`` with the sorted keys after it."""
+    a, b = 0, middle
+    for i in range(keys.size):
+        first = b == keys.size or (a < middle and keys[a] >= keys[b])
+        at = a if first else b
+        into[i], moved[i] = keys[at], items[at]
+        a += first
+        b += not first
+
+
+@compiled
+def sort_by_label(labels: Array, items: Array) -> None:
+    """Sort items by descending label, stable."""
+    counts = np.zeros(_WHOLE + 1, np.int64)
+    for i in range(items.size):
+        label = labels[items[i]]
+        if not 0 <= label < _WHOLE or label != math.floor(label):
+            sort_descending(labels, items)
+            return
+        counts[np.int64(label)] += 1
+    # counts[label + 1] becomes the position of the first item of this label.
+    for label in range(_WHOLE - 1, -1, -1):
+        counts[label] += counts[label + 1]
+    for item in items.copy():
+        place = np.int64(labels[item]) + 1
+        items[counts[place]] = item
+        counts[place] += 1
+
+
+@compiled
+def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
+    """The gains of labels; for err, the probability ``(2^y - 1) / 2^g`` that an item satisfies."""
+    gains = np.empty(labels.size)
+    top = threshold
+    if metric == ERR:
+        for i in range(labels.size):
+            top = max(top, labels[i])
+    for i in range(labels.size):
+        if metric == ARP or (linear and metric <= DCG):
+            gains[i] = labels[i]
+        elif metric <= DCG:
+            gains[i] = np.exp2(labels[i]) - 1.0
+        elif metric == ERR:
+            gains[i] = np.exp2(labels[i] - top) - np.exp2(-top)
+        else:
+            gains[i] = 1.0 if labels[i] >= threshold else 0.0
+    return gains
+
+
+@compiled_reduction
+def any_relevant(gains: Array, weights: Array) -> bool:
+    """Whether an item has a positive gain and a positive weight."""
+    count = 0.0
+    for i in range(gains.size):
+        count += 1.0 if (gains[i] > 0) & (weights[i] > 0) else 0.0
+    return count > 0
+
+
+@compiled
+def ideal(gains: Array, discount: Array, k: int) -> float:
+    """The ideal DCG@k: the largest that an order of these gains reaches."""
+    end = gains.size if k == 0 else min(k, gains.size)
+    kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
+    found = _count_kinds(gains, kinds, counts)
+    best = 0.0
+    if found <= _KINDS:  # few distinct gains, as of integer labels, need no sort
+        r = 0
+        for kind in range(found):
+            stop = min(r + counts[kind], end)
+            best += kinds[kind] * total(discount[r:stop])
+            r = stop
+        return best
+    order = indices(gains.size)
+    sort_descending(gains, order)
+    for r in range(end):
+        best += gains[order[r]] * discount[r]
+    return best
+
+
+@compiled
+def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
+    """Write the distinct gains, descending, and the count of each; return their number.
+
+    If there are more of them than ``kinds`` holds, the result is larger than its size.
+    """
+    found = 0
+    for i in range(gains.size):
+        gain, at = gains[i], 0
+        while at < found and kinds[at] > gain:
+            at += 1
+        if at < found and kinds[at] == gain:
+            counts[at] += 1
+            continue
+        if found == kinds.size:
+            return found + 1
+        for later in range(found, at, -1):
+            kinds[later], counts[later] = kinds[later - 1], counts[later - 1]
+        kinds[at], counts[at] = gain, 1
+        found += 1
+    return found
+
+
+@compiled
+def norm_of(gains: Array, metric: int, k: int, discount: Array) -> float:
+    """The divisor of the sum of weighted gains times discounts; 0 if it is undefined."""
+    if metric == NDCG:
+        return ideal(gains, discount, k)
+    if metric == PRECISION:
+        return float(gains.size if k == 0 else k)
+    if metric in (RECALL, ARP, AP):
+        return total(gains)
+    return 1.0
+
+
+@compiled
+def beyond_cutoff(metric: int, k: int, n: int) -> float:
+    """The discount of every rank past the cutoff."""
+    return k + 1.0 if metric == ARP and 0 < k < n else 0.0

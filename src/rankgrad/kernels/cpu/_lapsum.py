@@ -1,0 +1,71 @@
+"""LapSum ranks by one sort and two scans (Struski et al., ICML 2025)."""
+
+from __future__ import annotations
+
+import math
+
+from rankgrad.kernels.cpu._compiled import compiled
+from rankgrad.kernels.cpu._flat_arrays import Array
+from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator
+
+DECAY, NEAR = range(2)  # rows of the state
+
+
+@compiled
+def _forward(
+    first: int, last: int, lists: Lists, options: tuple[float], ranks: Array, state: Array
+) -> None:
+    """``1/2 + Σ_j F((s_j - s_i) / τ)``.
+
+    Let A_i and B_i be the sums of ``exp(-|s_i - s_j| / τ)`` over the items above and below item i.
+    The rank of item i is ``i - A_i / 2 + B_i / 2``. The state is the decay
+    ``exp(-|s_i - s_{i-1}| / τ)`` and ``A_i + B_i``.
+    """
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        start, end = offsets[b], offsets[b] + counts[b]
+        above = 0.0
+        for i in range(start, end):
+            gap = (scores[order[i]] - scores[order[i - 1]]) / options[0] if i > start else 0.0
+            state[DECAY, i] = math.exp(gap)
+            above = state[DECAY, i] * (above + 1.0) if i > start else 0.0
+            state[NEAR, i] = above
+            ranks[i] = i - start + 1.0 - 0.5 * above
+        below = 0.0
+        for i in range(end - 1, start - 1, -1):
+            state[NEAR, i] += below
+            ranks[i] += 0.5 * below
+            below = state[DECAY, i] * (below + 1.0)
+
+
+@compiled
+def _adjoint(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float],
+    ranks: Array,
+    state: Array,
+    grad: Array,
+    grad_scores: Array,
+) -> None:
+    _, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        start, end = offsets[b], offsets[b] + counts[b]
+        above, below, half = 0.0, 0.0, 0.5 / options[0]
+        for i in range(start, end):
+            if i > start:
+                above = state[DECAY, i] * (above + grad[i - 1])
+            grad_scores[order[i]] += half * (above - grad[i] * state[NEAR, i])
+        for i in range(end - 1, start - 1, -1):
+            grad_scores[order[i]] += half * below
+            below = state[DECAY, i] * (below + grad[i])
+
+
+LAPSUM = Ranking(_forward, _adjoint)
+
+
+class LapSumRanks(RankOperator):
+    """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF; option: temperature."""
+
+    relaxation = LAPSUM

@@ -1,0 +1,68 @@
+"""NaN guards: they keep invalid values from loops that would run forever or out of bounds.
+
+Losses check values before they call a kernel. Compiled code does not; it calls kernels through
+PyTorch's registry, which wraps them in these guards. A list with an invalid score, label or weight
+gets NaN for its value and its grad_scores. Other lists are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Guard a kernel of one of :data:`rankgrad.kernels.ops.LOSSES`."""
+
+    def loss(
+        scores: Tensor,
+        labels: Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        offsets: Tensor,
+        *others: Any,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from rankgrad.kernels.cpu._value_check import (
+            check_values,  # imports Numba, which the kernel needs too
+        )
+
+        if check_values(scores, labels, mask, weights, None)():
+            found: tuple[Tensor, Tensor, Tensor] = kernel(
+                scores, labels, mask, weights, offsets, *others
+            )
+            return found
+        right = scores.isfinite() & _allowed(labels)
+        if weights is not None:
+            right &= _allowed(weights)
+        if mask is not None:
+            right |= ~mask
+        safe_inputs = [None if x is None else x.where(right, 0) for x in (scores, labels, weights)]
+        values, grad_scores, defined = kernel(
+            safe_inputs[0], safe_inputs[1], mask, safe_inputs[2], offsets, *others
+        )
+        flawed = _flawed(right, offsets)
+        values = values.masked_fill(flawed, torch.nan)
+        return values, _without(grad_scores, flawed, mask, offsets), defined | flawed
+
+    return loss
+
+
+def _allowed(numbers: Tensor) -> Tensor:
+    return numbers.isfinite() & (numbers >= 0)
+
+
+def _flawed(right: Tensor, offsets: Tensor) -> Tensor:
+    """Which lists have an invalid item."""
+    wrong = F.pad((~right).cumsum(0), (1, 0))[offsets.long()]
+    return wrong.diff() > 0
+
+
+def _without(numbers: Tensor, flawed: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
+    """Numbers of items, with NaN for the real items of invalid lists."""
+    of_list = flawed.repeat_interleave(offsets.diff())
+    of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # items after the last list
+    return numbers.masked_fill(of_list if mask is None else of_list & mask, torch.nan)

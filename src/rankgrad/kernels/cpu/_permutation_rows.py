@@ -1,0 +1,257 @@
+"""Rows of NeuralSort's and SoftSort's relaxed permutations.
+
+Row r of NeuralSort has its maximum at the r-th item and decreases to both sides, so only a band
+around the diagonal is computed. SoftSort's sums of ``exp(-|s_i - s_j|)`` are linear recurrences,
+one from each side.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.cpu._arithmetic import exp, total
+from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays, new_block
+from rankgrad.kernels.cpu._relaxed import (
+    Lists,
+    Permutation,
+    SortOperator,
+    through_permutation,
+)
+
+FLOOR = -60.0  # entries with logits this far below their row's maximum are left out: e^-60 is 1e-26
+
+
+def through_rows(
+    flat: FlatArrays, relaxation: str, temperature: float, metric_options: MetricOptions
+) -> None:
+    """1 - metric through the rows of a relaxed permutation: see :mod:`rankgrad.kernels.ops`."""
+    rows = SOFTSORT
+    if relaxation == "neuralsort":
+        rows = NEURALSORT if metric_options.k == 0 else NEURALSORT._replace(power=1)
+    through_permutation(rows, (temperature,), flat, metric_options)
+
+
+@compiled
+def _neuralsort(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float],
+    values: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
+) -> None:
+    """``P[r] = softmax(((n + 1 - 2r) s - A 1) / τ)`` with ``A_ij = |s_i - s_j|``."""
+    scores, offsets, order, counts, k = lists
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        block = new_block(6, n)
+        z, sums, own, row = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
+        by_score, by_sum = block[4, :n], block[5, :n]
+        for i in range(n):
+            z[i] = scores[order[start + i]] * (1.0 / options[0])
+            own[i] = values[start + i]
+        absolute_differences(z, sums)
+        low, high = 0, 0
+        for r in range(n if k == 0 else min(k, n)):
+            factor, shift = n - 1.0 - 2.0 * r, sums[r]
+            low, high = band(z, sums, factor, r, low, high)
+            some = slice(low, high)
+            normalizer, mean = _row(factor, z[r], shift, z[some], sums[some], own[some], row[some])
+            mean /= normalizer
+            out[start + r] = mean
+            if grad.size:
+                scale = grad[start + r] / normalizer
+                row_adjoint(scale, mean, factor, row[some], own[some], by_score[some], by_sum[some])
+        if grad.size:
+            absolute_differences_adjoint(z, by_sum, by_score)
+            for i in range(n):
+                grad_scores[order[start + i]] += by_score[i] / options[0]
+
+
+@compiled
+def absolute_differences(z: Array, sums: Array) -> None:
+    """Write ``Σ_k |z_j - z_k|`` for each j; z is descending."""
+    n = z.size
+    above, whole = 0.0, total(z)
+    for i in range(n):
+        below = whole - above - z[i]
+        sums[i] = (above - i * z[i]) + ((n - 1 - i) * z[i] - below)
+        above += z[i]
+
+
+@compiled
+def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
+    """Add ``Σ_j (g_i + g_j) sign(z_i - z_j)`` to each item i; tied items have sign 0."""
+    n = z.size
+    whole, above, start = total(grad), 0.0, 0
+    while start < n:
+        end, own = start, 0.0
+        while end < n and z[end] == z[start]:
+            own += grad[end]
+            end += 1
+        below = whole - above - own
+        for i in range(start, end):
+            out[i] += (n - end - start) * grad[i] + (below - above)
+        above += own
+        start = end
+
+
+# Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
+# They write only to the block of memory that they read from, as compiled_reduction requires.
+
+
+@compiled_reduction
+def _row(
+    factor: float, top: float, shift: float, z: Array, sums: Array, values: Array, row: Array
+) -> tuple[float, float]:
+    normalizer, mean = 0.0, 0.0
+    for j in range(z.size):
+        row[j] = exp(factor * (z[j] - top) - (sums[j] - shift))
+        normalizer += row[j]
+        mean += row[j] * values[j]
+    return normalizer, mean
+
+
+@compiled
+def row_adjoint(
+    scale: float,
+    mean: float,
+    factor: float,
+    row: Array,
+    values: Array,
+    by_score: Array,
+    by_sum: Array,
+) -> None:
+    """Add the gradient of a row's softmax, whose mean of ``values`` is ``mean``."""
+    for j in range(row.size):
+        change = scale * row[j] * (values[j] - mean)
+        by_score[j] += factor * change
+        by_sum[j] -= change
+
+
+@compiled
+def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> tuple[int, int]:
+    """The columns of row r above ``FLOOR``, from those of row r - 1; neither end decreases."""
+    n = z.size
+    while low < r and factor * (z[low] - z[r]) - (sums[low] - sums[r]) < FLOOR:
+        low += 1
+    high = max(high, r + 1)
+    while high < n and factor * (z[high] - z[r]) - (sums[high] - sums[r]) >= FLOOR:
+        high += 1
+    return low, high
+
+
+@compiled
+def _softsort(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float],
+    values: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
+) -> None:
+    """``V_r = Σ_j K_rj v_j / Z_r`` with ``K_ij = exp(-|z_i - z_j|)`` and ``Z_r = Σ_j K_rj``."""
+    scores, offsets, order, counts, k = lists
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        rows = n if k == 0 else min(k, n)
+        decay, own = np.zeros(n), values[start : start + n]
+        for i in range(1, n):
+            difference = scores[order[start + i]] - scores[order[start + i - 1]]
+            decay[i] = math.exp(difference * (1.0 / options[0]))
+        sums, means = np.ones((9, n)), np.empty(n)
+        _one_sided(decay, sums[8], sums[0], sums[1])
+        _one_sided(decay, own, sums[2], sums[3])
+        for i in range(n):
+            normalizer = sums[0, i] + sums[1, i] + 1.0
+            means[i] = (sums[2, i] + sums[3, i] + own[i]) / normalizer
+            if i < rows:
+                out[start + i] = means[i]
+        if grad.size:
+            by_row = np.zeros((2, n))
+            for i in range(rows):
+                by_row[0, i] = grad[start + i] / (sums[0, i] + sums[1, i] + 1.0)
+                by_row[1, i] = by_row[0, i] * means[i]
+            _one_sided(decay, by_row[0], sums[4], sums[5])
+            _one_sided(decay, by_row[1], sums[6], sums[7])
+            items = order[start : start + n]
+            _softsort_adjoint(scores, items, own, means, by_row[0], sums, grad_scores, options[0])
+
+
+@compiled
+def _softsort_adjoint(
+    scores: Array,
+    items: Array,
+    values: Array,
+    means: Array,
+    a: Array,
+    sums: Array,
+    grad_scores: Array,
+    temperature: float,
+) -> None:
+    """``-Σ_j sign(z_i - z_j) K_ij [a_i (v_j - V_i) + a_j (v_i - V_j)]``, ``a = grad / Z``.
+
+    Tied items get the mean gradient over their possible orders, as in the eager form.
+    """
+    n, start = items.size, 0
+    while start < n:
+        end = start
+        while end < n and scores[items[end]] == scores[items[start]]:
+            end += 1
+        # Signed sums over items outside the tie group: those below it minus those above it.
+        ones, of_values = sums[1, end - 1] - sums[0, start], sums[3, end - 1] - sums[2, start]
+        of_rows, of_means = sums[5, end - 1] - sums[4, start], sums[7, end - 1] - sums[6, start]
+        size, moved, tie_offset, whole = end - start, 0.0, 0.0, 0.0
+        for i in range(start, end):
+            moved += a[i] * (of_values - means[i] * ones)
+            tie_offset += a[i] * ((end - 1 - i) - (i - start)) / size
+            whole += values[i]
+        within = tie_offset * (whole - size * means[start])
+        for i in range(start, end):
+            change = moved / size + of_rows * values[i] - of_means
+            if size > 1:
+                own = tie_offset * (values[i] - means[start])
+                change += (within - own) / (size - 1) - own
+            grad_scores[items[i]] -= change / temperature
+        start = end
+
+
+@compiled
+def _one_sided(decay: Array, weights: Array, above: Array, below: Array) -> None:
+    """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|z_i - z_j|)``, each by a linear recurrence.
+
+    ``decay[i]`` is ``exp(-|z_i - z_{i-1}|)``.
+    """
+    carried = 0.0
+    for i in range(decay.size):
+        carried *= decay[i]
+        above[i] = carried
+        carried += weights[i]
+    carried = 0.0
+    for i in range(decay.size - 1, -1, -1):
+        below[i] = carried
+        carried = decay[i] * (carried + weights[i])
+
+
+NEURALSORT = Permutation(_neuralsort, power=2)
+SOFTSORT = Permutation(_softsort)
+
+
+class NeuralSortOperator(SortOperator):
+    """NeuralSort's rows; option: temperature."""
+
+    relaxation = NEURALSORT
+
+
+class SoftSortOperator(SortOperator):
+    """SoftSort's rows; option: temperature."""
+
+    relaxation = SOFTSORT

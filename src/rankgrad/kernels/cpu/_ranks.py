@@ -1,0 +1,83 @@
+"""Sigmoid ranks over pairs of sorted items, and metrics through relaxed ranks."""
+
+from __future__ import annotations
+
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.cpu._compiled import compiled
+from rankgrad.kernels.cpu._fastsort import FASTSORT
+from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
+from rankgrad.kernels.cpu._lapsum import LAPSUM
+from rankgrad.kernels.cpu._pair_sums import (
+    GRADS,
+    POINTS,
+    SUMS,
+    pair_block,
+    sigmoid_sums,
+    sigmoid_sums_adjoint,
+)
+from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator, through_ranking
+
+
+@compiled
+def _forward(
+    first: int, last: int, lists: Lists, options: tuple[float], ranks: Array, state: Array
+) -> None:
+    """``1 + Σ_{j≠i} sigmoid(α (s_j - s_i))``."""
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        start = offsets[b]
+        block = pair_block(counts[b])
+        for i in range(counts[b]):
+            block[POINTS, i] = options[0] * scores[order[start + i]]
+        sigmoid_sums(block)
+        for i in range(counts[b]):
+            ranks[start + i] = 1.0 + block[SUMS, i]
+
+
+@compiled
+def _adjoint(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float],
+    ranks: Array,
+    state: Array,
+    grad: Array,
+    grad_scores: Array,
+) -> None:
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        start = offsets[b]
+        block = pair_block(counts[b])
+        for i in range(counts[b]):
+            block[POINTS, i] = options[0] * scores[order[start + i]]
+            block[GRADS, i] = grad[start + i]
+        sigmoid_sums_adjoint(block)
+        for i in range(counts[b]):
+            grad_scores[order[start + i]] += options[0] * block[SUMS, i]
+
+
+SIGMOID = Ranking(_forward, _adjoint, power=2)
+
+
+class SigmoidRanks(RankOperator):
+    """``1 + Σ_{j≠i} sigmoid(α (s_j - s_i))``; option: alpha."""
+
+    relaxation = SIGMOID
+
+
+def through_ranks(
+    flat: FlatArrays,
+    relaxation: str,
+    sharpness: float,
+    beta: float,
+    metric_options: MetricOptions,
+) -> None:
+    """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
+    if relaxation == "sigmoid":
+        through_ranking(SIGMOID, (sharpness,), beta, flat, metric_options)
+    elif relaxation == "lapsum":
+        through_ranking(LAPSUM, (1 / sharpness,), beta, flat, metric_options)
+    else:
+        options = 1 / sharpness, relaxation == "fastsort_entropic"
+        through_ranking(FASTSORT, options, beta, flat, metric_options)

@@ -1,0 +1,314 @@
+"""Any metric through any relaxation, and relaxations as operators.
+
+A relaxation is one or two loops over lists, which know no metric. A relaxed permutation P has one:
+
+- ``loop(first, last, lists, options, values, grad, out, grad_scores)`` writes ``P v`` for values v
+  in sorted order. Unless ``grad`` is empty, it adds the derivative of ``Σ_r grad_r (P v)_r`` to
+  ``grad_scores``.
+
+Relaxed ranks have two:
+
+- ``forward(first, last, lists, options, ranks, state)`` writes the relaxed ranks of sorted items,
+  and the state that the adjoint needs;
+- ``adjoint(first, last, lists, options, ranks, state, grad, grad_scores)`` adds the
+  vector-Jacobian product of ``grad`` to ``grad_scores``.
+
+``grad_scores`` is in input order. All other arrays hold the number of rank or sorted item r of list
+b at ``offsets[b] + r``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.cpu._compiled import compiled
+from rankgrad.kernels.cpu._flat_arrays import (
+    APART,
+    ARP,
+    SPEARMAN,
+    Array,
+    FlatArrays,
+    bounds,
+    each_list,
+    find_items,
+    flags,
+    like,
+    metric_of,
+    numbers,
+    sort_descending,
+)
+from rankgrad.kernels.cpu._metric_steps import (
+    GAINS,
+    GRAD,
+    RANKS,
+    ROWS,
+    SORTED,
+    WEIGHTED,
+    WEIGHTED_GRAD,
+    WEIGHTED_SORTED,
+    finish_linear,
+    start_metric,
+    start_spearman,
+    step_linear_ranks,
+    step_ranks,
+    step_sorted,
+)
+
+#: Scores, offsets, the items of each list by descending score, the number of items per list, and
+#: the cutoff (0 for none).
+Lists = tuple[Array, Array, Array, Array, int]
+
+NOTHING = np.empty(0)
+STATE = 2  # rows of the state that relaxed ranks save for their adjoint
+
+
+class Permutation(NamedTuple):
+    """A relaxed permutation; see the module's docstring.
+
+    Attributes:
+        loop: the operator and its adjoint.
+        steps: elementary steps per item.
+        power: a list of length n costs ``steps * n + n**power`` elementary steps.
+        in_order: whether the loop needs items by descending score, or takes any order.
+    """
+
+    loop: Callable[..., None]
+    steps: int = 16
+    power: int = 1
+    in_order: bool = True
+
+
+class Ranking(NamedTuple):
+    """Relaxed ranks; see the module's docstring, and :class:`Permutation` for the costs."""
+
+    forward: Callable[..., None]
+    adjoint: Callable[..., None]
+    steps: int = 16
+    power: int = 1
+
+
+def through_permutation(
+    relaxation: Permutation,
+    options: tuple[Any, ...],
+    flat: FlatArrays,
+    metric_options: MetricOptions,
+) -> None:
+    """1 - metric through a relaxed permutation."""
+    metric = metric_of(metric_options, flat.max_length, flat.single)
+    ranked, block = workspace(flat)
+    arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
+    grad_scores = arrays[6]
+    rows_of_linear = block[WEIGHTED], block[GRAD], block[SORTED]
+
+    def linear(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
+        relaxation.loop(first, last, lists, options, *rows_of_linear, grad_scores)
+        finish_linear(first, last, arrays, ranked, metric, block)
+
+    def cumulative(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
+        for values, out, _ in rows:
+            relaxation.loop(
+                first, last, lists, options, block[values], NOTHING, block[out], NOTHING
+            )
+        step_sorted(first, last, arrays, ranked, metric, block)
+        for values, out, grad in rows:
+            relaxation.loop(
+                first, last, lists, options, block[values], block[grad], block[out], grad_scores
+            )
+
+    rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
+    rows = rows if arrays[3].size else rows[:1]
+    work = linear if metric[0] <= ARP else cumulative
+    flat.each_list(work, relaxation.steps, relaxation.power)
+
+
+def through_ranking(
+    relaxation: Ranking,
+    options: tuple[Any, ...],
+    beta: float,
+    flat: FlatArrays,
+    metric_options: MetricOptions,
+) -> None:
+    """1 - metric through relaxed ranks; beta is the sharpness with which ranks are compared."""
+    metric = metric_of(metric_options, flat.max_length, flat.single)
+    ranked, block = workspace(flat)
+    arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
+    ranks, grad, state = block[RANKS], block[GRAD], block[GRAD + 1 :]
+    start = start_spearman if metric[0] == SPEARMAN else start_metric
+    step = step_linear_ranks if metric[0] in (*range(ARP + 1), SPEARMAN) else step_ranks
+
+    def work(first: int, last: int) -> None:
+        start(first, last, arrays, ranked, metric, block, True)
+        relaxation.forward(first, last, lists, options, ranks, state)
+        step(first, last, arrays, ranked, metric, beta, block)
+        relaxation.adjoint(first, last, lists, options, ranks, state, grad, arrays[6])
+
+    flat.each_list(work, relaxation.steps, relaxation.power)
+
+
+def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
+    """The arrays that the loops write to: the sorted lists, and a block of rows."""
+    items, lists = len(flat.arrays[0]), len(flat.offsets) - 1
+    ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.empty(lists)
+    return ranked, np.empty((ROWS, items + APART))
+
+
+def sorted_lists(flat: FlatArrays, ranked: tuple[Array, Array, Array], k: int) -> Lists:
+    """The lists as relaxations take them, with the cutoff k."""
+    return flat.arrays[0], flat.offsets, ranked[0], ranked[1], k
+
+
+@compiled
+def _sort_lists(first: int, last: int, mask: Array, lists: Lists) -> None:
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        start = offsets[b]
+        counts[b] = find_items(mask, start, offsets[b + 1], order[start:])
+        sort_descending(scores, order[start : start + counts[b]])
+
+
+class _Operator:
+    """Base class of operators: sorts the lists once, for the operator and its adjoint."""
+
+    types: ClassVar[tuple[type, ...]] = (float,)
+    fixed: ClassVar[tuple[Any, ...]] = ()  # constant options, which loops take after the others
+
+    def __init__(
+        self, scores: Tensor, mask: Tensor | None, offsets: Tensor, k: int, options: tuple[Any, ...]
+    ) -> None:
+        self._scores, self._offsets = scores, bounds(offsets)
+        flat = [as_(x) for as_, x in zip(self.types, options, strict=True)]
+        self._options = (*flat, *self.fixed)
+        items, lists = scores.numel(), len(self._offsets) - 1
+        order, counts = np.zeros(items, np.int64), np.zeros(lists, np.int64)
+        self._lists: Lists = (numbers(scores), self._offsets, order, counts, k)
+        real = flags(mask)
+        each_list(self._offsets, lambda a, b: _sort_lists(a, b, real, self._lists))
+
+    def _rows(self, rows: int) -> Array:
+        return np.zeros((rows, self._scores.numel() + APART))
+
+    def _tensor(self, array: Array) -> Tensor:
+        """A row as a tensor of the scores' dtype and shape."""
+        return like(self._scores, array[: self._scores.numel()]).view(self._scores.shape)
+
+    def _sorted(self, values: Tensor, row: Array) -> None:
+        gather(0, len(self._offsets) - 1, self._lists, numbers(values), row)
+
+
+@compiled
+def gather(first: int, last: int, lists: Lists, values: Array, row: Array) -> None:
+    """Write the values of items in sorted order."""
+    _, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        for i in range(offsets[b], offsets[b] + counts[b]):
+            row[i] = values[order[i]]
+
+
+@compiled
+def _scatter(row: Array, lists: Lists, values: Array) -> None:
+    _, offsets, order, counts, _ = lists
+    for b in range(counts.size):
+        for i in range(offsets[b], offsets[b] + counts[b]):
+            values[order[i]] = row[i]
+
+
+class SortOperator(_Operator):
+    """A relaxed permutation P as a linear operator on values of the items.
+
+    Args:
+        scores: ``[items]``.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: an upper bound of list lengths.
+        k: the cutoff, 0 for all ranks.
+        options: the options of the relaxation.
+
+    Attributes:
+        relaxation: the loops of the relaxation.
+        types: the types of the options, for which the loops are compiled.
+    """
+
+    relaxation: Permutation
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        *options: Any,
+    ) -> None:
+        super().__init__(scores, mask, offsets, k, options)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P v``: rank r of list b is at ``offsets[b] + r``, 0 past the cutoff and list's end."""
+        rows = self._rows(3)
+        self._loop(values, NOTHING, rows, NOTHING)
+        return self._tensor(rows[2])
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The derivative of ``Σ_r grad_r (P v)_r`` by the scores; 0 on padding."""
+        rows, grad_scores = self._rows(3), np.zeros(self._scores.numel())
+        rows[1, : grad.numel()] = numbers(grad)
+        self._loop(values, rows[1], rows, grad_scores)
+        return self._tensor(grad_scores)
+
+    def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
+        loop, steps, power, _ = self.relaxation
+        self._sorted(values, rows[0])
+        flat = self._lists, self._options, rows[0], grad, rows[2], grad_scores
+        each_list(self._offsets, lambda a, b: loop(a, b, *flat), steps, power)
+
+
+class RankOperator(_Operator):
+    """Relaxed ranks, and their vector-Jacobian product with respect to the scores.
+
+    Args:
+        scores: ``[items]``.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: an upper bound of list lengths.
+        options: the options of the relaxation.
+
+    Attributes:
+        relaxation: the loops of the relaxation.
+        types: the types of the options, for which the loops are compiled.
+        ranks: ``[items]``, 1-based, and 0 on padding.
+    """
+
+    relaxation: ClassVar[Ranking]
+
+    def __init__(
+        self, scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, *options: Any
+    ) -> None:
+        super().__init__(scores, mask, offsets, 0, options)
+        self._block = self._rows(1 + STATE)
+        ranks, state = self._block[0], self._block[1:]
+        forward = type(self).relaxation.forward
+        self._run(lambda a, b: forward(a, b, self._lists, self._options, ranks, state))
+        found = np.zeros(scores.numel())
+        _scatter(ranks, self._lists, found)
+        self.ranks = self._tensor(found)
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        """The gradient with respect to the scores, from that of the ranks; 0 on padding."""
+        (row,) = self._rows(1)
+        self._sorted(grad, row)
+        grad_scores = np.zeros(self._scores.numel())
+        ranks, state, adjoint = self._block[0], self._block[1:], type(self).relaxation.adjoint
+        self._run(
+            lambda a, b: adjoint(a, b, self._lists, self._options, ranks, state, row, grad_scores)
+        )
+        return self._tensor(grad_scores)
+
+    def _run(self, work: Callable[[int, int], None]) -> None:
+        relaxation = type(self).relaxation
+        each_list(self._offsets, work, relaxation.steps, relaxation.power)

@@ -1,0 +1,391 @@
+"""SmoothI's rank indicators, a softmax for each rank in turn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp, exp_near_zero
+from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu._flat_arrays import (
+    APART,
+    Array,
+    FlatArrays,
+    metric_of,
+    new_block,
+    whole_vectors,
+)
+from rankgrad.kernels.cpu._metric_steps import (
+    GAINS,
+    GRAD,
+    SORTED,
+    WEIGHTED_SORTED,
+    finish_linear,
+    start_metric,
+)
+from rankgrad.kernels.cpu._relaxed import (
+    NOTHING,
+    Lists,
+    Permutation,
+    Ranking,
+    RankOperator,
+    SortOperator,
+    gather,
+    sorted_lists,
+    through_permutation,
+    workspace,
+)
+
+# Bounds of the logits, up to which ...
+NEAR_ZERO = 1.0 / 128  # a shorter polynomial for the exponential is accurate
+SAFE = 300.0  # the exponential needs no shift
+SMALL = 2.0  # functions of a logit equal their polynomials through the nodes, to rounding
+NODES = 16
+PLACES = np.cos((np.arange(NODES) + 0.5) * (math.pi / NODES))  # Chebyshev nodes in [-1, 1]
+#: The matrix from values at the nodes to Chebyshev coefficients. Its transpose turns sums of
+#: Chebyshev polynomials over items into weights of the nodes.
+COSINES = np.cos(np.outer(np.arange(NODES), (np.arange(NODES) + 0.5) * (math.pi / NODES)))
+COSINES *= 2.0 / NODES
+COSINES[0] *= 0.5
+
+#: Rows of a block, by point: the scaled score; the product of ``1 - I - δ`` over earlier ranks; the
+#: current rank's indicator before normalization; the point's coefficients in sums of 1, of values
+#: and of weights; and the sums over ranks that multiply these coefficients in the gradient.
+POINTS, PRODUCT, ROW, ONES, VALUES, WEIGHTS, LOST, BY_VALUE, BY_WEIGHT = range(9)
+
+#: How a rank's output is computed: whether it is the gain of the expected label, whether that gain
+#: is linear, and whether it is multiplied by the expected weight.
+How = tuple[bool, bool, bool]
+
+#: α, δ, whether the values are labels and the output is the gain of the expected label, whether
+#: that gain is linear, and item weights, whose expectation multiplies it (empty for none).
+Options = tuple[float, float, bool, bool, Array]
+
+
+def through_smoothi(
+    flat: FlatArrays, alpha: float, delta: float, expect: str, metric_options: MetricOptions
+) -> None:
+    """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`."""
+    if expect == "gain":
+        options = alpha, delta, False, False, NOTHING
+        through_permutation(SMOOTHI, options, flat, metric_options)
+    else:
+        _through_labels(flat, alpha, delta, metric_options)
+
+
+def _through_labels(
+    flat: FlatArrays, alpha: float, delta: float, metric_options: MetricOptions
+) -> None:
+    """1 - metric with the gain of the expected label, as in the paper."""
+    metric = metric_of(metric_options, flat.max_length, flat.single)
+    ranked, block = workspace(flat)
+    arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
+    weights = block[WEIGHTED_SORTED] if arrays[3].size else NOTHING
+    options = alpha, delta, True, metric[2], weights
+    values, grad, at_rank = block[GAINS], block[GRAD], block[SORTED]
+
+    def work(first: int, last: int) -> None:
+        start_metric(first, last, arrays, ranked, metric, block, SMOOTHI.in_order)
+        gather(first, last, lists, arrays[1], values)
+        if weights.size:
+            gather(first, last, lists, arrays[3], weights)
+        _smoothi(first, last, lists, options, values, grad, at_rank, arrays[6])
+        finish_linear(first, last, arrays, ranked, metric, block)
+
+    flat.each_list(work, SMOOTHI.steps)
+
+
+@compiled
+def _smoothi(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: Options,
+    values: Array,
+    grad: Array,
+    out: Array,
+    grad_scores: Array,
+) -> None:
+    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``; the products are not differentiated."""
+    scores, offsets, order, counts, k = lists
+    alpha, delta, by_label, linear, weights = options
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        if n == 0:
+            continue
+        end = start + (n if k == 0 else min(k, n))
+        items = order[start : start + n]
+        lowest, highest = _range(scores, items)
+        block = _block(n)
+        for i in range(n):
+            block[POINTS, i] = alpha * (scores[items[i]] - lowest)
+            block[ONES, i], block[VALUES, i] = 1.0, values[start + i]
+            block[WEIGHTS, i] = weights[start + i] if weights.size else 0.0
+        own = grad[start:end] if grad.size else grad
+        how = by_label, linear, weights.size > 0
+        _indicators(block, alpha * (highest - lowest), own, out[start:end], delta, how)
+        if grad.size:
+            for i in range(n):
+                block[ROW, i] = block[VALUES, i] * block[BY_VALUE, i] - block[LOST, i]
+                block[ROW, i] += block[WEIGHTS, i] * block[BY_WEIGHT, i]
+            _to_scores(scores, items, alpha, block[ROW, :n], grad_scores)
+
+
+@compiled
+def _range(scores: Array, items: Array) -> tuple[float, float]:
+    """The lowest and the highest score of a list."""
+    lowest = highest = scores[items[0]]
+    for item in items:
+        lowest, highest = min(lowest, scores[item]), max(highest, scores[item])
+    return lowest, highest
+
+
+@compiled
+def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scores: Array) -> None:
+    """Add to ``grad_scores`` the gradient ``grad`` by the scaled scores ``α (s - min s)``.
+
+    The minimum is differentiated too; items that tie for it share its gradient equally.
+    """
+    n, ties, whole = items.size, 0, 0.0
+    lowest, _ = _range(scores, items)
+    for i in range(n):
+        ties += scores[items[i]] == lowest
+        whole += grad[i]
+    for i in range(n):
+        through_lowest = whole / ties if scores[items[i]] == lowest else 0.0
+        grad_scores[items[i]] += alpha * (grad[i] - through_lowest)
+
+
+@compiled
+def _indicators(
+    block: Array, bound: float, grad: Array, out: Array, delta: float, how: How
+) -> None:
+    """Write the output of each rank, and the gradient's sums over the ranks.
+
+    An item's next logit depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, where Z is the
+    same for all items. So indicators and products are smooth functions of the logit at any earlier
+    rank. Once all logits are small, the recurrence runs at Chebyshev nodes instead of at the items,
+    and sums over items are sums of the polynomials through the nodes. The error is below 1e-11 in
+    the tests.
+    """
+    n, rows, count = block.shape[1] - APART, out.size, 3 if how[2] else 2
+    points, product = block[POINTS, :n], block[PRODUCT, :n]
+    ranks, small = _ranks_until(bound, delta, rows)
+    if n < 3 * NODES or rows - ranks < NODES:
+        ranks = rows
+    _follow(block, grad[:ranks], out[:ranks], bound, delta, how)
+    if ranks < rows:
+        at_nodes = _block(NODES)
+        chebyshev = np.empty((NODES, n))
+        _nodes(points, product, chebyshev, at_nodes[POINTS, :NODES])
+        for i in range(count):
+            for k in range(NODES):
+                total = dot(chebyshev[k], block[ONES + i, :n])
+                add_scaled(COSINES[k], total, at_nodes[ONES + i, :NODES])
+        _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, how)
+        if grad.size:
+            for i in range(count):
+                for k in range(NODES):
+                    moved = dot(COSINES[k], at_nodes[LOST + i, :NODES])
+                    _add_times(moved, chebyshev[k], product, block[LOST + i, :n])
+
+
+@compiled
+def _block(n: int) -> Array:
+    """The block of n points that :func:`_follow` takes, with products of 1."""
+    block = new_block(9, n)
+    for i in range(n):
+        block[PRODUCT, i] = 1.0
+    return block
+
+
+@compiled
+def _ranks_until(bound: float, delta: float, rows: int) -> tuple[int, float]:
+    """The number of ranks until logits are small, and the logits' bound then.
+
+    Each rank multiplies a logit by at most ``1 - δ``.
+    """
+    ranks = 0
+    while ranks < rows and bound > SMALL:
+        bound *= 1.0 - delta
+        ranks += 1
+    return ranks, bound
+
+
+@compiled
+def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> None:
+    """The Chebyshev nodes in the range of the logits, and Chebyshev polynomials at the logits."""
+    low = high = points[0] * product[0]
+    for j in range(points.size):
+        chebyshev[1, j] = points[j] * product[j]
+        low, high = min(low, chebyshev[1, j]), max(high, chebyshev[1, j])
+    middle, half = 0.5 * (low + high), max(0.5 * (high - low), 1e-3)
+    for j in range(points.size):
+        chebyshev[0, j], chebyshev[1, j] = 1.0, (chebyshev[1, j] - middle) / half
+    for k in range(NODES):
+        nodes[k] = middle + half * PLACES[k]
+        if k > 1:
+            _recur(chebyshev[1], chebyshev[k - 1], chebyshev[k - 2], chebyshev[k])
+
+
+@compiled_reduction
+def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, how: How) -> None:
+    """Compute the indicators rank by rank, from logits ``points · product``.
+
+    The products are not differentiated. So the scaled scores' derivative is computed together
+    with the indicator, and nothing is saved: with ``I = row / Z``, the derivative of
+    ``E[v] = Σ_j I_j v_j`` is ``I_j (v_j - E[v])`` times the product. The factors of 1, of values
+    and of weights in it are summed over the ranks. A point is an item, with coefficients 1, its
+    value and its weight, or a Chebyshev node, whose coefficients stand for all items.
+    """
+    by_label, linear, weighted = how
+    n = whole_vectors(block.shape[1] - APART)  # products and coefficients are 0 past the points
+    points, product, row = block[POINTS, :n], block[PRODUCT, :n], block[ROW, :n]
+    ones, values, weights = block[ONES, :n], block[VALUES, :n], block[WEIGHTS, :n]
+    lost, by_value, by_weight = block[LOST, :n], block[BY_VALUE, :n], block[BY_WEIGHT, :n]
+    for r in range(out.size):
+        whole, mean, mean_weight = 0.0, 0.0, 1.0
+        if bound <= NEAR_ZERO:
+            for j in range(points.size):
+                row[j] = exp_near_zero(points[j] * product[j])
+                whole += row[j] * ones[j]
+                mean += row[j] * values[j]
+        else:
+            shift = 0.0
+            if bound > SAFE:
+                for j in range(points.size):
+                    shift = max(shift, points[j] * product[j])
+            for j in range(points.size):
+                row[j] = exp(points[j] * product[j] - shift)
+                whole += row[j] * ones[j]
+                mean += row[j] * values[j]
+        inverse = 1.0 / whole
+        mean *= inverse
+        gain, derivative = mean, 1.0
+        if by_label and not linear:
+            gain = exp(math.log(2.0) * mean) - 1.0
+            derivative = math.log(2.0) * (gain + 1.0)
+        if weighted:
+            mean_weight = 0.0
+            for j in range(points.size):
+                mean_weight += row[j] * weights[j]
+            mean_weight *= inverse
+        out[r] = gain * mean_weight
+        own = grad[r] * derivative * mean_weight if grad.size else 0.0
+        own_weight = grad[r] * gain if grad.size and weighted else 0.0
+        if own_weight != 0.0:
+            for j in range(points.size):
+                by_weight[j] += own_weight * inverse * row[j] * product[j]
+        both = own * mean + own_weight * mean_weight
+        for j in range(points.size):
+            indicator = row[j] * inverse
+            change = indicator * product[j]
+            by_value[j] += own * change
+            lost[j] += both * change
+            product[j] *= (1.0 - delta) - indicator
+        bound *= 1.0 - delta
+
+
+@compiled
+def _recur(t: Array, last: Array, before: Array, out: Array) -> None:
+    """Chebyshev's recurrence: ``T_k = 2 t T_{k-1} - T_{k-2}``."""
+    for j in range(t.size):
+        out[j] = 2.0 * t[j] * last[j] - before[j]
+
+
+@compiled
+def _add_times(factor: float, some: Array, other: Array, out: Array) -> None:
+    for j in range(some.size):
+        out[j] += factor * some[j] * other[j]
+
+
+SMOOTHI = Permutation(_smoothi, steps=100, in_order=False)
+
+
+class SmoothIOperator(SortOperator):
+    """SmoothI's indicators with stop-gradient; options: alpha and delta."""
+
+    relaxation = SMOOTHI
+    types = (float, float)
+    fixed = (False, False, NOTHING)
+
+
+TRACE = 1e-12  # puts an item last if its indicators underflow at all ranks
+
+
+@compiled
+def _expected_ranks(
+    first: int, last: int, lists: Lists, options: tuple[float, float], ranks: Array, state: Array
+) -> None:
+    """``Σ_r r I^r_j / Σ_r I^r_j``; the state is the denominator."""
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        row, product = np.empty(n), np.ones(n)
+        for i in range(start, start + n):
+            ranks[i], state[0, i] = TRACE * n, TRACE
+        for r in range(n):
+            _indicator(scores, order[start : start + n], options, product, row)
+            for i in range(n):
+                ranks[start + i] += (r + 1.0) * row[i]
+                state[0, start + i] += row[i]
+        for i in range(start, start + n):
+            ranks[i] /= state[0, i]
+
+
+@compiled
+def _expected_ranks_adjoint(
+    first: int,
+    last: int,
+    lists: Lists,
+    options: tuple[float, float],
+    ranks: Array,
+    state: Array,
+    grad: Array,
+    grad_scores: Array,
+) -> None:
+    scores, offsets, order, counts, _ = lists
+    for b in range(first, last):
+        n, start = counts[b], offsets[b]
+        if n == 0:
+            continue
+        items = order[start : start + n]
+        row, product, before, out = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
+        for r in range(n):
+            _indicator(scores, items, options, product, row)
+            mean = 0.0
+            for i in range(n):
+                change = grad[start + i] * (r + 1.0 - ranks[start + i]) / state[0, start + i]
+                mean += row[i] * change
+            for i in range(n):
+                change = grad[start + i] * (r + 1.0 - ranks[start + i]) / state[0, start + i]
+                out[i] += row[i] * (change - mean) * before[i]
+                before[i] = product[i]
+        _to_scores(scores, items, options[0], out, grad_scores)
+
+
+@compiled
+def _indicator(
+    scores: Array, items: Array, options: tuple[float, float], product: Array, row: Array
+) -> None:
+    """Write the indicator of the next rank, and update the products."""
+    alpha, delta = options
+    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0  # items are sorted
+    for i in range(items.size):
+        row[i] = alpha * (scores[items[i]] - lowest) * product[i]
+        top = max(top, row[i])
+    for i in range(items.size):
+        row[i] = exp(row[i] - top)
+        whole += row[i]
+    for i in range(items.size):
+        row[i] /= whole
+        product[i] *= (1.0 - delta) - row[i]
+
+
+class SmoothIRanks(RankOperator):
+    """The mean rank of each item over SmoothI's indicators; options: alpha and delta."""
+
+    relaxation = Ranking(_expected_ranks, _expected_ranks_adjoint, power=2)
+    types = (float, float)

@@ -1,0 +1,394 @@
+"""The steps of ap, rr, err and hits between a relaxed permutation and its adjoint.
+
+A relaxed permutation P sorts the values of items: ``v = P x``, where x is the relevance (ap, rr,
+hits) or the probability that an item satisfies the user (err), and ``w = P (weights x)``. The
+metrics are
+
+    ap:             Σ_r w_r (v_1 + ... + v_r) / r, divided by the weighted relevance of the list,
+    rr, err, hits:  Σ_r d_r w_r m_1 ... m_{r-1}, with the discount d and the probability
+                    m = 1 - min(v, 1) that the user goes on to the next rank,
+
+over the ranks up to the cutoff (see :mod:`rankgrad.metrics`). From ``v`` and ``w`` this module
+computes the loss of every list, one minus the metric, and its derivatives with respect to both.
+
+The derivative of the metric with respect to m_l is ``m_1 ... m_{l-1} R_l`` with
+``R_l = d_{l+1} w_{l+1} + m_{l+1} R_{l+1}``. This recurrence runs from the last rank to the first
+and never divides by an m, which may be 0. Without weights ``w = v = 1 - m`` as long as m > 0, and
+the derivative with respect to v_l is ``m_1 ... m_{l-1} D_l`` with
+``D_l = d_l - R_l = d_l - d_{l+1} + m_{l+1} D_{l+1}``, in which nothing cancels. The loss is then
+``m_1 D_1``.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu._flat_lists import (
+    chunk_size,
+    is_real,
+    list_span,
+    load_weights,
+    or_placeholder,
+)
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+
+#: The metrics that have a step here. All others are linear in the sorted gains.
+STEP_METRICS = frozenset({"ap", "rr", "err", "hits"})
+
+_CHUNK = 1024  # ranks or items that a program reads at a time
+
+
+class StepValues(NamedTuple):
+    """The values of the items of a batch for ap, rr, err or hits.
+
+    Attributes:
+        values: ``[items]``, the relevance, or err's stopping probability (through ranks, the
+            logarithm of one minus it); 0 on padding.
+        weighted: ``[items]``, the relevance or stopping probability times the item weights; None
+            if it equals ``values``.
+        scale: ``[lists]``, the factor of the sum over items: for ap one over the sum of
+            ``weighted``, for the other metrics 1; 0 where the metric is undefined.
+        lengths: ``[lists]`` int32, the number of real items.
+        defined: ``[lists]`` bool, whether a list has two items or more and one has a value.
+    """
+
+    values: Tensor
+    weighted: Tensor | None
+    scale: Tensor
+    lengths: Tensor
+    defined: Tensor
+
+
+class SortOperator(Protocol):
+    """A relaxed permutation of every list as a linear operator.
+
+    An operator may also have ``misses``: one minus the result of the last ``apply``, computed
+    without cancellation.
+    """
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
+
+
+def step_values(
+    batch: FlatLists, metric_options: MetricOptions, through_ranks: bool = False
+) -> StepValues:
+    """The values of the items for ap, rr, err or hits, and the scales of the lists."""
+    _, labels, mask, weights, offsets, max_length = batch
+    metric, lists = metric_options.name, offsets.numel() - 1
+    logarithmic = metric == "err" and through_ranks
+    values = torch.empty_like(labels)
+    weighted = None if weights is None and not logarithmic else torch.empty_like(labels)
+    scale = labels.new_empty(lists)
+    lengths = torch.empty_like(scale, dtype=torch.int32)
+    defined = torch.empty_like(scale, dtype=torch.bool)
+    if lists:
+        chunk = chunk_size(max_length, _CHUNK)
+        _values_of[(lists,)](
+            labels, or_placeholder(mask, labels), or_placeholder(weights, labels), offsets,
+            metric_options.threshold, values, or_placeholder(weighted, values), scale, lengths,
+            defined, METRIC=metric, LOGARITHMIC=logarithmic, MASKED=mask is not None,
+            HAS_WEIGHTS=weights is not None, CHUNK=chunk, num_warps=max(1, chunk // 128),
+        )  # fmt: skip
+    return StepValues(values, weighted, scale, lengths, defined)
+
+
+def metric_step(
+    sorted_values: Tensor,
+    sorted_weighted: Tensor | None,
+    misses: Tensor | None,
+    inputs: StepValues,
+    offsets: Tensor,
+    max_length: int,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The loss of every list and its derivatives with respect to the sorted values.
+
+    Args:
+        sorted_values: ``[items]``, ``P values``, rank r (from 0) of list b at ``offsets[b] + r``.
+        sorted_weighted: ``[items]``, ``P weighted``; None without weights.
+        misses: ``[items]``, ``1 - sorted_values`` without cancellation; None to subtract here.
+        inputs: from :func:`step_values`.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        metric_options: the metric and its cutoff.
+
+    Returns:
+        values ``[lists]``, 0 where the loss is undefined; the derivatives with respect to the
+        sorted values and, with weights, the sorted weighted values. Derivatives past the cutoff or
+        the list's end are not written.
+    """
+    metric, k = metric_options.name, metric_options.k
+    lists = offsets.numel() - 1
+    values, grad = sorted_values.new_empty(lists), torch.empty_like(sorted_values)
+    grad_weighted = None if sorted_weighted is None else torch.empty_like(sorted_weighted)
+    if lists:
+        step = _precision_step if metric == "ap" else _cascade_step
+        ranks = min(k, max_length) if k else max_length
+        step[(lists,)](
+            sorted_values, or_placeholder(sorted_weighted, sorted_values),
+            or_placeholder(misses, sorted_values), offsets, inputs.scale, inputs.lengths,
+            inputs.defined, values, grad, or_placeholder(grad_weighted, grad), k,
+            HAS_WEIGHTS=sorted_weighted is not None, HAS_MISSES=misses is not None,
+            RECIPROCAL=metric != "hits", CHUNK=chunk_size(ranks, _CHUNK),
+        )  # fmt: skip
+    return values, grad, grad_weighted
+
+
+def through_operator(
+    operator: SortOperator,
+    batch: FlatLists,
+    metric_options: MetricOptions,
+    inputs: StepValues | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One minus ap, rr, err or hits through a relaxed permutation.
+
+    Returns:
+        values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
+    """
+    inputs = step_values(batch, metric_options) if inputs is None else inputs
+    at_rank = operator.apply(inputs.values)
+    misses = getattr(operator, "misses", None)
+    sides = (inputs, batch.offsets, batch.max_length, metric_options)
+    if inputs.weighted is None:
+        values, grad, _ = metric_step(at_rank, None, misses, *sides)
+        return values, operator.adjoint(inputs.values, grad), inputs.defined
+    weighted = operator.apply(inputs.weighted)
+    values, grad, grad_weighted = metric_step(at_rank, weighted, misses, *sides)
+    assert grad_weighted is not None
+    # The weighted values come first: an operator may have cached the values applied last.
+    grad_scores = operator.adjoint(inputs.weighted, grad_weighted)
+    _add[(max(1, cdiv(grad_scores.numel(), _CHUNK)),)](
+        grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), BLOCK=_CHUNK
+    )
+    return values, grad_scores, inputs.defined
+
+
+@cached_launch
+@triton.jit
+def _add(total, other, count, BLOCK: tl.constexpr):
+    """Add one tensor to another in place."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    mine = tl.load(total + at, mask=inside, other=0.0)
+    tl.store(total + at, mine + tl.load(other + at, mask=inside, other=0.0), mask=inside)
+
+
+@cached_launch
+@triton.jit
+def _values_of(
+    labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
+    METRIC: tl.constexpr, LOGARITHMIC: tl.constexpr, MASKED: tl.constexpr,
+    HAS_WEIGHTS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The values of the items of one list, and its scale. The threshold of err is the top grade.
+
+    If a label exceeds the top grade, the list's largest label is its top grade.
+    """
+    list_index, start, length = list_span(offsets)
+    total = tl.zeros([CHUNK], tl.float32)
+    items = tl.zeros([CHUNK], tl.int32)
+    relevant = tl.zeros([CHUNK], tl.int32)
+    tops = tl.zeros([CHUNK], tl.float32) + threshold
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        real = is_real(mask, start + row, row < length, MASKED)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        tops = tl.maximum(tops, label)
+        counts = (label > 0) | (label != label) if METRIC == "err" else label >= threshold
+        weight = load_weights(weights, start + row, real, HAS_WEIGHTS)
+        weight = tl.where(counts & real, weight, 0.0)
+        total += weight
+        items += real.to(tl.int32)
+        relevant += (weight > 0).to(tl.int32)
+    number = tl.sum(items, 0)
+    valid = (tl.max(relevant, 0) > 0) & (number > 1)
+    factor = tl.where(valid, 1.0, 0.0)
+    if METRIC == "ap":
+        factor = factor / tl.where(valid, tl.sum(total, 0), 1.0)
+    tl.store(scale + list_index, factor)
+    tl.store(lengths + list_index, number)
+    tl.store(defined + list_index, valid)
+    top = tl.max(tops, 0).to(tl.float64)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        real = is_real(mask, start + row, row < length, MASKED)
+        label = tl.load(labels + start + row, mask=real, other=0.0)
+        if METRIC == "err":
+            grade = tl.exp2(label.to(tl.float64) - top)
+            lowest = tl.exp2(-top + 0.0 * grade)
+            stop = (grade - lowest).to(tl.float32)
+        else:
+            stop = tl.where(label >= threshold, 1.0, 0.0)
+        value = stop
+        if LOGARITHMIC:
+            # 1 - stop, accurate where stop rounds to 1, and at least the smallest normal number.
+            miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
+            value = tl.log(miss).to(tl.float32)
+        tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
+        if HAS_WEIGHTS or LOGARITHMIC:
+            stop *= load_weights(weights, start + row, real, HAS_WEIGHTS)
+            tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
+
+
+@triton.jit
+def _ranks_of(offsets, lengths, defined, k):
+    """Where a list starts, how many of its ranks count, and whether its loss is defined."""
+    list_index = tl.program_id(0)
+    length = tl.load(lengths + list_index)
+    count = tl.where(k > 0, tl.minimum(k, length), length)
+    return tl.load(offsets + list_index), count, tl.load(defined + list_index) != 0
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _precision_step(
+    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
+    HAS_WEIGHTS: tl.constexpr, HAS_MISSES: tl.constexpr, RECIPROCAL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Average precision: prefix sums over the ranks, then suffix sums for the derivatives."""
+    begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
+    inverse_norm = tl.load(scale + tl.program_id(0))
+    total = tl.zeros([CHUNK], tl.float32)
+    before = tl.zeros([1], tl.float64)
+    for first in range(0, count, CHUNK):
+        rank = first + tl.arange(0, CHUNK)
+        inside = rank < count
+        value = tl.load(values_in + begin + rank, mask=inside, other=0.0)
+        weight = value
+        if HAS_WEIGHTS:
+            weight = tl.load(weighted + begin + rank, mask=inside, other=0.0)
+        seen = (tl.cumsum(value.to(tl.float64), 0) + before).to(tl.float32)
+        before += tl.sum(value.to(tl.float64), 0)
+        precision = seen / (rank + 1).to(tl.float32)
+        total += tl.where(inside, weight * precision, 0.0)
+        target = grad_weighted if HAS_WEIGHTS else grad
+        tl.store(target + begin + rank, -inverse_norm * precision, mask=inside)
+    tl.store(
+        values + tl.program_id(0), tl.where(is_defined, 1.0 - inverse_norm * tl.sum(total, 0), 0.0)
+    )
+    tl.debug_barrier()
+    after = tl.zeros([1], tl.float64)
+    for first in range(0, count, CHUNK):
+        rank = count - 1 - first - tl.arange(0, CHUNK)
+        inside = rank >= 0
+        source = weighted if HAS_WEIGHTS else values_in
+        weight = tl.load(source + begin + rank, mask=inside, other=0.0)
+        term = (weight / tl.maximum(rank + 1, 1).to(tl.float32)).to(tl.float64)
+        derivative = -inverse_norm * (tl.cumsum(term, 0) + after).to(tl.float32)
+        after += tl.sum(term, 0)
+        if not HAS_WEIGHTS:
+            derivative += tl.load(grad + begin + rank, mask=inside, other=0.0)
+        tl.store(grad + begin + rank, derivative, mask=inside)
+
+
+@triton.jit
+def _product(one, other):
+    return one * other
+
+
+@triton.jit
+def _compose(factor, term, next_factor, next_term):
+    """The composition of two maps ``x -> term + factor x``."""
+    return factor * next_factor, next_term + next_factor * term
+
+
+@triton.jit
+def _load_misses(values_in, misses, at, inside, HAS_MISSES: tl.constexpr):
+    """One minus the sorted values, not clamped; 1 outside the list."""
+    if HAS_MISSES:
+        return tl.load(misses + at, mask=inside, other=1.0)
+    else:
+        return 1.0 - tl.load(values_in + at, mask=inside, other=0.0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _cascade_step(
+    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
+    HAS_WEIGHTS: tl.constexpr, HAS_MISSES: tl.constexpr, RECIPROCAL: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """rr, err and hits: the probability to reach each rank, then R (without weights D) in reverse.
+
+    The probabilities are stored in ``grad`` until the derivatives overwrite them.
+    """
+    begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
+    sign = tl.where(is_defined, -1.0, 0.0)
+    source = weighted if HAS_WEIGHTS else values_in
+    total = tl.zeros([CHUNK], tl.float32)
+    carry = 1.0
+    for first in range(0, count, CHUNK):
+        rank = first + tl.arange(0, CHUNK)
+        inside = rank < count
+        known = inside & (rank > 0)
+        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, HAS_MISSES), 0.0)
+        passed = carry * tl.associative_scan(miss, 0, _product)
+        carry *= tl.reduce(miss, 0, _product)
+        discount = _discount(rank, RECIPROCAL)
+        weight = tl.load(source + begin + rank, mask=inside, other=0.0)
+        total += weight * passed * discount
+        tl.store(grad + begin + rank, passed, mask=inside)
+        if HAS_WEIGHTS:
+            tl.store(grad_weighted + begin + rank, sign * passed * discount, mask=inside)
+    loss = 1.0 - tl.sum(total, 0)
+    tl.debug_barrier()
+    rest = 0.0
+    first_rest = 0.0
+    for first in range(0, count, CHUNK):
+        # The derivative of the rank before this one needs the terms of this and later ranks.
+        rank = count - first - tl.arange(0, CHUNK)
+        known = (rank >= 0) & (rank < count)
+        not_stopped = _load_misses(values_in, misses, begin + rank, known, HAS_MISSES)
+        miss = tl.maximum(not_stopped, 0.0)
+        discount = _discount(rank, RECIPROCAL)
+        if HAS_WEIGHTS:
+            term = tl.load(source + begin + rank, mask=known, other=0.0) * discount
+        else:
+            term = _discount(rank - 1, RECIPROCAL) + tl.where(
+                known, discount * (tl.minimum(not_stopped, 0.0) - 1.0), 0.0
+            )
+        factor, term_sum = tl.associative_scan((miss, term), 0, _compose)
+        ahead = term_sum + factor * rest
+        at = begin + rank - 1
+        valid = rank > 0
+        passed = tl.load(grad + at, mask=valid, other=0.0)
+        unclamped = _load_misses(values_in, misses, at, valid, HAS_MISSES) >= 0
+        if HAS_WEIGHTS:
+            derivative = tl.where(unclamped, -ahead, 0.0)
+        else:
+            derivative = tl.where(unclamped, ahead, _discount(rank - 1, RECIPROCAL))
+        tl.store(grad + at, sign * passed * derivative, mask=valid)
+        first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
+        rest = _last(ahead, CHUNK)
+    if not HAS_WEIGHTS:  # equals one minus the sum, without cancellation
+        not_stopped = _load_misses(values_in, misses, begin, count > 0, HAS_MISSES)
+        loss = tl.maximum(not_stopped, 0.0) * first_rest + tl.minimum(not_stopped, 0.0)
+    tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
+
+
+@triton.jit
+def _discount(rank, RECIPROCAL: tl.constexpr):
+    """The discount of stopping at a rank (from 0); the value at rank -1 is not used."""
+    if RECIPROCAL:
+        return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
+    else:
+        return tl.full(rank.shape, 1.0, tl.float32)
+
+
+@triton.jit
+def _last(numbers, CHUNK: tl.constexpr):
+    """The last number of a chunk."""
+    return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, numbers, 0.0), 0)

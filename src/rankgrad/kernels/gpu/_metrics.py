@@ -1,0 +1,551 @@
+"""Exact metrics on GPUs: each list is sorted once, and no list is padded.
+
+One program per list reads the sorted list span by span. All sums are in float64, since the values
+are reported. No call synchronizes with the host.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, or_placeholder
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu._segmented_sort import Sorted, sort_lists, tie_group
+
+#: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
+#: threshold or top grade, and its persistence.
+Described = tuple[str, int, bool, bool, float, float]
+
+_SPAN = 2048  # the most ranks that a program reads at a time
+_TILE = 256  # ranks of a program where several programs share a list
+_NO_CUTOFF = 2**31 - 1
+
+
+def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
+    """The value of each metric on each list, and whether the list has a relevant item.
+
+    The value of a list without relevant items is 0.
+    """
+    scores, labels, mask, weights, offsets, max_length = batch
+    lists = offsets.shape[0] - 1
+    values = torch.zeros(len(described), lists, dtype=scores.dtype, device=scores.device)
+    relevant = torch.zeros(len(described), lists, dtype=torch.bool, device=scores.device)
+    if values.numel() == 0 or max_length == 0:
+        return values, relevant
+    # A score of -inf ties with the lowest finite number, as in eager mode.
+    ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
+    ordered = _Batch(
+        labels, mask, weights, offsets, max_length, sort_lists(ranked, mask, offsets, max_length)
+    )
+    for row, metric in enumerate(described):
+        launch = _launch_err if metric[0] == "err" else _launch
+        launch(ordered, metric, row, values, relevant)
+    return values, relevant
+
+
+@dataclass
+class _Batch:
+    """Sorted lists, and what several metrics need of them, computed on first use."""
+
+    labels: Tensor
+    mask: Tensor | None
+    weights: Tensor | None
+    offsets: Tensor
+    max_length: int
+    order: Sorted
+    _ideal: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def lists(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """The first arguments of every kernel."""
+        weights = or_placeholder(self.weights, self.labels)
+        return self.labels, weights, self.offsets, self.order.scores, self.order.items
+
+    def options(self, most: int, **more: Any) -> dict[str, Any]:
+        """The constants of a kernel that reads at most this many ranks at a time."""
+        span = chunk_size(self.max_length, most)
+        warps = min(16, max(1, span // 128))
+        return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
+
+    def walking(self) -> dict[str, Any]:
+        """The constants of a kernel with one program per list."""
+        return self.options(_SPAN, WEIGHTED=self.weights is not None)
+
+    def groups(self, averaged: bool) -> tuple[Tensor, Tensor]:
+        """The start and end of each rank's group of ties; not read if ties are not averaged."""
+        if not averaged:
+            return self.offsets, self.offsets
+        return self._groups
+
+    @cached_property
+    def _groups(self) -> tuple[Tensor, Tensor]:
+        shape, device = (2, self.labels.numel()), self.labels.device
+        start, end = torch.empty(shape, dtype=torch.int32, device=device)
+        options = self.options(_TILE)
+        _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
+            self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
+            **options,
+        )  # fmt: skip
+        return start, end
+
+    def ideal(self, gain: str) -> Tensor:
+        """The items of each list in descending order of their gains."""
+        kind = "labels" if self.weights is None else gain  # gains increase with labels
+        if kind not in self._ideal:
+            keys = self.labels
+            if self.weights is not None:
+                keys = (keys if gain == "linear" else torch.exp2(keys) - 1) * self.weights
+            self._ideal[kind] = sort_lists(keys, self.mask, self.offsets, self.max_length).items
+        return self._ideal[kind]
+
+    @cached_property
+    def discounts(self) -> Tensor:
+        """``Σ_{r<=p} 1 / log2(1 + r)`` for p from 0 on."""
+        ranks = torch.arange(1, self.max_length + 2, dtype=torch.float64, device=self.labels.device)
+        sums = ranks.log2_().reciprocal_()
+        sums[:1] = 0.0  # before the first rank
+        return sums.cumsum(0)
+
+    @cached_property
+    def scratch(self) -> Tensor:
+        """Two scratch tensors of one number per item, used by one metric after the other."""
+        return torch.empty(2, self.labels.numel(), dtype=torch.float64, device=self.labels.device)
+
+
+def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
+    """Compute one metric, not err, with one program per list."""
+    name, k, averaged, linear, threshold, persistence = metric
+    grid, ranked = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
+    number, places = float(threshold), (_cut(k), row)
+    options = {"TIED": averaged, **batch.walking()}
+    if name == "ap":
+        scratch = batch.scratch if averaged else (batch.labels, batch.labels)
+        _ap[grid](*ranked, *scratch, values, relevant, number, *places, **options)
+    elif name in ("rr", "hits"):
+        _first[grid](*ranked, values, relevant, number, *places, METRIC=name, **options)
+    else:
+        gain = "binary"
+        if name in ("ndcg", "dcg", "arp"):
+            gain = "linear" if linear or name == "arp" else "exponential"
+        best = batch.ideal(gain) if name == "ndcg" else batch.offsets
+        discounts = batch.discounts if name in ("ndcg", "dcg") else batch.labels
+        high = _single(persistence)
+        _linear[grid](
+            *ranked, best, discounts, values, relevant, number, high, persistence - high, *places,
+            METRIC=name, GAIN=gain, **options,
+        )  # fmt: skip
+
+
+def _launch_err(
+    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
+) -> None:
+    """Compute err: several programs of a list compute its probabilities."""
+    _, k, averaged, _, grade, _ = metric
+    tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
+    hits, misses = batch.scratch
+    _tops[(batch.lists,)](*batch.arrays, tops, relevant, float(grade), row, **batch.walking())
+    options = batch.options(_TILE, WEIGHTED=batch.weights is not None)
+    _chances[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
+        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _cut(k), TIED=averaged,
+        **options,
+    )  # fmt: skip
+    _cascade[(batch.lists,)](
+        batch.offsets, batch.order.scores, hits, misses, values, _cut(k), row,
+        **batch.options(_SPAN),
+    )  # fmt: skip
+
+
+def _cut(k: int) -> int:
+    """How many ranks count."""
+    return min(k, _NO_CUTOFF) if k else _NO_CUTOFF
+
+
+def _single(number: float) -> float:
+    """Rounded to float32, the precision of kernel arguments."""
+    found: float = struct.unpack("f", struct.pack("f", number))[0]
+    return found
+
+
+@triton.jit
+def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
+    """Which ranks of a sorted list hold a real item."""
+    real = at < length
+    if MASKED:
+        score = tl.load(ranked + begin + at, mask=real, other=float("-inf"))
+        real = real & (score > float("-inf"))
+    return real
+
+
+@triton.jit
+def _gain(labels, item, real, number, GAIN: tl.constexpr):
+    """Gains of items; 0 where there is no item."""
+    label = tl.load(labels + item, mask=real, other=0.0)
+    if GAIN == "binary":
+        return tl.where(real & (label >= number), 1.0, 0.0).to(tl.float64)
+    elif GAIN == "linear":
+        return label.to(tl.float64)
+    elif GAIN == "stop":  # ERR's stopping probability; number is the top grade
+        return tl.exp2(label.to(tl.float64) - number) - tl.exp2(-number)
+    else:
+        return tl.exp2(label.to(tl.float64)) - 1.0
+
+
+@triton.jit
+def _weight(weights, item, real, WEIGHTED: tl.constexpr):
+    if WEIGHTED:
+        return tl.load(weights + item, mask=real, other=0.0).to(tl.float64)
+    else:
+        return tl.where(real, 1.0, 0.0).to(tl.float64)
+
+
+@triton.jit
+def _group(start, end, begin, at, real, TIED: tl.constexpr):
+    """The ranks of an item's group of ties; the item alone if ties are not averaged."""
+    if TIED:
+        low = tl.load(start + begin + at, mask=real, other=0)
+        return low, tl.load(end + begin + at, mask=real, other=1)
+    else:
+        return at, at + 1
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["steps"])
+def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
+    """The start and end of each rank's group of equal scores."""
+    _, begin, length = list_span(offsets)
+    at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    real = _is_item(ranked, begin, length, at, MASKED)
+    here = begin + at
+    score = tl.load(ranked + here, mask=real, other=0.0)
+    low, high = tie_group(ranked, begin, begin + length, here, score, real, steps)
+    tl.store(start + here, (low - begin).to(tl.int32), mask=real)
+    tl.store(end + here, (high - begin).to(tl.int32), mask=real)
+
+
+@triton.jit
+def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr):
+    """The mean discount of the ranks from low to high."""
+    first, last = tl.minimum(low, cut), tl.minimum(high, cut)
+    size = (high - low).to(tl.float64)
+    if METRIC == "ndcg" or METRIC == "dcg":
+        return (tl.load(discounts + last) - tl.load(discounts + first)) / size
+    elif METRIC == "rbp":
+        step = tl.log2(persistence)
+        return (tl.exp2(first.to(tl.float64) * step) - tl.exp2(last.to(tl.float64) * step)) / size
+    elif METRIC == "arp":  # the sum of the ranks; those past the cutoff count k + 1
+        a, b = first.to(tl.float64), last.to(tl.float64)
+        past = size - (b - a)
+        return ((b * (b + 1.0) - a * (a + 1.0)) * 0.5 + past * (cut.to(tl.float64) + 1.0)) / size
+    else:
+        return (last - first).to(tl.float64) / size
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["cut", "row"])
+def _linear(
+    labels, weights, offsets, ranked, order, start, end, best, discounts, values, relevant,
+    threshold, persistence, rest, cut, row,
+    METRIC: tl.constexpr, GAIN: tl.constexpr, TIED: tl.constexpr, MASKED: tl.constexpr,
+    WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """The sum over items of gain times mean discount of the tied ranks, divided by the norm."""
+    _, begin, length = list_span(offsets)
+    lasting = tl.full([], 0.0, tl.float64) + persistence + rest
+    total = tl.zeros([SPAN], tl.float64)
+    norms = tl.zeros([SPAN], tl.float64)
+    counting = tl.zeros([SPAN], tl.int32)
+    for left in range(0, length, SPAN):
+        at = left + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED)
+        item = tl.load(order + begin + at, mask=real, other=0)
+        gain = _gain(labels, item, real, threshold, GAIN)
+        weight = _weight(weights, item, real, WEIGHTED)
+        counting += ((gain > 0) & (weight > 0)).to(tl.int32)
+        low, high = _group(start, end, begin, at, real, TIED)
+        low, high = tl.where(real, low, 0), tl.where(real, high, 1)
+        total += gain * weight * _mean_discount(discounts, low, high, cut, lasting, METRIC)
+        if METRIC == "ndcg":
+            top = tl.load(best + begin + at, mask=real, other=0)
+            gain = _gain(labels, top, real, threshold, GAIN)
+            weight = _weight(weights, top, real, WEIGHTED)
+            low = tl.where(real, at, 0)
+            norms += gain * weight * _mean_discount(discounts, low, low + 1, cut, lasting, METRIC)
+        elif METRIC == "precision":
+            norms += tl.where(real, 1.0, 0.0)
+        else:
+            norms += gain * weight
+    norm = tl.sum(norms, 0)
+    if METRIC == "precision":
+        norm = tl.where(cut < 2147483647, cut.to(tl.float64), norm)
+    elif METRIC == "dcg" or METRIC == "rbp":
+        norm = norm * 0.0 + 1.0
+    counts = tl.sum(counting, 0) > 0
+    value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
+    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + to, tl.where(counts & (norm > 0), value, 0.0).to(tl.float32))
+    tl.store(relevant + to, counts)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["cut", "row"])
+def _ap(
+    labels, weights, offsets, ranked, order, start, end, seen, heavy, values, relevant,
+    threshold, cut, row,
+    TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Average precision; ties as McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`)."""
+    _, begin, length = list_span(offsets)
+    total = tl.zeros([SPAN], tl.float64)
+    counting = tl.zeros([SPAN], tl.int32)
+    before = tl.full([], 0.0, tl.float64)
+    norm = tl.full([], 0.0, tl.float64)
+    for left in range(0, length, SPAN):
+        at = left + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED)
+        item = tl.load(order + begin + at, mask=real, other=0)
+        relevance = _gain(labels, item, real, threshold, "binary")
+        weight = relevance * _weight(weights, item, real, WEIGHTED)
+        counting += (weight > 0).to(tl.int32)
+        count = before + tl.cumsum(relevance, 0)
+        if TIED:
+            tl.store(seen + begin + at, count, mask=real)
+            tl.store(heavy + begin + at, norm + tl.cumsum(weight, 0), mask=real)
+        else:
+            precision = count / (at + 1).to(tl.float64)
+            total += tl.where(at < cut, weight * precision, 0.0)
+        before += tl.sum(relevance, 0)
+        norm += tl.sum(weight, 0)
+    if TIED:
+        tl.debug_barrier()  # the loop reads what other threads wrote
+        for left in range(0, length, SPAN):
+            at = left + tl.arange(0, SPAN)
+            real = _is_item(ranked, begin, length, at, MASKED)
+            low, high = _group(start, end, begin, at, real, TIED)
+            later = real & (low > 0)
+            ahead = tl.load(seen + begin + low - 1, mask=later, other=0.0)
+            inside = tl.load(seen + begin + high - 1, mask=real, other=0.0) - ahead
+            weight = tl.load(heavy + begin + high - 1, mask=real, other=0.0) - tl.load(
+                heavy + begin + low - 1, mask=later, other=0.0
+            )
+            size = (high - low).to(tl.float64)
+            step = (inside - 1.0) / tl.maximum(size - 1.0, 1.0)
+            count = ahead + 1.0 + (at - low).to(tl.float64) * step
+            expected = tl.where(real & (at < cut) & (inside > 0), weight / size, 0.0)
+            total += expected * count / (at + 1).to(tl.float64)
+    counts = tl.sum(counting, 0) > 0
+    value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
+    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + to, tl.where(counts, value, 0.0).to(tl.float32))
+    tl.store(relevant + to, counts)
+
+
+@triton.jit
+def _discount(at, METRIC: tl.constexpr):
+    """The discount of stopping at a rank."""
+    if METRIC == "hits":
+        return at.to(tl.float64) * 0.0 + 1.0
+    else:
+        return 1.0 / (at.to(tl.float64) + 1.0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["cut", "row"])
+def _first(
+    labels, weights, offsets, ranked, order, start, end, values, relevant, threshold, cut, row,
+    METRIC: tl.constexpr, TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """The discount of the first relevant rank, in the first group that has a relevant item."""
+    _, begin, length = list_span(offsets)
+    firsts = tl.full([SPAN], 2147483647, tl.int32)
+    counting = tl.zeros([SPAN], tl.int32)
+    for left in range(0, length, SPAN):
+        at = left + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED)
+        item = tl.load(order + begin + at, mask=real, other=0)
+        relevance = _gain(labels, item, real, threshold, "binary")
+        counting += (relevance * _weight(weights, item, real, WEIGHTED) > 0).to(tl.int32)
+        firsts = tl.minimum(firsts, tl.where(relevance > 0, at, 2147483647))
+    first = tl.min(firsts, 0)
+    found = first < length
+    low = tl.where(found, first, 0)
+    high = tl.where(found, first + 1, 0)
+    if TIED:
+        low = tl.load(start + begin + first, mask=found, other=0)
+        high = tl.load(end + begin + first, mask=found, other=0)
+    value = _first_of_group(
+        labels, weights, order, begin, low, high, threshold, cut, METRIC, WEIGHTED, SPAN
+    )
+    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + to, value.to(tl.float32))
+    tl.store(relevant + to, tl.sum(counting, 0) > 0)
+
+
+@triton.jit
+def _first_of_group(
+    labels, weights, order, begin, low, high, threshold, cut,
+    METRIC: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """The expected discount of the first relevant rank in a group of ties, over its orders.
+
+    In a group of m items, R of them relevant, the j-th item (from 0) is not relevant with
+    probability ``(m - R - j) / (m - j)``, given that none before it was.
+    """
+    insides = tl.zeros([SPAN], tl.float64)
+    heavies = tl.zeros([SPAN], tl.float64)
+    for left in range(low, high, SPAN):
+        at = left + tl.arange(0, SPAN)
+        item = tl.load(order + begin + at, mask=at < high, other=0)
+        relevance = _gain(labels, item, at < high, threshold, "binary")
+        insides += relevance
+        heavies += relevance * _weight(weights, item, at < high, WEIGHTED)
+    inside = tl.sum(insides, 0)
+    total = tl.zeros([SPAN], tl.float64)
+    passed = tl.full([], 1.0, tl.float64)
+    for left in range(low, tl.minimum(high, cut), SPAN):
+        at = left + tl.arange(0, SPAN)
+        counted = (at < high) & (at < cut)
+        # Shifted by one rank, so that the product at a rank is over the ranks before it.
+        more = (high - at + 1).to(tl.float64)
+        onward = tl.maximum((more - inside) / tl.maximum(more, 1.0), 0.0)
+        reached = passed * tl.cumprod(tl.where((at > low) & (at < high), onward, 1.0), 0)
+        stop = tl.minimum(inside / tl.maximum(more - 1.0, 1.0), 1.0)
+        total += tl.where(counted, reached * stop * _discount(at, METRIC), 0.0)
+        passed = tl.min(reached, 0)  # the last one: probabilities never increase
+    return tl.sum(total, 0) * tl.sum(heavies, 0) / tl.maximum(inside, 1.0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["row"])
+def _tops(
+    labels, weights, offsets, ranked, order, tops, relevant, grade, row,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """ERR's top grade of each list, and whether the list has a relevant item."""
+    _, begin, length = list_span(offsets)
+    highest = tl.zeros([SPAN], tl.float32) + grade
+    for left in range(0, length, SPAN):
+        at = left + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED)
+        item = tl.load(order + begin + at, mask=real, other=0)
+        highest = tl.maximum(highest, tl.load(labels + item, mask=real, other=0.0))
+    top = tl.max(highest, 0).to(tl.float64)
+    counting = tl.zeros([SPAN], tl.int32)
+    for left in range(0, length, SPAN):
+        at = left + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED)
+        item = tl.load(order + begin + at, mask=real, other=0)
+        stop = _gain(labels, item, real, top, "stop")
+        counting += ((stop > 0) & (_weight(weights, item, real, WEIGHTED) > 0)).to(tl.int32)
+    tl.store(tops + tl.program_id(0), top)
+    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(relevant + to, tl.sum(counting, 0) > 0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["cut"])
+def _chances(
+    labels, weights, offsets, ranked, order, start, end, tops, hits, misses, cut,
+    TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """ERR's probabilities to stop at a rank, having reached its group of ties, and to pass it.
+
+    The probability to pass a whole group is stored at its last rank; at its other ranks it is 1.
+    """
+    _, begin, length = list_span(offsets)
+    first = tl.program_id(1) * SPAN
+    if (first < length) & (first < cut):
+        top = tl.load(tops + tl.program_id(0))
+        at = first + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED) & (at < cut)
+        item = tl.load(order + begin + at, mask=real, other=0)
+        stop = _gain(labels, item, real, top, "stop")
+        low, high = _group(start, end, begin, at, real, TIED)
+        alone = real & (high - low == 1)
+        weight = _weight(weights, item, real, WEIGHTED)
+        tl.store(hits + begin + at, stop * weight, mask=alone)
+        tl.store(misses + begin + at, 1.0 - stop, mask=alone)
+        if TIED:
+            opens = real & (low == at) & (high - low > 1)
+            group = tl.min(tl.where(opens, at, 2147483647), 0)
+            while group < cut:
+                size = tl.load(end + begin + group) - group
+                _mix(
+                    labels, weights, order + begin + group, hits + begin + group,
+                    misses + begin + group, size, tl.minimum(size, cut - group), top,
+                    WEIGHTED, SPAN,
+                )  # fmt: skip
+                group = tl.min(tl.where(opens & (at > group), at, 2147483647), 0)
+
+
+@triton.jit
+def _mix(
+    labels, weights, order, hits, products, size, reach, top,
+    WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """The mean probabilities over the orders of a group of ties, for its first ``reach`` ranks.
+
+    products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of
+    ``w stop`` of the j-th item times that product over the items before it. Both are updated as
+    items join the group one at a time (see :mod:`rankgrad.metrics._cascade`), and stored at j - 1.
+    """
+    for m in range(1, size + 1):
+        item = tl.load(order + m - 1)
+        stop = _gain(labels, item, item >= 0, top, "stop")
+        hit = stop * _weight(weights, item, item >= 0, WEIGHTED)
+        most = tl.minimum(m, reach)
+        blocks = tl.cdiv(most, SPAN)
+        for block in range(0, blocks):  # last block first: each needs the old values before it
+            j = (blocks - 1 - block) * SPAN + 1 + tl.arange(0, SPAN)
+            valid, later = j < m, (j > 1) & (j <= most)
+            old = tl.load(hits + j - 1, mask=valid & (j <= most), other=0.0)
+            product = tl.load(products + j - 1, mask=valid & (j <= most), other=0.0)
+            before = tl.load(hits + j - 2, mask=later, other=0.0)
+            previous = tl.load(products + j - 2, mask=later, other=1.0)
+            tl.debug_barrier()  # all threads have read
+            rank, rest = j.to(tl.float64), (m - j).to(tl.float64)
+            stopped = rest * old + (rank - 1.0) * (1.0 - stop) * before + hit * previous
+            passed = rest * product + rank * (1.0 - stop) * previous
+            tl.store(hits + j - 1, stopped / m, mask=j <= most)
+            tl.store(products + j - 1, passed / m, mask=j <= most)
+            tl.debug_barrier()  # all threads have written
+    for left in range(0, reach, SPAN):
+        at = left + tl.arange(0, SPAN)
+        tl.store(products + at, at.to(tl.float64) * 0.0 + 1.0, mask=(at < reach) & (at < size - 1))
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["cut", "row"])
+def _cascade(
+    offsets, ranked, hits, misses, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
+) -> None:
+    """``Σ_r hit_r / r · Π_{l<r} miss_l``."""
+    _, begin, length = list_span(offsets)
+    total = tl.zeros([SPAN], tl.float64)
+    passed = tl.full([], 1.0, tl.float64)
+    for left in range(0, tl.minimum(length, cut), SPAN):
+        at = left + tl.arange(0, SPAN)
+        real = _is_item(ranked, begin, length, at, MASKED) & (at < cut)
+        hit = tl.load(hits + begin + at, mask=real, other=0.0)
+        miss = tl.load(misses + begin + at - 1, mask=real & (at > 0), other=1.0)
+        reached = passed * tl.cumprod(miss, 0)
+        total += tl.where(real, hit * reached / (at + 1).to(tl.float64), 0.0)
+        passed = tl.min(reached, 0)  # the last one: probabilities never increase
+    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + to, tl.sum(total, 0).to(tl.float32))

@@ -1,0 +1,737 @@
+"""Optimal transport without an n × n tensor: Sinkhorn scaling of a matrix computed tile by tile.
+
+In sorted order (ranks r and items j from 0, x the squashed scores) the matrix is
+``K_rj = exp((S_r - S_j - 2 (r - j) x_j) / ((n - 1) ε))`` with ``S_r = Σ_{l<r} (x_l + x_{l+1})``:
+1 on the diagonal and decreasing away from it (:mod:`rankgrad.sorting.optimal_transport`; the first
+scaling cancels any factor of a whole column). The scalings are ``u_0 = 1``,
+``v_t = 1 / (Kᵀ u_{t-1})`` and ``u_t = 1 / (K v_t)``. Each is one launch, in which a program sums
+over K for its own rows or columns. Convergence of a list is recorded on the device, and later
+launches skip the list.
+
+In the backward pass, the gradient with respect to log K is ``K_rj Σ_f l_fr m_fj``, with two factors
+(l, m) for each iteration. In its sums over rows and over columns the factors of successive steps
+cancel: the column sums are 0, and the row sums are the gradient with respect to u_0. So only the
+column sums weighted by ``j - r`` have to be computed.
+
+Logits far from the diagonal are differences of large numbers. A program splits them at the middle p
+of its own rows or columns: into ``-2 (r - p) (x_j - x_p)``, and one term of r and one of j that are
+computed in float64 and rounded once. All three are small near the diagonal. If ε is so small that
+they are not, few entries matter, and logits are summed in float64.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu._flat_lists import chunk_size, is_real, or_placeholder
+from rankgrad.kernels.gpu._ideal_gain import ideal_gain
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu._linear import as_loss, beyond, discount
+from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, metric_step, step_values
+from rankgrad.kernels.gpu._segmented_sort import sort_lists, tie_group
+
+_CHUNK = 1024  # items of a list that a program reads at a time
+_SHARP = 1.0  # if ε times the length is less, logits are summed in float64
+
+
+def through_ot(
+    batch: FlatLists,
+    epsilon: float,
+    iterations: int,
+    tolerance: float,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``1 - metric`` (ARP itself) through optimal transport; see :mod:`rankgrad.kernels.ops`."""
+    scores, _, mask, _, offsets, max_length = batch
+    k = metric_options.k
+    options = (scores, mask, offsets, max_length, k, epsilon, iterations, tolerance)
+    if metric_options.name in STEP_METRICS:
+        items = step_values(batch, metric_options)
+        operator = OptimalTransportOperator(*options, defined=items.defined)
+        channels = [items.values] if items.weighted is None else [items.values, items.weighted]
+        at_ranks = operator.apply_all(channels)
+        values, *grads = metric_step(
+            at_ranks[0], at_ranks[1] if len(channels) == 2 else None, None, items, offsets,
+            max_length, metric_options,
+        )  # fmt: skip
+        pairs = [(x, grad) for x, grad in zip(channels, grads, strict=False) if grad is not None]
+        return values, operator.adjoint_all(pairs), items.defined
+    gains, scale, lengths, defined = ideal_gain(batch, metric_options)
+    operator = OptimalTransportOperator(*options, defined=defined)
+    at_rank = operator.apply(gains)
+    values, grad = scale.new_empty(scale.shape), torch.empty_like(at_rank)
+    if len(scale):
+        _linear_step[(len(scale),)](
+            at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
+            METRIC=metric_options.name, CHUNK=chunk_size(max_length, _CHUNK),
+        )  # fmt: skip
+    return values, operator.adjoint(gains, grad), defined
+
+
+class OptimalTransportOperator:
+    """The relaxed permutation of every list as a linear operator.
+
+    Args:
+        scores: ``[items]`` float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: the number of ranks that count, 0 for all.
+        epsilon: strength of the entropy.
+        iterations: the most scalings.
+        tolerance: stop when every column sum of a list is this close to one.
+        defined: ``[lists]``, False on lists to skip, whose results are 0; or None.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        epsilon: float,
+        iterations: int,
+        tolerance: float,
+        defined: Tensor | None = None,
+    ) -> None:
+        lists, items = offsets.numel() - 1, scores.numel()
+        self.scores, self.mask, self.offsets, self.max_length = scores, mask, offsets, max_length
+        self.k, self.epsilon, self.iterations = k, epsilon, iterations
+        self.lists, self.items = (lists, items) if items and max_length else (0, 0)
+        self.tile = Tile.of(max_length)
+        self.launch = {**self.tile.options, "PRECISE": epsilon * max_length < _SHARP}
+        if not self.lists:
+            return
+        ranked = sort_lists(scores, mask, offsets, max_length)
+        self.ranked, self.order = ranked.scores, ranked.items
+        self.points = torch.empty(3 * items, dtype=torch.float64, device=scores.device)
+        self.moments = torch.empty(2 * lists, dtype=torch.float64, device=scores.device)
+        # The number of items and of iterations of each list.
+        self.counts = torch.empty(2 * lists, dtype=torch.int32, device=scores.device)
+        self.rows = scores.new_empty((iterations + 1) * items)
+        self.columns = scores.new_empty((iterations + 1) * items)
+        self.grid = lists, cdiv(max_length, self.tile.own)
+        size = 4 * lists * self.grid[1]
+        self.limits = torch.empty(size, dtype=torch.int32, device=scores.device)
+        self._set_up(defined)
+        self._scale(tolerance)
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        return self.apply_all([values])[0]
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
+        return self.adjoint_all([(values, grad)])
+
+    def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
+        """:meth:`apply` to one or two vectors of values."""
+        return self._sort(channels, change=False)
+
+    def adjoint_all(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The sum of :meth:`adjoint` over one or two pairs of values and gradients."""
+        grad_scores = torch.zeros_like(self.scores)
+        if not self.lists:
+            return grad_scores
+        (first, grad), (second, grad_second) = pairs[0], pairs[-1]
+        changes = self._sort([values for values, _ in pairs], change=True)
+        # The gradient with respect to u, the column factors, and column sums weighted by j - r.
+        work = self.scores.new_empty(3 * self.items)
+        for step in range(self.iterations, 0, -1):
+            _backward_columns[self.grid](
+                *self._list_arguments, first, second, grad, grad_second, self.order, self.rows,
+                self.columns, changes[0], changes[-1], work, self.k, step, self.items,
+                LAST=step == self.iterations, TWO=len(pairs) == 2, **self.launch,
+            )  # fmt: skip
+            _backward_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
+        sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
+        _finish[(self.lists,)](
+            self.ranked, self.order, or_placeholder(self.mask, self.scores),
+            self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
+            1 / self.epsilon, self.max_length.bit_length(), MASKED=self.mask is not None,
+            CHUNK=chunk_size(self.max_length, _CHUNK),
+        )  # fmt: skip
+        return grad_scores
+
+    @property
+    def _list_arguments(self) -> tuple[Tensor, ...]:
+        return self.points, self.offsets, self.counts, self.limits
+
+    def _set_up(self, defined: Tensor | None) -> None:
+        _squash[(self.lists,)](
+            self.ranked, or_placeholder(self.mask, self.scores),
+            or_placeholder(defined, self.scores), self.offsets, self.points, self.moments,
+            self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
+            MASKED=self.mask is not None, CHOSEN=defined is not None,
+            CHUNK=chunk_size(self.max_length, _CHUNK),
+        )  # fmt: skip
+        _find_limits[(self.lists, cdiv(self.grid[1], 64))](
+            *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
+            OWN=self.tile.own, WIDTH=64,
+        )  # fmt: skip
+
+    def _scale(self, tolerance: float) -> None:
+        """Run all iterations; ``errors`` has the largest error of the column sums of each list."""
+        size = (self.iterations + 1) * self.lists
+        errors = torch.zeros(size, dtype=torch.int32, device=self.scores.device)
+        for step in range(1, self.iterations + 1):
+            for side in ("columns", "rows"):
+                _half_step[self.grid](
+                    *self._list_arguments, self.rows, self.columns, errors, step, self.items,
+                    tolerance, SIDE=side, **self.launch,
+                )  # fmt: skip
+
+    def _sort(self, channels: list[Tensor], change: bool) -> list[Tensor]:
+        """Sort one or two vectors of values; with ``change``, minus the exactly sorted values."""
+        results = [torch.zeros_like(values) for values in channels]
+        if self.lists:
+            _sort[self.grid](
+                *self._list_arguments, channels[0], channels[-1], self.order, self.rows,
+                self.columns, results[0], results[-1], self.k, self.items,
+                TWO=len(channels) == 2, CHANGE=change, **self.launch,
+            )  # fmt: skip
+        return results
+
+
+class Tile(NamedTuple):
+    """The tiles of K: a program's own rows or columns, the others at a time, and its warps."""
+
+    own: int
+    other: int
+    warps: int
+
+    @classmethod
+    def of(cls, max_length: int) -> Tile:
+        """The tiles for lists of up to ``max_length`` items.
+
+        With long lists a program has more rows, since it loads all columns for them. With short
+        lists it has fewer threads, since the sum over threads costs more.
+        """
+        if max_length <= 1024:
+            return cls(16, 64, 2)
+        return cls(16 if max_length <= 4096 else 32, 128, 4)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The tile as arguments of a kernel."""
+        return {"OWN": self.own, "OTHER": self.other, "num_warps": self.warps}
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["items", "iterations"])
+def _squash(
+    ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, sharpness,
+    MASKED: tl.constexpr, CHOSEN: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The squashed scores x of a list and their sums, scaled so that ``K = exp2(logits)``.
+
+    Writes x, S and ``2 j x_j - S_j`` to ``points``; the mean of the scores and one over their
+    standard deviation to ``moments``; the number of items and the most iterations to ``counts``.
+    """
+    list_index = tl.program_id(0)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    items = items.to(tl.int64)
+    count = 0
+    for left in range(begin, end, CHUNK):
+        at = left + tl.arange(0, CHUNK)
+        count += tl.sum(is_real(mask, at, at < end, MASKED).to(tl.int32), 0)
+    total = tl.zeros([CHUNK], tl.float64)
+    for left in range(0, count, CHUNK):
+        at = left + tl.arange(0, CHUNK)
+        total += tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
+    length = tl.maximum(count, 1).to(tl.float64)
+    mean = tl.sum(total, 0) / length
+    squares = tl.zeros([CHUNK], tl.float64)
+    for left in range(0, count, CHUNK):
+        at = left + tl.arange(0, CHUNK)
+        score = tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
+        squares += tl.where(at < count, (score - mean) * (score - mean), 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / length + 1e-6)
+    tl.store(moments + list_index * 2, mean)
+    tl.store(moments + list_index * 2 + 1, scale)
+    tl.store(counts + list_index * 2, count)
+    running = tl.where(count > 0, iterations, 0)
+    if CHOSEN:
+        running = tl.where(tl.load(defined + list_index) != 0, running, 0)
+    tl.store(counts + list_index * 2 + 1, running)
+
+    unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
+    before = tl.zeros([1], tl.float64)
+    first = tl.zeros([1], tl.float64)
+    for left in range(0, count, CHUNK):
+        at = left + tl.arange(0, CHUNK)
+        inside = at < count
+        score = tl.load(ranked + begin + at, mask=inside, other=0.0).to(tl.float64)
+        below = tl.where(inside, (mean - score) * scale, 0.0)
+        x = tl.where(inside, unit / (1.0 + tl.exp(below)), 0.0)
+        if left == 0:
+            first = tl.sum(tl.where(at == 0, x, 0.0), 0) + tl.zeros([1], tl.float64)
+        sums = 2.0 * (tl.cumsum(x, 0) + before) - x - first
+        before += tl.sum(x, 0)
+        place = points + begin + at
+        tl.store(place, x, mask=inside)
+        tl.store(place + items, sums, mask=inside)
+        tl.store(place + 2 * items, 2.0 * at.to(tl.float64) * x - sums, mask=inside)
+        tl.store(rows + begin + at, tl.full([CHUNK], 1.0, tl.float32), mask=inside)
+
+
+@triton.jit
+def _logit(points, items, begin, row, column):
+    """Base-2 logits of single entries."""
+    x = tl.load(points + begin + column)
+    own = tl.load(points + 2 * items + begin + column)
+    return tl.load(points + items + begin + row) + own - 2.0 * row.to(tl.float64) * x
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["items", "blocks", "steps"])
+def _find_limits(
+    points, offsets, counts, limits, items, blocks, steps, OWN: tl.constexpr, WIDTH: tl.constexpr
+):
+    """The columns in which a block of rows exceeds 2^-64, and the rows in which its columns do.
+
+    Entries decrease away from the diagonal, so the outer rows or columns of a block set its range.
+    """
+    list_index = tl.program_id(0)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
+    items = items.to(tl.int64)
+    block = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = (block < blocks) & (block * OWN < count)
+    last = tl.maximum(count - 1, 0)
+    first = tl.where(inside, block * OWN, 0)
+    end = tl.where(inside, tl.minimum(first + OWN - 1, last), 0)
+    far = -64.0
+    if count > 0:
+        for of_rows in tl.static_range(2):
+            low, high = tl.zeros_like(first), first
+            down, up = end, tl.where(inside, last, 0)
+            for _ in range(steps):
+                middle = (low + high) // 2
+                if of_rows == 1:
+                    near = _logit(points, items, begin, first, middle) > far
+                else:
+                    near = _logit(points, items, begin, middle, first) > far
+                moves = low < high
+                high = tl.where(moves & near, middle, high)
+                low = tl.where(moves & (near == 0), middle + 1, low)
+                middle = (down + up + 1) // 2
+                if of_rows == 1:
+                    near = _logit(points, items, begin, end, middle) > far
+                else:
+                    near = _logit(points, items, begin, middle, end) > far
+                moves = down < up
+                down = tl.where(moves & near, middle, down)
+                up = tl.where(moves & (near == 0), middle - 1, up)
+            place = limits + (list_index * blocks + block) * 4 + 2 * of_rows
+            tl.store(place, low, mask=inside)
+            tl.store(place + 1, down + 1, mask=inside)
+
+
+@triton.jit
+def _own_place(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
+    """The list of a program, its first row or column, its iterations, and its range in K."""
+    list_index, block = tl.program_id(0), tl.program_id(1)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
+    place = limits + (list_index * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
+    # Loaded for blocks past the list's end, too: waiting for the count would cost time.
+    low, high = tl.load(place), tl.load(place + 1)
+    return begin, count, block * OWN, tl.load(counts + list_index * 2 + 1), low, high
+
+
+class _Center(NamedTuple):
+    """The list of a program, and the position p at which it splits logits, in device code."""
+
+    points: Any
+    items: Any  # the number of items of all lists
+    begin: Any  # the first item of the list
+    count: Any  # the number of real items
+    middle: Any  # p
+    x: Any  # at p
+    sums: Any  # S at p
+
+
+@triton.jit
+def _center(points, items, begin, count, first, OWN: tl.constexpr):
+    """The center of a program with OWN rows or columns from ``first`` on."""
+    at = tl.minimum(first + OWN // 2, count - 1)
+    x, sums = tl.load(points + begin + at), tl.load(points + items + begin + at)
+    return _Center(points, items, begin, count, at, x, sums)
+
+
+@triton.jit
+def _row_terms(center, row, PRECISE: tl.constexpr):
+    """For rows: the distance to p and the row term of the logits."""
+    inside = row < center.count
+    valid = tl.load(center.points + center.items + center.begin + row, mask=inside, other=0.0)
+    distance = row - center.middle
+    term = (valid - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
+    term = tl.where(inside, term, -1e30)
+    return distance.to(tl.float32), term if PRECISE else term.to(tl.float32)
+
+
+@triton.jit
+def _column_terms(center, column, PRECISE: tl.constexpr):
+    """For columns: the factor of the rows' distances and the column term of the logits."""
+    inside = column < center.count
+    points, begin = center.points, center.begin
+    valid = tl.load(points + begin + column, mask=inside, other=0.0)
+    own = tl.load(points + 2 * center.items + begin + column, mask=inside, other=0.0)
+    term = (own + center.sums) - (2.0 * center.middle.to(tl.float64)) * valid
+    term = tl.where(inside, term, -1e30)
+    factor = tl.where(inside, 2.0 * (center.x - valid), 0.0)
+    return (factor, term) if PRECISE else (factor.to(tl.float32), term.to(tl.float32))
+
+
+@triton.jit
+def _entries(factor, term, other_factor, other_term, PRECISE: tl.constexpr):
+    """A tile of K; its first axis is the program's own. Positive logits are rounding errors."""
+    logits = term[:, None] + other_term[None, :] + factor[:, None] * other_factor[None, :]
+    if PRECISE:
+        logits = tl.minimum(logits, 1.0).to(tl.float32)
+    return tl.exp2(logits)
+
+
+@triton.jit
+def _inverse(sums):
+    """One over the sums; 0 where all entries underflow."""
+    return tl.where(sums == 0, 0.0, 1.0 / tl.where(sums == 0, 1.0, sums))
+
+
+@triton.jit
+def _product(
+    center, first, low, high, vector,
+    SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
+    """``K vector`` for some rows, or ``Kᵀ vector`` for some columns."""
+    at = first + tl.arange(0, OWN)
+    if SIDE == "rows":
+        factor, term = _row_terms(center, at, PRECISE)
+    else:
+        factor, term = _column_terms(center, at, PRECISE)
+    total = tl.zeros([OWN, OTHER], tl.float32)
+    for left in range(low, high, OTHER):
+        place = left + tl.arange(0, OTHER)
+        if SIDE == "rows":
+            theirs, their_term = _column_terms(center, place, PRECISE)
+        else:
+            theirs, their_term = _row_terms(center, place, PRECISE)
+        weight = tl.load(vector + center.begin + place, mask=place < center.count, other=0.0)
+        total += _entries(factor, term, theirs, their_term, PRECISE) * weight[None, :]
+    return tl.sum(total, 1)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["step", "items"])
+def _half_step(
+    points, offsets, counts, limits, rows, columns, errors, step, items, tolerance,
+    SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
+    """``v = 1 / (Kᵀ u)`` or ``u = 1 / (K v)`` for some columns or rows.
+
+    The column sums give the error of the iteration before. If it is within the tolerance, that
+    iteration is the last one: the new v is not used, and the row step stores the number of
+    iterations.
+    """
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, SIDE, OWN
+    )
+    at = first + tl.arange(0, OWN)
+    inside = at < count
+    error_place = errors + step * tl.num_programs(0) + tl.program_id(0)
+    running = (step <= steps) & (first < count)
+    if SIDE == "rows":
+        error = tl.load(error_place).to(tl.float32, bitcast=True)
+        ends = (step > 1) & (error < tolerance)
+        if running & ends & (first == 0):
+            tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
+        running &= (step <= 1) | (error >= tolerance) | (error != error)
+    if running:
+        vector = columns + step * items if SIDE == "rows" else rows + (step - 1) * items
+        center = _center(points, items, begin, count, first, OWN)
+        found = _product(center, first, low, high, vector, SIDE, OWN, OTHER, PRECISE)
+        if SIDE == "rows":
+            target = rows + step * items + begin + at
+        else:
+            target = columns + step * items + begin + at
+            if step > 1:
+                last = tl.load(target - items, mask=inside, other=1.0)
+                error = tl.max(tl.where(inside, tl.abs(found * last - 1.0), 0.0), 0)
+                tl.atomic_max(error_place, error.to(tl.int32, bitcast=True))
+        tl.store(target, _inverse(found), mask=inside)
+
+
+@triton.jit
+def _cut(count, k):
+    """The number of ranks that count."""
+    return tl.where(k > 0, tl.minimum(k, count), count)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k", "items"])
+def _sort(
+    points, offsets, counts, limits, values, second, order, rows, columns, result, result_second,
+    k, items, TWO: tl.constexpr, CHANGE: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
+    """``Σ_j P_rj value_j`` for some ranks, of one or two vectors of values.
+
+    With CHANGE it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
+    """
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "rows", OWN
+    )
+    cut = _cut(count, k)
+    if (steps > 0) & (first < cut):
+        center = _center(points, items, begin, count, first, OWN)
+        row = first + tl.arange(0, OWN)
+        inside = row < cut
+        factor, term = _row_terms(center, row, PRECISE)
+        item = tl.load(order + begin + row, mask=inside & CHANGE, other=0)
+        value = tl.load(values + item, mask=inside & CHANGE, other=0.0)
+        value_second = value
+        if TWO:
+            value_second = tl.load(second + item, mask=inside & CHANGE, other=0.0)
+        total = tl.zeros([OWN, OTHER], tl.float32)
+        total_second = tl.zeros([OWN, OTHER], tl.float32)
+        for left in range(low, high, OTHER):
+            column = left + tl.arange(0, OTHER)
+            valid = column < count
+            theirs, their_term = _column_terms(center, column, PRECISE)
+            scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
+            entries = _entries(factor, term, theirs, their_term, PRECISE) * scale[None, :]
+            their_item = tl.load(order + begin + column, mask=valid, other=0)
+            their_value = tl.load(values + their_item, mask=valid, other=0.0)
+            total += entries * (their_value[None, :] - value[:, None])
+            if TWO:
+                their_value = tl.load(second + their_item, mask=valid, other=0.0)
+                total_second += entries * (their_value[None, :] - value_second[:, None])
+        place = begin + row
+        scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
+        tl.store(result + place, tl.sum(total, 1) * scale, mask=inside)
+        if TWO:
+            tl.store(result_second + place, tl.sum(total_second, 1) * scale, mask=inside)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k", "step", "items"])
+def _backward_columns(
+    points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
+    changes, changes_second, work, k, step, items, LAST: tl.constexpr, TWO: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
+    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``, for some columns.
+
+    Before the last iteration comes the sort. It and the last row step together are
+    ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large terms next to the diagonal
+    cancel before rounding.
+    """
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "columns", OWN
+    )
+    if LAST:
+        running, step = steps > 0, steps
+    else:
+        running = step < steps
+    if running & (first < count):
+        center = _center(points, items, begin, count, first, OWN)
+        column = first + tl.arange(0, OWN)
+        inside = column < count
+        factor, term = _column_terms(center, column, PRECISE)
+        value, value_second = term, term
+        if LAST:
+            item = tl.load(order + begin + column, mask=inside, other=0)
+            value = tl.load(values + item, mask=inside, other=0.0)
+            if TWO:
+                value_second = tl.load(second + item, mask=inside, other=0.0)
+        plain = tl.zeros([OWN, OTHER], tl.float32)
+        distance_sums = tl.zeros([OWN, OTHER], tl.float32)
+        earlier = tl.zeros([OWN, OTHER], tl.float32)
+        for left in range(low, high, OTHER):
+            row = left + tl.arange(0, OTHER)
+            valid = row < count
+            distance, their_term = _row_terms(center, row, PRECISE)
+            entries = _entries(factor, term, distance, their_term, PRECISE)
+            place = rows + step * items + begin + row
+            scale = tl.load(place, mask=valid, other=0.0)
+            before = tl.load(place - items, mask=valid, other=0.0) * distance
+            if LAST:
+                source = tl.load(order + begin + row, mask=valid, other=0)
+                at, counting = begin + row, row < _cut(count, k)
+                weight = _sort_vjp(values, grad, changes, value, source, at, valid, counting)
+                if TWO:
+                    weight += _sort_vjp(
+                        second, grad_second, changes_second, value_second, source, at, valid,
+                        counting,
+                    )  # fmt: skip
+                weight *= entries * scale[None, :]
+                plain += weight
+                distance_sums += weight * distance[None, :]
+            else:
+                weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
+                plain += entries * weight[None, :]
+                distance_sums += entries * (weight * distance)[None, :]
+            earlier += entries * before[None, :]
+        grad_points = tl.zeros([OWN], tl.float32)
+        if not LAST:
+            grad_points = tl.load(work + 2 * items + begin + column, mask=inside, other=0.0)
+        _store_columns(
+            columns + step * items, work, items, begin, column, inside, center.middle,
+            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), grad_points,
+        )  # fmt: skip
+
+
+@triton.jit
+def _sort_vjp(values, grad, changes, value, item, place, valid, counting):
+    """``grad_r (value_j - Σ_l P_rl value_l)`` for columns j with these values and some rows r."""
+    row_value = tl.load(values + item, mask=valid, other=0.0)
+    change = tl.load(changes + place, mask=counting, other=0.0)
+    apart = (value[:, None] - row_value[None, :]) - change[None, :]
+    return apart * tl.load(grad + place, mask=counting, other=0.0)[None, :]
+
+
+@triton.jit
+def _store_columns(
+    columns, work, items, begin, column, inside, middle, plain, distance_sums, earlier, grad_points
+):
+    """Store the column factors, and add an iteration to the sums weighted by ``j - r``.
+
+    Args:
+        columns: v of the iteration.
+        work: scratch of the backward pass.
+        items: the number of items of all lists.
+        begin: the first item of the list.
+        column: columns of K.
+        inside: which of the columns exist.
+        middle: the position that row distances are relative to.
+        plain: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
+        distance_sums: ``Kᵀ l`` with rows weighted by their distance from the middle.
+        earlier: ``Kᵀ u`` with the same weights, u from the iteration before.
+        grad_points: the sums of later iterations.
+    """
+    scale = tl.load(columns + begin + column, mask=inside, other=1.0)
+    distance = (column - middle).to(tl.float32)
+    grad_sums = -plain * scale * scale
+    grad_points += scale * (distance * plain - distance_sums)
+    grad_points += grad_sums * (distance * _inverse(scale) - earlier)
+    tl.store(work + items + begin + column, grad_sums, mask=inside)
+    tl.store(work + 2 * items + begin + column, grad_points, mask=inside)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["step", "items"])
+def _backward_rows(
+    points, offsets, counts, limits, work, step, items,
+    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+):  # fmt: skip
+    """The gradient with respect to u of the iteration before, for some rows."""
+    items = items.to(tl.int64)
+    begin, count, first, steps, low, high = _own_place(
+        points, offsets, counts, limits, items, "rows", OWN
+    )
+    if (step <= steps) & (first < count):
+        center = _center(points, items, begin, count, first, OWN)
+        found = _product(center, first, low, high, work + items, "rows", OWN, OTHER, PRECISE)
+        row = first + tl.arange(0, OWN)
+        tl.store(work + begin + row, found, mask=row < count)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _linear_step(
+    at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
+    METRIC: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The loss of a list for a linear metric, and its derivatives with respect to sorted gains."""
+    list_index = tl.program_id(0)
+    begin, count = tl.load(offsets + list_index), tl.load(lengths + list_index)
+    norm = tl.load(scale + list_index)
+    norm = tl.where(tl.load(defined + list_index) != 0, norm, 0.0)
+    cut = _cut(count, k)
+    past = beyond(count, k, METRIC)
+    total = tl.zeros([CHUNK], tl.float32)
+    for left in range(0, cut, CHUNK):
+        rank = left + tl.arange(0, CHUNK)
+        inside = rank < cut
+        weight = norm * (discount((rank + 1).to(tl.float32), METRIC, persistence) - past)
+        total += weight * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
+        tl.store(grad + begin + rank, weight if METRIC == "arp" else -weight, mask=inside)
+    tl.store(values + list_index, as_loss(tl.sum(total, 0), count, k, norm, METRIC))
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["items", "steps"])
+def _finish(
+    ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, sharpness, steps,
+    MASKED: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a list with respect to its scores, from ``grad_points`` and R.
+
+    R is the gradient with respect to u_0. The gradient with respect to x is
+    ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, whose terms of R are averaged over tied items. It is
+    then propagated through the sigmoid and the standardization. ``sums`` is scratch.
+    """
+    list_index = tl.program_id(0)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
+    items = items.to(tl.int64)
+    end = begin + count
+    grad_points, shared = work + 2 * items, sums + items
+    mean, scale = tl.load(moments + list_index * 2), tl.load(moments + list_index * 2 + 1)
+    unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
+    if tl.load(counts + list_index * 2 + 1) > 0:
+        whole = tl.zeros([CHUNK], tl.float64)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
+            whole += tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
+        after = tl.sum(whole, 0) + tl.zeros([1], tl.float64)
+        before = tl.zeros([1], tl.float64)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
+            own = tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
+            part = tl.where(at < end, 2.0 * (after - tl.cumsum(own, 0)) + own, 0.0)
+            after -= tl.sum(own, 0)
+            tl.store(shared + at, tl.cumsum(part, 0) + before, mask=at < end)
+            before += tl.sum(part, 0)
+        tl.debug_barrier()
+        total = tl.zeros([CHUNK], tl.float64)
+        along = tl.zeros([CHUNK], tl.float64)
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
+            inside = at < end
+            score = tl.load(ranked + at, mask=inside, other=0.0)
+            start, stop = tie_group(ranked, begin, end, at, score, inside, steps)
+            part = tl.load(shared + stop - 1, mask=inside, other=0.0)
+            part -= tl.load(shared + start - 1, mask=inside & (start > begin), other=0.0)
+            by_x = 2.0 * tl.load(grad_points + at, mask=inside, other=0.0).to(tl.float64)
+            by_x += part / tl.where(inside, stop - start, 1).to(tl.float64)
+            z = (score.to(tl.float64) - mean) * scale
+            decay = tl.exp(-tl.abs(z))
+            by_z = unit * by_x * decay / ((1.0 + decay) * (1.0 + decay))
+            by_z = tl.where(inside, by_z, 0.0)
+            tl.store(sums + at, by_z, mask=inside)
+            total += by_z
+            along += tl.where(inside, by_z * z, 0.0)
+        length = count.to(tl.float64)
+        middle, mean_along = tl.sum(total, 0) / length, tl.sum(along, 0) / length
+        tl.debug_barrier()
+        for left in range(begin, end, CHUNK):
+            at = left + tl.arange(0, CHUNK)
+            inside = at < end
+            score = tl.load(ranked + at, mask=inside, other=0.0).to(tl.float64)
+            by_z = tl.load(sums + at, mask=inside, other=0.0)
+            found = scale * (by_z - middle - mean_along * (score - mean) * scale)
+            item = tl.load(order + at, mask=inside, other=0)
+            real = is_real(mask, item, inside, MASKED)
+            tl.store(grad_scores + item, found.to(tl.float32), mask=real)

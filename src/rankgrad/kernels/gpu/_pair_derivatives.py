@@ -1,0 +1,482 @@
+"""Gradient and Hessian diagonal of LambdaRank and LambdaLoss for NDCG on GPUs, of flat lists.
+
+One program per list sorts its items: by label, for the ideal DCG and to break ties, then by score.
+Each range of lengths has a launch of its own, so that one long list does not make short lists more
+expensive. A second kernel sums over the pairs of each item. In sorted order ``δ(|π_i - π_j|)`` is
+constant along diagonals. The sums need no atomic additions: the same input gives the same bits. A
+third kernel averages over duplicates (items of equal score, label and weight) and writes the
+results in input order.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels._pair_derivatives import PairConfig
+from rankgrad.kernels.gpu._flat_lists import list_span, load_weights
+
+_ROWS = 16  # of a tile of pairs
+_MANY_ITEMS = 1 << 18
+_FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sorts
+_LOG2E = math.log2(math.e)
+
+#: What a cutoff does: nothing, a factor for pairs past it (eq. 17), or a mask of pairs.
+_WHOLE, _FACTOR, _MASK = 0, 1, 2
+
+
+def pair_derivatives(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    offsets: Tensor,
+    max_length: int,
+    config: PairConfig,
+) -> tuple[Tensor, Tensor]:
+    """See :func:`rankgrad.kernels._pair_derivatives.compute`; supports the NDCG kinds only.
+
+    Does not synchronize with the host.
+    """
+    gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
+    lists, items = offsets.numel() - 1, scores.numel()
+    if lists == 0 or items == 0:
+        return gradient, hessian
+    by_label, order = _orders(scores, labels, offsets, max_length, config.norm)
+    # Scores, labels, weights, gradient, Hessian, and either lambdas or numbers of runs of ties.
+    ranked = scores.new_empty(6, items)
+    norms = scores.new_empty(lists)
+    weighted = weights is not None
+    item_weights = scores if weights is None else weights
+    _for_each_list(
+        _lay_out, offsets, max_length, scores, labels, item_weights, offsets, by_label, order,
+        ranked, norms, items, config.k, config.linear, weighted,
+    )  # fmt: skip
+    # One warp per block of rows, unless there are too few blocks to fill the device.
+    columns, pair_warps = (64, 1) if max_length <= 512 or items >= _MANY_ITEMS else (128, 4)
+    by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
+    most = max_length + max(columns, _ROWS)
+    _sum_pairs[(lists, triton.cdiv(max_length, _ROWS))](
+        ranked, offsets, _delta(most, scores), items, most, config.k,
+        float(config.sigma), config.sigma * _LOG2E, by_distance,
+        config.kind != "lambdarank", config.kind != "ndcg_loss2", _cut(config),
+        config.k > 0 and not (config.norm or config.heuristic), config.linear, weighted,
+        config.norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
+        num_warps=pair_warps,
+    )  # fmt: skip
+    grouped = weighted and not config.norm
+    together = _alike(ranked, offsets, max_length) if grouped else order
+    _for_each_list(
+        _average_duplicates, offsets, max_length, ranked, offsets, order, together, norms,
+        gradient, hessian, items, float(config.sigma), grouped, config.norm,
+    )  # fmt: skip
+    return gradient, hessian
+
+
+def _cut(config: PairConfig) -> int:
+    if config.k == 0:
+        return _WHOLE
+    if config.kind == "lambdarank" or config.heuristic:
+        return _MASK
+    return _FACTOR
+
+
+def _delta(most: int, like: Tensor) -> Tensor:
+    """``1 / log2(1 + d) - 1 / log2(2 + d)`` (eq. 13) at the distances d from -most to most."""
+    apart = torch.arange(-most, most + 1, device=like.device, dtype=torch.float64)
+    apart = apart.abs().clamp(min=1)
+    return (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)).to(like.dtype)
+
+
+def _orders(
+    scores: Tensor, labels: Tensor, offsets: Tensor, max_length: int, norm: bool
+) -> tuple[Tensor, Tensor]:
+    """The items of each list by ascending label, and by descending score.
+
+    Ties in score are broken by ascending label and then by input order; with ``norm``, by input
+    order alone.
+    """
+    by_label, by_score = torch.empty(2, scores.numel(), dtype=torch.int32, device=scores.device)
+    _sort(labels, None, by_label, offsets, max_length)
+    _sort(scores, None if norm else by_label, by_score, offsets, max_length, descending=True)
+    return by_label, by_score
+
+
+def _alike(ranked: Tensor, offsets: Tensor, max_length: int) -> Tensor:
+    """An order of the sorted items in which duplicates (score, label and weight) are adjacent.
+
+    Items of equal score and label are adjacent already.
+    """
+    items = ranked.shape[1]
+    by_weight = torch.empty(items, dtype=torch.int32, device=ranked.device)
+    together = torch.empty_like(by_weight)
+    _for_each_list(_number_runs, offsets, max_length, ranked, offsets, items)
+    _sort(ranked[2], None, by_weight, offsets, max_length)
+    _sort(ranked[5], by_weight, together, offsets, max_length)
+    return together
+
+
+def _sort(
+    values: Tensor,
+    before: Tensor | None,
+    after: Tensor,
+    offsets: Tensor,
+    max_length: int,
+    descending: bool = False,
+) -> None:
+    """Write the order of each list by a value to ``after``; ties are ordered as in ``before``."""
+    ordered = before is not None
+    first = before if ordered else after
+    _for_each_list(
+        _sort_list, offsets, max_length, values, first, after, offsets, ordered, descending
+    )
+
+
+def _for_each_list(kernel: Any, offsets: Tensor, max_length: int, *arguments: Any) -> None:
+    """Launch a kernel with one program per list, once for each range of lengths."""
+    for above, length in _length_ranges(max_length):
+        warps = max(1, min(8, length // 128))
+        kernel[(offsets.numel() - 1,)](*arguments, above, length, num_warps=warps)
+
+
+def _length_ranges(max_length: int) -> list[tuple[int, int]]:
+    """Ranges ``(above, up to]`` of lengths: powers of 2, with all lengths up to 256 in one range.
+
+    If no list exceeds 512 items there is one range: a second launch would cost more than it saves.
+
+    >>> from rankgrad.kernels.gpu._pair_derivatives import _length_ranges
+    >>> _length_ranges(300), _length_ranges(540)
+    ([(0, 512)], [(0, 256), (256, 512), (512, 1024)])
+    """
+    longest = max(16, triton.next_power_of_2(max_length))
+    if longest <= _ONE_RANGE:
+        return [(0, longest)]
+    tops = [_FIRST_RANGE << step for step in range((longest // _FIRST_RANGE).bit_length())]
+    return list(zip([0, *tops], tops, strict=False))
+
+
+@triton.jit
+def _sort_list(
+    values, before, after, offsets, ORDERED: tl.constexpr, DESCENDING: tl.constexpr,
+    ABOVE: tl.constexpr, LENGTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sort the items of a list by a value; ties as in the order ``before``, or in input order."""
+    _, start, length = list_span(offsets)
+    if (length > ABOVE) & (length <= LENGTH):
+        place = tl.arange(0, LENGTH)
+        inside = place < length
+        item = place
+        if ORDERED:
+            item = tl.load(before + start + place, mask=inside, other=0)
+        value = tl.load(values + start + item, mask=inside, other=0.0)
+        if DESCENDING:
+            value = -value
+        bits = (value + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
+        ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+        key = tl.where(inside, (ordered << 32) | place.to(tl.int64), 0x7FFFFFFFFFFFFFFF)
+        found = (tl.sort(key) & 0xFFFFFFFF).to(tl.int32)
+        if ORDERED:
+            found = tl.load(before + start + found, mask=inside, other=0)
+        tl.store(after + start + place, found, mask=inside)
+
+
+@triton.jit
+def _gain(label, LINEAR: tl.constexpr):
+    if LINEAR:
+        return label
+    else:
+        return tl.exp2(label) - 1.0
+
+
+@triton.jit(do_not_specialize=["items", "k"])
+def _lay_out(
+    scores, labels, weights, offsets, by_label, order, ranked, norms, items, k,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Scores, labels and weights in the order of the scores, and one over the ideal DCG.
+
+    The latter is 0 where all labels are equal, since such a list has no pairs.
+    """
+    list_index, start, length = list_span(offsets)
+    if (length > ABOVE) & (length <= LENGTH):
+        place = tl.arange(0, LENGTH)
+        inside = place < length
+        item = tl.load(order + start + place, mask=inside, other=0)
+        to = ranked + start + place
+        tl.store(to, tl.load(scores + start + item, mask=inside, other=0.0), mask=inside)
+        wide = items.to(tl.int64)
+        tl.store(to + wide, tl.load(labels + start + item, mask=inside, other=0.0), mask=inside)
+        if WEIGHTED:
+            weight = tl.load(weights + start + item, mask=inside, other=0.0)
+            tl.store(to + 2 * wide, weight, mask=inside)
+        graded = tl.load(by_label + start + place, mask=inside, other=0)
+        label = tl.load(labels + start + graded, mask=inside, other=0.0)
+        rank = length - place  # the highest label comes last
+        counted = inside & ((k == 0) | (rank <= k))
+        discount = 1.0 / tl.log2(1.0 + tl.maximum(rank, 1).to(tl.float32))
+        ideal = tl.sum(tl.where(counted, _gain(label, LINEAR) * discount, 0.0), 0)
+        high = tl.max(tl.where(inside, label, -1.0), 0)
+        low = tl.min(tl.where(inside, label, float("inf")), 0)
+        tl.store(
+            norms + list_index, tl.where(high > low, 1.0 / tl.where(ideal > 0, ideal, 1.0), 0.0)
+        )
+
+
+@triton.jit
+def _reciprocal(x, FAST: tl.constexpr):
+    """``1 / x`` for x >= 1, in one instruction unless interpreted."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
+def _load_item(
+    ranked, start, at, inside, wide, k,
+    CUT: tl.constexpr, SHORT: tl.constexpr, LINEAR: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """What a pair needs of an item: score, gain, weight, discount, and the cutoff's factor."""
+    score = tl.load(ranked + start + at, mask=inside, other=0.0)
+    gain = _gain(tl.load(ranked + wide + start + at, mask=inside, other=0.0), LINEAR)
+    weight = load_weights(ranked + 2 * wide + start, at, inside, WEIGHTED)
+    rank = at.to(tl.float32) + 1.0
+    discount = 1.0 / tl.log2(1.0 + rank)
+    cut = weight
+    if CUT == 1:
+        past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
+        cut = tl.where(at < k, 1.0, past)
+    if SHORT:  # no discount past LambdaRank's cutoff
+        discount = tl.where(at < k, discount, 0.0)
+    return score, gain, weight, discount, cut
+
+
+@triton.jit
+def _add_tile(
+    ranked, delta, start, wide, last, first, left, k, middle, steepness, by_distance, least,
+    score, lift, gain, weight, discount, cut, grads, hessians, lambdas, is_below,
+    DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
+    MIXED: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Add the pairs of a tile.
+
+    Its columns are whole and ranked below all rows (``is_below``) or above them, unless MIXED.
+    """
+    row = first + tl.arange(0, ROWS)
+    column = left + tl.arange(0, COLUMNS)
+    scores, gains, weights, discounts, cuts = _load_item(
+        ranked, start, column, column < last, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+    )
+    apart = gain[:, None] - gains[None, :]
+    swap = tl.zeros([ROWS, COLUMNS], tl.float32)
+    if DISTANCE:
+        # In 64 bits, so that a thread's rows are at fixed offsets from one address.
+        lane = (column - first).to(tl.int64)
+        swap = tl.load(delta + (lane[None, :] - tl.arange(0, ROWS)[:, None]))
+        swap *= by_distance
+        if CUT == 1:
+            if MIXED:
+                swap *= tl.where(column[None, :] > row[:, None], cuts[None, :], cut[:, None])
+            else:  # the factor of the lower item: one of the two is 1
+                swap *= tl.where(is_below, cuts, 1.0)[None, :]
+                swap *= tl.where(is_below, 1.0, cut)[:, None]
+    if DISCOUNT:
+        swap += tl.abs(discount[:, None] - discounts[None, :])
+    if CUT == 2:
+        swap = tl.where((column[None, :] < k) | (row[:, None] < k), swap, 0.0)
+    if MIXED:
+        swap = tl.where(column[None, :] < last, swap, 0.0)
+    if NORM:
+        gap = tl.abs(score[:, None] - scores[None, :])
+        swap /= tl.where(least > 0, least + gap, 1.0)
+    swap *= apart  # negative where the column's item is more relevant
+    if MIXED:
+        scores = tl.where(column < last, scores, middle)
+    if NEAR:
+        t = lift[:, None] * tl.exp2((middle - scores) * steepness)[None, :]
+    else:
+        power = (score[:, None] - scores[None, :]) * steepness
+        t = tl.exp2(tl.minimum(tl.maximum(power, -60.0), 60.0))
+    inverse = _reciprocal(1.0 + t, FAST)
+    rest = t * inverse
+    plain = swap * tl.where(apart > 0, inverse, rest)
+    hessian = tl.abs(swap) * tl.maximum(rest * inverse, 1e-16)
+    if NORM:
+        lambdas += tl.abs(plain)
+    if WEIGHTED:
+        owned = tl.where(apart > 0, weight[:, None], weights[None, :])
+        plain *= owned
+        hessian *= owned
+    return grads - plain, hessians + hessian, lambdas
+
+
+@triton.jit(do_not_specialize=["items", "k", "most"])
+def _sum_pairs(
+    ranked, offsets, delta, items, most, k, sigma, steepness, by_distance,
+    DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
+    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sum over the pairs of a block of items: gradients, Hessians, and absolute lambdas."""
+    _, start, length = list_span(offsets)
+    first = tl.program_id(1) * ROWS
+    if first < length:
+        wide = items.to(tl.int64)
+        delta += most  # the table's middle: distances are signed
+        row = first + tl.arange(0, ROWS)
+        score, gain, weight, discount, cut = _load_item(
+            ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+        )
+        grads = tl.zeros([ROWS, COLUMNS], tl.float32)
+        hessians = tl.zeros([ROWS, COLUMNS], tl.float32)
+        lambdas = tl.zeros([ROWS, COLUMNS], tl.float32)
+        top = tl.load(ranked + start)
+        bottom = tl.load(ranked + start + length - 1)
+        middle = bottom + 0.5 * (top - bottom)
+        lift = tl.exp2((score - middle) * steepness)
+        least = tl.where(top > bottom, 0.01, 0.0)  # LightGBM's norm, unless all scores are equal
+        last = length
+        if CUT == 2:  # two items past the cutoff form no pair
+            last = tl.where(first >= k, tl.minimum(last, k), last)
+        # Tiles of columns above the rows, below them, and those that overlap them or the end.
+        above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
+        below = tl.maximum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, above)
+        whole = tl.maximum(last // COLUMNS * COLUMNS, below)
+        near = (top - bottom) * steepness <= 110.0
+        mixed = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
+        # One body of code for whole tiles of either side: warps on lists of unequal lengths are in
+        # different parts of the code, which should fit into the instruction cache.
+        for whole_tiles in tl.static_range(0, 2):
+            tiles = mixed + (whole < last).to(tl.int32)
+            if whole_tiles:
+                tiles = (above + whole - below) // COLUMNS
+            for tile in range(0, tiles):
+                left = tile * COLUMNS
+                if whole_tiles:
+                    left = tl.where(left < above, left, left - above + below)
+                else:
+                    left = tl.where(tile < mixed, above + left, whole)
+                if near:
+                    grads, hessians, lambdas = _add_tile(
+                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
+                        by_distance, least, score, lift, gain, weight, discount, cut,
+                        grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
+                        LINEAR, WEIGHTED, NORM, True, whole_tiles == 0, FAST, ROWS, COLUMNS,
+                    )  # fmt: skip
+                else:
+                    grads, hessians, lambdas = _add_tile(
+                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
+                        by_distance, least, score, lift, gain, weight, discount, cut,
+                        grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
+                        LINEAR, WEIGHTED, NORM, False, whole_tiles == 0, FAST, ROWS, COLUMNS,
+                    )  # fmt: skip
+        to = ranked + start + row
+        tl.store(to + 3 * wide, tl.sum(grads, 1) * sigma, mask=row < length)
+        tl.store(to + 4 * wide, tl.sum(hessians, 1) * sigma * sigma, mask=row < length)
+        if NORM:
+            tl.store(to + 5 * wide, tl.sum(lambdas, 1), mask=row < length)
+
+
+@triton.jit(do_not_specialize=["items"])
+def _number_runs(ranked, offsets, items, ABOVE: tl.constexpr, LENGTH: tl.constexpr) -> None:
+    """Number the runs of equal score and label in a sorted list."""
+    _, start, length = list_span(offsets)
+    if (length > ABOVE) & (length <= LENGTH):
+        wide = items.to(tl.int64)
+        place = tl.arange(0, LENGTH)
+        later = (place > 0) & (place < length)
+        here = ranked + start + place
+        new = tl.load(here, mask=later, other=0.0) != tl.load(here - 1, mask=later, other=0.0)
+        label = tl.load(here + wide, mask=later, other=0.0)
+        new |= label != tl.load(here + wide - 1, mask=later, other=0.0)
+        number = tl.cumsum(new.to(tl.int32), 0).to(tl.float32)
+        tl.store(here + 5 * wide, number, mask=place < length)
+
+
+@triton.jit
+def _differ(ranked, start, wide, one, other, both, WEIGHTED: tl.constexpr):
+    """Whether two items of a sorted list differ in score, label or weight."""
+    left, right = ranked + start + one, ranked + start + other
+    found = tl.load(left, mask=both, other=0.0) != tl.load(right, mask=both, other=0.0)
+    labels = tl.load(left + wide, mask=both, other=0.0)
+    found |= labels != tl.load(right + wide, mask=both, other=0.0)
+    if WEIGHTED:
+        weights = tl.load(left + 2 * wide, mask=both, other=0.0)
+        found |= weights != tl.load(right + 2 * wide, mask=both, other=0.0)
+    return found | (both == 0)
+
+
+@triton.jit
+def _add_in_run(first, second, count, new, first_, second_, count_, new_):
+    """The operator of a segmented scan: sums restart where a run starts."""
+    return (
+        tl.where(new_ > 0, first_, first + first_),
+        tl.where(new_ > 0, second_, second + second_),
+        tl.where(new_ > 0, count_, count + count_),
+        tl.maximum(new, new_),
+    )
+
+
+@triton.jit
+def _take_end(first, second, count, end, first_, second_, count_, end_):
+    """The operator of a reverse scan that copies the values at a run's end to the whole run."""
+    return (
+        tl.where(end_ > 0, first_, first),
+        tl.where(end_ > 0, second_, second),
+        tl.where(end_ > 0, count_, count),
+        tl.maximum(end, end_),
+    )
+
+
+@triton.jit(do_not_specialize=["items"])
+def _average_duplicates(
+    ranked, offsets, order, together, norms, gradient, hessian, items, sigma,
+    WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write results in input order: means over duplicates, or normalized as in LightGBM."""
+    list_index, start, length = list_span(offsets)
+    if (length > ABOVE) & (length <= LENGTH):
+        scale = tl.load(norms + list_index)
+        wide = items.to(tl.int64)
+        lane = tl.arange(0, LENGTH)
+        inside = lane < length
+        place, before, after = lane, lane - 1, lane + 1
+        has_before, has_after = inside & (lane > 0), lane + 1 < length
+        if WEIGHTED:
+            place = tl.load(together + start + lane, mask=inside, other=0)
+            before = tl.load(together + start + lane - 1, mask=has_before, other=0)
+            after = tl.load(together + start + lane + 1, mask=has_after, other=0)
+        here = ranked + start + place
+        first = tl.load(here + 3 * wide, mask=inside, other=0.0)
+        second = tl.load(here + 4 * wide, mask=inside, other=0.0)
+        if NORM:
+            # The sum over items counts every pair twice.
+            lambdas = tl.load(here + 5 * wide, mask=inside, other=0.0)
+            total = tl.sum(lambdas, 0) * sigma * scale
+            scale *= tl.where(
+                total > 0, tl.log2(1.0 + total) / tl.where(total > 0, total, 1.0), 1.0
+            )
+        else:
+            starts = _differ(ranked, start, wide, place, before, has_before, WEIGHTED).to(tl.int32)
+            ends = _differ(ranked, start, wide, place, after, has_after, WEIGHTED).to(tl.int32)
+            count = tl.where(inside, 1.0, 0.0)
+            first, second, count, starts = tl.associative_scan(
+                (first, second, count, starts), 0, _add_in_run
+            )
+            first, second, count, ends = tl.associative_scan(
+                (first, second, count, ends), 0, _take_end, reverse=True
+            )
+            first /= tl.maximum(count, 1.0)
+            second /= tl.maximum(count, 1.0)
+        item = tl.load(order + start + place, mask=inside, other=0)
+        tl.store(gradient + start + item, first * scale, mask=inside)
+        tl.store(hessian + start + item, second * scale, mask=inside)

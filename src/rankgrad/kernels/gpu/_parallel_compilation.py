@@ -1,0 +1,194 @@
+"""Compile the kernels of a first call at the same time, on threads.
+
+A loss launches five kernels or more, one after another, and Triton compiles a kernel when it is
+launched. So from the first launch of a kernel that is not compiled, the launches of a call wait in
+a queue, and their kernels are compiled on threads. The queue is launched, in order, at the end of
+the call, and before any operation of PyTorch that may read what the kernels write.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
+from typing import Any
+
+import triton
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.driver import driver
+
+EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
+ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
+_THREADS = 8
+
+
+@functools.cache
+def hash_triton() -> threading.Thread:
+    """Start to hash Triton's files, a part of the keys of its cache, in a thread.
+
+    The library alone has 400 MB. Meanwhile the host compiles Triton's driver.
+    """
+    from triton.runtime import cache
+
+    thread = threading.Thread(target=getattr(cache, "triton_key", int), daemon=True)
+    thread.start()
+    return thread
+
+
+def only_allocates(function: Any) -> bool:
+    """Whether an operation of PyTorch reads no memory: it allocates a tensor, or views one."""
+    return function._schema.name in EMPTY + ZEROS or function.is_view
+
+
+class _Call(threading.local):
+    """The call of this thread that launches kernels.
+
+    Attributes:
+        depth: of nested calls; 0 outside of calls.
+        queue: the queue of launches, if a kernel of the call was not compiled.
+        is_ahead: whether kernels are compiled for a later call, and not launched.
+    """
+
+    depth = 0
+    queue: LaunchQueue | None = None
+    is_ahead = False
+
+
+_call = _Call()
+
+
+class CallScope:
+    """A context for a call that launches kernels; it may be nested and used again."""
+
+    def __enter__(self) -> None:
+        _call.depth += 1
+
+    def __exit__(self, error: Any, *_: Any) -> None:
+        _call.depth -= 1
+        queue = _call.queue
+        if queue is not None and _call.depth == 0:
+            _call.queue = None
+            queue.__exit__(None, None, None)
+            if error is None:
+                queue.launch()
+
+
+class LaunchQueue(TorchDispatchMode):
+    """The launches of a call that wait until their kernels are compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._launches: list[Callable[[], None]] = []
+        self._compilers: Any = None
+        # Triton's mode of compilation is a context variable: a context of its own keeps it from
+        # other code, also if an exception ends this call.
+        self._context = Context()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: PyTorch would import its compiler to skip it, which takes seconds."""
+        return False
+
+    def compile(self, compile_only: Callable[[], Any]) -> None:
+        """Start the compilation of a kernel that is not compiled."""
+        if self._compilers is None:
+            hash_triton().join()
+            # A failed compilation is repeated by the launch, which raises its error.
+            self._compilers = triton.AsyncCompileMode(_Executor(), ignore_errors=True)
+            self._context.run(self._compilers.__enter__)
+        self._context.run(compile_only)
+
+    def append(self, launch: Callable[[], None]) -> None:
+        """Add a launch."""
+        self._launches.append(launch)
+
+    def launch(self) -> None:
+        """Wait for the compilers, and launch all in order."""
+        compilers, self._compilers = self._compilers, None
+        launches, self._launches = self._launches, []
+        if compilers is not None:
+            self._context.run(compilers.__exit__, None, None, None)
+            compilers.executor.shutdown()
+        queue, _call.queue = _call.queue, None
+        depth, _call.depth = _call.depth, 0  # launches do not wait again
+        try:
+            for launch in launches:
+                launch()
+        finally:
+            _call.queue, _call.depth = queue, depth
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not only_allocates(function):
+            self.launch()
+        return function(*args, **(kwargs or {}))
+
+
+class _Executor(ThreadPoolExecutor):
+    """Threads that compile a kernel, and the C function by which Triton launches it."""
+
+    def __init__(self) -> None:
+        super().__init__(_THREADS, "rankgrad-compile")
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return super().submit(_with_launcher, functools.partial(function, *args, **kwargs))
+
+
+def _with_launcher(compile_kernel: Callable[[], Any]) -> Any:
+    kernel = compile_kernel()
+    driver.active.launcher_cls(kernel.src, kernel.metadata)  # now in Triton's cache
+    return kernel
+
+
+def is_queued(launch: Callable[[], None], compile_only: Callable[[], Any] | None) -> bool:
+    """Add a launch to the queue of this thread's call.
+
+    Args:
+        launch: launches a kernel.
+        compile_only: compiles it instead; None if it is compiled.
+
+    Returns:
+        Whether the queue will launch it; if not, the caller must.
+    """
+    queue = _call.queue
+    if queue is None:
+        if compile_only is None or _call.depth == 0 or not _CAN_COMPILE:
+            return False
+        queue = _call.queue = LaunchQueue()
+        queue.__enter__()
+    if compile_only is not None:
+        queue.compile(compile_only)
+    if not _call.is_ahead:
+        queue.append(launch)
+    return True
+
+
+def launch_queued() -> None:
+    """Launch what waits in the queue of this thread's call, before the host reads results."""
+    if _call.queue is not None:
+        _call.queue.launch()
+
+
+def is_waiting() -> bool:
+    """Whether launches of this thread's call wait for their kernels to be compiled."""
+    return _call.queue is not None
+
+
+def compile_ahead(function: Callable[..., Any], *arguments: Any) -> None:
+    """If kernels of this call are being compiled, compile those of another function, too."""
+    if _call.queue is None or _call.is_ahead:
+        return
+    _call.is_ahead = True
+    try:
+        function(*arguments)
+    finally:
+        _call.is_ahead = False
+
+
+#: Whether this version of Triton compiles on threads.
+_CAN_COMPILE = hasattr(triton, "AsyncCompileMode")

@@ -1,0 +1,159 @@
+"""Pointwise losses on GPUs: the mean over the items of a list.
+
+One program computes a list. Long lists are cut into spans, whose sums a second kernel joins.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.gpu._flat_lists import (
+    chunk_size,
+    empty_results,
+    list_block,
+    load_weights,
+    or_placeholder,
+)
+from rankgrad.kernels.gpu._ideal_gain import log1p
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+
+KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
+_SPAN = 4096  # items of one program
+_WIDTH = 256  # spans joined at a time
+
+
+def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``(1 / n) Σ_i w_i term(s_i, y_i)`` (see :mod:`rankgrad.losses.pointwise`).
+
+    Args:
+        batch: the lists.
+        kind: ``mse``, ``rmse``, ``bce`` or ``ordinal``.
+        number: the number of levels of rmse and ordinal, or the threshold of bce.
+
+    Returns:
+        values, grad_scores and defined (see :mod:`rankgrad.kernels.ops`).
+    """
+    scores, labels, mask, weights, offsets, max_length = batch
+    values, grad_scores, defined = empty_results(batch)
+    lists = len(values)
+    if lists == 0:
+        return values, grad_scores, defined
+    span = chunk_size(max_length, _SPAN)
+    spans = max(1, cdiv(max_length, span))
+    parts = values if spans == 1 else scores.new_empty(lists, spans, 2)
+    _sum_terms[(lists, spans)](
+        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores), offsets,
+        float(number), int(number), values, grad_scores, defined, parts, KINDS[kind],
+        mask is not None,
+        weights is not None, spans == 1, span, num_warps=max(1, min(8, span // 128)),
+    )  # fmt: skip
+    if spans > 1:
+        _join_spans[(lists, spans)](
+            offsets, values, grad_scores, defined, parts, KINDS[kind], span, _WIDTH, num_warps=8
+        )
+    return values, grad_scores, defined
+
+
+@triton.jit
+def _cross_entropy(logit, target):
+    """``-t log σ(x) - (1 - t) log σ(-x)`` and its derivative."""
+    small = tl.exp2(-1.4426950408889634 * tl.abs(logit))
+    sigmoid = tl.where(logit >= 0, 1.0, small) / (1.0 + small)
+    # 1 - σ(x) without cancellation, for targets of 1.
+    missing = tl.where(logit >= 0, small, 1.0) / (1.0 + small)
+    value = tl.maximum(tl.where(target, -logit, logit), 0.0) + log1p(small)
+    return value, tl.where(target, -missing, sigmoid)
+
+
+@triton.jit
+def _terms(score, label, number, levels, KIND: tl.constexpr):
+    """The loss of each item, and its derivative with respect to the score."""
+    if KIND == 0:
+        error = score - label
+        return error * error, 2.0 * error
+    elif KIND == 1:
+        small = tl.exp2(-1.4426950408889634 * tl.abs(score))
+        sigmoid = tl.where(score >= 0, 1.0, small) / (1.0 + small)
+        error = number * sigmoid - label
+        return error * error, 2.0 * number * error * (small / ((1.0 + small) * (1.0 + small)))
+    elif KIND == 2:
+        return _cross_entropy(score, label >= number)
+    else:
+        value, grad = score * 0.0, score * 0.0
+        for level in range(1, levels):
+            logit = score - (level - 0.5 * number)
+            term, derivative = _cross_entropy(logit, label >= level)
+            value += term
+            grad += derivative
+        return value, grad
+
+
+@triton.jit
+def _mean(total, items, KIND: tl.constexpr):
+    """The loss of a list from the sum of its terms, and the factor of the terms' derivatives."""
+    factor = 1.0 / tl.maximum(items, 1.0)
+    value = total * factor
+    if KIND == 1:  # the root's derivative at 0 is infinite; use a gradient of 0
+        above = value > 0
+        root = tl.sqrt(tl.where(above, value, 1.0))
+        factor = tl.where(value == 0, 0.0, 0.5 * factor / root)
+        value = tl.where(value == 0, 0.0, tl.where(above, root, value))
+    return value, factor
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["levels"])
+def _sum_terms(
+    scores, labels, mask, weights, offsets, number, levels, values, grad_scores, defined, parts,
+    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ALL_ITEMS: tl.constexpr,
+    SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """The terms of a span of a list; writes the loss if it is the whole list, else the sums."""
+    list_index, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
+    score = tl.load(scores + start + row, mask=real, other=0.0)
+    label = tl.load(labels + start + row, mask=real, other=0.0)
+    value, grad = _terms(score, label, number, levels, KIND)
+    weight = load_weights(weights, start + row, real, WEIGHTED)
+    total = tl.sum(value * weight, 0)
+    items = tl.sum(real.to(tl.float32), 0)
+    grad = tl.where(real, grad * weight, 0.0)
+    if ALL_ITEMS:
+        value, factor = _mean(total, items, KIND)
+        grad *= factor
+        tl.store(values + list_index, value)
+        tl.store(defined + list_index, items > 0)
+    else:
+        to = parts + (list_index.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2
+        tl.store(to, total)
+        tl.store(to + 1, items)
+    tl.store(grad_scores + start + row, grad, mask=inside)
+
+
+@cached_launch
+@triton.jit
+def _join_spans(
+    offsets, values, grad_scores, defined, parts,
+    KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sum the spans of a list, and scale the gradient of one span."""
+    list_index, start, _, at, inside, _ = list_block(offsets, offsets, False, SPAN)
+    spans = tl.num_programs(1)
+    total = tl.zeros([WIDTH], tl.float32)
+    items = tl.zeros([WIDTH], tl.float32)
+    for left in range(0, spans, WIDTH):
+        span = left + tl.arange(0, WIDTH)
+        part = parts + (list_index.to(tl.int64) * spans + span) * 2
+        total += tl.load(part, mask=span < spans, other=0.0)
+        items += tl.load(part + 1, mask=span < spans, other=0.0)
+    number = tl.sum(items, 0)
+    value, factor = _mean(tl.sum(total, 0), number, KIND)
+    grad = tl.load(grad_scores + start + at, mask=inside, other=0.0)
+    tl.store(grad_scores + start + at, grad * factor, mask=inside)
+    if tl.program_id(1) == 0:
+        tl.store(values + list_index, value)
+        tl.store(defined + list_index, number > 0)

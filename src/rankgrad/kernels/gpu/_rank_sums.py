@@ -1,0 +1,228 @@
+"""Metrics through relaxed ranks that are not linear in the items: AP, RR, ERR and hits.
+
+AP and ERR sum the values ranked ahead of an item, ``S_i = Σ_j v_j sigmoid(β (r_i - r_j))``, in
+tiles of pairs: O(n²) work, O(n) memory. RR and hits take a softmax of ``-β r`` over the relevant
+items.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu._flat_lists import (
+    chunk_size,
+    list_block,
+    list_span,
+    or_placeholder,
+)
+from rankgrad.kernels.gpu._ideal_gain import (
+    CONSTANT,
+    RECIPROCAL,
+    ROWS,
+    rank_discount,
+    soft_inside,
+    sum_blocks,
+    tile,
+)
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu._metric_steps import StepValues
+
+#: The metric of the sums: average precision, or expected reciprocal rank.
+_AP, _ERR = 1, 2
+_CHUNK = 4096  # items of a list that one program reads at a time
+_LOG2E = math.log2(math.e)
+
+
+class RankOperator(Protocol):
+    """Relaxed ranks of lists (0 on padding) and their adjoint."""
+
+    ranks: Tensor
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        """The vector-Jacobian product with respect to the scores."""
+
+
+def through_operator(
+    batch: FlatLists, operator: RankOperator, beta: float, metric: MetricOptions, steps: StepValues
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One minus ap, rr, err or hits through the ranks of an operator.
+
+    Returns:
+        values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
+    """
+    values = torch.empty_like(steps.scale)
+    grad_ranks = torch.empty_like(batch.scores)
+    weighted = or_placeholder(steps.weighted, steps.values)
+    ranked = operator.ranks, *steps._replace(weighted=weighted), batch.offsets
+    if metric.name in ("rr", "hits"):
+        chunk = chunk_size(batch.max_length, _CHUNK)
+        _first_relevant[(len(values),)](
+            *ranked, values, grad_ranks, metric.k, float(beta),
+            RECIPROCAL if metric.name == "rr" else CONSTANT, metric.k > 0, chunk,
+            num_warps=max(1, min(8, chunk // 128)),
+        )  # fmt: skip
+    else:
+        columns, warps, width = tile(batch.max_length)
+        blocks = max(1, cdiv(batch.max_length, ROWS))
+        grad_sums = torch.empty_like(grad_ranks)
+        block_sums = values.new_empty(len(values), blocks)
+        _sum_ahead[(len(values), blocks)](
+            *ranked, grad_sums, grad_ranks, block_sums, beta * _LOG2E,
+            metric.k, float(beta), _AP if metric.name == "ap" else _ERR, metric.k > 0,
+            ROWS, columns, num_warps=warps,
+        )  # fmt: skip
+        _sum_ahead_vjp[(len(values), blocks)](
+            operator.ranks, steps.values, grad_sums, batch.offsets, steps.defined, block_sums,
+            values, grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
+        )  # fmt: skip
+    return values, operator.adjoint(grad_ranks), steps.defined
+
+
+@triton.jit
+def _missed(rank, weight, discount, items, k, beta, CURVE: tl.constexpr, CUT: tl.constexpr):
+    """``1 - w discount``; for hits, whose discount is often near 1, without cancellation."""
+    missed = 1.0 - discount
+    if CURVE == 1:
+        missed = rank * 0.0
+        if CUT:
+            _, outside, _ = soft_inside(rank, k, beta)
+            missed = tl.where(items <= k, 0.0, outside)
+    return missed + discount * (1.0 - weight)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _first_relevant(
+    ranks, values, weighted, scale, lengths, defined, offsets, losses, grad_ranks, k, beta,
+    CURVE: tl.constexpr, CUT: tl.constexpr, CHUNK: tl.constexpr,
+) -> None:  # fmt: skip
+    """The discount of the first relevant rank, relaxed: a softmax of ``-β r`` for the minimum."""
+    list_index, start, length = list_span(offsets)
+    items = tl.load(lengths + list_index)
+    valid = tl.load(defined + list_index) != 0
+    steepness = beta * 1.4426950408889634
+    firsts = tl.full([CHUNK], float("inf"), tl.float32)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        value = tl.load(values + start + row, mask=row < length, other=0.0)
+        firsts = tl.minimum(
+            firsts, tl.load(ranks + start + row, mask=value != 0, other=float("inf"))
+        )
+    first = tl.min(firsts, 0)
+    norm = tl.zeros([CHUNK], tl.float32)
+    gain_sums = tl.zeros([CHUNK], tl.float32)
+    loss_sums = tl.zeros([CHUNK], tl.float32)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        value = tl.load(values + start + row, mask=row < length, other=0.0)
+        rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
+        weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
+        probability = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
+        discount, _ = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
+        norm += probability
+        gain_sums += probability * weight * discount
+        loss_sums += probability * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
+    inverse_norm = tl.where(valid, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
+    mean = tl.sum(gain_sums, 0) * inverse_norm
+    loss = tl.sum(loss_sums, 0) * inverse_norm
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        value = tl.load(values + start + row, mask=row < length, other=0.0)
+        rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
+        weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
+        probability = inverse_norm * tl.exp2((first - rank) * steepness)
+        discount, derivative = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
+        missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
+        # The item's value minus the mean, from the smaller numbers, which are more accurate.
+        above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
+        grad = probability * (beta * above - weight * derivative)
+        tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
+    tl.store(losses + list_index, tl.where(valid, loss, 0.0))
+
+
+@triton.jit
+def _load_values(ranks, values, at, inside):
+    """Values and ranks of items; both are 0 on padding and outside the list."""
+    value = tl.load(values + at, mask=inside, other=0.0)
+    return value, tl.load(ranks + at, mask=inside, other=0.0)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _sum_ahead(
+    ranks, values, weighted, scale, lengths, defined, offsets, grad_sums, grad_ranks, block_sums,
+    steepness, k, beta,
+    STEP: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """The metric terms of a block of items, from the values ranked ahead of each.
+
+    Writes the derivatives with respect to the sums of these values, and with respect to the ranks
+    at fixed sums.
+    """
+    list_index, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
+    value, rank = _load_values(ranks, values, start + row, inside)
+    # A block without values has no terms.
+    last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        other, place = _load_values(ranks, values, start + column, column < length)
+        gap = (rank[:, None] - place[None, :]) * steepness
+        small = tl.exp2(-tl.abs(gap))
+        root = tl.math.rsqrt(1.0 + small)
+        total += other[None, :] * (tl.where(gap >= 0, 1.0, small) * root * root)
+    ahead = tl.sum(total, 1)
+    items = tl.load(lengths + list_index)
+    rank = tl.where(value != 0, rank, 1.0)
+    discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
+    weight = tl.load(weighted + start + row, mask=inside, other=0.0)
+    weight *= tl.load(scale + list_index)
+    # The sum has half of the item itself: sigmoid(0) = 1/2.
+    if STEP == 1:
+        term = weight * (1.0 + ahead - 0.5 * value)
+        tl.store(grad_sums + start + row, weight * discount, mask=inside)
+    else:
+        term = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
+        tl.store(grad_sums + start + row, term * discount, mask=inside)
+    tl.store(grad_ranks + start + row, term * derivative, mask=inside)
+    to = block_sums + list_index * tl.num_programs(1) + tl.program_id(1)
+    tl.store(to, tl.sum(term * discount, 0))
+
+
+@cached_launch
+@triton.jit
+def _sum_ahead_vjp(
+    ranks, values, grad_sums, offsets, defined, block_sums, losses, grad_ranks, steepness, beta,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
+    list_index, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
+    value, rank = _load_values(ranks, values, start + row, inside)
+    grad = tl.load(grad_sums + start + row, mask=inside, other=0.0)
+    last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        valid = column < length
+        other, place = _load_values(ranks, values, start + column, valid)
+        grads = tl.load(grad_sums + start + column, mask=valid, other=0.0)
+        small = tl.exp2(-tl.abs((rank[:, None] - place[None, :]) * steepness))
+        root = tl.math.rsqrt(1.0 + small)
+        over = root * root
+        crossed = grad[:, None] * other[None, :] - grads[None, :] * value[:, None]
+        total += crossed * (small * over * over)
+    result = beta * tl.sum(total, 1)
+    result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
+    tl.store(grad_ranks + start + row, -result, mask=inside)
+    if tl.program_id(1) == 0:
+        loss = 1.0 - sum_blocks(block_sums, list_index, tl.num_programs(1), WIDTH)
+        tl.store(losses + list_index, tl.where(tl.load(defined + list_index) != 0, loss, 0.0))

@@ -1,0 +1,423 @@
+"""Register-resident Sinkhorn scaling: K stays in registers, forward and backward.
+
+:mod:`rankgrad.kernels.gpu._sinkhorn` defines K and the scaling. One program computes a list, or a
+few programs share its rows and sum their parts of the column sums at a barrier. Each program
+processes one list after another, with scratch of its own.
+
+The gradient with respect to log K is ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``. The backward pass
+stores the factors l and r. At the end, when the registers of K are free, it sums M from them and
+computes K again, for the column sums weighted by rank offsets. The plain column sums are simpler:
+those of successive steps are equal and opposite, since the next column step cancels ``r (Kᵀ l)``.
+Only the sums of the first step, ``u_0 = 1 / (K 1)``, remain.
+
+One launch computes a linear metric and its gradient. Two launches of the same kernel compute the
+operator P and its adjoint: the first stores u and v of every step for the second.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.gpu._launcher import cached_launch
+from rankgrad.kernels.gpu._linear import beyond, discount
+
+#: By number of columns: programs that share the rows, warps per program, registers per thread.
+RESIDENT: dict[int, tuple[int, int, int]] = {
+    32: (1, 4, 128),
+    64: (1, 4, 255),
+    128: (1, 8, 255),
+    256: (2, 8, 255),
+}
+WARPS = 32  # to run on a multiprocessor, where programs do not wait for each other
+
+
+@dataclass(frozen=True)
+class ResidentLayout:
+    """How lists are distributed over programs.
+
+    Args:
+        columns: the columns of a tile, at least the length of any list.
+        shared: the number of programs per list, each with ``columns / shared`` rows.
+        warps: the number of warps per program.
+        registers: the most registers of a thread.
+        groups: the number of groups of programs. A group processes one list after another.
+    """
+
+    columns: int
+    shared: int
+    warps: int
+    registers: int
+    groups: int
+
+    @classmethod
+    def of(cls, scores: Tensor, lists: int, max_length: int) -> ResidentLayout | None:
+        """The layout; None if K does not fit, or if the programs of a list cannot run at once."""
+        running = at_once(scores)
+        for columns, (shared, warps, registers) in sorted(RESIDENT.items()):
+            if max_length <= columns:
+                if shared == 1:
+                    running *= max(1, WARPS // warps)
+                groups = min(lists, running // shared)
+                return cls(columns, shared, warps, registers, groups) if groups else None
+        return None
+
+    @property
+    def rows(self) -> int:
+        """The rows of a tile."""
+        return self.columns // self.shared
+
+    def floats(self, lists: int, size: int, iterations: int, mode: str) -> int:
+        """The size of ``work`` in floats: column sums, partial values, and scratch of programs."""
+        factors = (iterations + 1) * (self.rows + self.columns)
+        factors = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
+        scratch = factors + 2 * (self.columns + 1)
+        return 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
+
+    def launch(self, *arguments: Any) -> None:
+        """Launch :func:`_scale_resident`; the arguments are those before its constants."""
+        _scale_resident[(self.groups * self.shared,)](
+            *arguments, self.shared, self.rows, self.columns, self.warps, num_warps=self.warps,
+            maxnreg=self.registers, launch_cooperative_grid=self.shared > 1,
+        )  # fmt: skip
+
+
+def at_once(scores: Tensor) -> int:
+    """The number of programs of any size that run at once: one per multiprocessor."""
+    return _processors(scores.device.index) if scores.is_cuda else 1
+
+
+@functools.cache
+def _processors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@triton.jit
+def load_places(ranked, high, low, base, at, items):
+    """The scores and c of some positions; past the list's end, numbers that make K zero."""
+    inside = at < items
+    score = tl.load(ranked + base + at, inside, 0.0)
+    return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
+
+
+@triton.jit
+def entries_of(row, score, high, low, score_, high_, low_, sharpness):
+    """A tile of K. Differences of close numbers are exact; fma does not round its product."""
+    gap = score_ - score
+    main = tl.fma(tl.broadcast_to((-2 * row).to(tl.float32), gap.shape), gap, high - high_)
+    return tl.exp2((main + (low - low_)) * (sharpness * 1.4426950408889634))
+
+
+@triton.jit
+def rank_offset(row, column):
+    """``2 (j - i)``: the rank offset of a row, relative to that of the column's own rank."""
+    return (2 * (column - row)).to(tl.float32)
+
+
+@triton.jit
+def rank_weights(row, items, k, persistence, METRIC: tl.constexpr):
+    """The discounts of the ranks of rows, less that past the cutoff, which is added later."""
+    inside = ((k == 0) | (row < k)) & (row < items)
+    weight = discount((row + 1).to(tl.float32), METRIC, persistence) - beyond(items, k, METRIC)
+    return tl.where(inside, weight, 0.0)
+
+
+@triton.jit
+def wait(barrier, count, SHARED: tl.constexpr):
+    """Wait until all programs of the list arrive; then their earlier writes can be read."""
+    tl.debug_barrier()
+    if SHARED > 1:
+        here = tl.atomic_add(barrier, 1, sem="acq_rel") + 1
+        while here < count:
+            here = tl.atomic_add(barrier, 0, sem="acq_rel")
+        tl.debug_barrier()
+
+
+@triton.jit
+def _by_row(factor):
+    """One number per row, broadcast to the layout of K."""
+    return factor[None, :, :, None]
+
+
+@triton.jit
+def _by_column(factor):
+    """One number per column, broadcast to the layout of K."""
+    return factor[:, None, None, :]
+
+
+@triton.jit
+def _row_sums(entries):
+    return tl.sum(tl.sum(entries, 0), 2)
+
+
+@triton.jit
+def _column_sums(entries):
+    return tl.sum(tl.sum(entries, 1), 1)
+
+
+@triton.jit
+def _tile(places, size, base, row, column, items, sharpness):
+    """The program's rows of K; 0 past the list's end."""
+    high, low = places + size, places + 2 * size
+    score, main, rest = load_places(places, high, low, base, tl.minimum(row, items - 1), items)
+    score_, main_, rest_ = load_places(places, high, low, base, column, items)
+    entries = entries_of(
+        _by_row(row), _by_row(score), _by_row(main), _by_row(rest),
+        _by_column(score_), _by_column(main_), _by_column(rest_), sharpness,
+    )  # fmt: skip
+    return tl.where(_by_row(row < items), entries, 0.0)
+
+
+@triton.jit
+def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.constexpr,
+            COLUMNS: tl.constexpr):  # fmt: skip
+    """Sum the programs' parts of column sums in a fixed order; and the largest error."""
+    if SHARED > 1:
+        place = parts + (arrived // SHARED % 2) * SHARED * (COLUMNS + 1)
+        tl.store(place + mine * COLUMNS + column, part)
+        tl.store(place + SHARED * COLUMNS + mine, worst)
+        arrived += SHARED
+        wait(barrier, arrived, SHARED)
+        if SHARED == 2:  # add the other program's part; two terms have the same sum in any order
+            part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
+        else:
+            program = tl.arange(0, SHARED)
+            at = program[:, None, None] * COLUMNS + column[None, :, :]
+            part = tl.sum(tl.load(place + at, cache_modifier=".cg"), 0)
+        errors = place + SHARED * COLUMNS + tl.arange(0, SHARED)
+        worst = tl.max(tl.load(errors, cache_modifier=".cg"), 0)
+    return part, worst, arrived
+
+
+@triton.jit
+def _inverse(sums, inside):
+    """One over the sums; 0 past the list's end."""
+    return tl.where(inside, 1 / tl.where(inside, sums, 1.0), 0.0)
+
+
+@triton.jit
+def _save(at, factor, inside, SAVED: tl.constexpr):
+    """Store factors in the program's scratch, or masked if saved between those of other lists."""
+    if SAVED:
+        tl.store(at, factor, inside)
+    else:
+        tl.store(at, factor)
+
+
+@triton.jit
+def _restore(at, inside, SAVED: tl.constexpr):
+    """Load factors that :func:`_save` stored."""
+    if SAVED:
+        return tl.load(at, inside, 0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def _forward(
+    entries, real, valid, up, column, us, vs, u_stride, v_stride, parts, barrier, arrived, mine,
+    iterations, tolerance, TRANSPOSED: tl.constexpr, SAVED: tl.constexpr, SHARED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Run the scaling; returns the last row and column factors and the number of steps."""
+    u = _inverse(_row_sums(entries), real)
+    v = tl.where(valid, 1.0, 0.0)
+    _save(us + u_stride + up, u, real, SAVED)
+    _save(vs + column, v, valid, SAVED)
+    step = 0
+    worst = 0.0
+    running = 1
+    while running != 0:
+        part = _column_sums(entries * _by_row(u))
+        found, error, arrived = _add_up(
+            part, worst, parts, barrier, column, arrived, mine, SHARED, COLUMNS
+        )
+        if not TRANSPOSED:
+            error = tl.max(tl.where(valid, tl.abs(found * v - 1), 0.0))
+        if (step > 0) & (error < tolerance):
+            running = 0
+        else:
+            step += 1
+            v = _inverse(found, valid)
+            _save(vs + step * v_stride + column, v, valid, SAVED)
+            of_rows = _row_sums(entries * _by_column(v))
+            if TRANSPOSED:
+                worst = tl.max(tl.where(real, tl.abs(of_rows * u - 1), 0.0))
+            u = _inverse(of_rows, real)
+            _save(us + (step + 1) * u_stride + up, u, real, SAVED)
+            if step >= iterations:
+                running = 0
+    tl.debug_barrier()
+    if TRANSPOSED:  # without the last row step
+        u = _restore(us + step * u_stride + up, real, SAVED)
+    return u, v, step, arrived
+
+
+@triton.jit
+def _backward(
+    entries, part, grad_rows, step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride,
+    parts, barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Run the steps in reverse order; returns the column sums of the first row step.
+
+    ``part`` is the program's part of the derivative with respect to the last column factors, and
+    ``grad_rows`` the derivative with respect to the row factors before them.
+    """
+    at_step = step
+    while at_step > 0:
+        found, _, arrived = _add_up(
+            part, 0.0, parts, barrier, column, arrived, mine, SHARED, COLUMNS
+        )
+        v = _restore(vs + at_step * v_stride + column, valid, SAVED)
+        right = -found * v * v
+        tl.store(rs + at_step * COLUMNS + column, right)
+        u = _restore(us + at_step * u_stride + up, real, SAVED)
+        left = -(grad_rows + _row_sums(entries * _by_column(right))) * u * u
+        grad_rows = tl.zeros_like(grad_rows)
+        at_step -= 1
+        tl.store(ls + at_step * ROWS + up, left)
+        part = _column_sums(entries * _by_row(left))
+    tl.debug_barrier()
+    return part, arrived
+
+
+@triton.jit
+def _mixed(
+    step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride, SAVED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """Sum M from its factors."""
+    mixed = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
+    at = 0
+    while at <= step:
+        right = tl.load(rs + at * COLUMNS + column)
+        left = _restore(us + at * u_stride + up, real, SAVED)
+        mixed += _by_row(left) * _by_column(right)
+        right = _restore(vs + at * v_stride + column, valid, SAVED)
+        mixed += _by_row(tl.load(ls + at * ROWS + up)) * _by_column(right)
+        at += 1
+    return mixed
+
+
+@triton.jit
+def _write_ranks(
+    entries, u, v, gain, at_rank, misses, rank, inside, TRANSPOSED: tl.constexpr
+):  # fmt: skip
+    """Write the sorted gains, and one minus them: rows sum to one if they were scaled last."""
+    tl.store(at_rank + rank, u * _row_sums(entries * _by_column(gain * v)), inside)
+    missed = u * _row_sums(entries * _by_column(v - gain * v))
+    if TRANSPOSED:
+        missed += 1 - u * _row_sums(entries * _by_column(v))
+    tl.store(misses + rank, missed, inside)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size", "lists", "iterations", "k"])
+def _scale_resident(
+    places, work, barriers, scalings, taken, at_rank, misses, offsets, lengths, scale, defined,
+    size, lists, iterations, tolerance, sharpness, k, persistence, METRIC: tl.constexpr,
+    TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr, SHARED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """Scale the rows of one program in one list after another.
+
+    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator, which saves the
+    scalings of all lists. ``work`` is scratch of :meth:`ResidentLayout.floats` floats. Each group
+    of programs has a counter, zeroed, in ``barriers``.
+    """
+    SAVED: tl.constexpr = MODE != "loss"
+    size = size.to(tl.int64)
+    mine = tl.program_id(0) % SHARED
+    group = tl.program_id(0) // SHARED
+    groups = tl.num_programs(0) // SHARED
+    steps = iterations + 1
+    partial_values = work + 2 * SHARED * size
+    parts = partial_values + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
+    # The factors of M are u with r, and l with v. Those of the output come first: u shifts by 1.
+    rs = partial_values + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
+    factors = steps * (ROWS + COLUMNS)
+    rs += tl.program_id(0).to(tl.int64) * (factors if SAVED else 2 * factors + ROWS)
+    ls = rs + steps * COLUMNS
+    vs = ls + steps * ROWS
+    us = vs + steps * COLUMNS
+    barrier = barriers + group
+    # Triton's default layout distributes the last axis over the threads of a warp, and the one
+    # before it over warps. So a thread has some columns of some rows, and their factors and sums
+    # take few registers. With whole rows or columns they would fill them.
+    up = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
+    column = tl.arange(0, COLUMNS // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    row = mine * ROWS + up
+    arrived = 0
+    list_index = group
+    while list_index < lists:
+        if tl.load(defined + list_index) != 0:
+            items = tl.load(lengths + list_index)
+            base = tl.load(offsets + list_index)
+            real, valid = row < items, column < items
+            list_us, list_vs, u_stride, v_stride = us, vs, ROWS, COLUMNS
+            if SAVED:
+                list_vs = scalings + base
+                list_us = list_vs + steps * size + mine * ROWS
+                u_stride, v_stride = size, size
+            entries = _tile(places, size, base, row, column, items, sharpness)
+            tl.debug_barrier()  # until the factors of the list before are read
+            if SCALED:
+                step = tl.load(taken + list_index)
+                u = _restore(
+                    list_us + (step if TRANSPOSED else step + 1) * u_stride + up, real, SAVED
+                )
+                v = _restore(list_vs + step * v_stride + column, valid, SAVED)
+            else:
+                u, v, step, arrived = _forward(
+                    entries, real, valid, up, column, list_us, list_vs, u_stride, v_stride, parts,
+                    barrier, arrived, mine, iterations, tolerance, TRANSPOSED, SAVED, SHARED,
+                    COLUMNS,
+                )  # fmt: skip
+            gain = tl.load(places + 3 * size + base + column, valid, 0.0)
+            if MODE == "apply":
+                counted = real & ((k == 0) | (row < k))
+                _write_ranks(entries, u, v, gain, at_rank, misses, base + row, counted, TRANSPOSED)
+                tl.store(taken + list_index, step)
+            else:
+                # The value, and its derivatives with respect to the last factors.
+                if MODE == "loss":
+                    weight = rank_weights(row, items, k, persistence, METRIC)
+                    weight *= tl.load(scale + list_index)
+                else:
+                    counted = real & ((k == 0) | (row < k))
+                    weight = tl.load(at_rank + base + row, counted, 0.0)
+                grad_rows = weight * _row_sums(entries * _by_column(gain * v))
+                tl.store(partial_values + list_index * SHARED + mine, tl.sum(grad_rows * u))
+                _save(list_us + up, weight * u, real, SAVED)
+                tl.store(rs + column, gain * v)
+                part = gain * _column_sums(entries * _by_row(weight * u))
+                left = tl.zeros_like(grad_rows)
+                if not TRANSPOSED:  # transposed output uses u of the step before
+                    left = -grad_rows * u * u
+                    part += _column_sums(entries * _by_row(left))
+                    grad_rows = tl.zeros_like(grad_rows)
+                tl.store(ls + step * ROWS + up, left)
+                part, arrived = _backward(
+                    entries, part, grad_rows, step, real, valid, up, column, list_us, list_vs, ls,
+                    rs, u_stride, v_stride, parts, barrier, arrived, mine, SAVED, SHARED, ROWS,
+                    COLUMNS,
+                )  # fmt: skip
+                tl.store(work + mine * size + base + column, part, valid)
+
+                mixed = _mixed(
+                    step, real, valid, up, column, list_us, list_vs, ls, rs, u_stride, v_stride,
+                    SAVED, ROWS, COLUMNS, WARPS,
+                )  # fmt: skip
+                mixed *= _tile(places, size, base, row, column, items, sharpness)
+                part = _column_sums(mixed * rank_offset(_by_row(row), _by_column(column)))
+                tl.store(work + (SHARED + mine) * size + base + column, part, valid)
+        list_index += groups

@@ -1,0 +1,905 @@
+"""NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
+
+In sorted order (i from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``,
+NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with normalized rows. K is 1 on the
+diagonal and decreases on both sides of it, so tiles far from the diagonal are skipped. The scaling
+iterates on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``.
+Transposed scaling skips the last row step. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w
+the discounts and g the gains.
+
+In the backward pass, the gradient with respect to log K is ``K_ij Σ_f l_fi r_fj``, with two factors
+(l, r) for each step. Only its column sums are needed: the plain sums ``D_j``, and the sums ``S_j``
+weighted by the rank offset ``2 (j - i)``. The same sweeps over K compute them as
+``r_fj (Kᵀ l_f)_j``, with ``2 (j - i) K_ij`` in place of K for ``S_j``.
+
+Several programs share the rows of a list, and all of them run at once. Each sums its rows' part of
+the column sums, waits at a barrier, and then reads the columns that it needs from all programs. The
+order of summation is fixed, so the same input gives the same bits. Every sweep computes K again. If
+K fits in registers, :mod:`rankgrad.kernels.gpu._register_resident` is used instead.
+
+One launch computes a linear metric and its gradient. Two launches compute the operator P and its
+adjoint: the first stores u and v of every step for the second.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu._flat_lists import chunk_size, empty_results, is_real, or_placeholder
+from rankgrad.kernels.gpu._ideal_gain import ideal_gain
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu._register_resident import (
+    ResidentLayout,
+    at_once,
+    entries_of,
+    load_places,
+    rank_offset,
+    rank_weights,
+    wait,
+)
+from rankgrad.kernels.gpu._segmented_sort import count_items
+
+_ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
+_RESIDENT, _REGISTERS = 1, 255  # programs per multiprocessor, and registers per thread
+_TOGETHER = 16  # parts of a column sum that are read at a time
+_SCRATCH = 1 << 22  # floats for the parts of column sums
+
+
+def through_sinkhorn(
+    batch: FlatLists,
+    temperature: float,
+    iterations: int,
+    tolerance: float,
+    transposed: bool,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``1 - metric`` (ARP itself) through the scaling; see :mod:`rankgrad.kernels.ops`."""
+    scores, _, mask, _, offsets, max_length = batch
+    metric, k, _, _, persistence = metric_options
+    scaling = _Scaling(temperature, iterations, tolerance, transposed)
+    if metric in STEP_METRICS:
+        operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
+        return through_operator(operator, batch, metric_options)
+    gains, scale, lengths, defined = ideal_gain(batch, metric_options)
+    values, grad_scores, _ = empty_results(batch)
+    if len(values) == 0 or scores.shape[0] == 0:
+        return values.zero_(), grad_scores, defined
+    ranked = _Ranked(batch, gains, lengths, scaling, (values, grad_scores))
+    weighing = _Weighing("loss", False, k, metric, persistence)
+    at_rank = (values, values)  # placeholders
+    ranked.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
+    return values, grad_scores, defined
+
+
+class _Scaling(NamedTuple):
+    temperature: float
+    iterations: int
+    tolerance: float
+    transposed: bool
+
+
+class _Weighing(NamedTuple):
+    """The weights of the rows: those of a linear metric, or the operator's gradient.
+
+    Attributes:
+        mode: ``loss``, or ``apply`` or ``adjoint`` of the operator.
+        scaled: whether u and v are computed already.
+        k: the cutoff, 0 for none.
+        metric: the metric that defines the discount.
+        persistence: the parameter of rbp.
+    """
+
+    mode: str
+    scaled: bool
+    k: int
+    metric: str = "dcg"
+    persistence: float = 0.0
+
+
+class SinkhornOperator:
+    """NeuralSort with Sinkhorn scaling as a linear operator and its adjoint.
+
+    The first call of ``apply`` scales the lists, and saves u and v of every step.
+
+    Args:
+        scores: ``[items]``, float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: the number of rows, 0 for all.
+        temperature: of NeuralSort.
+        iterations: of the scaling, at most.
+        tolerance: a list has converged if the error of its row or column sums is smaller.
+        transposed: whether columns, not rows, are normalized last.
+    """
+
+    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        temperature: float,
+        iterations: int,
+        tolerance: float,
+        transposed: bool,
+    ) -> None:
+        self.scores, self.mask, self.k = scores, mask, k
+        self._lists = offsets, max_length
+        self._scaling = _Scaling(temperature, iterations, tolerance, transposed)
+        self._ranked: _Ranked | None = None
+        self._values: Tensor | None = None  # sorted last; the reference reserves their address
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        if self.scores.numel() and self._lists[0].numel() > 1:
+            scaled = self._ranked is not None
+            ranked = self._place(values, at_rank)
+            weighing = _Weighing("apply", scaled, self.k)
+            # The second of the pair skips lists without items.
+            ranked.scale(weighing, (at_rank, ranked.lengths), (at_rank, self.misses))
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
+        grad_scores = torch.zeros_like(self.scores)
+        if self.scores.numel() == 0 or self._lists[0].numel() == 1:
+            return grad_scores
+        if self._ranked is None:
+            self.apply(values)
+        ranked, grad = self._place(values, grad_scores), grad.contiguous()
+        weighing = _Weighing("adjoint", True, self.k)
+        ranked.differentiate(weighing, (grad, ranked.lengths), (grad, grad), grad, grad_scores)
+        return grad_scores
+
+    def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
+        """The lists sorted by score, with these values."""
+        offsets, max_length = self._lists
+        values = values.contiguous()
+        if self._ranked is None:
+            lengths = count_items(self.mask, offsets, max_length)
+            batch = FlatLists(self.scores, values, self.mask, None, offsets, max_length)
+            unused = self.scores.new_empty(offsets.numel() - 1)
+            self._ranked = _Ranked(batch, values, lengths, self._scaling, (unused, zeros), True)
+        elif self._values is None or self._values.data_ptr() != values.data_ptr():
+            self._ranked.place(values)
+        self._values = values
+        return self._ranked
+
+
+class _Ranked:
+    """Lists sorted by descending score, and their scaling.
+
+    Args:
+        batch: the lists; labels and weights are not read.
+        gains: ``[items]``, in input order.
+        lengths: ``[lists]``, the number of real items.
+        scaling: the scaling.
+        zeroed: ``[lists]`` and ``[items]``, to be filled with zeros.
+        saved: for an operator, whose scalings are saved.
+    """
+
+    def __init__(
+        self,
+        batch: FlatLists,
+        gains: Tensor,
+        lengths: Tensor,
+        scaling: _Scaling,
+        zeroed: tuple[Tensor, Tensor],
+        saved: bool = False,
+    ) -> None:
+        scores, _, mask, _, offsets, max_length = batch
+        self.offsets, self.max_length = offsets, max_length
+        self.gains, self.lengths, self.scaling = gains, lengths, scaling
+        lists, size = self.lists, self.size = offsets.shape[0] - 1, scores.shape[0]
+        # The layout of lists whose K stays in registers; None for longer ones.
+        self.layout = ResidentLayout.of(scores, lists, max_length)
+        # The index of each sorted item, and how many items score strictly higher and lower.
+        self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
+        # The score, c as a pair of floats, and the gain of sorted items.
+        self.places = scores.new_empty(4, size)
+        counters = 1 if self.layout is not None else 2 + scaling.iterations  # per list
+        self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
+        _rank[(lists, cdiv(max_length, 64))](
+            scores, or_placeholder(mask, scores), gains, offsets, lengths, self.numbers,
+            self.places, *zeroed, self.barriers, size, counters, mask is not None, 64, 64,
+            num_warps=4,
+        )  # fmt: skip
+        # For an operator, u and v of every step, and the number of steps of each list.
+        self.scalings, self.taken = self.places, self.numbers
+        if saved:
+            self.scalings = scores.new_empty(2 * scaling.iterations + 3, size)
+            self.taken = self.numbers.new_empty(lists)
+
+    def place(self, values: Tensor) -> None:
+        """Replace the gains of the sorted items by other values, given in input order."""
+        _place[(self.lists, cdiv(self.max_length, 256))](
+            values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
+        )
+
+    @property
+    def shared(self) -> int:
+        """The number of programs per list. All must run at once, as they wait for each other."""
+        if self.layout is not None:
+            return self.layout.shared
+        most = _RESIDENT * at_once(self.places) // self.lists
+        return max(1, min(most, cdiv(self.max_length, _ROWS), _SCRATCH // self.size))
+
+    def scale(
+        self, weighing: _Weighing, chosen: tuple[Tensor, Tensor], at_rank: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Scale the lists; returns scratch for prefix sums, and the column sums.
+
+        Args:
+            weighing: the weights of the rows.
+            chosen: the scale of each list, and 0 for lists to skip.
+            at_rank: the gradient (adjoint) or result (apply) by rank, and one minus the result.
+        """
+        mode, scaled, k, metric, persistence = weighing
+        temperature, iterations, tolerance, transposed = self.scaling
+        of_lists = (self.offsets, self.lengths, *chosen)
+        numbers = (iterations, tolerance, 1 / temperature, k, persistence)
+        options = (metric, transposed, mode, scaled)
+        barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
+        places, lists, size, layout = self.places, self.lists, self.size, self.layout
+        if layout is not None:
+            floats = layout.floats(lists, size, iterations, mode)
+            work = places.new_empty(floats + size)
+            layout.launch(
+                places, work, barriers, self.scalings, self.taken, *at_rank, *of_lists, size,
+                lists, *numbers, *options,
+            )  # fmt: skip
+            return work[floats:], work
+        shared = self.shared
+        tiles, width = cdiv(self.max_length, _ROWS), cdiv(self.max_length, _COLUMNS)
+        scalings = self.scalings
+        if mode == "loss":
+            scalings = places.new_empty(2 * iterations + 2, size)
+        # Three scratch vectors, two of column sums, and partial values.
+        work = places.new_empty(5 * size + lists * shared)
+        _scale[(lists * shared,)](
+            places, scalings, work, places.new_empty(2, 3, shared, size),
+            self.numbers.new_empty(lists, tiles, 2), self.numbers.new_empty(lists, width, 2),
+            barriers, self.taken, *at_rank, *of_lists, size, tiles, width, *numbers, *options,
+            shared, next_power_of_2(shared), _ROWS, _COLUMNS,
+            min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
+            launch_cooperative_grid=shared > 1,
+        )  # fmt: skip
+        return work[2 * size :], work[3 * size :]
+
+    def differentiate(
+        self,
+        weighing: _Weighing,
+        chosen: tuple[Tensor, Tensor],
+        at_rank: tuple[Tensor, Tensor],
+        values: Tensor,
+        grad_scores: Tensor,
+    ) -> None:
+        """Scale the lists, then compute the gradient, and for a metric also the values."""
+        prefix, sums = self.scale(weighing, chosen, at_rank)
+        layout = self.layout
+        rows, parts = (layout.rows, layout.shared) if layout is not None else (_ROWS, 1)
+        kind = weighing.metric if weighing.mode == "loss" else "operator"
+        _finish[(self.lists,)](
+            self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, *chosen, values,
+            grad_scores, self.size, 1 / self.scaling.temperature, weighing.k, self.shared,
+            kind if kind in ("arp", "operator") else "loss", rows, parts,
+            chunk_size(self.max_length, 1024), num_warps=4,
+        )  # fmt: skip
+
+
+@triton.jit
+def _ordered(score):
+    """The score; NaN becomes -inf, so that every item has a distinct rank."""
+    return tl.where(score == score, score, float("-inf"))
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["total", "counters"])
+def _rank(
+    scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
+    counters, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write a block of items to their ranks by descending score, without padding.
+
+    Also writes c as a pair of floats and the numbers of items above and below, and zeros the
+    barriers, the values and the gradient.
+    """
+    list_index = tl.program_id(0)
+    total = total.to(tl.int64)
+    above, below = order + total, order + 2 * total
+    high, low, ranked_gains = ranked + total, ranked + 2 * total, ranked + 3 * total
+    if tl.program_id(1) == 0:
+        tl.store(values + list_index, 0.0)
+        for at in range(list_index * counters, list_index * counters + counters):
+            tl.store(barriers + at, 0)
+    start = tl.load(offsets + list_index)
+    count = (tl.load(offsets + list_index + 1) - start).to(tl.int32)
+    first = tl.program_id(1) * ROWS
+    if first < count:
+        row = first + tl.arange(0, ROWS)
+        real = is_real(mask, start + row, row < count, MASKED)
+        tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=row < count)
+        score = tl.load(scores + start + row, mask=real, other=0.0)
+        own = _ordered(score)
+        ahead = tl.zeros([ROWS], tl.int32)
+        higher = tl.zeros([ROWS], tl.int32)
+        lower = tl.zeros([ROWS], tl.int32)
+        distance = tl.zeros([ROWS], tl.float64)
+        for left in range(0, count, COLUMNS):
+            column = left + tl.arange(0, COLUMNS)
+            valid = is_real(mask, start + column, column < count, MASKED)
+            other = tl.load(scores + start + column, mask=valid, other=0.0)
+            theirs = _ordered(other)
+            over = (theirs[None, :] > own[:, None]) & valid[None, :]
+            same = (theirs[None, :] == own[:, None]) & valid[None, :]
+            higher += tl.sum(over.to(tl.int32), 1)
+            ahead += tl.sum((over | (same & (column[None, :] < row[:, None]))).to(tl.int32), 1)
+            lower += tl.sum((valid[None, :] & ~over & ~same).to(tl.int32), 1)
+            apart = tl.abs(other.to(tl.float64)[None, :] - score.to(tl.float64)[:, None])
+            distance += tl.sum(tl.where(valid[None, :], apart, 0.0), 1)
+        at = start + ahead
+        tl.store(order + at, row, mask=real)
+        tl.store(above + at, higher, mask=real)
+        tl.store(below + at, lower, mask=real)
+        tl.store(ranked + at, score, mask=real)
+        gain = tl.load(gains + start + row, mask=real, other=0.0)
+        tl.store(ranked_gains + at, gain, mask=real)
+        whole = distance - (tl.load(lengths + list_index) - 1).to(tl.float64) * score.to(tl.float64)
+        rounded = whole.to(tl.float32)
+        tl.store(high + at, rounded, mask=real)
+        tl.store(low + at, (whole - rounded.to(tl.float64)).to(tl.float32), mask=real)
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size"])
+def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
+    """Write values in sorted order in place of the gains."""
+    list_index = tl.program_id(0)
+    size = size.to(tl.int64)
+    base = tl.load(offsets + list_index)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < tl.load(lengths + list_index)
+    item = tl.load(order + base + at, inside, 0)
+    value = tl.load(values + base + item, inside, 0.0)
+    tl.store(places + 3 * size + base + at, value, inside)
+
+
+class _Matrix(NamedTuple):
+    """K of one list, in device code."""
+
+    scores: Any  # of sorted items, and after them the two parts of c and the gains
+    base: Any  # the first item of the list
+    items: Any  # the number of real items
+    size: Any  # of a vector in memory: the number of items of all lists
+    sharpness: Any  # one over the temperature
+    limits: Any  # of each row tile, its first column tile with entries, and one past the last
+
+
+class _Part(NamedTuple):
+    """The rows of K that a program computes, and how it exchanges column sums with others."""
+
+    top: Any  # the first row tile
+    end: Any  # one past the last row tile
+    reach: Any  # the first column tile with entries in these rows
+    bound: Any  # one past the last such tile
+    mine: Any  # the number of the program among those of the list
+    sharing: Any  # the number of programs of the list
+    sums: Any  # the column sums of every program's rows
+    spans: Any  # of each column tile, the first program with entries in it, and one past the last
+    barriers: Any  # the counters of the list
+
+
+@triton.jit
+def _load_places(matrix, at):
+    """The scores and c of some positions; past the list's end, numbers that make K zero."""
+    high, low = matrix.scores + matrix.size, matrix.scores + 2 * matrix.size
+    return load_places(matrix.scores, high, low, matrix.base, at, matrix.items)
+
+
+@triton.jit
+def _entries(matrix, row, place, other):
+    """A tile of K, from what :func:`_load_places` returns for its rows and columns."""
+    score, high, low = place
+    score_, high_, low_ = other
+    return entries_of(
+        row[:, None], score[:, None], high[:, None], low[:, None],
+        score_[None, :], high_[None, :], low_[None, :], matrix.sharpness,
+    )  # fmt: skip
+
+
+@triton.jit
+def _logit(matrix, row, column):
+    """One logit of K, times the temperature."""
+    base, ranked = matrix.base, matrix.scores
+    high, low = ranked + matrix.size, ranked + 2 * matrix.size
+    gap = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row)
+    main = tl.load(high + base + column).to(tl.float64) - tl.load(high + base + row)
+    rest = tl.load(low + base + column) - tl.load(low + base + row)
+    return -(2 * row * gap + main + rest)
+
+
+@triton.jit
+def _column_sums(
+    matrix, part, tile, column, inside, WHICH: tl.constexpr, half,
+    SHARED: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """Column sums over the parts of all programs whose rows have entries in these columns."""
+    first = tl.load(part.spans + tile * 2)
+    last = tl.load(part.spans + tile * 2 + 1)
+    total = tl.zeros_like(column).to(tl.float32)
+    for some in range(first, last, TOGETHER):
+        program = some + tl.arange(0, TOGETHER)
+        at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * matrix.size
+        found = tl.load(
+            part.sums + at[:, None] + (matrix.base + column)[None, :],
+            mask=(program < last)[:, None] & inside[None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        total += tl.sum(found, 0)
+    return total
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size", "tiles", "stride", "iterations", "k"])
+def _scale(
+    ranked, columns, work, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
+    lengths, scale, defined, size, tiles, stride, iterations, tolerance, sharpness, k, persistence,
+    METRIC: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
+    SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """Scale the rows of one program, forward and backward.
+
+    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator.
+    """
+    list_index = tl.program_id(0) // SHARED
+    mine = tl.program_id(0) % SHARED
+    items = tl.load(lengths + list_index)
+    base = tl.load(offsets + list_index)
+    here = tl.cdiv(items, ROWS)  # the number of row tiles of this list
+    each = tl.maximum(tl.cdiv(here, SHARED), 1)
+    sharing = tl.cdiv(here, each)
+    size = size.to(tl.int64)
+    rows = columns + (iterations + 1) * size
+    grad_rows = work + 2 * size
+    if (tl.load(defined + list_index) != 0) & (mine < sharing):
+        top = mine * each
+        end = tl.minimum(top + each, here)
+        limits += list_index * tiles * 2
+        spans += list_index * stride * 2
+        barriers += list_index * (2 + iterations)
+        arrived = sharing
+        matrix = _Matrix(ranked, base, items, size, sharpness, limits)
+        _find_band(matrix, top, end, ROWS, COLUMNS)
+        wait(barriers, arrived, SHARED)
+        reach = tl.load(limits + top * 2, cache_modifier=".cg")
+        bound = tl.load(limits + end * 2 - 1, cache_modifier=".cg")
+        part = _Part(top, end, reach, bound, mine, sharing, parts, spans, barriers)
+        _find_spans(matrix, part, each, here, PADDED)
+        if SCALED:
+            step = tl.load(taken + list_index)
+        else:
+            step, arrived = _forward(
+                matrix, part, rows, columns, grad_rows, arrived, iterations, tolerance, TRANSPOSED,
+                SHARED, ROWS, COLUMNS, TOGETHER,
+            )  # fmt: skip
+        tl.debug_barrier()
+        last_row = step - 1 if TRANSPOSED else step
+        if MODE == "apply":
+            _write_ranks(
+                matrix, part, columns + step * size, rows + last_row * size, at_rank, misses, k,
+                TRANSPOSED, ROWS, COLUMNS,
+            )  # fmt: skip
+            tl.store(taken + list_index, step)
+        else:
+            partial = 0.0
+            for tile in range(top, end):
+                row = tile * ROWS + tl.arange(0, ROWS)
+                if MODE == "loss":
+                    weight = rank_weights(row, items, k, persistence, METRIC)
+                    weight *= tl.load(scale + list_index)
+                else:
+                    counted = (row < items) & ((k == 0) | (row < k))
+                    weight = tl.load(at_rank + base + row, counted, 0.0)
+                by_row = weight * _row_sums(matrix, columns + step * size, tile, 1, ROWS, COLUMNS)
+                factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
+                partial += tl.sum(by_row * factor, 0)
+                # The output's factors are (w u, v g). ``work`` starts with w u.
+                tl.store(work + base + row, weight * factor, row < items)
+                tl.store(grad_rows + base + row, by_row, row < items)
+            tl.store(work + 5 * size + list_index * SHARED + mine, partial)
+            _backward(
+                matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED, SHARED,
+                ROWS, COLUMNS, TOGETHER,
+            )  # fmt: skip
+
+
+@triton.jit
+def _forward(
+    matrix, part, rows, columns, grad_rows, arrived, iterations, tolerance,
+    TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """Run the scaling; returns the number of steps."""
+    base, items, size = matrix.base, matrix.items, matrix.size
+    # The program's own positions.
+    first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
+    # v_0 = 1 in the columns that this program reads.
+    for left in range(part.reach, part.bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
+    tl.debug_barrier()
+    _row_step(matrix, part, rows, columns, 0, ROWS, COLUMNS)
+    step = 0
+    half = 0
+    running = 1
+    while running != 0:
+        tl.debug_barrier()
+        half = step % 2
+        _column_parts(matrix, part, rows, grad_rows, step, half, SHARED, ROWS, COLUMNS, 1)
+        arrived += part.sharing
+        wait(part.barriers, arrived, SHARED)
+        step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
+        if running != 0:
+            step += 1
+            worst = 0.0
+            for left in range(part.reach, part.bound):
+                column = left * COLUMNS + tl.arange(0, COLUMNS)
+                inside = column < items
+                found = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
+                at = columns + step * size + base + column
+                own = (column >= first) & (column < last)
+                error = tl.abs(found * tl.load(at - size, inside, 0.0) - 1)
+                worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
+                tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
+            tl.debug_barrier()
+            _row_step(matrix, part, rows, columns, step, ROWS, COLUMNS)
+            if TRANSPOSED:
+                tl.debug_barrier()
+                worst = _row_error(matrix, part, rows, step, ROWS)
+            tl.atomic_max(part.barriers + 1 + step, worst.to(tl.int32, bitcast=True))
+            if step >= iterations:
+                if not TRANSPOSED:
+                    arrived += part.sharing
+                    wait(part.barriers, arrived, SHARED)
+                    step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
+                running = 0
+    return step, arrived
+
+
+@triton.jit
+def _backward(
+    matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED: tl.constexpr,
+    SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    """Run the steps in reverse order, from the derivative of the last rows to the column sums."""
+    base, items, size = matrix.base, matrix.items, matrix.size
+    # The program's own positions.
+    first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
+    totals, offset_totals = work + 3 * size, work + 4 * size
+    tl.debug_barrier()
+    half = step % 2
+    _column_parts(matrix, part, work, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 2)
+    arrived += part.sharing
+    wait(part.barriers, arrived, SHARED)
+    for left in range(part.reach, part.bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        inside, own = column < items, (column >= first) & (column < last)
+        at = base + column
+        plain = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
+        offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+        gain = tl.load(matrix.scores + 3 * size + at, inside, 0.0)
+        factor = gain * tl.load(columns + step * size + at, inside, 0.0)
+        tl.store(totals + at, factor * plain, own)
+        tl.store(offset_totals + at, factor * offset_sums, own)
+        # The output's derivative with respect to v, g Kᵀ (w u), overwrites v_0.
+        tl.store(columns + at, gain * plain, inside)
+
+    at_step = step
+    while at_step > 0:
+        tl.debug_barrier()
+        half = 1 - half
+        if TRANSPOSED and (at_step == step):  # the row step that was skipped
+            _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 4)
+        else:
+            _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 3)
+        arrived += part.sharing
+        wait(part.barriers, arrived, SHARED)
+        for left in range(part.reach, part.bound):
+            column = left * COLUMNS + tl.arange(0, COLUMNS)
+            inside, own = column < items, (column >= first) & (column < last)
+            at = base + column
+            factor = tl.load(columns + at_step * size + at, inside, 0.0)
+            plain = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
+            by_column = plain
+            if at_step == step:
+                by_column += tl.load(columns + at, inside, 0.0)
+            grad_sums = -by_column * factor * factor
+            offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+            earlier = _column_sums(matrix, part, left, column, own, 2, half, SHARED, TOGETHER)
+            _add_to(totals + at, factor * plain - by_column * factor, own)
+            _add_to(offset_totals + at, factor * offset_sums + grad_sums * earlier, own)
+            tl.store(work + half * size + at, grad_sums, inside)
+        tl.debug_barrier()
+        for tile in range(part.top, part.end):
+            row = tile * ROWS + tl.arange(0, ROWS)
+            fresh = _row_sums(matrix, work + half * size, tile, 0, ROWS, COLUMNS)
+            if TRANSPOSED and (at_step == step):
+                # u_{step - 1} is also the row factor of the output.
+                fresh += tl.load(grad_rows + base + row, row < items, 0.0)
+            tl.store(grad_rows + base + row, fresh, row < items)
+        at_step -= 1
+    # The first row step, u_0 = 1 / (K 1).
+    tl.debug_barrier()
+    half = 1 - half
+    _column_parts(matrix, part, rows, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 3)
+    arrived += part.sharing
+    wait(part.barriers, arrived, SHARED)
+    for left in range(part.reach, part.bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        own = (column >= first) & (column < last)
+        plain = _column_sums(matrix, part, left, column, own, 0, half, SHARED, TOGETHER)
+        offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+        at = base + column
+        _add_to(totals + at, plain, own)
+        _add_to(offset_totals + at, offset_sums, own)
+
+
+@triton.jit
+def _add_to(at, change, inside):
+    """Add to numbers in memory."""
+    tl.store(at, tl.load(at, inside, 0.0) + change, inside)
+
+
+@triton.jit
+def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The tiles of columns of each tile of rows in which entries exceed exp(-32)."""
+    far, items = -32.0 / matrix.sharpness, matrix.items
+    width = tl.cdiv(items, COLUMNS)
+    for tile in range(top, end):
+        first, last = tile * ROWS, tl.minimum(tile * ROWS + ROWS, items) - 1
+        low = first // COLUMNS
+        near = tl.maximum(low * COLUMNS - 1, 0)
+        while (low > 0) & (_logit(matrix, first, near) > far):
+            low -= 1
+            near = tl.maximum(low * COLUMNS - 1, 0)
+        high = last // COLUMNS + 1
+        near = tl.minimum(high * COLUMNS, items - 1)
+        while (high < width) & (_logit(matrix, last, near) > far):
+            high += 1
+            near = tl.minimum(high * COLUMNS, items - 1)
+        tl.store(matrix.limits + tile * 2, low)
+        tl.store(matrix.limits + tile * 2 + 1, high)
+
+
+@triton.jit
+def _find_spans(matrix, part, each, here, PADDED: tl.constexpr):
+    """The programs whose band has each of the column tiles of this program."""
+    other = tl.arange(0, PADDED)
+    those = other < part.sharing
+    ends = tl.minimum(other * each + each, here)
+    lowest = tl.load(matrix.limits + other * each * 2, those, 0, cache_modifier=".cg")
+    highest = tl.load(matrix.limits + ends * 2 - 1, those, 0, cache_modifier=".cg")
+    for left in range(part.reach, part.bound):
+        touches = those & (lowest <= left) & (left < highest)
+        tl.store(part.spans + left * 2, tl.min(tl.where(touches, other, PADDED), 0))
+        tl.store(part.spans + left * 2 + 1, tl.max(tl.where(touches, other + 1, 0), 0))
+
+
+@triton.jit
+def _row_step(matrix, part, rows, columns, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """``u = 1 / (K v)`` for the rows of the program."""
+    factors = step * matrix.size
+    for tile in range(part.top, part.end):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        found = _row_sums(matrix, columns + factors, tile, 0, ROWS, COLUMNS)
+        found = tl.where(row < matrix.items, found, 1.0)
+        tl.store(rows + factors + matrix.base + row, 1 / found, row < matrix.items)
+
+
+@triton.jit
+def _row_sums(
+    matrix, factors, tile, GAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """``K f`` for a tile of rows; with GAINS 1, ``K (f g)``; with 2, ``K (f (1 - g))``."""
+    base, items = matrix.base, matrix.items
+    gains, limits = matrix.scores + 3 * matrix.size, matrix.limits + tile * 2
+    row = tile * ROWS + tl.arange(0, ROWS)
+    place = _load_places(matrix, tl.minimum(row, items - 1))
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for left in range(tl.load(limits), tl.load(limits + 1)):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        other = _load_places(matrix, column)
+        factor = tl.load(factors + base + column, column < items, 0.0)
+        if GAINS == 1:
+            factor *= tl.load(gains + base + column, column < items, 0.0)
+        elif GAINS == 2:
+            factor *= 1 - tl.load(gains + base + column, column < items, 0.0)
+        total += _entries(matrix, row, place, other) * factor[None, :]
+    return tl.sum(total, 1)
+
+
+@triton.jit
+def _write_ranks(
+    matrix, part, columns, rows, at_rank, misses, k,
+    TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Write the sorted gains, and one minus them: rows sum to one if they were scaled last."""
+    for tile in range(part.top, part.end):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        inside = (row < matrix.items) & ((k == 0) | (row < k))
+        u = tl.load(rows + matrix.base + row, row < matrix.items, 0.0)
+        value = u * _row_sums(matrix, columns, tile, 1, ROWS, COLUMNS)
+        missed = u * _row_sums(matrix, columns, tile, 2, ROWS, COLUMNS)
+        if TRANSPOSED:
+            missed += 1 - u * _row_sums(matrix, columns, tile, 0, ROWS, COLUMNS)
+        tl.store(at_rank + matrix.base + row, value, inside)
+        tl.store(misses + matrix.base + row, missed, inside)
+
+
+@triton.jit
+def _column_parts(
+    matrix, part, rows, grad_rows, step, half, SHARED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WHICH: tl.constexpr,
+):  # fmt: skip
+    """The program's part of column sums.
+
+    WHICH 1: ``Kᵀ u``. 2: ``Kᵀ u``, plain and weighted by rank offsets. 3: with
+    ``l = -grad_rows u²``, ``Kᵀ l`` plain and weighted, and ``Kᵀ u_{step-1}`` weighted. 4: the last
+    of these, and 0 for the others.
+    """
+    items, size, limits = matrix.items, matrix.size, matrix.limits
+    to = part.sums + (half * 3 * SHARED + part.mine).to(tl.int64) * size + matrix.base
+    for left in range(part.reach, part.bound):
+        column = left * COLUMNS + tl.arange(0, COLUMNS)
+        other = _load_places(matrix, column)
+        plain = tl.zeros([ROWS, COLUMNS], tl.float32)
+        offset_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+        earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for tile in range(part.top, part.end):
+            low, high = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
+            if (low <= left) & (left < high):
+                row = tile * ROWS + tl.arange(0, ROWS)
+                factor, before = _factors(matrix, rows, grad_rows, row, step, WHICH)
+                place = _load_places(matrix, tl.minimum(row, items - 1))
+                entries = _entries(matrix, row, place, other)
+                if WHICH != 4:
+                    plain += entries * factor[:, None]
+                if WHICH != 1:
+                    offset_entries = entries * rank_offset(row[:, None], column[None, :])
+                    if WHICH != 4:
+                        offset_sums += offset_entries * factor[:, None]
+                    if WHICH != 2:
+                        earlier += offset_entries * before[:, None]
+        tl.store(to + column, tl.sum(plain, 0), column < items)
+        if WHICH != 1:
+            at = to + SHARED * size + column
+            tl.store(at, tl.sum(offset_sums, 0), column < items)
+            if WHICH != 2:
+                tl.store(at + SHARED * size, tl.sum(earlier, 0), column < items)
+
+
+@triton.jit
+def _factors(matrix, rows, grad_rows, row, step, WHICH: tl.constexpr):
+    """The weights of rows in column sums, and u of the step before."""
+    base, size, inside = matrix.base, matrix.size, row < matrix.items
+    factor = tl.load(rows + step * size + base + row, inside, 0.0)
+    before = factor
+    if WHICH >= 3:
+        factor *= -tl.load(grad_rows + base + row, inside, 0.0) * factor
+        valid = inside & (row + step > row)  # 0 at the first step
+        before = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
+    return factor, before
+
+
+@triton.jit
+def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
+    """The largest error of the row sums ``u_{step-1} ∘ (K v_step)``, which should be one."""
+    worst = 0.0
+    for tile in range(part.top, part.end):
+        row = tile * ROWS + tl.arange(0, ROWS)
+        inside = row < matrix.items
+        at = rows + step * matrix.size + matrix.base + row
+        error = tl.load(at - matrix.size, inside, 1.0) / tl.load(at, inside, 1.0) - 1
+        worst = tl.maximum(worst, tl.max(tl.abs(error), 0))
+    return worst
+
+
+@triton.jit
+def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
+    """Whether to go on: the error of a step is known only one step later.
+
+    That later step is then discarded, except in transposed scaling, whose last row step is unused.
+    """
+    least = 1 if TRANSPOSED else 2
+    if step >= least:
+        error = tl.atomic_add(barriers + 1 + step, 0).to(tl.float32, bitcast=True)
+        if error < tolerance:
+            running = 0
+            if not TRANSPOSED:
+                step -= 1
+    return step, running
+
+
+@triton.jit
+def _of_all(sums, size, base, at, items, sharing, PARTS: tl.constexpr):
+    """The sum over the parts of all programs of a list."""
+    found = tl.load(sums + base + at, at < items, 0.0)
+    if PARTS > 1:
+        for program in range(1, sharing):
+            found += tl.load(sums + program * size + base + at, at < items, 0.0)
+    return found
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size", "k"])
+def _finish(
+    order, gains, prefix, sums, offsets, lengths, scale, defined, values, grad_scores, size,
+    sharpness, k, SHARED: tl.constexpr, KIND: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The loss of a list, and its gradient with respect to the scores from the column sums.
+
+    In sorted order (k from 0) the gradient times τ is
+    ``S_k + (n - 1 - 2 k - below_k + above_k) D_k - Σ_{below k} D + Σ_{above k} D``.
+    """
+    list_index = tl.program_id(0)
+    items = tl.load(lengths + list_index)
+    base = tl.load(offsets + list_index)
+    size = size.to(tl.int64)
+    above, below = order + size, order + 2 * size
+    offset_sums, partial_values = sums + PARTS * size, sums + 2 * PARTS * size
+    if tl.load(defined + list_index) != 0:
+        each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
+        sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
+        if KIND != "operator":
+            value = 0.0
+            for program in range(0, sharing):
+                value += tl.load(partial_values + list_index * SHARED + program)
+            if KIND == "arp":
+                total = 0.0
+                end = tl.load(offsets + list_index + 1) - base
+                for left in range(0, end, BLOCK):
+                    at = left + tl.arange(0, BLOCK)
+                    total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
+                beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
+                tl.store(values + list_index, value + beyond * total * tl.load(scale + list_index))
+            else:
+                tl.store(values + list_index, 1 - value)
+        before = tl.zeros([1], tl.float64)
+        for left in range(0, items, BLOCK):
+            at = left + tl.arange(0, BLOCK)
+            found = _of_all(sums, size, base, at, items, sharing, PARTS).to(tl.float64)
+            tl.store(prefix + base + at, (tl.cumsum(found, 0) + before).to(tl.float32), at < items)
+            before += tl.sum(found, 0)
+        tl.debug_barrier()
+        total = tl.sum(before, 0).to(tl.float32)
+        for left in range(0, items, BLOCK):
+            at = left + tl.arange(0, BLOCK)
+            inside = at < items
+            over = tl.load(above + base + at, inside, 0)
+            under = tl.load(below + base + at, inside, 0)
+            higher = tl.load(prefix + base + over - 1, inside & (over > 0), 0.0)
+            through = tl.load(prefix + base + items - under - 1, inside, 0.0)
+            plain = _of_all(sums, size, base, at, items, sharing, PARTS)
+            derivative = _of_all(offset_sums, size, base, at, items, sharing, PARTS)
+            # This term is 0 without ties. |s_j - s_k| has derivative 0 at a tie.
+            derivative += (items - 1 - 2 * at - (under - over)).to(tl.float32) * plain
+            derivative += higher - (total - through)
+            derivative *= -sharpness if KIND == "loss" else sharpness
+            tl.store(grad_scores + base + tl.load(order + base + at, inside, 0), derivative, inside)

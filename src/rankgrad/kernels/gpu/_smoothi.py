@@ -1,0 +1,569 @@
+"""SmoothI with stop-gradient: the rows of a list one after another, value and gradient in one pass.
+
+One program holds a short list in registers. Several programs share a long list, with one launch per
+row: the sweep that updates the products by row r also computes the sums of row r + 1.
+"""
+
+# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels.gpu._flat_lists import is_real, list_span, or_placeholder
+from rankgrad.kernels.gpu._ideal_gain import ideal_gain
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
+from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
+from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu._segmented_sort import count_items
+
+_MAX_LENGTH = 16384  # the longest list that one program holds in registers
+_TILE = 1024
+
+
+def through_smoothi(
+    batch: FlatLists,
+    alpha: float,
+    delta: float,
+    expect: str,
+    metric_options: MetricOptions,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``1 - metric`` (ARP itself) through SmoothI's indicators; see :mod:`rankgrad.kernels.ops`."""
+    scores, labels, mask, weights, offsets, max_length = batch
+    metric, k, gain, _, persistence = metric_options
+    if metric in STEP_METRICS:
+        operator = SmoothIOperator(scores, mask, offsets, max_length, k, alpha, delta)
+        return through_operator(operator, batch, metric_options)
+    lists = offsets.numel() - 1
+    gains, scale, lengths, defined = ideal_gain(batch, metric_options)
+    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
+    if lists == 0 or scores.numel() == 0:
+        return values.zero_(), grad_scores.zero_(), defined
+    by_label = expect == "label"
+    tensors = (
+        scores, or_placeholder(mask, scores), offsets, lengths, labels if by_label else gains,
+        or_placeholder(weights, scores), grad_scores, grad_scores, scale, defined, values,
+    )  # fmt: skip
+    options: dict[str, Any] = {
+        "MODE": "loss",
+        "METRIC": metric,
+        "GAIN": gain if by_label else "none",
+        "MASKED": mask is not None,
+        "WEIGHTED": by_label and weights is not None,
+    }
+    _compute_rows(tensors, (alpha, delta, k, persistence), options, max_length)
+    return values, grad_scores, defined
+
+
+def _compute_rows(
+    tensors: tuple[Tensor, ...],
+    numbers: tuple[Any, ...],
+    options: dict[str, Any],
+    max_length: int,
+) -> None:
+    """Compute the rows: in one launch or, if several programs share a list, in one per row."""
+    scores, mask, offsets = tensors[:3]
+    lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["MODE"], numbers[2]
+    if max_length <= _MAX_LENGTH:
+        width = max(32, next_power_of_2(max_length))
+        warps = min(16, max(1, width // 256))
+        _list[(lists,)](*tensors, *numbers, **options, WIDTH=width, num_warps=warps)
+        return
+    splits = min(256, cdiv(max_length, _TILE))
+    grid = (lists, splits)
+    shape = {"SPLITS": splits, "WIDE": next_power_of_2(splits), "TILE": _TILE}
+    lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
+    exact = torch.float64 if mode == "ranks" else torch.float32
+    state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
+    masked = options["MASKED"]
+    _lowest[grid](scores, mask, offsets, lowest, MASKED=masked, SPLITS=splits, TILE=_TILE)
+    arguments = (*tensors, *numbers, lowest, partial, state)
+    for row in range(1 + (min(k, max_length) if k else max_length)):
+        _sweep[grid](*arguments, row, lists, size, **options, **shape)
+    if mode not in ("apply", "ranks"):
+        _add_gradient[grid](*tensors[:3], lowest, state, size, MASKED=masked, **shape)
+    if mode != "apply":
+        _finish[grid](*arguments, size, **options, **shape)
+
+
+class _Indicators:
+    """The rows of every list, computed one after another and never stored.
+
+    Args:
+        scores: ``[items]``, float32.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        k: the number of rows, 0 for all.
+        alpha: the inverse temperature.
+        delta: how far items of earlier rows are pushed down.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        k: int,
+        alpha: float,
+        delta: float,
+    ) -> None:
+        self.scores, self.mask, self.offsets = scores, mask, offsets
+        self.max_length, self.k = max_length, k
+        self.alpha, self.delta = alpha, delta
+        self.lengths = count_items(mask, offsets, max_length)
+
+    def run(self, mode: str, inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
+        """Compute the rows.
+
+        Args:
+            mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
+            inputs: for apply and adjoint the values, for adjoint also the ranks' gradient; for
+                ranks_adjoint the gradient with respect to the ranks, and the ranks.
+            outputs: for apply the sorted values and one minus them; for ranks the ranks and one
+                over their weights, which ranks_adjoint reads; for the adjoints the gradient with
+                respect to the scores.
+        """
+        scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
+        if offsets.numel() == 1 or scores.numel() == 0:
+            return
+        unused = (scores, self.lengths, scores)
+        tensors = (scores, or_placeholder(mask, scores), offsets, self.lengths, *inputs, *outputs)
+        options = {"MODE": mode, "METRIC": "dcg", "GAIN": "none", "WEIGHTED": False}
+        _compute_rows(
+            (*tensors, *unused), (self.alpha, self.delta, self.k, 0.0),
+            {**options, "MASKED": mask is not None}, max_length,
+        )  # fmt: skip
+
+
+class SmoothIOperator(_Indicators):
+    """SmoothI's indicators (Thonet et al. 2022), stop-gradient, as a linear operator."""
+
+    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
+
+    def apply(self, values: Tensor) -> Tensor:
+        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        values = values.contiguous()
+        self.run("apply", (values, values), (at_rank, self.misses))
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
+        grad_scores = torch.zeros_like(self.scores)
+        inputs = (values.contiguous(), grad.contiguous())
+        self.run("adjoint", inputs, (grad_scores, grad_scores))
+        return grad_scores
+
+
+class SmoothIRanks(_Indicators):
+    """The expected ranks of SmoothI's indicators: ``Σ_r r P_rj / Σ_r P_rj``.
+
+    Attributes:
+        ranks: ``[items]``, 1-based, 0 on padding.
+    """
+
+    def __init__(
+        self,
+        scores: Tensor,
+        mask: Tensor | None,
+        offsets: Tensor,
+        max_length: int,
+        alpha: float,
+        delta: float,
+    ) -> None:
+        super().__init__(scores, mask, offsets, max_length, 0, alpha, delta)
+        self.ranks, self._inverse = torch.zeros_like(scores), torch.zeros_like(scores)
+        self.run("ranks", (scores, scores), (self.ranks, self._inverse))
+
+    def adjoint(self, grad: Tensor) -> Tensor:
+        """The gradient of ``Σ_j grad_j ranks_j`` with respect to the scores."""
+        grad_scores = torch.zeros_like(self.scores)
+        inputs = (grad.contiguous(), self.ranks)
+        self.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
+        return grad_scores
+
+
+@triton.jit
+def _add(a, b, c, d, e, f):
+    return a + d, b + e, c + f
+
+
+@triton.jit
+def _add_two(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _at_rank(mean, weight, GAIN: tl.constexpr, WEIGHTED: tl.constexpr):
+    """The gain at a rank, and its derivatives with respect to expected value and weight."""
+    if GAIN == "none":
+        return mean, mean * 0.0 + 1.0, mean * 0.0
+    else:
+        if GAIN == "exponential":
+            power = tl.exp2(mean)
+            item_value, grad = power - 1.0, power * 0.6931471805599453
+        else:
+            item_value, grad = mean, mean * 0.0 + 1.0
+        if WEIGHTED:
+            return item_value * weight, grad * weight, item_value
+        else:
+            return item_value, grad, mean * 0.0
+
+
+@triton.jit
+def _add_rows(
+    base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence, others,
+    results, extras, LARGE: tl.constexpr, MODE: tl.constexpr, METRIC: tl.constexpr,
+    GAIN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Compute the rows, each a softmax; returns the value and the sums of :func:`_row_terms`.
+
+    A row takes at most one maximum and one joint sum.
+    """
+    product = tl.full([WIDTH], 1.0, tl.float32)
+    # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
+    one = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    two = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    past = beyond(length, k, METRIC)
+    value = scale * 0.0
+    for row in range(rows):
+        logits = base * product + padding
+        if LARGE:
+            logits -= tl.max(logits, 0)
+        part = tl.exp2(logits)
+        row_value = _row_values(item_value, ranks, row, MODE)
+        if WEIGHTED or MODE == "apply":
+            sums = (part, part * row_value, part * third)
+            total, mean, third_mean = tl.reduce(sums, 0, _add)
+        elif MODE == "ranks":
+            total = tl.sum(part, 0)
+            mean, third_mean = total, total
+        else:
+            total, mean = tl.reduce((part, part * row_value), 0, _add_two)
+            third_mean = total
+        shrink = 1.0 / total
+        mean *= shrink
+        third_mean *= shrink
+        row_grad, third_grad = scale, scale
+        if MODE == "loss":
+            factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
+            at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
+            row_grad, third_grad = factor * by_value, factor * by_third
+            value += factor * at_rank
+        elif MODE == "adjoint":
+            row_grad = tl.load(others + row)
+        elif MODE == "apply":
+            tl.store(results + row, mean)
+            tl.store(extras + row, third_mean)
+        indicator = part * shrink
+        by_logit = row_grad * (row_value - mean)
+        if WEIGHTED:
+            by_logit += third_grad * (third - third_mean)
+        one, two = _row_terms(indicator, product, by_logit, one, two, row, MODE)
+        product *= (1.0 - delta) - indicator
+    return value, one, two
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k"])
+def _list(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The rows of one list with its items in registers; see :meth:`_Indicators.run`.
+
+    For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
+    """
+    list_index, begin, count = list_span(offsets)
+    item = tl.arange(0, WIDTH)
+    inside = item < count
+    at = begin + item
+    real = is_real(mask, at, inside, MASKED)
+    length = tl.load(lengths + list_index)
+    scale = _scale_of(scales, defined, list_index, length, MODE)
+    score = tl.load(scores + at, mask=real, other=float("inf"))
+    lowest = tl.min(score, 0)
+    lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
+    base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
+    padding = tl.where(real, 0.0, float("-inf"))
+    item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
+    rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
+    if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
+        value, one, two = _add_rows(
+            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+            others + begin, results + begin, extras + begin, False, MODE, METRIC, GAIN, WEIGHTED,
+            WIDTH,
+        )  # fmt: skip
+    else:
+        value, one, two = _add_rows(
+            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+            others + begin, results + begin, extras + begin, True, MODE, METRIC, GAIN, WEIGHTED,
+            WIDTH,
+        )  # fmt: skip
+    if MODE == "ranks":
+        rank, inverse = _ranks_of(one, two, length)
+        tl.store(results + at, rank, mask=real)
+        tl.store(extras + at, inverse, mask=real)
+    elif MODE != "apply":
+        one *= alpha
+        least = real & (score == lowest)
+        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
+        one -= tl.where(least, through_lowest, 0.0)
+        if MODE == "loss":
+            one = as_gradient(one, METRIC)
+            tl.store(values + list_index, as_loss(value, length, k, scale, METRIC))
+        tl.store(results + at, tl.where(real, one, 0.0), mask=inside)
+
+
+@cached_launch
+@triton.jit
+def _lowest(
+    scores, mask, offsets, lowest,
+    MASKED: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The lowest score of each program's part of a list."""
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    least = tl.full([TILE], float("inf"), tl.float32)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        index = first + tl.arange(0, TILE)
+        real = is_real(mask, index, index < end, MASKED)
+        least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
+    tl.store(lowest + (list_index * SPLITS + split) * 3, tl.min(least, 0))
+
+
+@triton.jit
+def _least(lowest, list_index, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+    part = tl.arange(0, WIDE)
+    many = lowest + (list_index * SPLITS + part) * 3
+    return tl.min(tl.load(many, mask=part < SPLITS, other=float("inf")), 0)
+
+
+@triton.jit
+def _row_values(values, ranks, row, MODE: tl.constexpr):
+    """The weights of a row's indicators (row from 0) in the quantity that is differentiated."""
+    if MODE == "ranks_adjoint":
+        return values * ((row + 1) - ranks)
+    else:
+        return values
+
+
+@triton.jit
+def _row_terms(indicator, product, by_logit, one, two, row, MODE: tl.constexpr):
+    """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
+    if MODE == "ranks":
+        exact = indicator.to(tl.float64)
+        one, two = one + exact, two + exact * (row + 1)
+    elif MODE != "apply":
+        one += indicator * product * by_logit
+    return one, two
+
+
+@triton.jit
+def _load_inputs(
+    inputs, others, extras, at, real, unused, MODE: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """The values of items, their ranks, and their weights (without weights one minus the values).
+
+    For the adjoint of the ranks the values are gradients over the weights of the ranks.
+    """
+    item_value, ranks = unused, unused
+    if MODE != "ranks":
+        item_value = tl.load(inputs + at, mask=real, other=0.0)
+    if MODE == "ranks_adjoint":
+        item_value *= tl.load(extras + at, mask=real, other=0.0)
+        ranks = tl.load(others + at, mask=real, other=0.0)
+    third = 1.0 - item_value
+    if WEIGHTED:
+        third = tl.load(others + at, mask=real, other=0.0)
+    return item_value, ranks, third
+
+
+@triton.jit
+def _ranks_of(weight, moment, length):
+    """Expected ranks from sums over the rows, and one over the weights.
+
+    An item whose weights all underflow gets the last rank.
+    """
+    inverse = 1.0 / (weight + 1e-12)
+    return ((moment + 1e-12 * length) * inverse).to(tl.float32), inverse.to(tl.float32)
+
+
+@triton.jit
+def _scale_of(scales, defined, list_index, length, MODE: tl.constexpr):
+    """One over the norm of a list (0 where the loss is undefined); 1 for an operator."""
+    if MODE == "loss":
+        return tl.where(tl.load(defined + list_index) != 0, tl.load(scales + list_index), 0.0)
+    else:
+        return length.to(tl.float32) * 0.0 + 1.0
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k", "row", "lists", "size"])
+def _sweep(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, lowest, partial, state, row, lists, size, MODE: tl.constexpr,
+    METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Update the state of the items by row - 1, and sum the exponentials of the row.
+
+    The state is the product and the sums of :func:`_row_terms`. The exponentials are summed alone,
+    times the values, and times a third factor: the weights, or one minus the values.
+    """
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    length = tl.load(lengths + list_index)
+    scale = _scale_of(scales, defined, list_index, length, MODE)
+    size = size.to(tl.int64)
+    if MODE == "loss":
+        tl.store(values + list_index, 0.0, mask=(row == 0) & (split == 0))
+    last = tl.where(k > 0, tl.minimum(k, length), length)
+    if (length > 0) & (row <= last) & (scale > 0):
+        low = _least(lowest, list_index, SPLITS, WIDE)
+        top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
+        row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
+        if row > 0:
+            part = tl.arange(0, WIDE)
+            source = partial + (((row - 1) % 2 * lists + list_index) * SPLITS + part) * 4
+            tops = tl.load(source, mask=part < SPLITS, other=float("-inf"))
+            top = tl.max(tops, 0)
+            rescale = tl.exp2(tops - top)
+            total = tl.sum(tl.load(source + 1, mask=part < SPLITS, other=0.0) * rescale, 0)
+            mean = tl.sum(tl.load(source + 2, mask=part < SPLITS, other=0.0) * rescale, 0) / total
+            third_mean = tl.load(source + 3, mask=part < SPLITS, other=0.0) * rescale
+            third_mean = tl.sum(third_mean, 0) / total
+            if MODE == "loss":
+                factor = discount(row * 1.0, METRIC, persistence) - beyond(length, k, METRIC)
+                factor *= scale
+                at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
+                row_grad, third_grad = factor * by_value, factor * by_third
+                before = tl.load(values + list_index, mask=split == 0, other=0.0)
+                tl.store(values + list_index, before + factor * at_rank, mask=split == 0)
+            elif MODE == "adjoint":
+                row_grad = tl.load(others + begin + row - 1)
+            elif MODE == "apply":
+                tl.store(results + begin + row - 1, mean, mask=split == 0)
+                tl.store(extras + begin + row - 1, third_mean, mask=split == 0)
+        tops = tl.full([TILE], -1e38, tl.float32)
+        sums = tl.zeros([TILE], tl.float32)
+        means = tl.zeros([TILE], tl.float32)
+        thirds = tl.zeros([TILE], tl.float32)
+        for first in range(begin + split * TILE, end, SPLITS * TILE):
+            at = first + tl.arange(0, TILE)
+            real = is_real(mask, at, at < end, MASKED)
+            score = tl.load(scores + at, mask=real, other=0.0)
+            base = (score - low) * (alpha * 1.4426950408889634)
+            item_value, ranks, third = _load_inputs(
+                inputs, others, extras, at, real, base, MODE, WEIGHTED
+            )
+            product = tl.full([TILE], 1.0, tl.float32)
+            one = tl.zeros([TILE], state.dtype.element_ty)
+            two = tl.zeros([TILE], state.dtype.element_ty)
+            if row > 0:
+                if row > 1:
+                    product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
+                    one = tl.load(state + size + at, mask=real, other=0.0)
+                    if MODE == "ranks":
+                        two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+                indicator = tl.exp2(base * product - top) / total
+                value = _row_values(item_value, ranks, row - 1, MODE)
+                by_logit = row_grad * (value - mean)
+                if WEIGHTED:
+                    by_logit += third_grad * (third - third_mean)
+                one, two = _row_terms(indicator, product, by_logit, one, two, row - 1, MODE)
+                product *= (1.0 - delta) - indicator
+                tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
+                tl.store(state + size + at, one, mask=real)
+                if MODE == "ranks":
+                    tl.store(state + 2 * size + at, two, mask=real)
+            logits = tl.where(real, base * product, float("-inf"))
+            higher = tl.maximum(tops, logits)
+            decay, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
+            sums = sums * decay + entry
+            means = means * decay + entry * _row_values(item_value, ranks, row, MODE)
+            if WEIGHTED or MODE == "apply":
+                thirds = thirds * decay + entry * third
+            tops = higher
+        top = tl.max(tops, 0)
+        rescale = tl.exp2(tops - top)
+        target = partial + ((row % 2 * lists + list_index) * SPLITS + split) * 4
+        tl.store(target, top)
+        tl.store(target + 1, tl.sum(sums * rescale, 0))
+        tl.store(target + 2, tl.sum(means * rescale, 0))
+        tl.store(target + 3, tl.sum(thirds * rescale, 0))
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["size"])
+def _add_gradient(
+    scores, mask, offsets, lowest, state, size,
+    MASKED: tl.constexpr, SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Sum the gradient and count the lowest scores over each program's part of a list."""
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    low = _least(lowest, list_index, SPLITS, WIDE)
+    total = tl.zeros([TILE], tl.float32)
+    count = tl.zeros([TILE], tl.float32)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        at = first + tl.arange(0, TILE)
+        real = is_real(mask, at, at < end, MASKED)
+        total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
+        score = tl.load(scores + at, mask=real, other=float("inf"))
+        count += (real & (score == low)).to(tl.float32)
+    tl.store(lowest + (list_index * SPLITS + split) * 3 + 1, tl.sum(total, 0))
+    tl.store(lowest + (list_index * SPLITS + split) * 3 + 2, tl.sum(count, 0))
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["k", "size"])
+def _finish(
+    scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
+    delta, k, persistence, lowest, partial, state, size, MODE: tl.constexpr, METRIC: tl.constexpr,
+    GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPLITS: tl.constexpr,
+    WIDE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Write the ranks; or the gradient, after subtracting its part through the minimum score."""
+    list_index, split = tl.program_id(0), tl.program_id(1)
+    begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
+    length = tl.load(lengths + list_index)
+    scale = _scale_of(scales, defined, list_index, length, MODE)
+    size = size.to(tl.int64)
+    counted = tl.where(scale > 0, end, begin)
+    low, through_lowest = 0.0, 0.0
+    if MODE != "ranks":
+        low = _least(lowest, list_index, SPLITS, WIDE)
+        part = tl.arange(0, WIDE)
+        many = lowest + (list_index * SPLITS + part) * 3
+        total = tl.sum(tl.load(many + 1, mask=part < SPLITS, other=0.0), 0)
+        count = tl.sum(tl.load(many + 2, mask=part < SPLITS, other=0.0), 0)
+        through_lowest = total / tl.maximum(count, 1.0)
+    for first in range(begin + split * TILE, end, SPLITS * TILE):
+        at = first + tl.arange(0, TILE)
+        real = is_real(mask, at, at < counted, MASKED)
+        one = tl.load(state + size + at, mask=real, other=0.0)
+        if MODE == "ranks":
+            two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+            rank, inverse = _ranks_of(one, two, length)
+            tl.store(results + at, rank, mask=real)
+            tl.store(extras + at, inverse, mask=real)
+        else:
+            score = tl.load(scores + at, mask=real, other=float("inf"))
+            one = (one - tl.where(score == low, through_lowest, 0.0)) * alpha
+            if MODE == "loss":
+                one = as_gradient(one, METRIC)
+            tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
+    if MODE == "loss":
+        value = tl.load(values + list_index, mask=split == 0, other=0.0)
+        value = as_loss(value, length, k, scale, METRIC)
+        tl.store(values + list_index, value, mask=split == 0)

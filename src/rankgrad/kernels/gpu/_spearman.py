@@ -1,0 +1,127 @@
+"""Spearman's correlation through relaxed ranks r: linear in them, so it has gains and a norm.
+
+With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm of ranks without
+ties. Ranks are counted in tiles of pairs: O(n²) work, O(n) memory.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.gpu._flat_lists import (
+    chunk_size,
+    is_real,
+    list_block,
+    list_span,
+    load_weights,
+    or_placeholder,
+)
+from rankgrad.kernels.gpu._ideal_gain import ROWS, tile
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+
+_CHUNK = 4096  # items of a list that one program reads at a time
+
+
+def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gains ``w_i (q_i - mean q)`` and norms, in the form that :func:`ideal_gain` returns.
+
+    A list is defined if two labels differ among the items that weigh something.
+    """
+    scores, labels, mask, weights, offsets, max_length = batch
+    lists = offsets.shape[0] - 1
+    gains, by_score = torch.empty_like(labels), torch.empty_like(labels)
+    scale = labels.new_empty(lists)
+    lengths = torch.empty_like(scale, dtype=torch.int32)
+    defined = torch.empty_like(scale, dtype=torch.bool)
+    columns, warps, _ = tile(max_length)
+    mask_, weights_ = or_placeholder(mask, labels), or_placeholder(weights, labels)
+    _count_ranks[(lists, max(1, cdiv(max_length, ROWS)))](
+        scores, labels, mask_, offsets, gains, by_score, mask is not None, ROWS, columns,
+        num_warps=warps,
+    )  # fmt: skip
+    chunk = chunk_size(max_length, _CHUNK)
+    _center[(lists,)](
+        gains, by_score, mask_, weights_, offsets, scale, lengths, defined, mask is not None,
+        weights is not None, chunk, num_warps=max(1, min(8, chunk // 128)),
+    )  # fmt: skip
+    return gains, scale, lengths, defined
+
+
+@cached_launch
+@triton.jit
+def _count_ranks(
+    scores, labels, mask, offsets, by_label, by_score,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Ranks by label, tied ones their mean, and ranks by score, tied ones in input order."""
+    _, start, length, row, inside, _ = list_block(mask, offsets, MASKED, ROWS)
+    label = tl.load(labels + start + row, mask=inside, other=0.0)[:, None]
+    score = tl.load(scores + start + row, mask=inside, other=0.0)[:, None]
+    twice = tl.zeros([ROWS, COLUMNS], tl.int32)
+    items_above = tl.zeros([ROWS, COLUMNS], tl.int32)
+    last = tl.where(tl.program_id(1) * ROWS < length, length, 0)
+    for left in range(0, last, COLUMNS):
+        column = left + tl.arange(0, COLUMNS)
+        real = is_real(mask, start + column, column < length, MASKED)
+        other = tl.load(labels + start + column, mask=real, other=float("-inf"))[None, :]
+        twice += (other > label).to(tl.int32) + (other >= label).to(tl.int32)
+        other = tl.load(scores + start + column, mask=real, other=float("-inf"))[None, :]
+        before = (other == score) & (column[None, :] < row[:, None])
+        items_above += ((other > score) | before).to(tl.int32)
+    mean = (tl.sum(twice, 1) + 1).to(tl.float32) * 0.5
+    tl.store(by_label + start + row, mean, mask=inside)
+    tl.store(by_score + start + row, tl.sum(items_above, 1).to(tl.float32), mask=inside)
+
+
+@cached_launch
+@triton.jit
+def _center(
+    gains, by_score, mask, weights, offsets, scale, lengths, defined,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Replace the ranks by label of a list by gains, and write one over the norm."""
+    list_index, start, length = list_span(offsets)
+    items = tl.zeros([CHUNK], tl.int32)
+    weight_sum = tl.zeros([CHUNK], tl.float32)
+    rank_sum = tl.zeros([CHUNK], tl.float32)
+    score_rank_sum = tl.zeros([CHUNK], tl.float32)
+    lowest = tl.full([CHUNK], float("inf"), tl.float32)
+    highest = tl.zeros([CHUNK], tl.float32)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        inside = row < length
+        real = is_real(mask, start + row, inside, MASKED)
+        weight = load_weights(weights, start + row, real, WEIGHTED)
+        rank = tl.load(gains + start + row, mask=inside, other=0.0)
+        items += real.to(tl.int32)
+        weight_sum += weight
+        rank_sum += weight * rank
+        score_rank_sum += weight * tl.load(by_score + start + row, mask=inside, other=0.0)
+        lowest = tl.where(weight > 0, tl.minimum(lowest, rank), lowest)
+        highest = tl.where(weight > 0, tl.maximum(highest, rank), highest)
+    total = tl.sum(weight_sum, 0)
+    valid = tl.max(highest, 0) > tl.min(lowest, 0)
+    inverse = 1.0 / tl.where(total > 0, total, 1.0)
+    mean, mean_by_score = tl.sum(rank_sum, 0) * inverse, tl.sum(score_rank_sum, 0) * inverse
+    squares = tl.zeros([CHUNK], tl.float32)
+    score_squares = tl.zeros([CHUNK], tl.float32)
+    for left in range(0, length, CHUNK):
+        row = left + tl.arange(0, CHUNK)
+        inside = row < length
+        real = is_real(mask, start + row, inside, MASKED)
+        weight = load_weights(weights, start + row, real, WEIGHTED)
+        centered = tl.load(gains + start + row, mask=inside, other=0.0) - mean
+        other = tl.load(by_score + start + row, mask=inside, other=0.0) - mean_by_score
+        squares += weight * centered * centered
+        score_squares += weight * other * other
+        tl.store(gains + start + row, weight * centered, mask=inside)
+    norm = tl.sqrt(tl.sum(squares, 0)) * tl.sqrt(tl.sum(score_squares, 0))
+    tl.store(scale + list_index, tl.where(valid, 1.0 / tl.where(valid, norm, 1.0), 0.0))
+    tl.store(lengths + list_index, tl.sum(items, 0))
+    tl.store(defined + list_index, valid)

@@ -1,0 +1,120 @@
+"""The asynchronous value check of a batch.
+
+The kernel writes the result into pinned host memory. This needs no copy, and the host can do other
+work until it needs the result.
+"""
+
+# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from rankgrad.kernels.arguments import LARGEST_LABEL
+from rankgrad.kernels.gpu._flat_lists import or_placeholder
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu._parallel_compilation import launch_queued
+
+_SPAN = 1024
+_PROGRAMS = 128
+_POLLS = 256  # reads of the result by the host before it synchronizes
+
+
+class _Results(threading.local):
+    """The results of programs: the number of the check if all values are valid, else minus it.
+
+    The number distinguishes the current check from earlier ones. Device and host share the memory.
+    """
+
+    def __init__(self) -> None:
+        self.words = torch.zeros(_PROGRAMS, dtype=torch.int32, pin_memory=torch.cuda.is_available())
+        self.seen = self.words.numpy()
+        self.turn = 0
+
+    def next_turn(self) -> int:
+        """The number of a new check; it differs from those of recent checks."""
+        self.turn = self.turn % (2**31 - 1) + 1
+        return self.turn
+
+
+_results = _Results()
+
+
+def check_values(
+    scores: Tensor,
+    labels: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    list_weights: Tensor | None,
+) -> Callable[[], bool]:
+    """Start a check, and return the function that waits for its result, to be called once.
+
+    Values are valid if scores are finite, weights are finite and not negative, and labels are not
+    negative and not too large. All tensors are flat, and padding is not read. If a second check
+    starts before the result of the first is read, the first may return False.
+    """
+    items = scores.shape[0]
+    lists = 0 if list_weights is None else list_weights.shape[0]
+    programs = min(_PROGRAMS, cdiv(max(items, lists), _SPAN))
+    if programs == 0:
+        return lambda: True
+    turn, found = _results.next_turn(), _results.seen[:programs]
+    _check[(programs,)](
+        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores),
+        or_placeholder(list_weights, scores), _results.words, LARGEST_LABEL, items, lists, turn,
+        mask is not None, weights is not None, _SPAN, num_warps=4,
+    )  # fmt: skip
+
+    def result() -> bool:
+        launch_queued()
+        for _ in range(_POLLS):
+            words = found.tolist()
+            if words.count(turn) == programs:
+                return True
+            if words.count(turn) + words.count(-turn) == programs:
+                return False
+        if scores.is_cuda:
+            torch.cuda.current_stream(scores.device).synchronize()
+        return bool((found == turn).all())
+
+    return result
+
+
+@triton.jit
+def _finite(number):
+    return tl.abs(number) < float("inf")
+
+
+@cached_launch
+@triton.jit(do_not_specialize=["items", "lists", "turn"])
+def _check(
+    scores, labels, mask, weights, list_weights, results, largest, items, lists, turn,
+    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Check the values of a program's spans."""
+    found = tl.zeros([SPAN], tl.int32)
+    step = tl.num_programs(0) * SPAN
+    first = tl.program_id(0) * SPAN
+    for left in range(first, items, step):
+        at = left + tl.arange(0, SPAN)
+        real = at < items
+        if MASKED:
+            real = tl.load(mask + at, mask=real, other=0) != 0
+        score = tl.load(scores + at, mask=real, other=0.0)
+        label = tl.load(labels + at, mask=real, other=0.0)
+        right = _finite(score) & (label >= 0) & (label <= largest)
+        if WEIGHTED:
+            weight = tl.load(weights + at, mask=real, other=0.0)
+            right = right & _finite(weight) & (weight >= 0)
+        found += tl.where(right, 0, 1)
+    for left in range(first, lists, step):
+        at = left + tl.arange(0, SPAN)
+        weight = tl.load(list_weights + at, mask=at < lists, other=0.0)
+        found += tl.where(_finite(weight) & (weight >= 0), 0, 1)
+    tl.store(results + tl.program_id(0), tl.where(tl.sum(found, 0) == 0, turn, -turn))

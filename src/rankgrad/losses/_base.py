@@ -1,0 +1,387 @@
+"""The base class of losses: lists in, a scalar to minimize out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from rankgrad._padded import Randomness
+from rankgrad._shapes import Bool, Float, ItemValues, ListMask, ListValues
+from rankgrad._validation import check_choice, check_cutoff
+from rankgrad.inputs import as_lists, check_finite, check_values
+from rankgrad.kernels import DeclaresKernel, KernelCall, ops
+from rankgrad.lists import FlatLists, Lists, is_unchecked, make_lists
+from rankgrad.losses._newton import derivatives_of_lists, expand_lists
+from rankgrad.metrics._base import Metric
+from rankgrad.sorting import Relaxation, Schedule
+from rankgrad.specs import Registry, Spec, spec_of
+
+losses: Registry[Loss] = Registry("loss")
+
+Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+
+
+class Loss(DeclaresKernel, nn.Module):
+    """The mean over lists of a per-list value, lists on which it is undefined left out.
+
+    A subclass defines ``per_list``: the value of each list, finite everywhere, and on which lists
+    it is defined. A batch without such lists gives 0 with a zero gradient.
+
+    Args:
+        k: a rank cutoff, for losses that have one.
+        reduction: ``"mean"``, ``"sum"``, or ``"none"`` for one value per list.
+
+    >>> loss = losses.get("ranknet")
+    >>> loss(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[1, 0], [0, 0]]))
+    tensor(0.3133)
+    """
+
+    name: ClassVar[str]
+
+    #: Whether the eager form takes memory for the items of a list, and not for their pairs.
+    linear_memory: ClassVar[bool] = False
+
+    #: Whether the eager form of this very class never waits for a GPU; subclasses say it anew.
+    capturable: ClassVar[bool] = False
+
+    def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        check_choice("reduction", reduction, REDUCTIONS)
+        self.k = check_cutoff(k)
+        self.reduction: Reduction = reduction
+        self.progress = 0.0  # of training, from 0 to 1: what temperature schedules follow
+
+    def forward(
+        self,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
+        weights: Any = None,
+    ) -> Float[Tensor, "*out"]:
+        """The loss of the lists.
+
+        Args:
+            scores: ``[..., n]`` padded, or ``[N]`` flat.
+            labels: of the same shape, not negative.
+            mask: padded lists: True on real items.
+            offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+            qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
+            weights: one per list (a weighted mean), or one per item (on its gain or loss term).
+
+        Returns:
+            A scalar, or with ``reduction="none"`` one value per list.
+
+        Raises:
+            ValueError: shapes do not agree, a score is not finite, or a label is negative; the
+                message names the argument and the item.
+        """
+        fused = self.kernel_applies and self.kernel_reduces
+        lists = make_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
+        if fused and lists.readable and not lists.learned:
+            call = self.kernel(lists)
+            if call is not None and ops.ready(call.name, lists.flat.scores):
+                try:
+                    flat, weights = lists.flat, lists.list_weights
+                    return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
+                except ops.InvalidValuesError:
+                    pass  # what follows says where, or takes the labels too large for kernels
+        if lists.readable:
+            lists = check_values(lists)
+        return self._reduced(lists, self.kernel_call(lists))
+
+    def of(self, lists: Lists) -> Float[Tensor, "*out"]:
+        """The loss of lists that :func:`rankgrad.inputs.as_lists` made."""
+        return self._reduced(lists, self.kernel_call(lists))
+
+    def values(self, lists: Lists) -> tuple[ListValues, ListMask]:
+        """The loss of each list and whether it is defined, by a kernel where there is one."""
+        check_finite(lists)
+        return self._values(lists, self.kernel_call(lists))
+
+    def kernel_call(self, lists: Lists) -> KernelCall | None:
+        """The kernel to use on these lists; None for the eager form.
+
+        The eager form says which labels are too large, and has gradients of labels and weights.
+        """
+        if not self.kernel_applies or lists.large or lists.learned:
+            return None
+        call = self.kernel(lists)
+        return call if call is not None and ops.ready(call.name, lists.flat.scores) else None
+
+    def never_waits(self, lists: Lists) -> bool:
+        """Whether a CUDA graph can compute these lists, by a kernel or by the eager form.
+
+        Training captures such losses. Outside of graphs an eager form may wait for a GPU to check
+        the labels.
+        """
+        return self.kernel_call(lists) is not None or says_capturable(self)
+
+    def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
+        if not lists.finite:
+            check_finite(lists)
+        if call is not None and self.kernel_reduces:
+            flat, known = self._known(lists)
+            return ops.reduced_loss(call, flat, self.reduction, lists.list_weights, known)
+        with torch.autocast(lists.flat.scores.device.type, enabled=False):
+            return reduce(*self._values(lists, call), lists, self.reduction)
+
+    def _values(self, lists: Lists, call: KernelCall | None) -> tuple[ListValues, ListMask]:
+        if call is not None:
+            return ops.loss(call, *self._known(lists))
+        values, defined = self.per_list(lists)
+        # A value that does not depend on the scores must still be attached to their graph.
+        return values + 0.0 * lists.scores.sum(-1), defined
+
+    def _known(self, lists: Lists) -> tuple[FlatLists, ops.Values]:
+        """The lists for a kernel, and what is known of their values.
+
+        Of values that cannot be read now, labels that are too large are marked.
+        """
+        flat = lists.flat
+        if not is_unchecked(flat.scores, flat.labels):
+            return flat, "valid"
+        return flat._replace(labels=self.check_labels(flat.labels, flat.mask)), "unreadable"
+
+    @property
+    def kernel_reduces(self) -> bool:
+        """Whether kernels compute the mean or sum over lists, too."""
+        return self.reduction != "none"
+
+    def check_labels(
+        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
+    ) -> Float[Tensor, " s"]:
+        """The labels, or an error if one is too large for the loss."""
+        return labels
+
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        """The kernel that computes :meth:`per_list` of these lists, or None where there is none.
+
+        It holds for the class that defines it. A subclass that overrides another method without
+        defining this one gets the eager form.
+        """
+        return None
+
+    def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
+        """The loss of each list, and whether it is defined there."""
+        raise TypeError(f"{type(self).__name__} does not say its value per list")
+
+    def gradient_and_hessian(
+        self,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
+        weights: Any = None,
+    ) -> tuple[Float[Tensor, "*items"], Float[Tensor, "*items"]]:
+        """Gradient and Hessian diagonal of the *sum* over lists, as gradient boosting takes them.
+
+        The diagonal is never negative, and above 0 where the gradient is not 0. Each family says
+        how it is found: exactly for pointwise, logistic, quadratic and likelihood losses; by a
+        bound or in Gauss-Newton form where the second derivative is 0 or negative, as for hinge,
+        rmse and relaxed metrics. Whatever ``reduction`` is, lists are added up: with a mean over
+        lists, Hessians would be smaller than what tree libraries ask of a leaf.
+
+        Args:
+            scores: ``[..., n]`` padded, or ``[N]`` flat.
+            labels: of the same shape, not negative.
+            mask: padded lists: True on real items.
+            offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+            qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
+            weights: one per list, or one per item.
+
+        Returns:
+            Two tensors of the shape of the scores, 0 on padding and on lists where the loss is
+            undefined.
+
+        >>> loss = losses.get("ranknet")
+        >>> loss.gradient_and_hessian(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
+        (tensor([-0.5000,  0.5000]), tensor([0.2500, 0.2500]))
+        """
+        found = as_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
+        check_finite(found)
+        with torch.no_grad():
+            lists = _as_flat(found)
+            gradient, hessian = self.derivatives_of_flat(lists)
+            if lists.list_weights is not None:
+                per_item = expand_lists(lists.list_weights, lists.flat.offsets)
+                gradient, hessian = gradient * per_item, hessian * per_item
+            if found.ragged:
+                return gradient, hessian
+            shape = torch.as_tensor(scores).shape
+            padded = torch.zeros_like(found.scores)
+            if shape.numel() == 0:
+                return padded.new_zeros(shape), padded.new_zeros(shape)
+            return (
+                padded.masked_scatter(found.mask, gradient).reshape(shape),
+                padded.masked_scatter(found.mask, hessian).reshape(shape),
+            )
+
+    def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        """:meth:`gradient_and_hessian` of flat lists, list weights left out."""
+        self.check_labels(lists.flat.labels, None)
+        quadratic = not self.linear_memory and self.kernel_call(lists) is None
+        return derivatives_of_lists(lists, self._defined_derivatives, quadratic)
+
+    def _defined_derivatives(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        gradient, hessian, defined = self.derivatives(lists)
+        keep = defined[:, None] & lists.mask
+        return gradient.where(keep, 0.0), hessian.where(keep, 0.0)
+
+    def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
+        """Gradient and Hessian diagonal of each list's value, and whether it is defined.
+
+        The default, for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
+        ``c`` = :attr:`score_scale`. A function of ``s / c`` made of exponentials, as relaxations of
+        sorting are, has terms whose second derivatives are at most their first ones over c: for a
+        sigmoid, ``|σ''| = σ' |1 - 2σ| / c``. A leaf's value is then the balance of the gradients
+        in it times c, never larger than c.
+        """
+        scores = lists.scores.detach().requires_grad_()
+        with torch.enable_grad():
+            values, defined = self.values(
+                Lists.from_padded(scores, lists.labels, lists.mask, lists.item_weights)
+            )
+            (gradient,) = torch.autograd.grad(values.sum(), scores)
+        return gradient, gradient.abs() / self.score_scale, defined
+
+    @property
+    def score_scale(self) -> float:
+        """The distance of scores over which the loss changes: a temperature, where it has one."""
+        return 1.0
+
+    def now(self, value: float | Schedule) -> float:
+        """A hyper-parameter at the present training progress."""
+        return value.at(self.progress) if isinstance(value, Schedule) else value
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether it is the same throughout: nothing is scheduled, or drawn from a seed of its own.
+
+        Training then captures its kernel in a CUDA graph; a loss that changes in another way
+        overrides this property.
+
+        >>> losses.get("approx_ndcg").is_stationary
+        True
+        >>> losses.get("approx_ndcg(alpha=linear(start=1, end=9))").is_stationary
+        False
+        """
+        return not any(_varies(option) for option in vars(self).values())
+
+    @property
+    def spec(self) -> Spec:
+        """The spec that names this loss."""
+        return spec_of(self, self.name, self.k)
+
+    def __str__(self) -> str:
+        return str(self.spec)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loss) and str(self) == str(other)
+
+    # Hashing is by identity, although equality is by spec: nn.Module keeps modules in sets.
+    __hash__ = nn.Module.__hash__
+
+
+losses.base_class = Loss
+
+
+def says_capturable(owner: Loss | Metric) -> bool:
+    """Whether the class of a loss or metric itself, not one it inherits from, says so."""
+    return bool(vars(type(owner)).get("capturable", False))
+
+
+def _varies(option: object) -> bool:
+    if isinstance(option, Relaxation):
+        return any(_varies(own) for own in vars(option).values())
+    if isinstance(option, Randomness):
+        return option.seed is not None
+    return isinstance(option, Schedule)
+
+
+def _as_flat(lists: Lists) -> Lists:
+    """The lists in flat layout, detached from any graph."""
+    if lists.ragged:
+        return lists
+    mask, weights = lists.mask, lists.item_weights
+    offsets = torch.zeros(len(mask) + 1, dtype=torch.int64, device=mask.device)
+    offsets[1:] = mask.sum(-1).cumsum(0)
+    flat = as_lists(
+        lists.scores[mask],
+        lists.labels[mask],
+        offsets=offsets,
+        weights=None if weights is None else weights[mask],
+        check=False,
+    )
+    return replace(flat, list_weights=lists.list_weights, large=lists.large, finite=True)
+
+
+def reduce(
+    values: ListValues,
+    defined: ListMask,
+    lists: Lists,
+    reduction: Reduction,
+) -> Float[Tensor, ...]:
+    """Per-list losses to the result: lists on which the loss is undefined are left out.
+
+    ``"mean"`` is the weighted mean over the lists that are in, 0 when there are none; ``"sum"`` the
+    weighted sum; ``"none"`` the weighted values in the caller's batch shape, 0 for lists left out.
+    """
+    weights = defined.to(values)
+    if lists.list_weights is not None:
+        weights = weights * lists.list_weights
+    if reduction == "none":
+        return (values * weights).reshape(lists.shape)
+    if reduction == "mean":
+        total = weights.sum()
+        weights = weights / torch.where(total > 0, total, 1.0)
+    return values @ weights
+
+
+def has_relevant(lists: Lists, threshold: float | None = None) -> ListMask:
+    """Whether a list has two items or more, one of them relevant: above 0, or at the threshold."""
+    relevant = lists.labels > 0 if threshold is None else lists.labels >= threshold
+    return (relevant & lists.mask).any(-1) & (lists.lengths > 1)
+
+
+def item_mean(lists: Lists, terms: ItemValues) -> ListValues:
+    """The mean over the real items of weighted per-item terms."""
+    total = lists.weighted(torch.where(lists.mask, terms, 0.0)).sum(-1)
+    return total / lists.lengths.clamp(min=1)
+
+
+def item_mean_terms(lists: Lists, terms: ItemValues) -> ItemValues:
+    """What each item adds to :func:`item_mean`."""
+    weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
+    return weighted / lists.lengths.clamp(min=1)[:, None]
+
+
+def randomness_of(loss: Loss) -> dict[str, Randomness]:
+    """What draws random numbers in a loss, by the part of it that does."""
+    owners = {"loss": loss, "relaxation": getattr(loss, "relaxation", None)}
+    return {
+        name: value
+        for name, owner in owners.items()
+        if owner is not None
+        for value in vars(owner).values()
+        if isinstance(value, Randomness)
+    }

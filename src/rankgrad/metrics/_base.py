@@ -1,0 +1,451 @@
+"""Base classes of metrics: exact on a ranking, differentiable through a relaxation of sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from typing_extensions import override
+
+from rankgrad._padded import descending, tie_groups
+from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._validation import check_choice, check_cutoff, check_positive
+from rankgrad.inputs import as_lists, check_finite, largest_exponent
+from rankgrad.kernels import DeclaresKernel, ops, ready
+from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.lists import Lists
+from rankgrad.metrics import _other_names
+from rankgrad.specs import Registry, Spec, spec_of
+
+
+class MetricRegistry(Registry["Metric"]):
+    """The metrics, which are known by other tools' names too."""
+
+    @override
+    def parse(self, text: str) -> Spec:
+        return _other_names.parse(text, self.names())
+
+
+metrics = MetricRegistry("metric")
+
+Empty = Literal[0, 1, "skip"]
+Ties = Literal["average", "stable"]
+Gain = Literal["exponential", "linear"]
+Route = Literal["permutation", "ranks"]
+Expectation = Literal["gain", "label"]
+
+
+class SortRelaxation(Protocol):
+    """What a metric asks of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
+
+    @property
+    def forms(self) -> tuple[Route, ...]:
+        """The forms it comes in, the native one first."""
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether it adds noise to the scores."""
+
+    def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
+        """``P[:k] @ values``."""
+
+    def rank(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The relaxed ranks."""
+
+    def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The scores to sort, ``[samples, b, n]``."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Lists in the order of their scores, padding last, with the groups of tied items.
+
+    Position p of a list holds rank p + 1; its tie group is ``start:end``. Under ``ties="stable"``
+    every group is a single position.
+
+    Items that were not retrieved come after those that were, as one tie group, before padding. They
+    have no rank: a metric counts them in what could have been reached, such as the number of
+    relevant items, and nowhere else.
+
+    Attributes:
+        labels: ``[b, n]``.
+        weights: ``[b, n]``, 0 on padding.
+        mask: True on items.
+        start: of the tie group of each position.
+        end: of it, exclusive.
+        retrieved: True on items that have a rank; all items, unless a caller says otherwise.
+
+    >>> from rankgrad.inputs import as_lists
+    >>> Ranked.of(as_lists([0.1, 0.5, 0.1], [2, 0, 1]), "average").end.tolist()
+    [[1, 3, 3]]
+    """
+
+    labels: ItemValues
+    weights: ItemValues
+    mask: ItemMask
+    start: Int[Tensor, "b n"]
+    end: Int[Tensor, "b n"]
+    retrieved: ItemMask
+
+    @classmethod
+    def of(cls, lists: Lists, ties: Ties, retrieved: ItemMask | None = None) -> Ranked:
+        """Sort each list once, for all metrics."""
+        has_rank = lists.mask if retrieved is None else lists.mask & retrieved
+        order = descending(lists.scores, has_rank)
+        if retrieved is not None:  # items that were not retrieved are sorted with the padding
+            last = lists.mask.gather(-1, order).logical_not().int().argsort(dim=-1, stable=True)
+            order = order.gather(-1, last)
+        mask = lists.mask.gather(-1, order)
+        has_rank = mask if retrieved is None else has_rank.gather(-1, order)
+        scores = lists.scores.detach().gather(-1, order)
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min)
+        start, end = tie_groups(scores.masked_fill(~has_rank, float("-inf")))
+        if ties == "stable":
+            position = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+            start = torch.where(has_rank, position, start)
+            end = torch.where(has_rank, position + 1, end)
+        weights = lists.weighted(lists.mask.to(lists.scores.dtype)).gather(-1, order)
+        return cls(lists.labels.gather(-1, order), weights, mask, start, end, has_rank)
+
+    @property
+    def ranks(self) -> Float[Tensor, " n"]:
+        """1, 2, ..., n."""
+        return torch.arange(1, self.mask.shape[-1] + 1, device=self.mask.device).to(self.labels)
+
+    def group_sums(self, values: ItemValues) -> ItemValues:
+        """At each position, the sum of the values over its tie group."""
+        sums = torch.nn.functional.pad(values.double().cumsum(-1), (1, 0))
+        return (sums.gather(-1, self.end) - sums.gather(-1, self.start)).to(values.dtype)
+
+    def group_means(self, values: ItemValues) -> ItemValues:
+        """At each position, the mean of the values over its tie group."""
+        return self.group_sums(values) / (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(DeclaresKernel):
+    """A ranking metric with a cutoff.
+
+    ``metric(scores, labels, ...)`` is exact, ``metric.relaxed(relaxation, scores, labels, ...)``
+    differentiable; both give one value per list.
+
+    Args:
+        k: count the top k ranks only; None for all.
+        empty: the value of lists without a relevant item: 0 (trec_eval, TF-Ranking), 1 (XGBoost,
+            LightGBM, the NeuralNDCG paper), or ``"skip"``, which gives NaN and leaves them out of
+            means.
+        ties: tied scores get the mean over all orders of the tied items (``"average"``), or count
+            in input order (``"stable"``).
+
+    >>> ndcg = metrics.get("ndcg@10(gain=linear)")
+    >>> ndcg(torch.tensor([[0.2, 0.7], [0.4, 0.1]]), torch.tensor([[1, 0], [1, 0]]))
+    tensor([0.6309, 1.0000])
+    """
+
+    name: ClassVar[str]
+    lower_is_better: ClassVar[bool] = False
+    has_cutoff: ClassVar[bool] = True
+    loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default
+    kernel: ClassVar[str | None] = None  # its name in kernels; None where there is none
+    capturable: ClassVar[bool] = False  # whether this very class, through ranks, waits for no GPU
+
+    k: int | None = field(default=None, kw_only=False)
+    empty: Empty = 0
+    ties: Ties = "average"
+
+    def __post_init__(self) -> None:
+        check_cutoff(self.k)
+        if self.k is not None and not self.has_cutoff:
+            raise ValueError(f"{self.name} takes no cutoff, found {self.name}@{self.k}")
+        check_choice("empty", self.empty, (0, 1, "skip"))
+        check_choice("ties", self.ties, ("average", "stable"))
+
+    def __call__(
+        self,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
+        weights: Any = None,
+        retrieved: Any = None,
+    ) -> Float[Tensor, "*b"]:
+        """The exact value of each list. Per-list weights matter to means only, not here.
+
+        Args:
+            scores: of the items, padded or flat, see :mod:`rankgrad.lists`.
+            labels: as scores.
+            mask: of padded lists.
+            offsets: flat lists: ``[B + 1]``, where each begins and ends.
+            lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
+            qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
+            weights: per item or per list.
+            retrieved: False on items that are known and were not retrieved, such as a relevant
+                document that is not in a run: they have no rank, whatever their score, and count
+                in the ideal ranking and the number of relevant items. By default all were.
+        """
+        lists = as_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
+        [(values, _)] = list_values([self], lists, retrieved)
+        return values.reshape(lists.shape)
+
+    def of(self, ranked: Ranked) -> ListValues:
+        """The exact value of lists that are sorted already."""
+        return self.fill(self._exact(ranked), self.relevant(ranked))
+
+    def relaxed(
+        self,
+        relaxation: SortRelaxation,
+        scores: Any,
+        labels: Any,
+        mask: Any = None,
+        *,
+        offsets: Any = None,
+        lengths: Any = None,
+        qid: Any = None,
+        weights: Any = None,
+        through: Route | None = None,
+        beta: float = 1.0,
+        expect: Expectation = "gain",
+    ) -> Float[Tensor, "*b"]:
+        """The differentiable value of each list, the sort replaced by a relaxation.
+
+        Args:
+            relaxation: from :mod:`rankgrad.sorting`.
+            scores: and the other lists, as in the exact metric.
+            labels: as above.
+            mask: as above.
+            offsets: as above.
+            lengths: as above.
+            qid: as above.
+            weights: as above.
+            through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
+            beta: through ranks, how sharply comparisons of ranks are drawn: "is it within the top
+                k?" becomes ``sigmoid(beta (k + 1/2 - rank))``, which is the truncation of Qin et
+                al. 2010 with the cut between k and k + 1, so that rank k counts in full in the
+                limit; past the cut it is a power of the distance, which keeps a gradient far down.
+            expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
+                the gain of the expected ``"label"``, as the SmoothI paper writes it.
+        """
+        lists = as_lists(
+            scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
+        )
+        check_finite(lists)
+        with torch.autocast(lists.scores.device.type, enabled=False):
+            values = self.relax(relaxation, lists, through, beta, expect)
+        return self.fill(values, self.relevant(lists)).reshape(lists.shape)
+
+    def relax(
+        self,
+        relaxation: SortRelaxation,
+        lists: Lists,
+        through: Route | None = None,
+        beta: float = 1.0,
+        expect: Expectation = "gain",
+    ) -> ListValues:
+        """:meth:`relaxed` of :class:`Lists`; 0 where nothing is relevant."""
+        check_positive("beta", beta)
+        check_choice("expect", expect, ("gain", "label"))
+        route = self._route(relaxation, through)
+        samples = 1
+        noisy = lists
+        if relaxation.stochastic:
+            drawn = relaxation.sample_scores(lists.scores, lists.mask)
+            samples, noisy = len(drawn), lists.repeat(drawn)
+        if route == "ranks":
+            if expect == "label":
+                raise ValueError('expect="label" is for relaxations through a permutation')
+            ranks = relaxation.rank(noisy.scores, noisy.mask)
+            values = self._through_ranks(ranks, noisy, beta)
+        else:
+            values = self._through_permutation(relaxation, noisy, expect)
+        return values.reshape(samples, -1).mean(0)
+
+    def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> None:
+        """Raise if this metric cannot be relaxed this way."""
+        self._route(relaxation, through)
+
+    @classmethod
+    def routes(cls) -> tuple[Route, ...]:
+        """The forms of a relaxation that it goes through; none if it has no relaxed form."""
+        own = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
+        base = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
+        return tuple(route for route in get_args(Route) if own[route] is not base[route])
+
+    def kernel_options(self) -> MetricOptions | None:
+        """The metric as kernels take it; None where they do not compute it."""
+        if self.kernel is None or not self.kernel_applies:
+            return None
+        number = getattr(self, "threshold", getattr(self, "max_grade", 1.0))
+        gain, persistence = getattr(self, "gain", "linear"), getattr(self, "persistence", 0.8)
+        return MetricOptions(self.kernel, self.k or 0, gain, number, persistence)
+
+    def relevant(self, lists: Lists | Ranked) -> ListMask:
+        """Whether a list has an item that counts, so that the metric is defined on it."""
+        weights = (
+            lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
+        )
+        # A NaN gain counts, so that the metric of its list is NaN and not left out.
+        return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
+
+    def check_labels(
+        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
+    ) -> Float[Tensor, "*items"]:
+        """The labels, or an error if one is too large for the metric's gain."""
+        return labels
+
+    def gains(self, labels: ItemValues) -> ItemValues:
+        """The gain of each item, by its label."""
+        raise TypeError(f"{type(self).__name__} does not say its gain")
+
+    def cutoff(self, n: int) -> int:
+        """The last rank that counts in a batch of width n."""
+        return n if self.k is None else min(self.k, n)
+
+    def __str__(self) -> str:
+        return str(spec_of(self, self.name, self.k))
+
+    def _exact(self, ranked: Ranked) -> ListValues:
+        raise TypeError(f"{type(self).__name__} does not say its exact value")
+
+    def _through_permutation(
+        self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
+    ) -> ListValues:
+        raise ValueError(_not_relaxed(self))
+
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
+        raise ValueError(_not_relaxed(self))
+
+    def _route(self, relaxation: SortRelaxation, through: Route | None) -> Route:
+        if not hasattr(relaxation, "forms"):
+            raise ValueError(
+                f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
+                "sorting.get makes one of a spec"
+            )
+        routes = self.routes()
+        if not routes:
+            raise ValueError(_not_relaxed(self))
+        if through is None:
+            through = next((form for form in relaxation.forms if form in routes), routes[0])
+        check_choice("through", through, ("permutation", "ranks"))
+        if through not in relaxation.forms:
+            raise ValueError(
+                f"{relaxation} gives {' and '.join(relaxation.forms)}, so {self} cannot be relaxed "
+                f"through its {through}"
+            )
+        if through not in routes:
+            raise ValueError(f"{self} is relaxed through {' or '.join(routes)}, not {through}")
+        return through
+
+    def fill(self, values: ListValues, relevant: ListMask) -> ListValues:
+        """The values, with ``empty`` for lists without a relevant item."""
+        fill = float("nan") if self.empty == "skip" else float(self.empty)
+        return torch.where(relevant, values, fill)
+
+
+metrics.base_class = Metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryMetric(Metric):
+    """A metric of binary relevance: an item is relevant if its label is ``threshold`` or more."""
+
+    threshold: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("threshold", self.threshold)
+
+    @override
+    def gains(self, labels: ItemValues) -> ItemValues:
+        return (labels >= self.threshold).to(labels.dtype)
+
+
+def list_values(
+    chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
+) -> Iterator[tuple[ListValues, ListMask]]:
+    """The values of each metric, and on which lists it is defined; lists are sorted once."""
+    ranked: dict[Ties, Ranked] = {}
+    has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
+    computed = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
+    for metric, found in zip(chosen, computed, strict=True):
+        if found is not None:
+            yield metric.fill(*found), found[1]
+            continue
+        if metric.ties not in ranked:
+            ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
+        yield metric.of(ranked[metric.ties]), metric.relevant(lists)
+
+
+def exact_values(
+    metrics: Sequence[Metric], lists: Lists
+) -> list[tuple[ListValues, ListMask] | None]:
+    """Each metric's values and where it is defined by its kernel, or None where it has none."""
+    result: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
+    if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
+        return result
+    covered = {
+        i: options for i, each in enumerate(metrics) if (options := _exact_options(each, lists))
+    }
+    if covered:
+        values, relevant = ops.exact_metrics(lists.flat, list(covered.values()))
+        for row, i in enumerate(covered):
+            result[i] = values[row], relevant[row]
+    return result
+
+
+def _exact_options(
+    metric: Metric, lists: Lists
+) -> tuple[str, int, bool, bool, float, float] | None:
+    """The metric as the kernel of exact metrics takes it; None where it has no such kernel.
+
+    Labels too large for their gain are left to the eager form, which says so.
+    """
+    options = metric.kernel_options()
+    if (
+        options is None
+        or options.name == "spearman"
+        or is_functorch_wrapped_tensor(lists.flat.scores)
+    ):
+        return None
+    name, k, gain, number, persistence = options
+    if (name == "err" or gain != "linear") and _any_too_large(lists):
+        return None
+    linear = gain == "linear" and name in ("ndcg", "dcg")
+    return name, k, metric.ties == "average", linear, number, persistence
+
+
+def _any_too_large(lists: Lists) -> bool:
+    labels, mask = lists.flat.labels, lists.flat.mask
+    if labels.is_cuda:  # a GPU is not asked again: labels were checked when the lists were made
+        return lists.large
+    highest = labels if mask is None else labels[mask]
+    return highest.numel() > 0 and float(highest.max()) > largest_exponent(labels.dtype)
+
+
+def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
+    """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
+    given = torch.as_tensor(retrieved, device=lists.mask.device)
+    if given.dtype != torch.bool or given.numel() != lists.flat.scores.numel():
+        raise ValueError(
+            f"retrieved must be True or False for each item, found {given.dtype} of shape "
+            f"{list(given.shape)}"
+        )
+    if lists.ragged:
+        return torch.zeros_like(lists.mask).masked_scatter(lists.mask, given)
+    return given.reshape(lists.mask.shape)
+
+
+def _not_relaxed(metric: Metric) -> str:
+    relaxed = [n for n in metrics.names() if getattr(metrics.factory(n), "routes", tuple)()]
+    return (
+        f"{metric.name} has no relaxed form. Metrics of pairs have pairwise losses, such as "
+        f"ranknet; metrics with a relaxed form are {', '.join(relaxed)}"
+    )

@@ -1,0 +1,124 @@
+"""Metrics of a user who reads down the list until an item satisfies: rr, err, hits.
+
+``Σ_r discount(r) stop_r Π_{l<r} (1 - stop_l)``, where ``stop`` is the chance that an item
+satisfies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankgrad._padded import divide, tiles
+from rankgrad._shapes import ItemValues, ListValues
+from rankgrad.lists import Lists
+from rankgrad.metrics._base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
+from rankgrad.metrics.linear import capped, soft_inside
+
+
+@dataclass(frozen=True, kw_only=True)
+class CascadeMetric(Metric):
+    """A cascade; a subclass may say ``discount`` of a rank and ``stops`` of a label."""
+
+    def discount(self, ranks: Tensor) -> Tensor:
+        """The discount of stopping at a rank."""
+        return 1 / ranks
+
+    def stops(self, labels: ItemValues) -> ItemValues:
+        """The chance that an item satisfies, by its label."""
+        return self.gains(labels)
+
+    def misses(self, labels: ItemValues) -> ItemValues:
+        """The chance that it does not."""
+        return 1 - self.stops(labels)
+
+    def _exact(self, ranked: Ranked) -> ListValues:
+        k = self.cutoff(ranked.mask.shape[-1])
+        return (self._stopped(ranked) * self.discount(ranked.ranks))[:, :k].sum(-1)
+
+    def _stopped(self, ranked: Ranked) -> ItemValues:
+        """The weighted chance of stopping at each position, the mean over the orders of ties.
+
+        Within a tie group, let E_j be the mean of ``Π (1 - stop)`` over its subsets of j items, and
+        G_j the mean of ``w stop`` of the j-th item times that product over the j - 1 before it.
+        Both grow by recurrences in which the group takes in one item at a time.
+        """
+        stops = self.stops(ranked.labels) * ranked.retrieved
+        misses = 1 - stops
+        size = ranked.end - ranked.start
+        j = torch.arange(1, stops.shape[-1] + 1, device=size.device) - ranked.start
+        products, hits = torch.ones_like(stops), torch.zeros_like(stops)
+        real = size.where(ranked.retrieved, 0)  # padding is one tie group, where no user stops
+        for m in range(1, int(real.max()) + 1 if size.numel() else 1):
+            at = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
+            miss, hit = misses.gather(-1, at), (stops * ranked.weights).gather(-1, at)
+            first = j == 1
+            previous = torch.where(first, 1.0, products.roll(1, -1))
+            before = torch.where(first, 0.0, hits.roll(1, -1))
+            grown = (j <= m) & (m <= size)
+            mean = ((m - j) * hits + (j - 1) * miss * before + hit * previous) / m
+            hits = torch.where(grown, mean, hits)
+            products = torch.where(grown, ((m - j) * products + j * miss * previous) / m, products)
+        # After a group, the product goes on with all of the group's items.
+        last = torch.where(j == size, products, 1.0)
+        passed = torch.nn.functional.pad(last.cumprod(-1), (1, 0), value=1.0)
+        return hits * passed.gather(-1, ranked.start)
+
+    def _through_permutation(
+        self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
+    ) -> ListValues:
+        if expect == "label":
+            raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
+        stops = self.stops(lists.labels) * lists.mask
+        values = [stops] if lists.item_weights is None else [stops, lists.weighted(stops)]
+        k = self.cutoff(stops.shape[-1])
+        at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
+        misses = 1 - at_rank[:, 0].clamp(max=1.0)
+        passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
+        discount = self.discount(torch.arange(1, k + 1, device=stops.device).to(stops))
+        return (at_rank[:, -1] * passed * discount).sum(-1)
+
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
+        """``Σ_i discount(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
+        stops = self.stops(lists.labels) * lists.mask
+        # log(0), of an item that satisfies for certain, becomes a finite number below all others.
+        misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
+        logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
+        passed = []
+        for rows in tiles(ranks.numel(), ranks.shape[-1]):
+            before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
+            passed.append((logs[:, None, :] @ before.mT).squeeze(1))
+        chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)
+        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        return (chance * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
+    """A cascade of binary relevance: the user stops at the first relevant item, for certain."""
+
+    def _stopped(self, ranked: Ranked) -> ItemValues:
+        """The expectation over the orders of tied items.
+
+        In a tie group of m items, R of them relevant, a user who reads the j-th (from 0) goes on
+        with probability ``(m - R - j) / (m - j)``; the probabilities multiply.
+        """
+        relevance = self.gains(ranked.labels) * ranked.retrieved
+        relevant = ranked.group_sums(relevance)
+        j = torch.arange(relevance.shape[-1], device=relevance.device) - ranked.start
+        left = (ranked.end - ranked.start - j).to(relevance.dtype)
+        misses = ((left - relevant) / left).clamp(min=0.0)
+        passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
+        weight = divide(ranked.group_sums(relevance * ranked.weights), relevant)
+        return passed * (1 - misses) * weight
+
+    def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
+        """The discount of the first relevant rank, a minimum relaxed to softmax of ``-beta r``."""
+        relevant = (self.gains(lists.labels) > 0) & lists.mask
+        logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))
+        logits = torch.where(relevant.any(-1, keepdim=True), logits, 0.0)
+        first = lists.weighted(logits.softmax(-1) * relevant)
+        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        return (first * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)

@@ -1,0 +1,80 @@
+"""The names that other tools have for metrics, with the conventions they mean by them.
+
+``P_5``, ``recall.100``, ``map``, ``recip_rank`` and the like are trec_eval's; ``P@5``, ``R@100``,
+``AP``, ``RR``, ``AP(rel=2)@10`` are ir_measures'. Both have the linear gain in nDCG, so
+``ndcg_cut_10`` and ``nDCG@10`` are ``ndcg@10(gain=linear)``. Case is ignored where nothing hangs on
+it: it does between ``ndcg`` and ``nDCG``, so other spellings of these are refused. Names that are
+ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp.p=0.9``, which is
+how trec_eval writes its parameter. As in ir_measures, ``RBP(p=0.8, rel=1)`` has binary relevance,
+and ``RBP(p=0.8)`` graded relevance, which is what trec_eval has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from typing import Any
+
+from rankgrad.specs import Spec
+
+_LINEAR = {"gain": "linear"}
+_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "map": ("ap", {}),
+    "map_cut": ("ap", {}),
+    "mrr": ("rr", {}),
+    "ndcg_cut": ("ndcg", _LINEAR),
+    "p": ("precision", {}),
+    "r": ("recall", {}),
+    "recip_rank": ("rr", {}),
+    "set_p": ("precision", {}),
+    "set_recall": ("recall", {}),
+    "success": ("hits", {}),
+}
+_OPTIONS = {"rel": "threshold", "p": "persistence"}  # ir_measures'
+_TREC_RBP = re.compile(r"rbp\.p=([0-9.]+)", re.I)
+_TREC_CUTOFF = re.compile(r"(map_cut|ndcg_cut|p|recall|success)[_.](\d+)(\(.*)?", re.I | re.S)
+_OPTIONS_FIRST = re.compile(r"(\w+)(\([^()]*\))@(\d+)")
+
+
+def parse(text: str, known: Container[str]) -> Spec:
+    """The spec of a metric, by our name for it or another tool's.
+
+    Args:
+        text: the spec.
+        known: our names.
+
+    >>> from rankgrad.metrics._other_names import parse
+    >>> [str(parse(name, ["ap", "ndcg"])) for name in ("ndcg_cut_10", "nDCG@10", "AP(rel=2)@5")]
+    ['ndcg@10(gain=linear)', 'ndcg@10(gain=linear)', 'ap@5(threshold=2)']
+    """
+    text = text.strip()
+    if match := _TREC_CUTOFF.fullmatch(text):
+        text = f"{match[1]}@{match[2]}{match[3] or ''}"
+    elif match := _TREC_RBP.fullmatch(text):
+        text = f"RBP(p={match[1]})"
+    elif match := _OPTIONS_FIRST.fullmatch(text):
+        text = f"{match[1]}@{match[3]}{match[2]}"
+    spec = Spec.parse(text)
+    lower = spec.name.lower()
+    if spec.name in known:
+        return spec
+    if lower == "rbp" and not {"rel", "threshold", "graded"} & set(spec.options):
+        return Spec("rbp", spec.k, {"graded": True, **_ours(spec)})
+    if lower == "ndcg":
+        return (
+            Spec("ndcg", spec.k, {**_LINEAR, **_ours(spec)}) if spec.name == "nDCG" else _ask(spec)
+        )
+    name, conventions = _NAMES.get(lower, (lower if lower in known else spec.name, {}))
+    return Spec(name, spec.k, {**conventions, **_ours(spec)})
+
+
+def _ours(spec: Spec) -> dict[str, Any]:
+    return {_OPTIONS.get(option, option): value for option, value in spec.options.items()}
+
+
+def _ask(spec: Spec) -> Spec:
+    cutoff = "" if spec.k is None else f"@{spec.k}"
+    raise ValueError(
+        f"{spec.name}{cutoff} may mean two things: ndcg{cutoff} has the gain 2^y - 1, "
+        f"nDCG{cutoff} the gain y, as trec_eval has it; write one of these"
+    )

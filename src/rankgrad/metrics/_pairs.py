@@ -1,0 +1,49 @@
+"""Metrics that count pairs of items: opa and kendall_tau."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rankgrad._padded import has_pairs, tiles
+from rankgrad._shapes import ItemValues, ListMask, ListValues
+from rankgrad.lists import Lists
+from rankgrad.metrics._base import Metric, Ranked
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMetric(Metric):
+    """A metric of the pairs with unequal labels; it has no cutoff and no relaxed form."""
+
+    has_cutoff: ClassVar[bool] = False
+
+    def relevant(self, lists: Lists | Ranked) -> ListMask:
+        """Whether a list has two unequal labels."""
+        return has_pairs(lists.labels, lists.mask)
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Weights of pairs, summed over each list.
+
+    ``agree`` is those with the higher label ranked above, less those with it ranked below;
+    ``unequal`` those with unequal labels; ``untied`` those with unequal scores.
+    """
+
+    agree: ListValues
+    unequal: ListValues
+    untied: ListValues
+
+    @classmethod
+    def of(cls, ranked: Ranked, first: ItemValues, second: ItemValues) -> PairCounts:
+        """Count in tiles; the pair of an item i and an item j weighs ``first_i second_j``."""
+        agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
+        second = second[:, None, :]
+        for rows in tiles(first.numel(), first.shape[-1]):
+            side = (ranked.start[:, None, :] - ranked.start[:, rows, None]).sign().to(first.dtype)
+            higher = (ranked.labels[:, rows, None] > ranked.labels[:, None, :]).to(first.dtype)
+            weight = first[:, rows, None]
+            agree += (second @ (higher * side).mT @ weight).flatten()
+            unequal += (second @ higher.mT @ weight).flatten()
+            untied += (second @ side.abs().mT @ weight).flatten() / 2
+        return cls(agree, unequal, untied)

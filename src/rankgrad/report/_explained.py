@@ -1,0 +1,96 @@
+"""Why items stand above others, from the explanations in run folders, small enough for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankgrad import _files
+from rankgrad.explanations import Explanation
+from rankgrad.explanations._explanation import FOLDER, pairs
+from rankgrad.results.runs import Run
+
+SHOWN = 6  # features of a pair
+_ENTRIES = 8  # with explanations, at most
+
+
+class Explained:
+    """The explanations of entries' runs by entry and fold.
+
+    Args:
+        runs: by entry and number of the fold.
+        part: whose explanations.
+    """
+
+    def __init__(self, runs: Mapping[tuple[int, int], Run], part: str) -> None:
+        self.found: dict[tuple[int, int], Explanation] = {}
+        self.problems: list[str] = []
+        for key, run in runs.items():
+            if len({c for c, _ in [*self.found, key]}) > _ENTRIES:
+                break
+            own = self._read(run, part)
+            if own is not None:
+                self.found[key] = own
+
+    def _read(self, run: Run, part: str) -> Explanation | None:
+        if not _files.readable_path(Path(run.path) / FOLDER / part).is_dir():
+            return None
+        try:
+            own = Explanation.load(run.path, part)
+        except (OSError, ValueError) as error:
+            self.problems.append(f"The explanation in {run.path} cannot be read: {error}")
+            return None
+        if run.evaluated is None or own.checksum != run.evaluated.checksum:
+            self.problems.append(f"The explanation in {run.path} is of other data.")
+            return None
+        return own
+
+    def rows(self, starts: Sequence[int]) -> list[int]:
+        """The queries that are explained, as rows of the report.
+
+        Args:
+            starts: the first row of each fold.
+        """
+        found = {int(starts[p] + at) for (_, p), own in self.found.items() for at in own.lists}
+        return sorted(found)
+
+    def packed(self, chosen: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
+        """What the page shows of the chosen rows."""
+        places = {row: q for q, row in enumerate(chosen)}
+        features: dict[str, list[str]] = {}
+        queries: dict[str, dict[str, Any]] = {}
+        for (c, p), own in self.found.items():
+            features[str(c)] = list(own.features)
+            of_entry = queries.setdefault(str(c), {})
+            for at, index in enumerate(own.lists):
+                row = int(starts[p] + index)
+                if row in places:
+                    of_entry[str(places[row])] = _query(own, at)
+        return {"features": features, "queries": queries, "problems": self.problems}
+
+
+def _query(own: Explanation, at: int) -> dict[str, Any]:
+    """The pairs of a query: ranks, difference, the part of no feature, and the largest parts."""
+    found: list[list[Any]] = []
+    used: set[int] = set()
+    for p, (upper, lower) in enumerate(pairs(own.items.shape[1])):
+        if np.isnan(own.differences[at, p]):
+            continue
+        values = own.attributions[at, p]
+        first = np.argsort(-np.abs(values), kind="stable")[:SHOWN]
+        parts = [(int(f), _short(values[f])) for f in first if values[f] != 0]
+        used.update(f for f, _ in parts)
+        difference, baseline = own.differences[at, p], own.baselines[at, p]
+        found.append([upper, lower, _short(difference), _short(baseline), parts])
+    return {
+        "items": [int(item) + 1 for item in own.items[at] if item >= 0],
+        "pairs": found,
+        "values": {str(f): [_short(v) for v in own.values[at, :, f]] for f in sorted(used)},
+    }
+
+
+def _short(value: Any) -> float | None:
+    return None if np.isnan(value) else float(f"{float(value):.5g}")

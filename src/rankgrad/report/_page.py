@@ -1,0 +1,198 @@
+"""The page: numbers, tables, script and style put into one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from rankgrad import _files
+from rankgrad.extras import requires
+from rankgrad.report import _per_query, _sections
+from rankgrad.results._comparison_tables import number
+from rankgrad.results._curves import curves, relaxed
+from rankgrad.results._groups import add_failed, group
+from rankgrad.results.comparison import Comparison, compare
+from rankgrad.results.runs import Recorded, failed_runs, find, read, recorded
+from rankgrad.significance import Correction, Significance, Test
+
+TITLE = "Ranking report"
+
+
+def write(
+    runs: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], **options: Any
+) -> Comparison:
+    """Read run folders and write the report of them, atomically.
+
+    Args:
+        runs: run folders, or folders with run folders in them.
+        output: the file to write.
+        options: of :func:`build`.
+
+    Returns:
+        What the report compares.
+
+    Raises:
+        IsADirectoryError: ``output`` is a folder.
+        FileNotFoundError: a folder of ``runs`` is not there.
+        ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
+    """
+    if Path(output).is_dir():
+        raise IsADirectoryError(f"{output} is a folder: name the file to write")
+    page, found = build(runs, **options)
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    _files.write(Path(output), page)
+    return found
+
+
+def build(
+    runs: Iterable[str | os.PathLike[str]],
+    *,
+    part: str = "test",
+    metric: str | None = None,
+    baseline: str | None = None,
+    test: Test | None = None,
+    correction: Correction | None = None,
+    title: str = TITLE,
+) -> tuple[str, Comparison]:
+    """The page as text, and what it compares.
+
+    Args:
+        runs: run folders, or folders with run folders in them.
+        part: whose evaluations to compare.
+        metric: that of the headline; by default the one that chose the best epochs.
+        baseline: the ranker to test the others against; by default that of the comparison that
+            made the runs, or the best of each metric.
+        test: ``"t"`` or ``"randomization"``; by default that of the comparison, or ``"t"``.
+        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
+            or ``"bonferroni"``.
+        title: of the page.
+
+    Returns:
+        The HTML, complete in itself, and the comparison it shows.
+
+    Raises:
+        FileNotFoundError: a folder of ``runs`` is not there.
+        ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
+    """
+    places = [Path(place) for place in runs]
+    groups = group([read(path, part, items=False) for path in find(places)])
+    known = recorded(places)
+    how = known.how or Significance()
+    found = compare(
+        add_failed(groups, failed_runs(places)),
+        primary=metric,
+        baseline=baseline,
+        usual=known.baseline,
+        how=replace(how, test=test or how.test, correction=correction or how.correction),
+    )
+    blocks = {
+        "title": _sections.escape(_title(title, known)),
+        "subtitle": _sections.escape(_subtitle(found, part, known)),
+        "headline": _sections.headline(found),
+        "cards": _sections.cards(found),
+        "meanings": _sections.meanings(found),
+        "comparison": _sections.comparison(found),
+        "footnotes": _sections.footnotes(found, part),
+        "differences": _sections.differences(found),
+        "missing": _sections.missing(found),
+        "settings": _sections.settings(found.entries),
+        "provenance": _sections.provenance(found.entries, part),
+        "runs": _sections.runs(found.entries),
+        "style": _packaged("page.css"),
+        "script": _packaged("page.js"),
+        "plotly": _plotly(),
+        "data": _in_script(_data(found, part)),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _packaged("page.html")), found
+
+
+def _title(title: str, known: Recorded) -> str:
+    """The heading: the caller's, or one with the data set, and whether the run was quick."""
+    named = f"{title}: {known.data}" if title == TITLE and known.data else title
+    return f"{named} (quick)" if known.quick else named
+
+
+def _subtitle(found: Comparison, part: str, known: Recorded) -> str:
+    """What was compared on what."""
+    reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
+    return _compared(found, part, known.data) + (reduced if known.quick else "")
+
+
+def _compared(found: Comparison, part: str, data: str) -> str:
+    names = [name for name in found.names if name in found.complete]
+    if not names:
+        count = _sections.counted(len(_sections.rivals(found)), "rankers")
+        return f"{count}{f' on {data}' if data else ''}"
+    listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
+    folds = f" of {len(found.folds)} folds" if len(found.folds) > 1 else ""
+    queries = _sections.counted(len(found.queries), "queries").replace(" ", f" {part} ")
+    return f"{listed} on {queries}{folds}{f' of {data}' if data else ''}"
+
+
+def _data(found: Comparison, part: str) -> dict[str, Any]:
+    """What the script draws."""
+    reference = found.reference(found.primary) if found.primary else None
+    names = list(found.names)
+    return {
+        "entries": names,
+        "reference": [entry.is_reference for entry in found.entries],
+        "folds": [fold.name for fold in found.folds],
+        "metrics": list(found.metrics),
+        "lower": [found.lower_is_better(metric) for metric in found.metrics],
+        "primary": found.metrics.index(found.primary) if found.primary else 0,
+        "against": None if reference is None else names.index(reference),
+        "baseline": None if found.baseline is None else names.index(found.baseline),
+        "order": [names.index(e.name) for e in _sections.order(found) if e.name in found.complete],
+        "seconds": [entry.seconds for entry in found.entries],
+        "trees": [entry.is_tree for entry in found.entries],
+        "means": [[_interval(found, name, metric) for name in names] for metric in found.metrics],
+        "differences": [_differences(found, metric) for metric in found.metrics],
+        "curves": curves(found.entries),
+        "relaxed": relaxed(found.entries, found.primary),
+        "changes": _per_query.changes(found),
+        "lists": _per_query.lists(found, part),
+    }
+
+
+def _interval(found: Comparison, name: str, metric: str) -> list[float | None] | None:
+    """The mean of an entry and its interval."""
+    if not found.has(name, metric):
+        return None
+    return [number(value) for value in (found.mean(name, metric), *found.interval(name, metric))]
+
+
+def _differences(found: Comparison, metric: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "entry": found.names.index(d.entry),
+            "difference": [number(value) for value in (d.difference, *d.interval)],
+            "p": number(d.corrected),
+            "significant": d.significant,
+            "better": d.better,
+        }
+        for d in found.differences(metric)
+    ]
+
+
+def _packaged(name: str) -> str:
+    """The text of a file of this package."""
+    return resources.files("rankgrad.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    """Plotly's script, which its package brings along; the package itself need not be imported."""
+    with requires("report"):
+        place = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return place.read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def _in_script(value: Any) -> str:
+    """JSON that is safe within a script element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,0 +1,201 @@
+"""Per-query values and ranked lists, small enough for a page: typed arrays in base64."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankgrad.report._explained import Explained
+from rankgrad.results._curves import numbers
+from rankgrad.results._groups import Fold
+from rankgrad.results.comparison import Comparison
+from rankgrad.results.runs import Run
+
+TOP = 20  # items of a ranked list shown
+LISTS = 200  # queries that can be inspected, at most
+_CELLS = 1_900_000  # per-query values on the page, at most
+_ITEMS = 220_000  # ranked items on the page, at most
+_NONE, _STEPS = -32768, 65534  # how NaN is written, and the steps that a metric's range has
+
+
+def compared(found: Comparison) -> list[int]:
+    """The entries that are complete, by number."""
+    return [at for at, name in enumerate(found.names) if name in found.complete]
+
+
+def changes(found: Comparison) -> dict[str, Any]:
+    """The value of every query under every entry in 16 bits, seeds averaged.
+
+    As many metrics as fit, that of the headline first. If one metric has too many queries, some are
+    drawn: the page says how many.
+    """
+    used = compared(found)
+    queries = len(found.queries) if used else 0
+    rows = np.arange(queries)
+    if used and queries * len(used) > _CELLS:
+        random = np.random.default_rng(0)
+        rows = np.sort(random.choice(queries, _CELLS // len(used), replace=False))
+    order = sorted(range(len(found.metrics)), key=lambda m: found.metrics[m] != found.primary)
+    fitting = max(1, _CELLS // max(1, len(rows) * len(used)))
+    packed = []
+    for at in order[:fitting] if used else []:
+        metric = found.metrics[at]
+        values = {
+            c: found.values(found.names[c], metric)[rows]
+            for c in used
+            if found.has(found.names[c], metric)
+        }
+        low, step = _scale(list(values.values()))
+        columns = {str(c): _sixteen(own, low, step) for c, own in values.items()}
+        packed.append({"metric": at, "low": low, "step": step, "values": columns})
+    return {
+        "queries": queries,
+        "rows": len(rows),
+        "qids": [found.queries[row][1] for row in rows],
+        "index": None if len(rows) == queries else rows.tolist(),
+        "metrics": packed,
+    }
+
+
+def _scale(columns: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    values = np.stack(columns) if columns else np.array([np.nan])
+    if np.isnan(values).all():
+        return 0.0, 1.0
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return low, (high - low) / _STEPS or 1.0
+
+
+def _sixteen(values: NDArray[np.float64], low: float, step: float) -> str:
+    codes = np.round((values - low) / step) - _STEPS // 2
+    return _pack(np.where(np.isnan(codes), _NONE, codes).astype("<i2"))
+
+
+def lists(found: Comparison, part: str) -> dict[str, Any]:
+    """The ranked lists of some queries under every entry: the first items of each.
+
+    A list is as one run ranked it, that of the entry's first seed: an average of the scores of
+    several runs would be no model's.
+    """
+    used = compared(found)
+    if not used or not found.metrics:
+        return {"queries": [], "entries": []}
+    fold_of = np.array([found.folds.index(fold) for fold, _ in found.queries])
+    starts = np.searchsorted(fold_of, np.arange(len(found.folds)))
+    runs = {(c, f): _first_run(found, c, fold) for c in used for f, fold in enumerate(found.folds)}
+    explained = Explained(runs, part)
+    chosen = _chosen(found, used, explained.rows(starts.tolist()))
+    shape = (len(used), len(chosen), TOP)
+    items, labels = np.zeros(shape, "<u4"), np.zeros(shape, "<f4")
+    scores = np.zeros(shape, "<f4")
+    values = np.full((len(used), len(chosen), len(found.metrics)), np.nan, "<f4")
+    about: list[dict[str, Any]] = [{} for _ in chosen]
+    for c, entry in enumerate(used):
+        for f in range(len(found.folds)):
+            own = runs[entry, f].with_items()
+            for q, row in enumerate(chosen):
+                if fold_of[row] != f:
+                    continue
+                at = row - starts[f]
+                inside = slice(own.offsets[at], own.offsets[at + 1])
+                first = np.argsort(-own.scores[inside], kind="stable")[:TOP]
+                items[c, q, : len(first)] = first + 1
+                scores[c, q, : len(first)] = own.scores[inside][first]
+                labels[c, q, : len(first)] = own.labels[inside][first]
+                for m, name in enumerate(found.metrics):
+                    values[c, q, m] = own.of_metric(name)[at] if name in own.metrics else np.nan
+                if not about[q]:
+                    about[q] = _about(own.labels[inside])
+    distinct, codes = _distinct(labels)
+    return {
+        "top": TOP,
+        "entries": used,
+        "seeds": [runs[c, 0].seed for c in used],
+        "averaged": any(len(found.entries[c].seeds) > 1 for c in used),
+        "rows": [int(row) for row in chosen],
+        "queries": [
+            {"qid": found.queries[row][1], "fold": int(fold_of[row]), **about[q]}
+            for q, row in enumerate(chosen)
+        ],
+        "labels": distinct,
+        "items": _pack(items),
+        "scores": _pack(scores),
+        "codes": _pack(codes),
+        "values": _pack(values),
+        "explained": explained.packed(chosen, starts.tolist()),
+    }
+
+
+def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = ()) -> list[int]:
+    """The queries that the page shows.
+
+    Explained ones, up to a quarter; then in turn the largest changes of each pair, then some at
+    random.
+    """
+    total = min(LISTS, len(found.queries), max(1, _ITEMS // (TOP * len(used))))
+    chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])
+    turns = [_by_change(found, pair) for pair in _pairs(found, used)]
+    while turns and len(chosen) < total * 3 // 4:
+        for turn in list(turns):
+            row = next((r for r in turn if r not in chosen), None)
+            if row is None:
+                turns.remove(turn)
+            elif len(chosen) < total * 3 // 4:
+                chosen[row] = None
+    random = np.random.default_rng(0)
+    rest = [int(r) for r in random.permutation(len(found.queries)) if int(r) not in chosen]
+    return sorted([*chosen, *rest[: total - len(chosen)]])
+
+
+def _pairs(found: Comparison, used: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of entries, those with the best or the baseline first."""
+    reference = found.names.index(found.reference(_primary(found)) or found.names[used[0]])
+    pairs = list(combinations(used, 2))
+    return sorted(pairs, key=lambda pair: reference not in pair)[:LISTS]
+
+
+def _primary(found: Comparison) -> str:
+    return found.primary or found.metrics[0]
+
+
+def _by_change(found: Comparison, pair: tuple[int, int]) -> Iterator[int]:
+    """Queries by how much their value differs, from the largest change on."""
+    names, metric = [found.names[c] for c in pair], _primary(found)
+    if not all(found.has(name, metric) for name in names):
+        return iter(())
+    one, other = (found.values(name, metric) for name in names)
+    change = np.nan_to_num(np.abs(one - other))
+    order = np.argsort(-change, kind="stable")[: LISTS * 2]
+    return iter([int(row) for row in order if change[row] > 0])
+
+
+def _first_run(found: Comparison, entry: int, fold: Fold) -> Run:
+    own = found.runs[found.names[entry]]
+    runs = [run for (other, _), run in own.items() if other == fold]
+    return min(runs, key=lambda run: (run.seed is None, run.seed or 0))
+
+
+def _about(labels: NDArray[np.float32]) -> dict[str, Any]:
+    """How many items a list has, and of which labels, the highest first."""
+    kinds, counts = np.unique(labels, return_counts=True)
+    pairs = [[_short(k), int(n)] for k, n in zip(kinds[::-1], counts[::-1], strict=True)]
+    return {"items": len(labels), "labels": pairs[:8]}
+
+
+def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint16]]:
+    kinds, codes = np.unique(labels, return_inverse=True)
+    if len(kinds) > 1 << 16:  # labels that are not grades: three digits are enough
+        kinds, codes = np.unique(labels.astype(np.float16), return_inverse=True)
+    return [_short(kind) for kind in kinds], codes.astype("<u2")
+
+
+def _short(value: Any) -> float:
+    return numbers(np.array([value], np.float64))[0] or 0.0
+
+
+def _pack(array: NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()

@@ -1,0 +1,505 @@
+"""The parts of the page that need no script: text and tables, everything escaped."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rankgrad.results._comparison_tables import differences_table, mark
+from rankgrad.results._groups import ASIDE, RunGroup, varying
+from rankgrad.results.comparison import Comparison
+from rankgrad.results.tables import BETTER, WORSE
+from rankgrad.significance import Difference
+
+_COMMANDS = 40  # shown, at most
+_SINGULAR = {"queries": "query"}
+#: What each metric means, for readers who do not know it.
+_MEANINGS = {
+    "ndcg": "how high the relevant items stand, the top counting most; 1 is the best order",
+    "dcg": "the gains of the relevant items, those at the top counting most",
+    "precision": "the share of the first k items that are relevant",
+    "recall": "the share of the relevant items that are among the first k",
+    "ap": "the precision at the place of each relevant item, averaged (average precision)",
+    "rr": "one over the rank of the first relevant item (reciprocal rank)",
+    "err": "one over the rank at which a reader who goes down the list is satisfied, expected",
+    "rbp": "the relevance that a reader finds who goes on after each item with a fixed chance",
+    "arp": "the mean rank of the relevant items; lower is better",
+    "opa": "the share of pairs of items that stand in the right order",
+    "hits": "whether a relevant item is among the first k",
+    "kendall_tau": "the agreement of the order of pairs with the labels, from -1 to 1",
+    "spearman": "the correlation of ranks with the labels, from -1 to 1",
+}
+
+
+def escape(text: object) -> str:
+    """Text for HTML, also within attributes."""
+    return html.escape(str(text), quote=True)
+
+
+def name_of(text: str) -> str:
+    """A name for HTML that may be broken after its punctuation, not within words."""
+    return "<wbr>".join(map(escape, re.split(r"(?<=[_(,=×/])", text)))
+
+
+def counted(number: int, plural: str) -> str:
+    """A number of things in words.
+
+    >>> from rankgrad.report._sections import counted
+    >>> counted(1, "queries"), counted(1200, "runs")
+    ('1 query', '1,200 runs')
+    """
+    return f"{number:,} {_SINGULAR.get(plural, plural[:-1]) if number == 1 else plural}"
+
+
+def rivals(found: Comparison) -> list[RunGroup]:
+    """The entries that compete; references are only shown."""
+    return [entry for entry in found.entries if not entry.is_reference]
+
+
+def headline(found: Comparison) -> str:
+    """What was found, in a few sentences."""
+    runs = sum(len(entry.runs) for entry in found.entries)
+    if not found.folds and found.evaluated:
+        return (
+            "Nothing can be compared: every ranker lacks some of its runs. What is missing, and "
+            "why, is under the table."
+        )
+    if not found.folds and not runs:
+        return "Nothing can be compared: every run failed. The reasons are under the table."
+    if not found.folds:
+        none = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
+        return (
+            f"{none} be compared yet: no evaluation was found. Make them with "
+            "<code>rankgrad evaluate RUN DATA --save</code>."
+        )
+    metric = found.primary or found.metrics[0]
+    best = found.best(metric)
+    if best is None:
+        return "There is nothing to compare: only reference rankings were evaluated."
+    says = (
+        f"<strong>{escape(best)}</strong> has the "
+        f"{'lowest' if found.lower_is_better(metric) else 'highest'} {escape(metric)}: "
+        f"<strong>{found.mean(best, metric):.4f}</strong> "
+        f"(95% interval {_range(found, best, metric)})."
+    )
+    return f"{says} {_significance(found, metric)}{_other_metrics(found, metric)}"
+
+
+def _significance(found: Comparison, metric: str) -> str:
+    """Whether the lead of the best is significant, or who differs from the baseline."""
+    tested = [d for d in found.differences(metric) if not math.isnan(d.corrected)]
+    if not tested:
+        return "There is nothing to test it against."
+    apart = [d for d in tested if d.significant]
+    if found.baseline is not None:
+        return _against_baseline(found, tested)
+    alike = [escape(d.entry) for d in tested if not d.significant]
+    if not alike:
+        others = "the other" if len(tested) == 1 else f"all of the other {len(tested)}"
+        return f"It is significantly better than {others}."
+    listed = alike[0] if len(alike) == 1 else f"{', '.join(alike[:-1])} and {alike[-1]}"
+    if len(alike) > 4:
+        listed = f"{len(alike)} of the other {len(tested)}"
+    ahead = (
+        f"It is significantly better than {len(apart)} of the other {len(tested)}; "
+        if apart
+        else ""
+    )
+    return f"{ahead}{'its' if apart else 'Its'} lead over {listed} is not significant."
+
+
+def _against_baseline(found: Comparison, tested: Sequence[Difference]) -> str:
+    name, total = escape(found.baseline), len(tested)
+    better = sum(d.significant and d.better for d in tested)
+    worse = sum(d.significant and not d.better for d in tested)
+    if found.how.sides == 1:
+        return f"{better} of the other {total} are significantly better than the baseline {name}."
+    return (
+        f"{better + worse} of the other {total} differ significantly from the baseline {name}: "
+        f"{better} better, {worse} worse."
+    )
+
+
+def _other_metrics(found: Comparison, primary: str) -> str:
+    """A sentence for each other metric that would lead to another conclusion."""
+    said = _conclusion(found, primary)
+    lines = []
+    for metric in found.metrics:
+        own = _conclusion(found, metric)
+        if metric == primary or own == said:
+            continue
+        best = found.best(metric)
+        changed = [d.entry for d in found.differences(metric) if d.significant]
+        against = "it" if found.baseline is None else "the baseline"
+        differ = f"{len(changed)} differ{'s' * (len(changed) == 1)} significantly from {against}"
+        lines.append(f"by {escape(metric)}, {escape(best)} is best and {differ}")
+    if not lines:
+        return ""
+    shown = "; ".join(lines[:3]) + ("; see the differences below" if len(lines) > 3 else "")
+    return f' <span class="aside">{shown[0].upper()}{shown[1:]}.</span>'
+
+
+def _conclusion(found: Comparison, metric: str) -> tuple[Any, ...]:
+    tested = found.differences(metric)
+    return found.best(metric), {(d.entry, d.better) for d in tested if d.significant}
+
+
+def cards(found: Comparison) -> str:
+    """The numbers under the headline."""
+    competing = rivals(found)
+    seeds = {seed for entry in competing for seed in entry.seeds} - {None}
+    missing = sum(entry.n_missing for entry in found.entries)
+    references = len(found.entries) - len(competing)
+    shown = [
+        (len(competing), "rankers"),
+        *([(references, "references")] if references else []),
+        (sum(len(entry.runs) for entry in competing), "runs"),
+        (len(found.queries) if found.folds else 0, "queries"),
+        (len(found.folds), "folds"),
+        (len(seeds), "seeds"),
+        (missing, "missing runs"),
+    ]
+    return "".join(
+        f'<div class="card{" warn" if name == "missing runs" and number else ""}">'
+        f"<dt>{counted(number, name).split(' ', 1)[1]}</dt><dd>{number:,}</dd></div>"
+        for number, name in shown
+    )
+
+
+def columns(found: Comparison) -> list[str]:
+    """The metrics, that of the headline first."""
+    return sorted(found.metrics, key=lambda metric: metric != found.primary)
+
+
+def order(found: Comparison) -> list[RunGroup]:
+    """Entries by the metric of the headline, the best first, those without a mean last."""
+
+    def key(entry: RunGroup) -> tuple[bool, float]:
+        if found.primary is None or not found.has(entry.name, found.primary):
+            return True, 0.0
+        mean = found.mean(entry.name, found.primary)
+        return False, mean if found.lower_is_better(found.primary) else -mean
+
+    return sorted(found.entries, key=key)
+
+
+def comparison(found: Comparison) -> str:
+    """The comparison table."""
+    heads = [_head("ranker", "text")]
+    for metric in columns(found):
+        arrow = " ↓" if found.lower_is_better(metric) else ""
+        heads.append(_head(metric + arrow, "number", main=metric == found.primary))
+    heads += [_head("runs", "number"), _head("seconds a run", "number")]
+    models = Counter(e.model for e in rivals(found) if e.model and not e.is_tree)
+    shared, times = models.most_common(1)[0] if models else ("", 0)
+    shared = shared if times > 1 else ""
+    rows = "".join(_row(found, entry, shared) for entry in order(found))
+    caption = "The mean of each metric over queries, with its 95% bootstrap interval."
+    if shared:
+        others = ", where nothing else is said" if len(models) > 1 else ""
+        caption += f" Networks{others}: {shared}."
+    return (
+        f'<table class="sortable" id="comparison">{_caption(caption)}'
+        f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _head(text: str, kind: str, main: bool = False) -> str:
+    main_class = ' class="main"' if main else ""
+    return (
+        f'<th scope="col" aria-sort="none" data-kind="{kind}"{main_class}>'
+        f'<button type="button">{escape(text)}<span class="arrow" aria-hidden="true"></span>'
+        "</button></th>"
+    )
+
+
+def _row(found: Comparison, entry: RunGroup, shared: str) -> str:
+    tags = notes = ""
+    if entry.is_reference:
+        tags += ' <span class="tag">reference</span>'
+    if found.baseline == entry.name:
+        tags += ' <span class="tag">baseline</span>'
+    if entry.problems:
+        more = f" (and {len(entry.problems) - 1} more)" if len(entry.problems) > 1 else ""
+        notes = (
+            f'<div class="problem"><span aria-hidden="true">⚠</span> '
+            f"{escape(entry.problems[-1])}{more}</div>"
+        )
+    under = ""
+    if entry.model not in ("", entry.name, shared):
+        under = f'<span class="under">{name_of(entry.model)}</span>'
+    there, total = entry.n_runs - entry.n_missing, entry.n_runs
+    at = found.names.index(entry.name)
+    cells = [
+        f'<th scope="row" data-value="{escape(entry.name)}">'
+        f'<span class="swatch" data-entry="{at}" aria-hidden="true"></span>'
+        f'<span class="name">{name_of(entry.name)}</span>{tags}{under}{notes}</th>',
+        *(_cell(found, entry, metric) for metric in columns(found)),
+        f'<td data-value="{there}">{there}{"" if there == total else f" of {total}"}</td>',
+    ]
+    seconds = entry.seconds
+    shown = "–" if seconds is None else f"{seconds:,.1f}"
+    cells.append(f'<td data-value="{"" if seconds is None else seconds}">{shown}</td>')
+    kind = ' class="reference"' if entry.is_reference else ""
+    return f"<tr{kind}>{''.join(cells)}</tr>"
+
+
+def _cell(found: Comparison, entry: RunGroup, metric: str) -> str:
+    if not found.has(entry.name, metric):
+        return '<td data-value="" class="none">missing</td>'
+    value, sign = found.mean(entry.name, metric), mark(found, entry.name, metric)
+    best = found.best(metric) == entry.name
+    dagger = ""
+    if sign:
+        kind, words = ("better", "better") if sign == BETTER else ("worse", "worse")
+        title = f"significantly {words} than {found.reference(metric)}"
+        dagger = f'<abbr class="dagger {kind}" title="{escape(title)}">{sign}</abbr>'
+    kinds = " ".join(["best"] * best + ["main"] * (metric == found.primary))
+    number = f"<strong>{value:.4f}</strong>" if best else f"{value:.4f}"
+    return (
+        f'<td data-value="{value}" class="{kinds}">{number}{dagger}'
+        f'<span class="interval">{_range(found, entry.name, metric)}</span></td>'
+    )
+
+
+def _range(found: Comparison, name: str, metric: str) -> str:
+    low, high = found.interval(name, metric)
+    return f"{low:.4f}–{high:.4f}"
+
+
+def meanings(found: Comparison) -> str:
+    """A line for each metric on what it means."""
+    families = dict.fromkeys(re.split(r"[@(]", metric)[0] for metric in found.metrics)
+    lines = [
+        f"<li><b>{escape(name)}</b>: {escape(_MEANINGS[name])}</li>"
+        for name in families
+        if name in _MEANINGS
+    ]
+    return f'<ul class="meanings">{"".join(lines)}</ul>' if lines else ""
+
+
+def differences(found: Comparison) -> str:
+    """Differences with p-values, a table for each metric; the first is open."""
+    tables = []
+    for metric in columns(found):
+        own = differences_table(found, metric)
+        if own.rows:
+            rows = [[cell.text for cell in row] for row in own.rows]
+            lower = " (lower is better)" if found.lower_is_better(metric) else ""
+            caption = "; ".join((own.title + lower, *own.notes))
+            tables.append(table(own.columns, rows, caption, kind="plain tested"))
+    if not tables:
+        return '<p class="lead">There are no two rankers to test.</p>'
+    more = "".join(tables[1:])
+    label = "the other metric" if len(tables) == 2 else f"the other {len(tables) - 1} metrics"
+    hidden = f"<details><summary>Differences in {label}</summary>{more}</details>" if more else ""
+    return tables[0] + hidden
+
+
+def footnotes(found: Comparison, part: str) -> str:
+    """How to read the tables."""
+    if not found.folds:
+        return ""
+    other = "the best of its column" if found.baseline is None else found.baseline
+    corrected = ", corrected over the rankers of a column"
+    if found.how.correction == "none":
+        corrected = ""
+    draws = f", {found.how.samples:,} draws" if found.how.test == "randomization" else ""
+    signs = f"{WORSE} significantly worse than {other}"
+    if found.baseline is not None:
+        one_sided = f"{BETTER} significantly better than {other}"
+        signs = one_sided if found.how.sides == 1 else f"{signs}, {BETTER} significantly better"
+    lines = [
+        f"{signs}: {found.how}, over {len(found.queries):,} queries (values averaged over seeds"
+        f"{draws}){corrected}.",
+        "Bold: best of its column, references aside. Intervals say how much a mean would move with "
+        "other queries, not with other seeds.",
+        f"Evaluated on {part}; {'; '.join(found.conventions)}.",
+    ]
+    if len(found.folds) > 1:
+        names = ", ".join(fold.name for fold in found.folds)
+        lines.append(
+            f"Means are over {names} of each one's mean; intervals and tests take their queries "
+            "together."
+        )
+    empty = [qid for queries in found.without_documents.values() for qid in queries]
+    if empty:
+        lines.append(
+            f"{len(empty)} of the queries have no documents, such as {empty[0]}: they count as "
+            "lists without relevant items."
+        )
+    return "".join(f"<li>{escape(line)}</li>" for line in lines)
+
+
+def missing(found: Comparison) -> str:
+    """All that is missing, with the reasons."""
+    every = [(entry.name, problem) for entry in found.entries for problem in entry.problems]
+    if not every:
+        return ""
+    items = "".join(f"<li><strong>{escape(n)}</strong>: {escape(why)}</li>" for n, why in every)
+    return (
+        '<aside class="problems" aria-labelledby="problems-title">'
+        '<h3 id="problems-title">What is missing</h3>'
+        "<p>A ranker that lacks a run is left out; no mean is taken over the rest.</p>"
+        f"<ul>{items}</ul></aside>"
+    )
+
+
+def settings(entries: Sequence[RunGroup]) -> str:
+    """The settings that differ and those that are shared; boosted trees by themselves."""
+    networks = [entry for entry in entries if not entry.is_tree]
+    trees = [entry for entry in entries if entry.is_tree]
+    if not any(run.settings for entry in entries for run in entry.runs):
+        return "<p>No run has settings.</p>"
+    return _settings_of(networks, "networks" if trees else "rankers") + _tree_settings(trees)
+
+
+def _tree_settings(trees: Sequence[RunGroup]) -> str:
+    """All settings of boosted trees, a row for each set of values of a fold."""
+    rows = dict.fromkeys(
+        (entry.name, name.replace("values", "tuned values"), plain(value))
+        for entry in trees
+        for run in entry.runs
+        for name, value in run.settings.items()
+        if name not in ASIDE
+    )
+    columns, caption = ("ranker", "setting", "value"), "Settings of boosted trees."
+    return table(columns, rows, caption) if rows else ""
+
+
+def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
+    """The settings of entries of a kind that differ, and those that are shared."""
+    every = [run.settings for c in entries for run in c.runs if run.settings]
+    if not every:
+        return ""
+    apart = [name for name in varying(every) if name not in ASIDE]
+    shared = {k: v for k, v in every[0].items() if k not in (*apart, *ASIDE)}
+    rows = []
+    for entry in entries:
+        cells = []
+        for name in apart:
+            values = dict.fromkeys(
+                plain(run.settings[name]) for run in entry.runs if name in run.settings
+            )
+            cells.append("; ".join(values) or "–")
+        rows.append((entry.name, *cells))
+    return (
+        table(("ranker", *apart), rows, f"Settings that differ between {kind}.")
+        + f"<details><summary>Settings that all {kind} share</summary>"
+        + table(("setting", "value"), [(k, plain(v)) for k, v in shared.items()], "Shared settings")
+        + "</details>"
+    )
+
+
+def provenance(entries: Sequence[RunGroup], part: str) -> str:
+    """Versions, data and commands of the runs."""
+    runs = [run for entry in entries for run in entry.runs]
+    versions: dict[str, Counter[str]] = defaultdict(Counter)
+    data: Counter[tuple[str, ...]] = Counter()
+    commands: dict[str, None] = {}
+    for run in runs:
+        for package, version in _mapping(run.metadata.get("versions")).items():
+            versions[str(package)][str(version)] += 1
+        for name, value in _mapping(run.metadata.get("data")).items():
+            metadata = _mapping(value)
+            about = [plain(metadata.get(k, "–")) for k in ("lists", "items", "features")]
+            data[str(name), *about, str(metadata.get("checksum", "–"))] += 1
+        if run.evaluated is not None:
+            found = run.evaluated
+            lists, items = f"{len(found.qids):,}", f"{int(found.offsets[-1]):,}"
+            data[part, lists, items, "–", found.checksum] += 1
+        if run.metadata.get("command"):
+            commands.setdefault(str(run.metadata["command"]))
+    packages = [
+        (name, ", ".join(_version(counts, version) for version in counts))
+        for name, counts in versions.items()
+    ]
+    listed = "".join(f"<li><code>{escape(c)}</code></li>" for c in list(commands)[:_COMMANDS])
+    more = len(commands) - _COMMANDS
+    listed += f"<li>and {more} more</li>" if more > 0 else ""
+    columns = ("part", "lists", "items", "features", "checksum", "runs")
+    return (
+        table(("package", "version"), packages, "Versions of what the runs were made with.")
+        + table(columns, [(*k, n) for k, n in data.items()], "The data, by checksum.")
+        + f"<h3>Commands</h3><ul class='commands'>{listed or '<li>none is known</li>'}</ul>"
+    )
+
+
+def runs(entries: Sequence[RunGroup]) -> str:
+    """Every run folder."""
+    rows = []
+    for entry in entries:
+        for run in entry.runs:
+            fold = run.labels.get("fold")
+            rows.append(
+                (
+                    entry.name,
+                    "–" if fold is None else fold,
+                    "–" if run.seed is None else run.seed,
+                    len(run.history) or "–",
+                    "–" if run.seconds is None else f"{run.seconds:,.1f}",
+                    run.path,
+                    "; ".join(run.problems) or "evaluated",
+                )
+            )
+    columns = ("ranker", "fold", "seed", "epochs", "seconds", "folder", "state")
+    return table(columns, rows, "Every run folder that was read.", kind="sortable plain")
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    caption: str,
+    kind: str = "plain",
+) -> str:
+    """A table in a box of its own that scrolls where it is too wide; ``kind`` is its class."""
+    if "sortable" in kind:
+        heads = "".join(_head(column, "text") for column in columns)
+    else:
+        heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "".join(
+        f'<tr><th scope="row">{name_of(str(first))}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<table class="{kind}">{_caption(caption)}<thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _caption(text: str) -> str:
+    """A caption, with an element inside that stays in view where the table is scrolled."""
+    return f"<caption><span>{escape(text)}</span></caption>"
+
+
+def plain(value: Any) -> str:
+    """A setting in words.
+
+    >>> plain(True), plain(["a", 2]), plain(0.003), plain(12345), plain({"leaves": 7, "bins": 9})
+    ('yes', 'a, 2', '0.003', '12,345', 'leaves 7, bins 9')
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(own)}" for name, own in value.items()) or "none"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(plain, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _version(counts: Mapping[str, int], version: str) -> str:
+    """A version, with the number of runs where they have several."""
+    return f"{version} ({counted(counts[version], 'runs')})" if len(counts) > 1 else version
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,174 @@
+"""Batcher: requests that arrive while a batch is computed are the next batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from rankgrad.serving._bodies import Lists, RequestError
+from rankgrad.serving._ranker import Score
+
+_Result = TypeVar("_Result")
+_ITEMS = 1 << 12  # scored at a time, unless one list has more
+_BYTES = 1 << 20  # of the bodies of a batch, unless one request has more
+
+
+class Request(NamedTuple):
+    """What a batch needs of a request; both functions are called in the thread that scores.
+
+    Attributes:
+        size: bytes of the body.
+        parse: gives its lists.
+        respond: makes the response of the lists and their scores ``[N]``.
+    """
+
+    size: int
+    parse: Callable[[], Lists]
+    respond: Callable[[Lists, np.ndarray], bytes]
+
+
+class Response(NamedTuple):
+    """The body of a response, and how many items it is about."""
+
+    content: bytes
+    items: int
+
+
+@dataclass
+class _Waiting:
+    request: Request
+    response: asyncio.Future[Response]
+
+
+class Batcher:
+    """Answers concurrent requests together, in one thread, in the order they came.
+
+    No request waits for others to arrive: a batch is what there is when the thread is free. It is
+    parsed there, too, so that the event loop answers other requests meanwhile.
+
+    Args:
+        score: of flat lists.
+        on_batch: called with the number of requests of each batch.
+    """
+
+    def __init__(self, score: Score, on_batch: Callable[[int], None] | None = None) -> None:
+        self._score, self._on_batch = score, on_batch
+        self._closed = False
+        self._waiting: deque[_Waiting] = deque()
+        self._work: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
+
+    async def respond(self, request: Request) -> Response:
+        """The response to a request.
+
+        Raises:
+            RequestError: what is wrong with it.
+        """
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(request, future))
+        if self._work is None:
+            self._work = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._next()
+        finally:
+            self._work = None
+
+    async def _next(self) -> None:
+        batch = [self._waiting.popleft()]
+        size = batch[0].request.size
+        while self._waiting and size + self._waiting[0].request.size <= _BYTES:
+            size += self._waiting[0].request.size
+            batch.append(self._waiting.popleft())
+        batch = [one for one in batch if not one.response.done()]  # the service may be stopping
+        if not batch:
+            return
+        loop = asyncio.get_running_loop()
+        requests = [one.request for one in batch]
+        found = await loop.run_in_executor(self._thread, self._responses, requests)
+        for one, response in zip(batch, found, strict=True):
+            if one.response.done():
+                continue
+            if isinstance(response, Exception):
+                one.response.set_exception(response)
+            else:
+                one.response.set_result(response)
+        if self._on_batch is not None:
+            self._on_batch(len(batch))
+
+    def _responses(self, batch: list[Request]) -> list[Response | Exception]:
+        """The responses of a batch, or what is wrong with each."""
+        parsed = [_result(request.parse) for request in batch]
+        scores = iter(self._scores_of_each([one for one in parsed if isinstance(one, Lists)]))
+        responses: list[Response | Exception] = []
+        for request, lists in zip(batch, parsed, strict=True):
+            if isinstance(lists, Exception):
+                responses.append(lists)
+                continue
+            own = next(scores)
+            if isinstance(own, Exception):
+                responses.append(own)
+            else:
+                responses.append(_result(partial(_response, request, lists, own)))
+        return responses
+
+    def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
+        """The scores of requests; where they cannot be scored together, those of each alone."""
+        found = _result(partial(self._scores, batch))
+        if not isinstance(found, Exception):
+            return found
+        if len(batch) == 1:
+            return [found]
+        return [self._scores_of_each([lists])[0] for lists in batch]
+
+    def _scores(self, batch: list[Lists]) -> list[np.ndarray]:
+        if not batch:
+            return []
+        if len(batch) == 1 and 0 < len(batch[0].items) <= _ITEMS:
+            return [self._score(batch[0].items, batch[0].offsets)]
+        items = np.concatenate([lists.items for lists in batch])
+        lengths = [np.diff(lists.offsets) for lists in batch]
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+        scores = np.empty(len(items), np.float32)
+        first = 0
+        while first < len(offsets) - 1:  # as many lists at a time as memory is bounded for
+            last = max(
+                first + 1, int(np.searchsorted(offsets, offsets[first] + _ITEMS, "right")) - 1
+            )
+            start, stop = offsets[first], offsets[last]
+            if self._closed:
+                raise RequestError(503, "the service has stopped: try another")
+            if start < stop:
+                own = offsets[first : last + 1] - start
+                scores[start:stop] = self._score(items[start:stop], own)
+            first = last
+        ends = np.cumsum([len(lists.items) for lists in batch])[:-1]
+        return np.split(scores, ends)
+
+    def close(self) -> None:
+        """End the thread; of what it computes, only the lists it is at are scored before."""
+        self._closed = True
+        self._thread.shutdown()
+
+
+def _response(request: Request, lists: Lists, scores: np.ndarray) -> Response:
+    lists.check_scores(scores)
+    return Response(request.respond(lists, scores), len(lists.items))
+
+
+def _result(compute: Callable[[], _Result]) -> _Result | Exception:
+    """What a function returns or raises."""
+    try:
+        return compute()
+    except Exception as error:  # the request gets it
+        return error

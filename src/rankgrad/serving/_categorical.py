@@ -1,0 +1,92 @@
+"""CategoricalFeature: the categories of a feature as requests name them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rankgrad.data._categories import number_text
+from rankgrad.data._dataset import Categories
+
+
+@dataclass(frozen=True)
+class CategoricalFeature:
+    """The categories of a feature, whose codes are their places.
+
+    Args:
+        names: of the categories in the training data.
+
+    >>> from rankgrad.serving._categorical import CategoricalFeature
+    >>> color = CategoricalFeature(("blue", "red"))
+    >>> color.code("red"), color.code("green"), color.code(0)
+    (1.0, nan, 0.0)
+    >>> CategoricalFeature(("3", "7")).code(7)
+    1.0
+    """
+
+    names: tuple[str, ...]
+    codes: dict[str, float] = field(init=False, repr=False)
+    are_numbers: bool = field(init=False, repr=False)  # a number is a name then, else a code
+
+    def __post_init__(self) -> None:
+        """Number the names."""
+        codes = {name: float(code) for code, name in enumerate(self.names)}
+        object.__setattr__(self, "codes", codes)
+        object.__setattr__(self, "are_numbers", all(map(_is_number, self.names)))
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for messages."""
+        if self.are_numbers:
+            return "the name of a category, as a text or a number"
+        return f"the name of a category, or its code from 0 to {len(self.names) - 1}"
+
+    def code(self, value: str | float) -> float:
+        """The code of a category by its name, NaN for an unknown one; a code is returned as it is.
+
+        Raises:
+            ValueError: the number is no code.
+        """
+        if not isinstance(value, str):
+            if not self.are_numbers and not (0 <= value < len(self.names) and value == int(value)):
+                raise ValueError(f"must be {self.expected}")
+            if not self.are_numbers:
+                return float(value)
+            value = number_text(float(value))
+        return self.codes.get(value, float("nan"))
+
+    def codes_of(self, values: np.ndarray) -> np.ndarray:
+        """:meth:`code` of numbers ``[N]``, as float32; NaN stays what it is.
+
+        Raises:
+            ValueError: one is no code; its second argument is the place.
+        """
+        unique, inverse = np.unique(values, return_inverse=True)
+        codes = np.full(len(unique), np.nan, np.float32)
+        for at, value in enumerate(unique.tolist()):
+            try:
+                codes[at] = value if math.isnan(value) else self.code(value)
+            except (ValueError, OverflowError):
+                place = int((inverse == at).argmax())
+                raise ValueError(f"must be {self.expected}, found {value:g}", place) from None
+        return codes[inverse]
+
+    def codes_of_texts(self, names: list[Any]) -> np.ndarray:
+        """The codes ``[N]`` of names, as float32; None and unknown ones are NaN."""
+        return np.array([self.codes.get(name, np.nan) for name in names], np.float32)
+
+
+def categorical_features(categories: Categories | None) -> dict[int, CategoricalFeature]:
+    """The categorical features of a ranker by their columns."""
+    found = enumerate(categories or ())
+    return {at: CategoricalFeature(names) for at, names in found if names is not None}
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return number_text(float(name)) == name
+    except ValueError:
+        return False

@@ -1,0 +1,192 @@
+"""ServedRanker: a trained ranker that scores lists by onnxruntime."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankgrad.export._feature_names import feature_names, takes_missing_values
+from rankgrad.export._graph import NoFormError
+from rankgrad.export._onnx_format import layers_to_onnx, session, to_onnx
+from rankgrad.serving._categorical import CategoricalFeature, categorical_features
+from rankgrad.serving._layers import FoldedLayers
+from rankgrad.training import FittedRanker
+from rankgrad.training._fitted import TreeScorer
+from rankgrad.training._preparation import Preparation
+
+_FOLDED = 30  # items of a list, on average, from which folding takes less time
+_PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
+
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class ServedRanker:
+    """A ranker under a name.
+
+    Attributes:
+        name: in URLs.
+        model: the spec of what it is.
+        version: changes with its weights.
+        runtime: what computes: ``onnxruntime``; or ``rankgrad`` for trees and networks that have no
+            ONNX form.
+        per_item: whether an item's score depends on that item alone.
+        missing: whether it takes missing values of features that are numbers.
+        feature_names: in the order of its columns.
+        categorical: features that are categories, by their columns.
+        score: gives the scores ``[N]`` of items ``[N, f]``, of which list b is the rows
+            ``offsets[b]:offsets[b + 1]``.
+    """
+
+    name: str
+    model: str
+    version: str
+    runtime: str
+    per_item: bool
+    missing: bool
+    feature_names: tuple[str, ...]
+    categorical: Mapping[int, CategoricalFeature]
+    score: Score
+
+    @classmethod
+    def of(cls, ranker: FittedRanker, name: str, threads: int = 1) -> ServedRanker:
+        """A ranker made ready: its graph is built, and a short and a long list are scored.
+
+        Args:
+            ranker: of networks or trees.
+            name: in URLs.
+            threads: that one batch is computed with.
+        """
+        try:
+            content = to_onnx(ranker)
+            runtime, score = "onnxruntime", scorer(ranker, content, threads)
+        except NoFormError:  # as of trees that split by categories
+            content = b"".join(tensor.numpy().tobytes() for tensor in ranker.tensors().values())
+            if isinstance(ranker.network, TreeScorer):
+                content += ranker.network.saved
+            runtime, score = "rankgrad", ranker.predict
+        found = cls(
+            name=name,
+            model=ranker.settings.model,
+            version=hashlib.blake2b(content, digest_size=8).hexdigest(),
+            runtime=runtime,
+            per_item=ranker.per_item,
+            missing=takes_missing_values(ranker),
+            feature_names=tuple(feature_names(ranker)),
+            categorical=categorical_features(ranker.categories),
+            score=score,
+        )
+        for count in (1, _FOLDED):  # what compiles does so before the service is ready
+            found.score(np.zeros((count, ranker.n_features), np.float32), np.array([0, count]))
+        return found
+
+    @cached_property
+    def required(self) -> np.ndarray:
+        """Which features may not be missing, ``[f]``; an unknown category is a missing one."""
+        found = np.full(len(self.feature_names), not self.missing)
+        found[list(self.categorical)] = False
+        return found
+
+    def wrong_values(self, items: np.ndarray) -> np.ndarray:
+        """Which values of items ``[n, f]`` are infinite, or missing where they may not be."""
+        wrong: np.ndarray = ~np.isfinite(items)
+        return wrong if self.required.all() else wrong & (self.required | ~np.isnan(items))
+
+    def described(self) -> dict[str, Any]:
+        """What the service says of it."""
+        return {
+            "name": self.name,
+            "model": self.model,
+            "version": self.version,
+            "runtime": self.runtime,
+            "per_item": self.per_item,
+            "missing_values": self.missing,
+            "feature_names": list(self.feature_names),
+            "categories": {
+                self.feature_names[at]: list(feature.names)
+                for at, feature in self.categorical.items()
+            },
+        }
+
+
+def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
+    """What scores flat lists with the ONNX file of a ranker."""
+    prepare = Preparation.of(ranker)
+    if prepare is not None:
+        return _prepared_scorer(ranker.network, prepare, threads)
+    run = session(content, threads).run
+    if ranker.per_item:
+        return lambda items, offsets: run(["scores"], {"features": items[None]})[0][0]
+
+    def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        if len(offsets) == 2:
+            found: np.ndarray = run(["scores"], {"features": items[None]})[0][0]
+            return found
+        lengths, scores = np.diff(offsets), np.empty(len(items), np.float32)
+        order = np.argsort(lengths, kind="stable")  # lists of like length are padded together
+        for lists in _batches(order, lengths):
+            mask = np.arange(lengths[lists].max(initial=1)) < lengths[lists, None]
+            rows = (offsets[lists, None] + np.arange(mask.shape[1]))[mask]
+            features = np.zeros((*mask.shape, items.shape[1]), np.float32)
+            features[mask] = items[rows]
+            scores[rows] = run(["scores"], {"features": features, "mask": mask})[0][mask]
+        return scores
+
+    return score
+
+
+def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
+    """What scores flat lists with the layers of a network, after a compiled preparation."""
+    run = session(layers_to_onnx(network, prepare.width), threads).run
+    folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
+
+    def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        if folded is not None and len(items) >= _FOLDED * (len(offsets) - 1):
+            if len(offsets) == 2:
+                return folded(prepare.entries(items), len(items))
+            parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
+            return np.concatenate([folded(prepare.entries(part), len(part)) for part in parts])
+        found: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
+        return found
+
+    return score
+
+
+def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Lists in the order given, cut where padded they would be too large."""
+    found: list[list[int]] = [[]]
+    for at in order.tolist():
+        if found[-1] and (len(found[-1]) + 1) * lengths[at] > _PADDED:
+            found.append([])
+        found[-1].append(at)
+    return [np.array(lists) for lists in found if lists]
+
+
+def named_runs(runs: list[str]) -> dict[str, Path]:
+    """Run folders by the names of their rankers: ``NAME=RUN``, or the folder's own name.
+
+    >>> from rankgrad.serving._ranker import named_runs
+    >>> named_runs(["runs/first", "small=runs/second"])
+    {'first': PosixPath('runs/first'), 'small': PosixPath('runs/second')}
+    """
+    found: dict[str, Path] = {}
+    for run in runs:
+        name, equals, path = run.partition("=")
+        place = Path(path if equals else run)
+        name = name if equals else place.resolve().name
+        if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
+            raise ValueError(
+                f"the name {name!r} of a ranker must be of letters, digits, '.', '_' and '-': give "
+                "another as NAME=RUN"
+            )
+        if name in found:
+            raise ValueError(f"two rankers are called {name!r}: name them, as NAME=RUN")
+        found[name] = place
+    return found

@@ -1,0 +1,196 @@
+"""What a relaxation is: scores in, a relaxed permutation or relaxed ranks out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._validation import Schedule, check_cutoff
+from rankgrad.inputs import value_error
+from rankgrad.kernels import DeclaresKernel, KernelCall, _operators
+from rankgrad.lists import as_scores, check_mask, is_unchecked
+from rankgrad.specs import HasSpec, Registry
+
+relaxations: Registry[Relaxation] = Registry("relaxation")
+
+Route = Literal["permutation", "ranks"]
+R = TypeVar("R", bound="Relaxation")
+
+
+@dataclass(frozen=True)
+class Relaxation(HasSpec, DeclaresKernel):
+    """A relaxation of sorting in descending order.
+
+    Calling it gives its native form, the first of ``forms``:
+
+    - ``"permutation"``: ``P [..., k, n]``; row r is a distribution over the items for rank r. Rows
+      past the end of a list and columns of padding are zero.
+    - ``"ranks"``: ``[..., n]``, 1-based; 0 on padding.
+
+    ``limit`` are the settings near the zero-temperature limit, where it equals the exact sort.
+
+    A subclass implements ``_permutation`` or ``_ranks`` on ``[b, n]`` scores, and may implement
+    ``_sort`` where values can be sorted without the whole permutation.
+
+    >>> softsort = relaxations.get("softsort(temperature=0.1)")
+    >>> softsort.ranks(torch.tensor([0.2, 0.9, 0.5])).round().tolist()
+    [3.0, 1.0, 2.0]
+    """
+
+    limit: ClassVar[dict[str, Any]]
+
+    @property
+    def forms(self) -> tuple[Route, ...]:
+        """The forms it comes in, the native one first."""
+        return ("permutation", "ranks")
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether it adds noise to the scores."""
+        return False
+
+    def __call__(
+        self,
+        scores: Float[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"] | None = None,
+        k: int | None = None,
+    ) -> Float[Tensor, "*out"]:
+        """The native form of the relaxation on these scores.
+
+        Args:
+            scores: ``[..., n]``.
+            mask: ``[..., n]``, True on real items.
+            k: the number of rows of a permutation; all, if None.
+
+        Returns:
+            ``P [..., k, n]``, or ranks ``[..., n]``.
+
+        Raises:
+            ValueError: a score is not finite, or shapes do not agree.
+        """
+        check_cutoff(k)
+        if self.forms[0] == "ranks":
+            return self.ranks(scores, mask)
+        return self.permutation(scores, mask, k)
+
+    def permutation(
+        self,
+        scores: Float[Tensor, "*b n"],
+        mask: Bool[Tensor, "*b n"] | None = None,
+        k: int | None = None,
+    ) -> Float[Tensor, "*b k n"]:
+        """The first ``k`` rows (all, if None) of the relaxed permutation."""
+        self._require("permutation")
+        scores, mask, batch = check_scores(scores, mask)
+        n = scores.shape[-1]
+        rows = check_cutoff(k) or n
+        with torch.autocast(scores.device.type, enabled=False):
+            top = self._permutation(scores, mask, min(rows, n)) if n else scores[:, :, None]
+        if rows > n:
+            top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
+        return top.reshape(*batch, rows, n)
+
+    def ranks(
+        self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
+    ) -> Float[Tensor, "*b n"]:
+        """The relaxed rank of every item."""
+        self._require("ranks")
+        scores, mask, batch = check_scores(scores, mask)
+        with torch.autocast(scores.device.type, enabled=False):
+            ranks = self._ranks(scores, mask) if scores.shape[-1] else scores
+        return ranks.reshape(*batch, scores.shape[-1])
+
+    def sort(self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
+        """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
+        self._require("permutation")
+        if not values.requires_grad:  # kernels do not differentiate values
+            kernel = self.kernel() if self.kernel_applies else None
+            if kernel is not None and _operators.sort_ready(kernel, scores):
+                return _operators.sort(kernel, values, scores, mask, k)
+        return self._sort(values, scores, mask, k)
+
+    def rank(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
+        """The relaxed ranks of these very scores, without noise of its own."""
+        self._require("ranks")
+        kernel = self.kernel() if self.kernel_applies else None
+        if kernel is not None and _operators.ranks_ready(kernel, scores):
+            return _operators.rank(kernel, scores, mask)
+        return self._ranks(scores, mask)
+
+    def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
+        """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
+        return scores[None]
+
+    def kernel(self) -> KernelCall | None:
+        """The kernel of this relaxation, by its name in :mod:`rankgrad.kernels._operators`.
+
+        It holds for the class that defines it: a subclass that overrides another method without
+        defining this one gets the eager form.
+        """
+        return None
+
+    def at(self: R, progress: float) -> R:
+        """The same relaxation with every schedule at its value for this training progress."""
+        changes: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Schedule | Relaxation):
+                now = value.at(progress)
+                if now is not value:
+                    changes[field.name] = now
+        return replace(self, **changes) if changes else self
+
+    def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
+        raise TypeError(f"{type(self).__name__} gives {self.forms[0]}, not a permutation")
+
+    def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
+        return expected_ranks(self._permutation(scores, mask, scores.shape[-1]), mask)
+
+    def _sort(
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
+        return values @ self._permutation(scores, mask, k).mT
+
+    def _require(self, route: Route) -> None:
+        if route not in self.forms:
+            raise ValueError(f"{self} gives {' and '.join(self.forms)}, not {route}")
+
+
+relaxations.base_class = Relaxation
+
+
+def expected_ranks(permutation: Float[Tensor, "b n n"], mask: ItemMask) -> ItemValues:
+    """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding.
+
+    An item that no rank wants, its weights all underflown, is last.
+    """
+    ranks = torch.arange(1, permutation.shape[-1] + 1, device=permutation.device).to(permutation)
+    last, trace = mask.sum(-1, keepdim=True), 1e-12
+    means = (ranks @ permutation + trace * last) / (permutation.sum(-2) + trace)
+    return torch.where(mask, means, 0.0)
+
+
+def as_base(value: Any) -> Relaxation:
+    """The relaxation under another one, or its spec; noise goes outside."""
+    base = relaxations.get(value)
+    if base.stochastic:
+        raise ValueError(f"put gumbel outside: {base} cannot stand inside another relaxation")
+    return base
+
+
+def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Scores and mask as ``[b, n]`` with zeros on padding, and the batch shape."""
+    scores = as_scores(scores)
+    mask = check_mask(mask, scores)
+    bad = ~scores.isfinite() & mask
+    if not is_unchecked(scores) and bool(bad.any()):
+        raise value_error("scores", scores, bad, "scores must be finite")
+    scores = torch.where(mask, scores, scores.new_zeros(()))
+    n, batch = scores.shape[-1], tuple(scores.shape[:-1])
+    rows = math.prod(batch)
+    return scores.reshape(rows, n), mask.reshape(rows, n), batch

@@ -1,0 +1,129 @@
+"""The relaxations the grid of losses is named after: ``<family>_<metric>@k``.
+
+Each function's arguments are the options that its losses take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rankgrad._validation import Schedule, check_flag
+from rankgrad.sorting._base import Relaxation, relaxations
+from rankgrad.sorting.exact import StraightThrough
+from rankgrad.sorting.fastsort import FastSort
+from rankgrad.sorting.lapsum import LapSum
+from rankgrad.sorting.neuralsort import NeuralSort
+from rankgrad.sorting.optimal_transport import OptimalTransport
+from rankgrad.sorting.sigmoid import SigmoidRanks
+from rankgrad.sorting.sinkhorn import Sinkhorn
+from rankgrad.sorting.smoothi import SmoothI
+from rankgrad.sorting.softsort import SoftSort
+from rankgrad.sorting.tree import Tree
+
+
+@relaxations.register("approx")
+def approx(alpha: float | Schedule = 1.0) -> Relaxation:
+    """Sigmoid ranks, as in ApproxNDCG.
+
+    >>> print(approx(alpha=10.0))
+    sigmoid(alpha=10.0)
+    """
+    return SigmoidRanks(alpha)
+
+
+@relaxations.register("neural")
+def neural(
+    temperature: float | Schedule = 1.0,
+    sinkhorn: bool = True,
+    iterations: int = 30,
+    tolerance: float = 1e-6,
+    transposed: bool = False,
+) -> Relaxation:
+    """NeuralSort with Sinkhorn scaling, as in NeuralNDCG (Pobrotyn and Białobrzeski §4).
+
+    >>> print(neural(temperature=0.5))
+    sinkhorn(base=neuralsort(temperature=0.5))
+    """
+    check_flag("sinkhorn", sinkhorn)
+    base = NeuralSort(temperature)
+    if not sinkhorn and transposed:
+        raise ValueError("transposed is about the Sinkhorn scaling, which is off")
+    return Sinkhorn(base, iterations, tolerance, transposed) if sinkhorn else base
+
+
+@relaxations.register("pirank")
+def pirank(
+    temperature: float | Schedule = 1.0,
+    depth: int = 1,
+    branching: Sequence[int] | None = None,
+    keep: Sequence[int] | None = None,
+    straight_through: bool = False,
+) -> Relaxation:
+    """NeuralSort's top rows, plain or by divide and conquer, as in PiRank (Swezey et al. §3).
+
+    >>> print(pirank(depth=2, straight_through=True))
+    straight_through(base=tree(depth=2))
+    """
+    check_flag("straight_through", straight_through)
+    relaxation: Relaxation = NeuralSort(temperature)
+    if branching is not None or depth != 1:
+        levels = None if branching is not None and depth == 1 else depth
+        relaxation = Tree(relaxation, levels, branching, keep)
+    elif keep is not None:
+        raise ValueError("keep is for a tree: give depth or branching as well")
+    return StraightThrough(relaxation) if straight_through else relaxation
+
+
+#: The relaxations of the grid, by the names of its losses.
+FAMILIES: dict[str, Callable[..., Relaxation]] = {
+    "approx": approx,
+    "fastsort": FastSort,
+    "lapsum": LapSum,
+    "neural": neural,
+    "ot": OptimalTransport,
+    "pirank": pirank,
+    "smoothi": SmoothI,
+    "softsort": SoftSort,
+}
+
+
+Factory = TypeVar("Factory", bound=Callable[..., Relaxation])
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Enter a relaxation, or a function that makes one, under a name.
+
+    Every relaxed metric then has a loss through it, ``<name>_<metric>``: see "Add a relaxation" in
+    CONTRIBUTING.md.
+
+    Args:
+        name: of the relaxation, without a family's or metric's own name at its start or end.
+
+    Returns:
+        A decorator that returns what it registers.
+
+    Raises:
+        ValueError: the name is taken or not valid, or an option has no default.
+
+    >>> register("gumbel_mine")
+    Traceback (most recent call last):
+    ValueError: the prefix gumbel_ is that of stochastic forms, found 'gumbel_mine'
+    """
+    if name.startswith("gumbel_"):
+        raise ValueError(f"the prefix gumbel_ is that of stochastic forms, found {name!r}")
+
+    def enter(factory: Factory) -> Factory:
+        try:
+            made = factory()
+        except TypeError as error:
+            raise ValueError(
+                f"{name} must have a default for each of its options: {error}"
+            ) from None
+        if not isinstance(made, Relaxation):
+            raise ValueError(f"{name} must make a Relaxation, found {type(made).__name__}")
+        relaxations.register(name)(factory)
+        FAMILIES[name] = factory
+        return factory
+
+    return enter

@@ -1,0 +1,130 @@
+"""How text rankers read pairs of texts: lengths, passages, the head, and a language model's prompt.
+
+Nothing heavy is imported, so that the command line has its options from here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from rankgrad._validation import check_choice
+
+Head = Literal["auto", "classifier", "similarity", "embedding", "causal"]
+Pooling = Literal["mean", "max"]
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # how classes of causal language models end
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a causal language model is asked about a pair. The default is that of Qwen3-Reranker.
+
+    Attributes:
+        prefix: text before the pair, never cut.
+        body: the pair; ``{query}`` and ``{document}`` are replaced. Cut at its end if too long.
+        suffix: text after the pair, never cut; the answer follows it.
+        yes: the answer for a relevant document, a single token.
+        no: the answer for another one, a single token.
+    """
+
+    prefix: str = (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
+        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n"
+    )
+    body: str = (
+        "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+        "<Query>: {query}\n<Document>: {document}"
+    )
+    suffix: str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    yes: str = "yes"
+    no: str = "no"
+
+    @classmethod
+    def read(cls, path: str | Path) -> Prompt:
+        """A prompt from TOML with some of the attributes.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is not TOML, has another key, or its body lacks a part.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no prompt at {path}")
+        try:
+            found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(f"{path} is not TOML: {error}") from None
+        known = [field.name for field in fields(cls)]
+        for name, value in found.items():
+            if name not in known:
+                raise ValueError(f"{path}: there is no {name!r} in a prompt, only: {known}")
+            if not isinstance(value, str):
+                raise ValueError(f"{path}: {name} must be a text, found {value!r}")
+        prompt = cls(**found)
+        for part in ("{query}", "{document}"):
+            if part not in prompt.body:
+                raise ValueError(f"{path}: the body must have {part} in it")
+        return prompt
+
+    def pair(self, query: str, document: str) -> str:
+        """The body for a pair; braces in the texts stay as they are."""
+        parts = self.body.split("{query}")
+        filled = [part.replace("{document}", document) for part in parts]
+        return query.join(filled)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a ranker reads a pair of texts and makes a score of it.
+
+    Args:
+        max_length: tokens per input, special ones included; None for the model's limit.
+        passages: inputs per document, at most.
+        document_tokens: of a document that are read, at most; None for as many as fit.
+        pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
+        head: ``"auto"``, a causal language model's own for one, and a classifier for others;
+            ``"classifier"``, the [CLS] vector through the model's classification head, which is
+            new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
+            the query's and of the document's tokens, plus a linear function of the [CLS] vector
+            that is 0 at the start, so that training starts from the ranking of the sentence
+            embeddings; ``"embedding"``, the same with both texts encoded as if alone, which is a
+            bi-encoder as long as ``cross_attention`` is 0; ``"causal"``, the logit of "yes" minus
+            that of "no" after a prompt, of a causal language model, which has no new head.
+        cross_attention: with ``"embedding"``, what attention from one text to the other is
+            multiplied by before it is normalized, from 0 to 1. Above 0 it is a cross-encoder,
+            which starts near the bi-encoder if it is small.
+        prompt: what a causal language model is asked; None for what Qwen3-Reranker is.
+    """
+
+    max_length: int | None = None
+    passages: int = 1
+    document_tokens: int | None = None
+    pooling: Pooling = "mean"
+    head: Head = "auto"
+    cross_attention: float = 0.0
+    prompt: Prompt | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("pooling", self.pooling, get_args(Pooling))
+        check_choice("head", self.head, get_args(Head))
+        if not 0 <= self.cross_attention <= 1:
+            raise ValueError(f"cross_attention must be from 0 to 1, found {self.cross_attention}")
+        if self.prompt is not None and self.head not in ("auto", "causal"):
+            raise ValueError(f"a prompt is for causal language models, found head={self.head!r}")
+        if self.cross_attention and self.head != "embedding":
+            raise ValueError(
+                f"cross_attention needs head='embedding', found head={self.head!r}, whose texts "
+                "see each other anyway"
+            )
+
+    def resolved(self, architecture: str) -> Reading:
+        """The same for a network of some class, whose head is not ``"auto"``."""
+        if self.head != "auto":
+            return self
+        if architecture.endswith(CAUSAL):
+            return replace(self, head="causal")
+        if self.prompt is not None:
+            raise ValueError(f"a prompt is for causal language models, and not for {architecture}")
+        return replace(self, head="classifier")

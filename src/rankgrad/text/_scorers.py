@@ -1,0 +1,264 @@
+"""Scorers of (query, document) pairs: encoders with a head, and causal language models.
+
+Both have ``encode(query, documents)``, which gives mini-batches of tokens in the documents' order,
+and ``forward(batch)``, which gives their scores ``[m]``: what :func:`rankgrad.text.cached_backward`
+takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from rankgrad.extras import load
+from rankgrad.text._checkpoints import load_network
+from rankgrad.text._reading import Prompt
+from rankgrad.text._tokens import length_limit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TokenBatch = dict[str, Tensor]
+
+
+class TextScorer(nn.Module):
+    """A Hugging Face model and its tokenizer as a scorer of (query, document) pairs.
+
+    Args:
+        model: the network.
+        tokenizer: its tokenizer. One without a padding token pads with its end-of-text token.
+        max_length: tokens per pair; by default the model's limit. Longer pairs are cut.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_length = length_limit(model, tokenizer, max_length)
+        if tokenizer.pad_token is None:
+            if tokenizer.eos_token is None:
+                raise ValueError(
+                    "the tokenizer has neither a padding nor an end-of-text token: "
+                    "set its pad_token"
+                )
+            tokenizer.pad_token = tokenizer.eos_token
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = tokenizer.pad_token_id
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.device
+
+    def encode(
+        self, query: str, documents: Sequence[str], *, batch_size: int = 64
+    ) -> list[TokenBatch]:
+        """Tokens of the pairs (query, document), in mini-batches padded to their longest pair.
+
+        Args:
+            query: the query.
+            documents: its documents; an empty text is a document, too.
+            batch_size: documents per mini-batch.
+
+        Returns:
+            Mini-batches in the documents' order, with tensors ``[m, length]`` on the CPU; none
+            without documents.
+        """
+        return [
+            self._encode(query, list(documents[start : start + batch_size]))
+            for start in range(0, len(documents), batch_size)
+        ]
+
+    def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        raise TypeError(f"{type(self).__name__} does not say how it encodes a mini-batch")
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save model and tokenizer as a Hugging Face folder."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+class EncoderScorer(TextScorer):
+    """A cross-encoder: a classification head with one output over the encoded pair.
+
+    A tokenizer without a separator joins query and document by its own rule for pairs.
+
+    Args:
+        model: a sequence classification network with one label.
+        tokenizer: its tokenizer. One without a padding token pads with its end-of-text token.
+        max_length: tokens per pair; by default the model's limit. Longer pairs are cut.
+    """
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path, *, max_length: int | None = None, **options: Any
+    ) -> Self:
+        """Load a model from a folder or a hub; one without a head gets a new one.
+
+        Args:
+            name_or_path: a Hugging Face folder, or a name on the hub.
+            max_length: tokens per pair; by default the model's limit.
+            options: of ``AutoModelForSequenceClassification.from_pretrained``.
+        """
+        auto = load("transformers", "text")
+        model = load_network(
+            auto.AutoModelForSequenceClassification, name_or_path, num_labels=1, **options
+        )
+        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
+        return cls(model, tokenizer, max_length=max_length)
+
+    def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        encoded = self.tokenizer(
+            [query] * len(documents),
+            documents,
+            padding=True,
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_tensors="pt",
+        )
+        return dict(encoded)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
+        tokens = {name: tensor.to(self.device) for name, tensor in batch.items()}
+        logits: Tensor = self.model(**tokens).logits
+        return logits.squeeze(-1).float()
+
+
+class CausalScorer(TextScorer):
+    """A causal language model as a pointwise reranker: the logit of "yes" minus that of "no".
+
+    That is the log-odds of "yes" against "no" as the next token. Only the last position's logits
+    are computed. Mini-batches padded on the right score the same as those padded on the left.
+
+    Args:
+        model: a causal language model.
+        tokenizer: its tokenizer.
+        max_length: tokens per pair, prompt included; by default the model's limit.
+        prompt: what the model is asked.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+        prompt: Prompt | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, max_length=max_length)
+        self.prompt = Prompt() if prompt is None else prompt
+        self.tokens = PromptTokens(tokenizer, self.prompt, self.max_length)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path,
+        *,
+        max_length: int | None = None,
+        prompt: Prompt | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a model from a folder or a hub.
+
+        Args:
+            name_or_path: a Hugging Face folder, or a name on the hub.
+            max_length: tokens per pair, prompt included; by default the model's limit.
+            prompt: what the model is asked; by default what Qwen3-Reranker is.
+            options: of ``AutoModelForCausalLM.from_pretrained``.
+        """
+        auto = load("transformers", "text")
+        model = load_network(auto.AutoModelForCausalLM, name_or_path, **options)
+        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
+        return cls(model, tokenizer, max_length=max_length, prompt=prompt)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
+        tokens, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
+        return self.tokens.log_odds(self.model, tokens, mask)
+
+    def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        rows = self.tokens.rows([query] * len(documents), documents)
+        max_length = max(map(len, rows))
+        padding = self.tokenizer.pad_token_id
+        return {
+            "input_ids": torch.tensor([[padding] * (max_length - len(row)) + row for row in rows]),
+            "attention_mask": torch.tensor(
+                [[0] * (max_length - len(row)) + [1] * len(row) for row in rows]
+            ),
+        }
+
+
+class PromptTokens:
+    """A prompt as tokens: what a causal language model reads of a pair, and its answer.
+
+    Args:
+        tokenizer: of the model.
+        prompt: what the model is asked.
+        max_length: tokens per pair, prompt included.
+
+    Raises:
+        ValueError: the prompt alone is too long, or an answer is not a single token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, max_length: int) -> None:
+        self.tokenizer, self.prompt = tokenizer, prompt
+        self._prefix, self._suffix = self._tokens(prompt.prefix), self._tokens(prompt.suffix)
+        self._yes, self._no = self._answer(prompt.yes), self._answer(prompt.no)
+        around = len(self._prefix) + len(self._suffix)
+        self._body_length = max_length - around
+        if self._body_length < 1:
+            raise ValueError(
+                f"max_length={max_length} leaves nothing for the pair: the prompt alone has "
+                f"{around} tokens"
+            )
+
+    def rows(self, queries: Sequence[str], documents: Sequence[str]) -> list[list[int]]:
+        """The tokens of each pair, the prompt's among them."""
+        pairs = [self.prompt.pair(*pair) for pair in zip(queries, documents, strict=True)]
+        bodies = [self._tokens(pair)[: self._body_length] for pair in pairs]
+        return [self._prefix + body + self._suffix for body in bodies]
+
+    def log_odds(self, model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+        """The logit of "yes" minus that of "no" as the next token, ``[m]``, in float32.
+
+        Args:
+            model: a causal language model.
+            tokens: ``[m, length]``, padded on any side.
+            mask: ``[m, length]``, 1 on tokens.
+        """
+        # Padding goes to the left, so that the answer follows the last position of every pair.
+        order = mask.argsort(dim=1, stable=True)
+        tokens, mask = tokens.gather(1, order), mask.gather(1, order)
+        output = model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            logits_to_keep=1,
+            use_cache=False,
+        )
+        logits: Tensor = output.logits[:, -1].float()  # a difference of halves would be rounded
+        return logits[:, self._yes] - logits[:, self._no]
+
+    def _tokens(self, text: str) -> list[int]:
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return tokens
+
+    def _answer(self, text: str) -> int:
+        tokens = self._tokens(text)
+        if len(tokens) != 1:
+            raise ValueError(
+                f"the answer {text!r} must be a single token of the tokenizer, found "
+                f"{len(tokens)}: give another one in prompt"
+            )
+        return tokens[0]

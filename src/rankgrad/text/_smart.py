@@ -1,0 +1,68 @@
+"""The SMART format of classic test collections: ``.I 1``, then fields such as ``.T`` and ``.W``.
+
+Lines of a field are joined by spaces. A field that is repeated in a record continues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rankgrad.data import _text_lines
+from rankgrad.text._records import TextRecord, join
+
+_RECORD = re.compile(r"\.I\s+(\S+)\s*")
+_FIELD = re.compile(r"\.([A-Z])\s*")
+
+
+class Record(NamedTuple):
+    """One record: the line it begins at, its id, and its fields by their letters."""
+
+    line: int
+    id: str
+    fields: dict[str, str]
+
+
+def records(path: Path) -> Iterator[Record]:
+    """The records of a file.
+
+    Raises:
+        ValueError: text before a record or a field, or a record without an id, with its line.
+    """
+    start, name, letter = 0, "", ""
+    fields: dict[str, list[str]] = {}
+    for number, raw in _text_lines.numbered(path):
+        line = _text_lines.decode(path, number, raw)
+        if match := _RECORD.fullmatch(line):
+            if name:
+                yield _record(start, name, fields)
+            start, name, letter, fields = number, match[1], "", {}
+        elif line.startswith(".I") and _FIELD.fullmatch(line):
+            raise ValueError(f"{path}, line {number}: a record without an id")
+        elif name and (match := _FIELD.fullmatch(line)):
+            letter = match[1]
+            fields.setdefault(letter, [])
+        elif name and letter:
+            fields[letter].append(line)
+        elif line.strip():
+            wanted = "a field, such as .W" if name else "a record, such as .I 1"
+            raise ValueError(f"{path}, line {number}: expected {wanted}, found {line[:40]!r}")
+    if name:
+        yield _record(start, name, fields)
+
+
+def text_records(path: Path) -> Iterator[TextRecord]:
+    """Documents or topics: their titles (``.T``) and texts (``.W``).
+
+    Cranfield's texts begin with the title again; it is taken once.
+    """
+    for line, name, fields in records(path):
+        title, body = fields.get("T", ""), fields.get("W", "")
+        yield TextRecord(line, name, body if body.startswith(title) else join(title, body))
+
+
+def _record(line: int, name: str, fields: dict[str, list[str]]) -> Record:
+    joined = {letter: " ".join(" ".join(found).split()) for letter, found in fields.items()}
+    return Record(line, name, joined)

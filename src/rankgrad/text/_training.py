@@ -1,0 +1,327 @@
+"""Training of a text ranker on the candidates of queries: the loop, the best epoch, resuming."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankgrad.losses import Loss, losses
+from rankgrad.losses._base import randomness_of
+from rankgrad.metrics import metrics as known_metrics
+from rankgrad.text._cached import cached_backward
+from rankgrad.text._candidates import Candidates
+from rankgrad.text._ranker import TextRanker, autocast
+from rankgrad.text._settings import TextSettings
+from rankgrad.text._teachers import MixedLoss
+from rankgrad.text._tokens import PairInputs, to_device
+from rankgrad.training._fitting import isolated
+from rankgrad.training.run import EpochState
+
+Lists = NDArray[np.int64]
+LossFunction = Callable[..., Tensor]
+OnEpoch = Callable[[dict[str, float]], None]
+OnStep = Callable[[float], None]
+
+
+@dataclass
+class TextData:
+    """Candidates with their tokens, and which of their lists are to train and to validate on."""
+
+    candidates: Candidates
+    inputs: PairInputs
+    train: Lists
+    vali: Lists | None = None
+
+
+@dataclass(frozen=True)
+class TextFit:
+    """What training gives: the ranker of the best epoch, of the last one without validation.
+
+    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+    """
+
+    ranker: TextRanker
+    state: EpochState
+    stopped: str
+
+
+class Keeper(Protocol):
+    """Where training is saved, so that it can be resumed."""
+
+    def restore(
+        self, ranker: TextRanker, optimizer: torch.optim.Optimizer
+    ) -> tuple[EpochState, dict[str, Tensor]]:
+        """Bring ranker and optimizer to the last epoch; the state, and the best epoch's weights."""
+        ...
+
+    def save(
+        self,
+        ranker: TextRanker,
+        optimizer: torch.optim.Optimizer,
+        state: EpochState,
+        *,
+        improved: bool,
+    ) -> None:
+        """Save a finished epoch."""
+        ...
+
+
+def fit(
+    ranker: TextRanker,
+    data: TextData,
+    settings: TextSettings,
+    *,
+    loss: LossFunction | None = None,
+    keeper: Keeper | None = None,
+    on_epoch: OnEpoch | None = None,
+    on_step: OnStep | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> TextFit:
+    """Train a ranker in place and give it the weights of the best epoch.
+
+    PyTorch's random state is afterwards as it was before.
+
+    Args:
+        ranker: on its device, where the tokens of ``data`` are too.
+        data: to train and to validate on.
+        settings: how to train; ``model`` and the settings of the ranker itself are ignored.
+        loss: instead of ``settings.loss``: a function of scores, labels and offsets.
+        keeper: saves each epoch, and says where to go on.
+        on_epoch: called with the values of each finished epoch.
+        on_step: called with the part of the present epoch that is done.
+        interrupted: asked after each step whether to stop; what the epoch has done is lost then.
+
+    Raises:
+        ValueError: there is nothing to train on, or training diverged.
+    """
+    with isolated(ranker.device, custom=True):
+        run = _Training(ranker, data, settings, loss, keeper)
+        return run.run(on_epoch, on_step, interrupted)
+
+
+class _Training:
+    def __init__(
+        self,
+        ranker: TextRanker,
+        data: TextData,
+        settings: TextSettings,
+        loss: LossFunction | None,
+        keeper: Keeper | None,
+    ) -> None:
+        self.ranker, self.data, self.settings, self.keeper = ranker, data, settings, keeper
+        found = data.candidates
+        self.targets = found.targets  # [N], or with grades and a teacher [N, 2]
+        if found.teacher is not None and settings.teacher_weight < 1 and loss is None:
+            self.targets = np.stack([found.labels, found.teacher], 1)
+        self.loss: Any = self._loss() if loss is None else loss
+        lengths = np.diff(data.candidates.offsets)
+        self.lists = data.train[lengths[data.train] > 0]
+        if not len(self.lists):
+            raise ValueError("no query to train on has candidates")
+        self.steps = math.ceil(len(self.lists) / settings.lists_per_step)  # per epoch
+        self.optimizer = _optimizer(ranker, settings)
+        self.state, self.best = EpochState(), dict[str, Tensor]()
+        if keeper is not None:
+            self.state, self.best = keeper.restore(ranker, self.optimizer)
+        self.labels = torch.from_numpy(self.targets).to(ranker.device)
+
+    def _loss(self) -> Loss | MixedLoss:
+        settings = self.settings
+        if self.targets.ndim == 2:
+            return MixedLoss(settings.loss, settings.teacher_weight, settings.teacher_loss)
+        taught = self.data.candidates.teacher is not None
+        return losses.get((settings.teacher_loss if taught else None) or settings.loss)
+
+    def run(
+        self,
+        on_epoch: OnEpoch | None,
+        on_step: OnStep | None,
+        interrupted: Callable[[], bool],
+    ) -> TextFit:
+        began, before = time.perf_counter(), self.state.seconds
+        stopped = self._reason()
+        while stopped is None:
+            loss = self._epoch(on_step, interrupted)
+            if loss is None:
+                stopped = "interrupted"
+                break
+            line = {"epoch": self.state.epoch + 1, "loss": loss, **self._validate()}
+            self.state.epoch += 1
+            self.state.seconds = line["seconds"] = round(before + time.perf_counter() - began, 3)
+            self.state.history.append(line)
+            self._finish(line)
+            if on_epoch is not None:
+                on_epoch(dict(line))
+            stopped = self._reason()
+        if self.best:
+            self.ranker.load_state_dict(self.best)
+        self.ranker.eval()
+        return TextFit(self.ranker, self.state, stopped)
+
+    def _reason(self) -> str | None:
+        """Why training is over, or None."""
+        state, settings = self.state, self.settings
+        if state.epoch >= settings.epochs:
+            return "epochs"
+        if settings.patience is not None and self.data.vali is not None and state.epoch:
+            return "patience" if state.epoch - state.best_epoch >= settings.patience else None
+        return None
+
+    def _epoch(self, on_step: OnStep | None, interrupted: Callable[[], bool]) -> float | None:
+        """The mean loss of an epoch's steps; None if it was interrupted.
+
+        Seeds are of the epoch alone, so that one that is run again after a crash is the same.
+        """
+        random = np.random.default_rng([self.settings.seed, self.state.epoch])
+        torch.manual_seed(int(random.integers(2**62)))
+        self._seed_loss()
+        self.ranker.train()
+        values = []
+        for step, lists in enumerate(self._order(random)):
+            self._set_rates(step)
+            values.append(self._step(lists, random))
+            if on_step is not None:
+                on_step((step + 1) / self.steps)
+            if interrupted():
+                return None
+        loss = float(torch.stack(values).mean())
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"training diverged in epoch {self.state.epoch + 1}: the loss is {loss}. Lower "
+                "learning_rate and head_learning_rate"
+            )
+        return loss
+
+    def _seed_loss(self) -> None:
+        """Reseed the noise of a loss that has its own seed, by the epoch."""
+        mixed = isinstance(self.loss, MixedLoss)
+        own = [self.loss.loss, self.loss.teacher_loss] if mixed else [self.loss]
+        drawing = [randomness_of(loss) for loss in own if isinstance(loss, Loss)]
+        for randomness in itertools.chain.from_iterable(each.values() for each in drawing):
+            if randomness.seed is not None:
+                generator = randomness.generator(self.labels.device)
+                assert generator is not None
+                seeds = np.random.default_rng([randomness.seed, self.state.epoch])
+                generator.manual_seed(int(seeds.integers(2**62)))
+
+    def _order(self, random: np.random.Generator) -> Iterator[Lists]:
+        shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
+        for start in range(0, len(shuffled), size):
+            yield shuffled[start : start + size]
+
+    def _step(self, lists: Lists, random: np.random.Generator) -> Tensor:
+        settings = self.settings
+        chosen = [self._documents(number, random) for number in lists]
+        items = np.concatenate(chosen)
+        ends = np.cumsum([0, *map(len, chosen)])
+        batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
+        # Scores come in the order of the mini-batches, shortest documents first.
+        places = np.concatenate([batch.places for batch in batches])
+        device = self.labels.device
+        back = to_device(np.argsort(places, kind="stable"), device)
+        labels = self.labels[to_device(items, device)]
+        offsets = to_device(ends, device)
+
+        def loss(scores: Tensor) -> Tensor:
+            value: Tensor = self.loss(scores[back], labels, offsets=offsets)
+            return value
+
+        if settings.cache and len(batches) > 1:
+            with self._autocast():
+                value = cached_backward(self.ranker, batches, loss)
+        else:
+            with self._autocast():
+                scores = torch.cat([self.ranker(batch) for batch in batches])
+            value = loss(scores)
+            value.backward()
+        if settings.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.ranker.parameters(), settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return value.detach()
+
+    def _documents(self, number: int, random: np.random.Generator) -> NDArray[np.int64]:
+        """The items of a list that a step takes."""
+        first, last = self.data.candidates.offsets[number : number + 2]
+        items, most = np.arange(first, last), self.settings.documents
+        if most is None or len(items) <= most:
+            return items
+        targets = self.targets[items]
+        relevant = (targets if targets.ndim == 1 else targets[:, 0]) > 0
+        good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
+        count = min(len(good), max(1, most // 2, most - len(other)))
+        return np.concatenate([good[:count], other[: most - count]])
+
+    def _autocast(self) -> torch.autocast:
+        return autocast(self.ranker.device, self.settings.precision)
+
+    def _set_rates(self, step: int) -> None:
+        """Bring learning rates and the loss's schedules to a step of the present epoch."""
+        total = self.steps * self.settings.epochs
+        done = self.state.epoch * self.steps + step
+        if hasattr(self.loss, "progress"):
+            self.loss.progress = done / total
+        warm = self.settings.warmup * total
+        factor = min(1.0, (done + 1) / warm) if warm else 1.0
+        if self.settings.schedule == "linear" and done >= warm:
+            factor = (total - done) / max(1.0, total - warm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["highest"] * factor
+
+    def _validate(self) -> dict[str, float]:
+        vali, candidates = self.data.vali, self.data.candidates
+        if vali is None:
+            return {}
+        scores = self.ranker.score(
+            self.data.inputs,
+            candidates.items(vali),
+            batch_size=4 * self.settings.mini_batch_size,
+            precision=self.settings.precision,
+        )
+        found = candidates.select(vali).evaluate(scores, self.settings.logged)
+        return dict(found.values.mean)
+
+    def _finish(self, line: dict[str, float]) -> None:
+        """Record whether the epoch is the best so far, and save it."""
+        state, improved = self.state, True
+        if self.data.vali is not None:
+            value, best = line[self.settings.metric], state.best_value
+            lower = known_metrics.get(self.settings.metric).lower_is_better
+            improved = best is None or (value < best if lower else value > best)
+            state.best_value = value if improved else best
+        if improved:
+            state.best_epoch = state.epoch
+            self.best = {k: v.detach().clone() for k, v in self.ranker.state_dict().items()}
+        if self.keeper is not None:
+            self.keeper.save(self.ranker, self.optimizer, state, improved=improved)
+
+
+def _optimizer(ranker: TextRanker, settings: TextSettings) -> torch.optim.AdamW:
+    """AdamW with a learning rate for the encoder and one for the head; biases do not decay."""
+    head = {id(parameter) for parameter in ranker.head_parameters()}
+    groups: dict[tuple[bool, bool], list[Tensor]] = {}
+    for parameter in ranker.parameters():
+        if parameter.requires_grad:
+            groups.setdefault((id(parameter) in head, parameter.ndim > 1), []).append(parameter)
+    rates = {True: settings.head_learning_rate, False: settings.learning_rate}
+    return torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "lr": rates[of_head],
+                "highest": rates[of_head],
+                "weight_decay": settings.weight_decay if decays else 0.0,
+            }
+            for (of_head, decays), parameters in groups.items()
+        ],
+        fused=ranker.device.type == "cuda",
+    )

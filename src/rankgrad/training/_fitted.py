@@ -1,0 +1,452 @@
+"""FittedRanker: a trained model with its transforms: raw features in, scores out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import TypedDict
+
+from rankgrad import _files, _schemas
+from rankgrad._quoting import shorten
+from rankgrad._threads import available, for_work, passes
+from rankgrad.boosting.boosters import contributor, predictor
+from rankgrad.data._blocks import check_infinite
+from rankgrad.data._dataset import Categories, Dataset, as_float32, categories_of
+from rankgrad.data.batches import Batches
+from rankgrad.data.transforms import Pipeline, SplitColumns
+from rankgrad.models import EmbeddedScorer, Model, Scorer, models
+from rankgrad.models.trees import LightGBM, TreeModel, XGBoost
+from rankgrad.training._preparation import Preparation
+from rankgrad.training._settings import Settings
+
+FORMAT = "rankgrad model"
+VERSION = 1
+WEIGHTS, MANIFEST = "model.safetensors", "model.json"
+
+_FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
+# The first versions did not write these.
+_ADDED_FIELDS = dict.fromkeys(["feature_names", "zero_based", "categories"])
+_VALUES = 1 << 22  # values of features scored at a time
+_ROWS = 256  # items prepared at a time where each is scored by itself
+_DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
+
+
+class _Manifest(TypedDict):
+    """What loading needs of ``model.json``."""
+
+    settings: dict[str, Any]
+    n_inputs: int
+    custom: str | None
+    feature_names: list[str] | None
+    zero_based: bool | None
+    categories: list[list[str] | None] | None
+
+
+class FittedRanker:
+    """Fitted transforms, a trained network and the settings they come from.
+
+    Args:
+        settings: of the training run.
+        transform: fitted; takes raw features.
+        network: takes what the transform gives.
+        custom: whether the network is the user's own, which the settings cannot build again.
+        feature_names: of the training data, in the order the features are taken in, if it has any.
+        zero_based: whether the training data was a sparse file that counts features from 0.
+        categories: of the categorical features of the training data, if it has any.
+
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(), features)
+    >>> ranker.predict(features, offsets=np.array([0, 2, 6])).shape
+    (6,)
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        transform: Pipeline | SplitColumns,
+        network: nn.Module,
+        *,
+        custom: bool = False,
+        feature_names: tuple[str, ...] | None = None,
+        zero_based: bool | None = None,
+        categories: Categories | None = None,
+    ) -> None:
+        self.categories = categories
+        self.settings, self.transform, self.network = settings, transform, network
+        self.custom, self.feature_names, self.zero_based = custom, feature_names, zero_based
+
+    @classmethod
+    def new(
+        cls,
+        settings: Settings,
+        features: np.ndarray,
+        offsets: np.ndarray | None = None,
+        network: nn.Module | None = None,
+        *,
+        feature_names: tuple[str, ...] | None = None,
+        zero_based: bool | None = None,
+        categories: Categories | None = None,
+    ) -> FittedRanker:
+        """Transforms fitted on these features, and a network that is not trained yet."""
+        transform = _transform(Pipeline.for_network(settings.transforms), categories)
+        transform.fit(features, offsets)
+        custom = network is not None
+        if network is None:
+            network = _build(models.get(settings.model), transform, transform.n_outputs)
+        return cls(
+            settings,
+            transform,
+            network,
+            custom=custom,
+            feature_names=feature_names,
+            zero_based=zero_based,
+            categories=categories,
+        )
+
+    @property
+    def n_features(self) -> int:
+        """The number of raw features it takes."""
+        return self.transform.n_features
+
+    @property
+    def per_item(self) -> bool:
+        """Whether an item's score depends on that item alone."""
+        return bool(getattr(self.network, "per_item", False))
+
+    @property
+    def whole_lists(self) -> bool:
+        """Whether a score is known to depend on the other items of the list."""
+        return not self.per_item and not self.custom
+
+    @property
+    def members(self) -> int:
+        """How many networks it is the mean of; each has its own loss in training."""
+        return int(getattr(self.network, "members", 1))
+
+    def predict(self, features: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
+        """The scores of items, ``[N]`` float32; higher is better.
+
+        Args:
+            features: ``[N, F]``, raw; an array or a memory map.
+            offsets: ``[B + 1]``: list b is the rows ``offsets[b]:offsets[b + 1]``. Without them all
+                items are one list, which matters to models that look at the whole list.
+        """
+        if features.ndim != 2 or features.shape[1] != self.n_features:
+            raise ValueError(
+                f"the model was trained on {self.n_features} features, found the shape "
+                f"{list(features.shape)}: give [items, {self.n_features}]"
+            )
+        was_training = self.network.training
+        if was_training:
+            self.network.eval()
+        try:
+            with torch.inference_mode(), for_work(self._n_weights * len(features)):
+                if self._device.type == "cpu" and self._prepare is not None:
+                    return self._prepared(self._prepare, features, offsets)
+                if self.per_item:
+                    return self._items(features)
+                if (offsets is None or len(offsets) == 2) and len(features) <= _DOCUMENTS:
+                    return self._list(features)
+                return self._lists(features, offsets)
+        finally:
+            if was_training:
+                self.network.train()
+
+    def _prepared(
+        self, prepare: Preparation, features: np.ndarray, offsets: np.ndarray | None
+    ) -> np.ndarray:
+        """The scores of lists whose inputs are computed by one compiled pass."""
+        ends = np.array([0, len(features)])
+        if self.per_item:
+            ends = np.append(np.arange(0, len(features), _ROWS), len(features))
+        elif offsets is not None and len(offsets) != 2:
+            ends = self._dataset(features, offsets).offsets
+        network: Any = self.network
+        scores = np.empty(len(features), np.float32)
+        first = 0
+        while first < len(ends) - 1:
+            last = int(np.searchsorted(ends, ends[first] + _DOCUMENTS, side="right")) - 1
+            last = max(last, first + 1)
+            start, stop = int(ends[first]), int(ends[last])
+            rows = as_float32("features", features[start:stop], self.feature_names, first=start)
+            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start, start))
+            if self.per_item:
+                # The last rows of a product with one column are rounded differently: not items.
+                inputs = nn.functional.pad(inputs, (0, 0, 0, -len(inputs) % 8))
+            scores[start:stop] = network.score_inputs(inputs, None)[: stop - start].numpy()
+            first = last
+        return scores
+
+    def _list(self, features: np.ndarray) -> np.ndarray:
+        """The scores of one list, as requests to a server have it: nothing is batched."""
+        if not len(features):
+            return np.zeros(0, np.float32)
+        block = torch.from_numpy(np.array(as_float32("features", features, self.feature_names)))
+        values = self.transform.transform(block.to(self._device))[None]
+        inputs = [values]
+        if not isinstance(self.network, Scorer):  # which needs no mask without padding
+            inputs.append(torch.ones_like(values[..., 0], dtype=torch.bool))
+        scores: np.ndarray = self.network(*inputs)[0].float().cpu().numpy()
+        return scores
+
+    def _items(self, features: np.ndarray) -> np.ndarray:
+        scores = np.empty(len(features), np.float32)
+        height = max(1, _VALUES // max(1, features.shape[1]))
+        for start in range(0, len(features), height):
+            rows = features[start : start + height]
+            block = np.array(as_float32("features", rows, self.feature_names, first=start))
+            check_infinite(torch.from_numpy(block), start)
+            values = self.transform(torch.from_numpy(block).to(self._device))
+            scores[start : start + height] = self.network(values).float().cpu().numpy()
+        return scores
+
+    def _lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
+        lists = self._dataset(features, offsets)
+        ends = lists.offsets
+        # Nothing stays on the device: memory is bounded by what is scored at a time.
+        batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
+        scores = np.empty(len(features), np.float32)
+        for batch in batches.evaluation(_DOCUMENTS):
+            assert batch.mask is not None
+            found = self.network(batch.features, batch.mask)[batch.mask]
+            own = lists.select(batch.lists.numpy())
+            starts = np.repeat(ends[batch.lists.numpy()] - own.offsets[:-1], own.lengths)
+            scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
+        return scores
+
+    def _dataset(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
+        """Lists without labels, checked."""
+        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
+        qids, labels = np.arange(len(ends) - 1).astype(np.str_), np.zeros(len(features))
+        return Dataset(features, labels, ends, qids, feature_names=self.feature_names)
+
+    @cached_property
+    def _prepare(self) -> Preparation | None:
+        return Preparation.of(self)
+
+    @cached_property
+    def _n_weights(self) -> int:
+        return passes(self.network, 1)
+
+    @property
+    def _device(self) -> torch.device:
+        parameter = next(self.network.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    def to(self, device: torch.device | str) -> FittedRanker:
+        """Move it to a device, and return it."""
+        self.transform.to(device)
+        self.network.to(device)
+        return self
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The learned tensors, by name."""
+        return {
+            **{f"transform.{name}": value for name, value in self.transform.state_dict().items()},
+            **{f"network.{name}": value for name, value in self.network.state_dict().items()},
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Load what :meth:`tensors` gave."""
+        self.__dict__.pop("_prepare", None)  # which was made of other tensors
+        for prefix, module in (("transform.", self.transform), ("network.", self.network)):
+            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            try:
+                module.load_state_dict(own)
+            except RuntimeError as error:
+                what = shorten(" ".join(str(error).split()), 300)
+                raise ValueError(f"the weights are of another model: {what}") from None
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder with ``model.safetensors`` and ``model.json``; a model there is replaced.
+
+        Trees are beside them in their library's own format: ``trees.txt`` or ``trees.json``.
+
+        Whatever happens on the way, the folder holds the model before or this one.
+        """
+        folder = Path(folder)
+        if folder.exists() and not (
+            folder.is_dir() and {f.name for f in folder.iterdir()} <= _FILES
+        ):
+            raise FileExistsError(f"{folder} is there and is not a model: choose another place")
+        with _files.atomic_folder(folder) as place:
+            self.write(place)
+
+    def write(self, folder: Path) -> None:
+        """:meth:`save` into a folder that is there, beside what it holds."""
+        _files.write_tensors(folder / WEIGHTS, self.tensors())
+        names = [WEIGHTS]
+        if isinstance(self.network, TreeScorer):
+            names.append(self.network.write(folder))
+        _files.write_json(folder / MANIFEST, self._manifest(), names)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
+        """Read what :meth:`save` wrote.
+
+        Args:
+            folder: a saved model, or the ``best`` or ``last`` folder of a run.
+            network: of the same class and sizes, where the model was trained with the user's own.
+        """
+        return _files.read_folder(Path(folder), MANIFEST, lambda place: cls._load(place, network))
+
+    @classmethod
+    def _load(cls, folder: Path, network: nn.Module | None) -> FittedRanker:
+        manifest = read_manifest(folder)
+        try:
+            settings = Settings(**manifest["settings"])
+        except ValueError as error:
+            raise ValueError(f"{folder / MANIFEST}: {error}") from None
+        if network is None and manifest["custom"] is not None:
+            raise ValueError(
+                f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
+                "one as network= and its weights are loaded into it"
+            )
+        tensors = _files.read_tensors(folder / WEIGHTS, manifest)
+        model = models.get(settings.model)
+        categories = categories_of(manifest["categories"])
+        transform: Pipeline | SplitColumns = Pipeline(settings.transforms)
+        imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
+        if imputes:  # not so in earlier versions
+            transform = Pipeline.for_network(settings.transforms)
+        elif categories is not None and not isinstance(model, TreeModel):
+            transform = _transform(Pipeline.for_network(settings.transforms), categories)
+        if network is None and isinstance(model, TreeModel):
+            network = TreeScorer.read(model, folder, manifest)
+        elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
+            # The first layer has a weight for each feature: a wrong number might need any memory.
+            raise _files.damaged(folder / MANIFEST, "'n_inputs' is wrong")
+        if network is None:
+            network = _build(model, transform, manifest["n_inputs"])
+        names = manifest["feature_names"]
+        ranker = cls(
+            settings,
+            transform,
+            network,
+            custom=manifest["custom"] is not None,
+            feature_names=None if names is None else tuple(names),
+            zero_based=manifest["zero_based"],
+            categories=categories,
+        )
+        try:
+            ranker.load_tensors(tensors)
+        except ValueError as error:
+            raise ValueError(f"{folder / WEIGHTS}: {error}") from None
+        network.eval()
+        return ranker
+
+    def _manifest(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "n_features": self.n_features,
+            "n_inputs": self.transform.n_outputs,
+            "feature_names": self.feature_names,
+            "zero_based": self.zero_based,
+            "categories": self.categories,
+            "custom": type(self.network).__qualname__ if self.custom else None,
+            "settings": self.settings.applicable(),
+        }
+
+
+class TreeScorer(nn.Module):
+    """Scores items with trees: ``scorer(features [..., n, f]) -> scores [..., n]``, on the CPU.
+
+    Args:
+        model: which library, and how it was trained.
+        saved: the trees in the library's own format.
+    """
+
+    per_item = True
+
+    def __init__(self, model: TreeModel, saved: bytes) -> None:
+        super().__init__()
+        self.model, self.saved = model, saved
+        self._predict: Any = None
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The scores of items; 0 for padding."""
+        if self._predict is None:
+            self._predict = predictor(self.model.name, self.saved, available())  # type: ignore[arg-type]
+        flat = features.reshape(-1, features.shape[-1]).cpu().numpy()
+        scores = torch.from_numpy(self._predict(flat)).float().to(features.device)
+        scores = scores.reshape(features.shape[:-1])
+        return scores if mask is None else scores.where(mask, 0.0)
+
+    def contributions(self, features: Tensor) -> Tensor:
+        """What each feature adds to the scores of items.
+
+        The parts are TreeSHAP's (Lundberg et al. 2018), without the part that all items share: the
+        parts of two items differ by as much as their scores.
+
+        Args:
+            features: ``[n, f]``.
+
+        Returns:
+            ``[n, f]`` in float64.
+        """
+        parts = contributor(self.model.name, self.saved, available())  # type: ignore[arg-type]
+        return torch.from_numpy(parts(features.cpu().numpy())[:, :-1]).double()
+
+    def write(self, folder: Path) -> str:
+        """Write the trees into a folder; the name of the file."""
+        _files.write(folder / self.model.file, self.saved)
+        return self.model.file
+
+    @classmethod
+    def read(cls, model: TreeModel, folder: Path, manifest: Mapping[str, Any]) -> TreeScorer:
+        """What :meth:`write` wrote, compared with the checksum in the manifest."""
+        return cls(model, _files.read_part(folder / model.file, manifest))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_predict": None}  # handles are valid in this process only
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What training gives.
+
+    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``. ``history``
+    has one entry per epoch: epoch, loss, learning_rate, seconds, and the validation metrics.
+    """
+
+    model: FittedRanker  # of the best epoch; of the last without validation data
+    history: list[dict[str, float]]
+    best_epoch: int
+    best_value: float | None
+    settings: Settings
+    seconds: float
+    stopped: str
+
+
+def _transform(steps: Pipeline, categories: Categories | None) -> Pipeline | SplitColumns:
+    if categories is None:
+        return steps
+    return SplitColumns(steps, [0 if names is None else max(1, len(names)) for names in categories])
+
+
+def _build(model: Model, transform: Pipeline | SplitColumns, n_inputs: int) -> nn.Module:
+    if isinstance(transform, SplitColumns):
+        return EmbeddedScorer(model, n_inputs, transform.category_sizes)
+    return model.build(n_inputs)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What ``model.json`` in a folder says, checked."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        lacks = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+        raise FileNotFoundError(f"there is no model in {folder}: {lacks}")
+    manifest = _schemas.read_versioned(path, FORMAT, VERSION, "train the model again")
+    manifest = _ADDED_FIELDS | manifest
+    _schemas.check(path, manifest, _Manifest)
+    return manifest

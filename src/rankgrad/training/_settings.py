@@ -1,0 +1,409 @@
+"""Settings: everything a training run depends on besides its data, validated, as TOML and back.
+
+Names, types, defaults and help texts of settings are written here and nowhere else: the options of
+``rankgrad train`` and ``rankgrad compare`` are made of them. So this module imports nothing heavy;
+registries are imported where a spec is validated.
+
+What is left open follows the size of the training data (:func:`for_data`). Measured effect of these
+rules: ``docs/results/simulated.md``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib import import_module
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from rankgrad._quoting import quote, shorten
+from rankgrad.extras import requires
+
+with requires("train"):
+    from pydantic import (
+        AfterValidator,
+        BaseModel,
+        BeforeValidator,
+        ConfigDict,
+        Field,
+        ValidationError,
+        field_validator,
+    )
+
+if TYPE_CHECKING:
+    from rankgrad.data._dataset import Dataset
+
+
+def parse_none(value: Any) -> Any:
+    """None for the word ``none``: TOML and command lines have no None."""
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+def _canonical(module: str, registry: str) -> Callable[[str], str]:
+    """A function that gives a spec in the form that ``str`` gives it, by a registry's name."""
+
+    def canonical(spec: str) -> str:
+        return str(getattr(import_module(module), registry).get(spec))
+
+    return canonical
+
+
+def _canonical_loss(spec: str) -> str:
+    from rankgrad.losses import losses
+
+    loss = losses.get(spec)
+    if loss.reduction == "none":
+        raise ValueError(f"{spec} gives one value per list: training takes mean or sum")
+    return str(loss)
+
+
+# Specs, which are stored in the form that ``str`` gives.
+LossSpec = Annotated[str, AfterValidator(_canonical_loss)]
+MetricSpec = Annotated[str, AfterValidator(_canonical("rankgrad.metrics", "metrics"))]
+_Model = Annotated[str, AfterValidator(_canonical("rankgrad.models", "models"))]
+_OPTIMIZERS = "rankgrad.training._optimizers"
+_Optimizer = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "optimizers"))]
+_Schedule = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "learning_rates"))]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
+MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]
+
+
+#: The most epochs, or trees, that the patience ``auto`` waits: see :func:`.evaluations.is_over`.
+AUTO_PATIENCE = 20
+
+
+def _patience(value: Any) -> Any:
+    """A whole number, ``auto`` or None."""
+    value = parse_none(value)
+    if value is None or value == "auto":
+        return value
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= int(value) < 2**31:
+        raise ValueError(f"a whole number of at least 1, auto or none; found {quote(value)}")
+    return int(value)
+
+
+def _longest_wait(patience: int | str | None) -> float:
+    if patience == "auto":
+        return AUTO_PATIENCE - 0.5  # at first it waits for less
+    return math.inf if patience is None else float(patience)
+
+
+class TomlSettings(BaseModel):
+    """Settings of a training; specs of losses and metrics are stored in the form ``str`` gives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    #: Settings that may differ between runs that count as equal.
+    not_compared: ClassVar[frozenset[str]] = frozenset()
+
+    if TYPE_CHECKING:  # each class has them, in their place among its own
+        metric: MetricSpec
+        metrics: tuple[str, ...]
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            known = type(self).model_fields
+            sentences = [_sentence(found, known) for found in error.errors()]
+            raise ValueError("; ".join(sentences)) from None
+
+    @field_validator("metrics", check_fields=False)
+    @classmethod
+    def _metrics(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
+        from rankgrad.metrics import metrics
+
+        return tuple(dict.fromkeys(str(metrics.get(spec)) for spec in specs))
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """All validation metrics, the one that counts first."""
+        return tuple(dict.fromkeys([self.metric, *self.metrics]))
+
+    def to_toml(self) -> str:
+        """The settings that count, every one of them, as TOML."""
+        import tomli_w
+
+        values = self.applicable()
+        return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
+
+    def applicable(self) -> dict[str, Any]:
+        """The settings that count for the model, as JSON has them."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_toml(cls, text: str, **overrides: Any) -> Self:
+        """Settings from TOML; what is not said there is the default.
+
+        Args:
+            text: the TOML.
+            overrides: settings that go before those of the text.
+        """
+        try:
+            values = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ValueError(f"the settings are not TOML: {shorten(str(error))}") from None
+        return cls(**values | overrides)
+
+    def differences(self, other: Self) -> list[str]:
+        """What differs between two settings, in words."""
+        mine, theirs = (each.model_dump(exclude=set(self.not_compared)) for each in (self, other))
+        different = (k for k in mine if mine[k] != theirs[k])
+        return [f"{k}: {quote(mine[k])}, not {quote(theirs[k])}" for k in different]
+
+
+def _sentence(error: Mapping[str, Any], names: Iterable[str]) -> str:
+    """One finding of pydantic's in plain words."""
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        known = list(names)
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}"
+        return f"there is no setting {quote(name)}. {hint}"
+    if error["type"] == "missing":
+        return f"the setting {name!r} is missing"
+    if error["type"] == "value_error":
+        return f"{name}: {error['ctx']['error']}"
+    message = error["msg"].removeprefix("Input ")
+    return f"{name} {message}, found {quote(error['input'])}"
+
+
+MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(parse_none)]
+
+
+#: Settings that do not apply to boosted trees.
+NETWORK_ONLY = (
+    *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
+    *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
+)
+
+
+class Settings(TomlSettings):
+    """The settings of a training run. Specs are validated and stored in the form ``str`` gives.
+
+    >>> settings = Settings(loss="neural_ndcg@10( temperature=1.0 )", model="comparison")
+    >>> settings.loss, settings.model
+    ('neural_ndcg@10', 'mlp(hidden=[5])')
+    >>> Settings.from_toml(settings.to_toml()) == settings
+    True
+    >>> Settings(los="mse")
+    Traceback (most recent call last):
+    ValueError: there is no setting 'los'. Did you mean 'loss'?
+    """
+
+    #: CUDA graphs change only the rounding.
+    not_compared = frozenset({"graphs"})
+
+    loss: LossSpec = "softmax"
+    """The loss that is minimized: see `rankgrad losses`."""
+
+    model: _Model = (
+        "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
+    )
+    """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
+    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply. Left open, on 50,000
+    training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the cosine
+    schedule."""
+
+    metric: MetricSpec = "ndcg@10"
+    """The validation metric that chooses the best epoch and stops training."""
+
+    metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
+    """Further validation metrics, logged each epoch."""
+
+    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")
+    """Transforms of the features, applied in this order and fitted on the training data."""
+
+    missing: tuple[str, ...] = ()
+    """What counts as a missing value beside empty ones, ?, NA, NaN and NULL, such as -999."""
+
+    categorical: tuple[str, ...] = ()
+    """Features that are categories, by column or id, beside columns of few texts."""
+
+    list_size: MaybeCount = None
+    """Cut longer lists to so many items in training, drawn anew each epoch."""
+
+    holdout: float = Field(default=0.0, ge=0, lt=1)
+    """The fraction of training lists held out for validation where there is no validation data,
+    drawn by the seed; 0 for none."""
+
+    optimizer: _Optimizer = "adamw"
+    """The optimizer: adam, adamw, adagrad or sgd, with options."""
+
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """The highest learning rate."""
+
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Weight decay, of weights but not of biases and norms."""
+
+    schedule: _Schedule = "constant"
+    """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
+
+    epochs: Count = 100
+    """The number of epochs, at most; for boosted trees, the number of trees."""
+
+    patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)] = "auto"
+    """Stop after so many epochs without a better value of the metric; none for never. auto waits
+    for the average of three epochs to rise by half a percent: two thirds as many epochs as led to
+    the last rise and 3 more, 60 steps at least and 20 epochs at most. For boosted trees it is
+    20."""
+
+    batching: Literal["queries", "documents", "query"] = "queries"
+    """Batches of batch_size queries, of lists of like length up to so many documents, or of one
+    query each."""
+
+    batch_size: Count = 32
+    """Lists per step, over all devices together."""
+
+    documents: Count = 8192
+    """Items per step, padding included, where batching is by documents."""
+
+    clip: MaybePositive = None
+    """The largest norm of the gradient; none for no clipping."""
+
+    average: MaybeRate = None
+    """Decay per step of a moving average of the weights, such as 0.99, which is then validated and
+    saved in place of the weights."""
+
+    accumulate: Count = 1
+    """Batches per step of the optimizer."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """The seed of everything random."""
+
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """32-true, or bf16-mixed for the network's matrix products."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """cpu, cuda, or auto for a GPU where there is one."""
+
+    devices: Count = 1
+    """How many processes train together."""
+
+    graphs: bool = True
+    """On a GPU, replay the passes over batches of one size as a CUDA graph, where steps are alike:
+    one device, no accumulation, a fused loss with nothing scheduled."""
+
+    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(parse_none)] = None
+    """Bytes of features that may lie on the device; none for half of what is free. Larger data sets
+    are read from the memory map."""
+
+    tensorboard: bool = False
+    """Also log for TensorBoard, in the run folder."""
+
+    def extension(self, other: Settings) -> dict[str, Any]:
+        """Epochs and patience, where they are more than in other settings.
+
+        A run may be resumed with more of them than it was started with.
+
+        >>> Settings(epochs=150).extension(Settings())
+        {'epochs': 150}
+        """
+        more: dict[str, Any] = {}
+        if self.epochs > other.epochs:
+            more["epochs"] = self.epochs
+        if _longest_wait(self.patience) > _longest_wait(other.patience):
+            more["patience"] = self.patience
+        return more
+
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """Those that say how data are read, as :func:`rankgrad.data.load` takes them."""
+        return {"missing": self.missing, "categorical": self.categorical}
+
+    @field_validator("missing", "categorical", mode="before")
+    @classmethod
+    def _texts(cls, values: Any) -> Any:
+        return values if isinstance(values, str) else tuple(map(str, values))
+
+    @field_validator("transforms")
+    @classmethod
+    def _transforms(cls, specs: tuple[str, ...]) -> tuple[str, ...]:
+        from rankgrad.data.transforms import transforms
+
+        return tuple(str(transforms.get(spec)) for spec in specs)
+
+    def applicable(self) -> dict[str, Any]:
+        """The settings that count for the model, as JSON has them.
+
+        >>> sorted({*Settings().applicable()} - {*Settings(model="lightgbm").applicable()})[:3]
+        ['accumulate', 'average', 'batch_size']
+        """
+        from rankgrad.models import models
+        from rankgrad.models.trees import TreeModel
+
+        tree = isinstance(models.get(self.model), TreeModel)
+        left_out = {*NETWORK_ONLY, "device", "devices"} if tree else set()
+        return self.model_dump(mode="json", exclude=left_out)
+
+
+#: From this many training items on, the model is ``medium`` or ``large``.
+MANY_ITEMS = 50_000
+#: Up to this many training lists they have 20 epochs, from there on 10.
+MANY_LISTS = 10_000
+#: Settings that rules may change, or that keep rules of training from applying.
+RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
+
+_ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes for an item
+
+
+def for_data(
+    settings: Settings, train: Dataset, explicit: Collection[str]
+) -> tuple[Settings, list[str]]:
+    """Settings with rules applied to what was not given, and sentences on those that were applied.
+
+    On few items the model is the default of :class:`Settings`; on many, a network that takes in
+    more, with a learning rate that falls to 0.
+
+    Args:
+        settings: with defaults where nothing was given.
+        train: training lists, those held out of them included.
+        explicit: names of settings that stay as they are. Rules of training apply only where the
+            model is left open, too: they were measured with it.
+
+    >>> import numpy as np
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training._settings import Settings, for_data
+    >>> features, offsets = np.zeros((60000, 2), np.float32), np.arange(0, 60001, 100)
+    >>> lists = Dataset(features, np.zeros(60000), offsets, np.arange(600).astype(str))
+    >>> settings, notes = for_data(Settings(device="cpu"), lists, explicit={"device"})
+    >>> settings.schedule, settings.epochs
+    ('cosine', 20)
+    >>> print(*notes)
+    60,000 training items and no GPU: model medium, cosine schedule of 20 epochs (model=small is \
+for fewer)
+    >>> for_data(Settings(), lists, explicit={"model"})[1]
+    []
+    """
+    if train.n_items < MANY_ITEMS or "model" in explicit:
+        return settings, []
+    model, why = _model(settings, train)
+    changes: dict[str, Any] = {"model": model}
+    what = f"model {model}"
+    if not set(RULE_SETTINGS) & set(explicit):
+        epochs = 20 if len(train) <= MANY_LISTS else 10
+        changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
+        what += f", cosine schedule of {epochs} epochs"
+    note = f"{train.n_items:,} training items{why}: {what} (model=small is for fewer)"
+    return Settings(**settings.model_dump() | changes), [note]
+
+
+def _model(settings: Settings, train: Dataset) -> tuple[str, str]:
+    """The model for many items, and what of the machine decides it."""
+    import torch
+
+    from rankgrad.data.batches import process_memory
+
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        return "medium", " and no GPU"
+    longest = min(int(train.lengths.max()), settings.list_size or train.n_items)
+    needed = _ITEM_BYTES * settings.batch_size * longest
+    if 2 * needed > process_memory(torch.device("cuda")):
+        return "medium", f" in lists of up to {longest:,}, too long for large on this GPU"
+    return "large", " and a GPU"
