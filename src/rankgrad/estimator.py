@@ -50,6 +50,8 @@ _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightG
 _DEFAULTS = Settings()
 #: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
+#: Fitted attributes that are saved as they are, without the ``_`` at their end.
+_ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _MOST_ROWS = 2000  # rows that may be one list without the caller saying so
 _CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
@@ -443,11 +445,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "parameters": parameters,
             "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
-            "n_lists": self.n_lists_,
-            "longest_list": self.longest_list_,
-            "best_iteration": self.best_iteration_,
-            "best_score": self.best_score_,
-            "n_iter": self.n_iter_,
+            **{name: getattr(self, f"{name}_") for name in _ATTRIBUTES},
             "evals_result": _each_value(self.evals_result_, _to_json),
         }
         values = json.loads(json.dumps(manifest, default=_python))
@@ -483,10 +481,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:
             ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
-        ranker.n_lists_ = saved.get("n_lists", 1)  # not in what earlier versions wrote
-        ranker.longest_list_ = saved.get("longest_list", 0)
-        ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
-        ranker.n_iter_ = saved["n_iter"]
+        saved = {"n_lists": 1, "longest_list": 0} | saved  # which earlier versions did not write
+        for name in _ATTRIBUTES:
+            setattr(ranker, f"{name}_", saved[name])
         ranker.evals_result_ = _each_value(saved["evals_result"], _from_json)
         return ranker
 

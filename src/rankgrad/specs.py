@@ -156,7 +156,8 @@ class Registry(Generic[T]):
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory
             self._former.update(dict.fromkeys(former, names[0]))
-            if isinstance(factory, type) and "name" not in vars(factory):
+            is_class = isinstance(factory, type) and issubclass(factory, HasSpec)
+            if is_class and "name" not in vars(factory):
                 factory.name = names[0]  # type: ignore[attr-defined]
             return factory
 

@@ -79,15 +79,9 @@ class Dataset:
     def __post_init__(self, check: bool) -> None:
         names = self.feature_names
         self._set("features", _numbers("features", self.features, np.float32, 2, names))
-        self._set("labels", _numbers("labels", self.labels, np.float32, 1))
-        self._set("offsets", _numbers("offsets", self.offsets, np.int64, 1))
-        self._set("qids", _texts("qids", self.qids))
-        if self.weights is not None:
-            self._set("weights", _numbers("weights", self.weights, np.float32, 1))
-        if self.ids is not None:
-            self._set("ids", _texts("ids", self.ids))
-        if self.source_rows is not None:
-            self._set("source_rows", _numbers("source_rows", self.source_rows, np.int64, 1))
+        for name in ("labels", "offsets", "qids", "weights", "ids", "source_rows"):
+            if (array := getattr(self, name)) is not None:
+                self._set(name, _column(name, array))
         if self.feature_names is not None:
             self._set("feature_names", tuple(map(str, self.feature_names)))
         self._set("notes", tuple(self.notes))
@@ -368,6 +362,14 @@ def _numbers(
     if whole:
         return np.ascontiguousarray(array, dtype=dtype)
     return as_float32(name, array, feature_names)
+
+
+def _column(name: str, values: Any) -> np.ndarray:
+    """An array with a value per item or list, in its type."""
+    if name in ("qids", "ids"):
+        return _texts(name, values)
+    whole = name in ("offsets", "source_rows")
+    return _numbers(name, values, np.int64 if whole else np.float32, 1)
 
 
 def _rows(array: Any, rows: Any) -> np.ndarray:

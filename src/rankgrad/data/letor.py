@@ -19,10 +19,9 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -30,12 +29,11 @@ from rankgrad._quoting import quote, shorten
 from rankgrad.data import _memory_limit, _streams, _text_lines
 from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data._missing import MissingValues
+from rankgrad.data._ordered_map import Item, Result, ordered_map
 
-__all__ = ["Array", "Result", "cores", "read"]
+__all__ = ["Array", "cores", "read"]
 
 Array = np.ndarray[Any, Any]
-_Item = TypeVar("_Item")
-Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
 _AFTER = 40  # bytes after a block: for a line end that is missing, and for the kernel
@@ -589,20 +587,10 @@ def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
 
 
 def _in_order(
-    function: Callable[[_Item], Result], items: Iterable[_Item], threads: int
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[Result]:
-    """``map`` over threads, a few items ahead of what is taken from it."""
-    if threads == 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Result]] = deque()
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > threads + 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    """``map``, over threads if there are several."""
+    return map(function, items) if threads == 1 else ordered_map(function, items, threads)
 
 
 def _columns(

@@ -405,11 +405,8 @@ def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
     try:
         score = _text_lines.parse_number(text.decode("ascii"))
     except ValueError:
-        score = None
-    if score is None or b"_" in text:  # Python reads 1_000 as a number
-        raise ValueError(
-            f"{path}, line {number}: {text.decode(errors='replace')!r} is not a number"
-        )
+        found = text.decode(errors="replace")
+        raise ValueError(f"{path}, line {number}: {found!r} is not a number") from None
     if not math.isfinite(score):
         raise ValueError(f"{path}, line {number}: the score {text.decode()!r} is not finite")
     return score

@@ -19,7 +19,7 @@ from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists
 from rankgrad.metrics import _other_names
-from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.specs import HasSpec, Registry, Spec, spec_of
 
 
 class MetricRegistry(Registry["Metric"]):
@@ -127,7 +127,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(DeclaresKernel):
+class Metric(HasSpec, DeclaresKernel):
     """A ranking metric with a cutoff.
 
     ``metric(scores, labels, ...)`` is exact, ``metric.relaxed(relaxation, scores, labels, ...)``
@@ -146,7 +146,6 @@ class Metric(DeclaresKernel):
     tensor([0.6309, 1.0000])
     """
 
-    name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
     has_cutoff: ClassVar[bool] = True
     loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default

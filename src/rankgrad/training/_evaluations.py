@@ -135,11 +135,10 @@ class Evaluated:
             array: _schemas.read_array(place / f"{array}.npy", metadata, *kind)
             for array, kind in _KINDS.items()
         }
-        lists, metrics = arrays["values"].shape
-        if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
-            raise _files.damaged(place, "its arrays are of unequal lengths")
         items, ends = len(arrays["labels"]), arrays["offsets"]
-        if metrics != len(metadata["metrics"]) or len(arrays["scores"]) != items:
+        shape = len(arrays["qids"]), len(metadata["metrics"])
+        lengths = len(ends) - 1, len(arrays["scores"])
+        if arrays["values"].shape != shape or lengths != (shape[0], items):
             raise _files.damaged(place, "its arrays are of unequal lengths")
         if set(metadata["mean"]) != set(metadata["metrics"]):
             raise _files.damaged(place / METADATA, "it has means of other metrics")
