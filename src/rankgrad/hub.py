@@ -98,9 +98,9 @@ def upload(
             "save_pretrained writes a folder"
         )
     api = load("huggingface_hub", "hub").HfApi(token=token, library_name="rankgrad")
-    made = api.create_repo(repo, private=private, exist_ok=True)
+    repository = api.create_repo(repo, private=private, exist_ok=True)
     done = api.upload_folder(
-        repo_id=made.repo_id,
+        repo_id=repository.repo_id,
         folder_path=folder,
         allow_patterns=_PATTERNS,
         commit_message=message,

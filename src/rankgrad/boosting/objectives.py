@@ -85,8 +85,8 @@ class CallerLists:
         if offsets is None:
             offsets = offsets_of(self._group(rows), rows, remedy)
         elif self.group is not None:
-            own = offsets_of(self._group(rows), rows, remedy)
-            if not np.array_equal(np.unique(own), np.unique(offsets)):  # but for empty lists
+            stated = offsets_of(self._group(rows), rows, remedy)
+            if not np.array_equal(np.unique(stated), np.unique(offsets)):  # but for empty lists
                 raise ValueError("group and the data say different lists: leave out group")
         items = _either("item_weights", "rows", self.item_weights, item_weights)
         if items is not None and len(items) != rows:  # as many as there are lists would weigh them
@@ -108,14 +108,14 @@ class CallerLists:
         return fitting[0]
 
 
-def _either(name: str, what: str, own: Any, passed: Any) -> Any:
+def _either(name: str, what: str, stated: Any, passed: Any) -> Any:
     """The weights that are there; those of a caller and of a library at once are an error."""
-    if own is not None and passed is not None:
+    if stated is not None and passed is not None:
         raise ValueError(
             f"there are weights of {what} twice: {name} and those of the data; leave one of them "
             "out"
         )
-    return passed if own is None else own
+    return passed if stated is None else stated
 
 
 def _list_weights(values: Any, lists: int) -> Array | None:

@@ -218,15 +218,15 @@ def _figures(paper: str, data: Path | None, output: Path, quick: bool, json: boo
     from rankgrad.papers import figures
 
     err = console(stderr=True)
-    made = []
+    written = []
     for figure in figures.of_paper(paper):
         err.print(f"{figure.name}: {figure.title} ...", soft_wrap=True)
-        made.append(figures.write(figure, output, data=data, quick=quick))
-    if not made:
+        written.append(figures.write(figure, output, data=data, quick=quick))
+    if not written:
         raise ValueError(f"no figures of {paper} are made. There are: {', '.join(figures.FIGURES)}")
     if json:
-        show_json([{key: str(path) for key, path in files.items()} for files in made])
+        show_json([{key: str(path) for key, path in files.items()} for files in written])
         return
     out = console()
-    for files in made:
+    for files in written:
         out.print(f"{files['html']}  (numbers in {files['csv'].name})", soft_wrap=True)

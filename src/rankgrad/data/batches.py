@@ -456,8 +456,8 @@ def process_memory(device: torch.device) -> int:
 def _free(device: torch.device) -> int:
     """The bytes of memory that are free on a device, to this process."""
     if device.type == "cuda":
-        own = process_memory(device) - torch.cuda.memory_allocated(device)
-        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), own))
+        left = process_memory(device) - torch.cuda.memory_allocated(device)
+        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), left))
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not known on this system

@@ -204,8 +204,8 @@ class _Sparse:
     def of(cls, features: Array) -> _Sparse:
         """The bits decide what is 0: -0.0 is not."""
         rows, columns = np.nonzero(features.view(np.uint32))
-        kept = rows.astype(np.int32), columns.astype(np.int32)
-        return cls(features.shape, *kept, features[rows, columns])
+        places = rows.astype(np.int32), columns.astype(np.int32)
+        return cls(features.shape, *places, features[rows, columns])
 
     @property
     def nbytes(self) -> int:

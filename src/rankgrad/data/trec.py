@@ -266,11 +266,11 @@ def format_run(
     """
     if not tag or _SPACE.search(tag):
         raise ValueError(f"the tag of a run must be one word, found {tag!r}")
-    for query, given in run.items():
+    for query, listed in run.items():
         _check_id("query", query)
-        if not isinstance(given, RankedList):
-            given = RankedList(list(given), np.array(list(given.values())))
-        ranked = RankedList.sort(given.documents, given.scores)
+        if not isinstance(listed, RankedList):
+            listed = RankedList(list(listed), np.array(list(listed.values())))
+        ranked = RankedList.sort(listed.documents, listed.scores)
         texts = ranked.scores.astype(np.str_).tolist()
         for rank, (document, text) in enumerate(zip(ranked.documents, texts, strict=True), start=1):
             _check_id("document", document)

@@ -210,8 +210,8 @@ def _evaluate(
     if run.interpolate:
         weight = choose_weight(scores["vali"], parts["vali"], run.settings.metric)
         run_folder.save_weight(weight)
-        for name, own in scores.items():
-            final[name] = interpolate(own, parts[name].first_stage, parts[name].offsets, weight)
+        for name, alone in scores.items():
+            final[name] = interpolate(alone, parts[name].first_stage, parts[name].offsets, weight)
         save(ALONE, parts["test"], scores["test"], *about)
     for name in ("vali", "test"):
         save(name, parts[name], final[name], *about)

@@ -310,7 +310,7 @@ def says_capturable(owner: Loss | Metric) -> bool:
 
 def _varies(option: object) -> bool:
     if isinstance(option, Relaxation):
-        return any(_varies(own) for own in vars(option).values())
+        return any(_varies(part) for part in vars(option).values())
     if isinstance(option, Randomness):
         return option.seed is not None
     return isinstance(option, Schedule)

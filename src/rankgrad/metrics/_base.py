@@ -274,9 +274,11 @@ class Metric(HasSpec, DeclaresKernel):
     @classmethod
     def routes(cls) -> tuple[Route, ...]:
         """The forms of a relaxation that it goes through; none if it has no relaxed form."""
-        own = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
-        base = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
-        return tuple(route for route in get_args(Route) if own[route] is not base[route])
+        methods = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
+        base_methods = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
+        return tuple(
+            route for route in get_args(Route) if methods[route] is not base_methods[route]
+        )
 
     def kernel_options(self) -> MetricOptions | None:
         """The metric as kernels take it; None where they do not compute it."""
@@ -431,15 +433,15 @@ def _any_too_large(lists: Lists) -> bool:
 
 def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
     """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
-    given = torch.as_tensor(retrieved, device=lists.mask.device)
-    if given.dtype != torch.bool or given.numel() != lists.flat.scores.numel():
+    flags = torch.as_tensor(retrieved, device=lists.mask.device)
+    if flags.dtype != torch.bool or flags.numel() != lists.flat.scores.numel():
         raise ValueError(
-            f"retrieved must be True or False for each item, found {given.dtype} of shape "
-            f"{list(given.shape)}"
+            f"retrieved must be True or False for each item, found {flags.dtype} of shape "
+            f"{list(flags.shape)}"
         )
     if lists.ragged:
-        return torch.zeros_like(lists.mask).masked_scatter(lists.mask, given)
-    return given.reshape(lists.mask.shape)
+        return torch.zeros_like(lists.mask).masked_scatter(lists.mask, flags)
+    return flags.reshape(lists.mask.shape)
 
 
 def _not_relaxed(metric: Metric) -> str:

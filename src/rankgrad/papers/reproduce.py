@@ -306,7 +306,7 @@ class Reproduced:
     def _chosen(self, row: Row) -> str:
         """What validation data chose, fold by fold."""
         assert self.found is not None
-        tuned = [(f, own) for (name, f), own in self.found.chosen.items() if name == row.name]
+        tuned = [(f, values) for (name, f), values in self.found.chosen.items() if name == row.name]
         if not tuned:
             return ""
         parts = []

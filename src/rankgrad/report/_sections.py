@@ -126,11 +126,11 @@ def _against_baseline(found: Comparison, tested: Sequence[Difference]) -> str:
 
 def _other_metrics(found: Comparison, primary: str) -> str:
     """A sentence for each other metric that would lead to another conclusion."""
-    said = _conclusion(found, primary)
+    main_conclusion = _conclusion(found, primary)
     lines = []
     for metric in found.metrics:
-        own = _conclusion(found, metric)
-        if metric == primary or own == said:
+        conclusion = _conclusion(found, metric)
+        if metric == primary or conclusion == main_conclusion:
             continue
         best = found.best(metric)
         changed = [d.entry for d in found.differences(metric) if d.significant]
@@ -286,12 +286,12 @@ def differences(found: Comparison) -> str:
     """Differences with p-values, a table for each metric; the first is open."""
     tables = []
     for metric in columns(found):
-        own = differences_table(found, metric)
-        if own.rows:
-            rows = [[cell.text for cell in row] for row in own.rows]
+        tested = differences_table(found, metric)
+        if tested.rows:
+            rows = [[cell.text for cell in row] for row in tested.rows]
             lower = " (lower is better)" if found.lower_is_better(metric) else ""
-            caption = "; ".join((own.title + lower, *own.notes))
-            tables.append(table(own.columns, rows, caption, kind="plain tested"))
+            caption = "; ".join((tested.title + lower, *tested.notes))
+            tables.append(table(tested.columns, rows, caption, kind="plain tested"))
     if not tables:
         return '<p class="lead">There are no two rankers to test.</p>'
     more = "".join(tables[1:])

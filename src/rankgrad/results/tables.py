@@ -95,8 +95,8 @@ class Table:
     def render(self, format: _Format) -> str:
         """The table as text for elsewhere."""
         check_choice("format", format, FORMATS)
-        made = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
-        return made[format]()
+        writers = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
+        return writers[format]()
 
     def to_markdown(self) -> str:
         """As GitHub and others read it."""

@@ -218,9 +218,9 @@ class FittedRanker:
         for batch in batches.evaluation(_DOCUMENTS):
             assert batch.mask is not None
             found = self.network(batch.features, batch.mask)[batch.mask]
-            own = lists.select(batch.lists.numpy())
-            starts = np.repeat(ends[batch.lists.numpy()] - own.offsets[:-1], own.lengths)
-            scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
+            scored = lists.select(batch.lists.numpy())
+            starts = np.repeat(ends[batch.lists.numpy()] - scored.offsets[:-1], scored.lengths)
+            scores[np.arange(scored.n_items) + starts] = found.float().cpu().numpy()
         return scores
 
     def _dataset(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
@@ -259,9 +259,9 @@ class FittedRanker:
         """Load what :meth:`tensors` gave."""
         self.__dict__.pop("_prepare", None)  # which was made of other tensors
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
-            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             try:
-                module.load_state_dict(own)
+                module.load_state_dict(state)
             except RuntimeError as error:
                 what = shorten(" ".join(str(error).split()), 300)
                 raise ValueError(f"the weights are of another model: {what}") from None

@@ -272,7 +272,7 @@ class _Started:
         if "OMP_NUM_THREADS" not in os.environ:  # the threads, divided among the processes
             sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
-            own, other = context.Pipe()
+            connection, other = context.Pipe()
             process = context.Process(
                 target=_work, args=(other, self.settings, function), daemon=True
             )
@@ -281,7 +281,7 @@ class _Started:
                 process.start()
             other.close()
             self.processes.append(process)
-            self.connections.append(own)
+            self.connections.append(connection)
 
     def interrupt(self) -> None:
         """Ask all of them to save and stop."""
@@ -300,8 +300,8 @@ class _Started:
 
     def _receive(self, found: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
         """What those that had not answered say."""
-        ranks = {own: rank for rank, own in enumerate(self.connections) if rank not in found}
-        ready = [ranks[own] for own in wait(list(ranks), timeout)]  # type: ignore[index]
+        ranks = {end: rank for rank, end in enumerate(self.connections) if rank not in found}
+        ready = [ranks[end] for end in wait(list(ranks), timeout)]  # type: ignore[index]
         return {rank: self._answer(rank) for rank in ready}
 
     def _answer(self, rank: int) -> _Answer:

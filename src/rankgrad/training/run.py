@@ -402,8 +402,8 @@ def refuse_differences(path: Path, differences: Sequence[str]) -> None:
 def command() -> list[str]:
     """The command that is running, without the path of the program."""
     program = Path(sys.argv[0])
-    own = program.name == "__main__.py" and program.parent.name == "rankgrad"
-    return ["rankgrad" if own else program.name, *sys.argv[1:]]
+    is_module = program.name == "__main__.py" and program.parent.name == "rankgrad"
+    return ["rankgrad" if is_module else program.name, *sys.argv[1:]]
 
 
 def read_settings(path: Path) -> str:
