@@ -12,7 +12,7 @@ from typing import Any
 from data import Data
 from plan import LAMBDA, SOFTMAX, Results, Task
 
-from rankgrad.data.synthetic import SIZES
+from rankgrad.data.synthetic import INFORMATIVE, SIZES
 
 IN_LIST = ("rank", "score", "ties")
 MEDIUM = Data(SIZES["medium"], in_list=IN_LIST)
@@ -256,6 +256,37 @@ def attentive() -> Iterable[Task]:
         yield replace(own, model=f"{bins[:-1]}, seen_dropout=0.5)", data=data)
 
 
+#: Attention with all that helped one at a time: members, little dropout, small batches.
+LONG_ATTENTION = replace(
+    LARGE,
+    model=MORE_MEMBERS.replace("dropout=0.2", "dropout=0.1"),
+    changes=(("batch_size", 16), ("graphs", False)),
+)
+
+
+def combined() -> Iterable[Task]:
+    """What helped, together; confirmed on fresh queries; and gains for the targets of softmax."""
+    small = (("batch_size", 16),)
+    encoded_pointwise = replace(LARGE, data=POINTWISE, model=ENCODED)
+    yield replace(LONG_ATTENTION, data=FRESH)
+    for loss in ("gain_softmax", "gain_softmax(normalized=false)"):
+        yield replace(encoded_pointwise, losses=(loss,))
+    yield replace(LONG_ATTENTION, data=SMALL)
+    yield LONG_ATTENTION
+    fewer = LONG_ATTENTION.model.replace("members=32", "members=16")
+    yield replace(LONG_ATTENTION, model=fewer)
+    for data in (POINTWISE, MEDIUM):
+        yield replace(LARGE, data=data, model=ENCODED, changes=small)
+    more = ENCODED.replace("members=16", "members=32")
+    yield replace(encoded_pointwise, model=more, changes=small)
+    informative = len(INFORMATIVE)
+    for data in (POINTWISE, MEDIUM):
+        yield replace(LARGE, data=replace(data, features=informative))
+    yield replace(encoded_pointwise, data=replace(POINTWISE, features=informative))
+    own = replace(LARGE, model=ATTENTIVE, changes=(("graphs", False),))
+    yield replace(own, data=replace(MEDIUM, features=informative))
+
+
 def table() -> Iterable[Task]:
     """One loss of each kind with the model of :data:`FINAL`, then more seeds."""
     specs = ("ranknet", "approx_ndcg", "smoothi_ndcg@10", "lambdarank@10", "listmle", "ordinal")
@@ -270,7 +301,13 @@ def table() -> Iterable[Task]:
 def tasks(results: Results) -> list[Task]:
     """All of them, each once."""
     task = chosen(results)
-    found = [*claims(LARGE), *claims(replace(LARGE, model=ENCODED)), *encodings(), *attentive()]
+    found = [
+        *claims(LARGE),
+        *claims(replace(LARGE, model=ENCODED)),
+        *encodings(),
+        *attentive(),
+        *combined(),
+    ]
     found += [replace(FINAL, recipe="short", data=WEB30K), *eligible()]
     found += [] if task is None else claims(task)
     found += [*further(), *list(table())[:4], *claims(FINAL), *table()]

@@ -20,8 +20,8 @@ from choices import (
     FRESH,
     FRESH_WEB30K,
     LARGE,
+    LONG_ATTENTION,
     MEDIUM,
-    MORE_MEMBERS,
     ONE,
     POINTWISE,
     SMALL,
@@ -109,6 +109,7 @@ def write(results: Path, path: Path) -> None:
         others=found.others(),
         encodings=found.encodings(),
         attention=found.attention(),
+        informative=found.informative(),
         columns=f"{found.best['columns']:.4f}",
         kinds=found.seeds(),
         points=found.points(),
@@ -188,15 +189,17 @@ class Found:
         lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
         for name, task in (
             ("large", LARGE),
-            ("large, attention, 32 members", _attentive(MORE_MEMBERS)),
+            ("large, attention", LONG_ATTENTION),
             ("medium", ONE),
             ("large", replace(LARGE, data=SMALL)),
+            ("large, attention", replace(LONG_ATTENTION, data=SMALL)),
             ("large", replace(LARGE, data=replace(SMALL, world="pointwise"))),
             ("large", replace(LARGE, data=POINTWISE)),
             ("large, encoded", replace(LARGE, data=POINTWISE, model=choices.ENCODED)),
-            ("large, attention", _attentive(ATTENTIVE, POINTWISE)),
+            ("large, attention, 16 members", _attentive(ATTENTIVE, POINTWISE)),
             ("large", replace(LARGE, data=WEB30K, recipe="short")),
             ("large", replace(LARGE, data=FRESH)),
+            ("large, attention", replace(LONG_ATTENTION, data=FRESH)),
             ("large", replace(LARGE, data=replace(FRESH, world="pointwise"))),
         ):
             lines.append(self._goal(name, task.data, self.results.get(task.key)))
@@ -261,8 +264,9 @@ class Found:
             reference = replace(LARGE, data=data)
             tasks = [
                 task
-                for task in choices.encodings()
-                if replace(task.data, in_list=data.in_list) == data
+                for task in (*choices.encodings(), *choices.combined())
+                if task.model.startswith(("tabm", "encoded"))
+                and replace(task.data, in_list=data.in_list) == data
             ]
             found += [f"{_name(data)}:", "", self.table([reference, *tasks], reference), ""]
         return "\n".join(found).rstrip()
@@ -271,10 +275,27 @@ class Found:
         """Attention over the list, by world."""
         found = []
         for data in (MEDIUM, POINTWISE):
-            tasks = [task for task in choices.attentive() if task.data == data]
+            tasks = [*choices.attentive(), *choices.combined()]
+            tasks = [task for task in tasks if task.model.startswith(("attentive", "context"))]
+            tasks = [task for task in tasks if task.data == data]
             reference = replace(LARGE, data=data)
             found += [f"{_name(data)}:", "", self.table([reference, *tasks], reference), ""]
         return "\n".join(found).rstrip()
+
+    def informative(self) -> str:
+        """With the features that the utility reads alone, beside all."""
+        heads = ["data", "network", "all features", "those of the utility", "difference", "p"]
+        lines = [_row(heads), "|:--|:--|--:|--:|--:|--:|"]
+        for task in choices.combined():
+            if task.data.features == LARGE.data.features:
+                continue
+            both = replace(task, data=replace(task.data, features=LARGE.data.features))
+            pair = [self.results[each.key] for each in (both, task)]
+            values = [decode(own["per_query"]) for own in pair]
+            cells = [_name(both.data), _model(task.model), *(f"{own['test']:.4f}" for own in pair)]
+            cells.append(f"{values[1].mean() - values[0].mean():+.4f}")
+            lines.append(_row([*cells, _p(paired_t_test(values[1], values[0]))]))
+        return "\n".join(lines)
 
     def seeds(self) -> str:
         """Losses with the model that was chosen first, over the seeds that each has."""

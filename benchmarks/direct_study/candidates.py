@@ -357,3 +357,29 @@ class Standardized(StudyLoss):
     @property
     def is_stationary(self) -> bool:
         return self.inner.is_stationary
+
+
+@losses.register("gain_softmax")
+class GainSoftmax(StudyLoss):
+    """``-Σ_i t_i log softmax(s)_i`` with gains ``2^y - 1`` for targets: XE-NDCG without noise.
+
+    Bruch 2021, "An alternative cross entropy loss for learning-to-rank", eq. 4, γ = 1.
+
+    Args:
+        normalized: whether the targets of a list have a sum of 1, so that all lists count the same.
+        reduction: over lists.
+    """
+
+    name: ClassVar[str] = "gain_softmax"
+
+    def __init__(self, *, normalized: bool = True, reduction: Any = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.normalized = normalized
+
+    def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        gains = (torch.exp2(lists.labels) - 1) * lists.mask
+        total = gains.sum(-1, keepdim=True)
+        if self.normalized:
+            gains = gains / torch.where(total > 0, total, 1.0)
+        terms = gains * log_softmax(lists.scores, lists.mask)
+        return -terms.where(lists.mask, 0.0).sum(-1), total[..., 0] > 0

@@ -266,7 +266,7 @@ def test_what_would_take_too_much_is_refused_before(
     rows = "".join(f"1,0{',0.5' * 300}\n" for _ in range(400))
     (tmp_path / "a.csv").write_text(f"qid,label,{','.join(names)}\n{rows}")
     assert columnar.read(tmp_path / "a.csv").features.shape == (400, 300)
-    monkeypatch.setattr(columnar.memory_limit, "available", lambda: 800_000)
+    monkeypatch.setattr(columnar._memory_limit, "available", lambda: 800_000)
     for name in ("a.parquet", "a.feather"):
         with pytest.raises(ValueError, match=rf"{name}: 400 rows of 300 features would take 0\.0"):
             columnar.read(tmp_path / name)

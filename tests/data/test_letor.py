@@ -493,7 +493,7 @@ def test_the_running_total_stops_before_memory_ends(
 ) -> None:
     path = write("".join(f"1 qid:{i} {1 + i % 5000}:1 5000:1\n" for i in range(3000)))
     assert letor.read(path).features.shape == (3000, 5000)  # 60 MB
-    monkeypatch.setattr(letor.memory_limit, "available", lambda: 40_000_000)
+    monkeypatch.setattr(letor._memory_limit, "available", lambda: 40_000_000)
     with pytest.raises(ValueError, match=r"rows of 5,000 .* GB of memory, and 0\.02 GB, half") as e:
         letor.read(path, _block=1 << 12)
     assert int(str(e.value).split(": ")[1].split(" rows")[0].replace(",", "")) < 1500

@@ -39,3 +39,14 @@ def test_iterations_and_float32(iterations):
     assert found[0].dtype == found[1].dtype == torch.float32
     options = f"temperature=2.0, iterations={iterations}, tolerance=1e-9"
     assert_matches(batch, found, batch.reference(f"neural_ndcg({options})"), grad_atol=1e-12)
+
+
+@pytest.mark.parametrize("transposed", ["false", "true"])
+def test_rows_computed_anew(transposed):
+    batch = FlatBatch.random([1200])
+    for name in ("scores", "labels"):
+        setattr(batch, name, getattr(batch, name).double())
+    found = through_sinkhorn(*batch.arguments, 900.0, 3, 1e-9, transposed == "true", *METRICS["ap"])
+    base = f"neuralsort(temperature=900.0), iterations=3, transposed={transposed}"
+    wanted = batch.reference(relaxed(f"sinkhorn(base={base})", "ap"))
+    assert_matches(batch, found, wanted, 1e-9, 1e-8)

@@ -40,7 +40,12 @@ class Jit:
         self.log.append(f"compiled {self.name}")
 
     def warmup(self, *arguments, grid, **options):
-        return active_mode.get().submit(self.name, self.compile, self.finish)
+        src = f"source of {self.name}"
+
+        def compile_source():  # as Triton does
+            return src and self.compile()
+
+        return active_mode.get().submit(self.name, compile_source, self.finish)
 
     def run(self, *_):
         self.log.append(self.name)
@@ -57,11 +62,15 @@ class Jit:
 @pytest.fixture(autouse=True)
 def active(monkeypatch):
     """A device to launch on."""
+    built = []
     active = SimpleNamespace(
-        get_current_device=lambda: 0, get_current_stream=int, launcher_cls=lambda *_: None
+        get_current_device=lambda: 0,
+        get_current_stream=int,
+        launcher_cls=lambda source, metadata: built.append((source, metadata.num_ctas)),
     )
     for module in (_launcher, _parallel_compilation):
         monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
+    return built
 
 
 def kernels(names, log, **options):
@@ -94,6 +103,13 @@ def test_what_waits_is_launched_before_pytorch_reads():
         with CallScope():  # a call within a call
             first[(1,)](NUMBERS)
     assert log == ["compiled a", "a", 0.0, "compiled b", "b", "read", "a"]
+
+
+def test_the_c_function_that_launches_a_kernel_is_compiled_beside_it(active):
+    (kernel,) = kernels("a", [])
+    with CallScope():
+        kernel[(1,)](NUMBERS)
+    assert active == [("source of a", 0)]
 
 
 def test_a_kernel_of_a_later_call_is_compiled_and_not_launched():

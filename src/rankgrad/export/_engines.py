@@ -127,6 +127,14 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
 
     Raises:
         ValueError: the ranker is not of trees, or has transforms that trees cannot follow.
+
+    >>> from rankgrad.data import Dataset
+    >>> from rankgrad.training import Settings, fit
+    >>> lists = Dataset(np.eye(4), [2, 0, 1, 0], [0, 2, 4], ["a", "b"], feature_names=list("wxyz"))
+    >>> settings = Settings(model="lightgbm(min_data_in_leaf=1)", transforms=[], epochs=1)
+    >>> (tree,) = json.loads(to_xgboost_json(fit(settings, lists, lists).model))
+    >>> tree["split"], tree["missing"], tree["children"][1]
+    ('w', 1, {'nodeid': 4, 'leaf': 0.2})
     """
     if not isinstance(ranker.network, TreeScorer):
         raise ValueError(

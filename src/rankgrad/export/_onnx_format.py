@@ -33,6 +33,16 @@ def to_onnx(ranker: FittedRanker) -> bytes:
     Raises:
         NoFormError: a transform or the network has no ONNX form.
         ImportError: ``onnx`` is not installed; the message has the install line.
+
+    >>> import onnxruntime
+    >>> from rankgrad.export import to_onnx
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[4])"), features)
+    >>> session = onnxruntime.InferenceSession(to_onnx(ranker))
+    >>> (scores,) = session.run(["scores"], {"features": features[None]})
+    >>> scores.shape, np.allclose(scores[0], ranker.predict(features), atol=1e-6)
+    ((1, 6), True)
     """
     graph = OnnxGraph()
     shape = graph.add("Shape", "features", start=0, end=2)

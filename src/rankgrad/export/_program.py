@@ -41,6 +41,15 @@ def to_program(ranker: FittedRanker) -> bytes:
 
     Raises:
         ValueError: the ranker is one of trees.
+
+    >>> from rankgrad.export import to_program
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = torch.rand(6, 2)
+    >>> settings = Settings(model="mlp(hidden=[])", transforms=[])
+    >>> content = to_program(FittedRanker.new(settings, features.numpy()))
+    >>> module = torch.export.load(io.BytesIO(content)).module()
+    >>> module(features[None], torch.ones(1, 6, dtype=torch.bool)).shape
+    torch.Size([1, 6])
     """
     if isinstance(ranker.network, TreeScorer):
         raise ValueError("trees are no PyTorch program: export them with --format onnx")

@@ -785,9 +785,7 @@ def _on_other_device(tensor: Tensor) -> Iterator[None]:
 
 @functools.cache
 def _gpu_call() -> AbstractContextManager[Any]:
-    module = _gpu_module("parallel_compilation")
-    module.hash_triton()
-    scope: AbstractContextManager[Any] = module.CallScope()
+    scope: AbstractContextManager[Any] = _gpu_module("parallel_compilation").CallScope()
     return scope
 
 

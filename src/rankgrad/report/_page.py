@@ -27,7 +27,7 @@ TITLE = "Ranking report"
 def write(
     runs: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], **options: Any
 ) -> Comparison:
-    """Read run folders and write the report of them, atomically.
+    r"""Read run folders and write the report of them, atomically.
 
     Args:
         runs: run folders, or folders with run folders in them.
@@ -41,6 +41,23 @@ def write(
         IsADirectoryError: ``output`` is a folder.
         FileNotFoundError: a folder of ``runs`` is not there.
         ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
+
+    >>> import tempfile
+    >>> from rankgrad import report
+    >>> from rankgrad.experiments import compare
+    >>> from rankgrad.training import Settings
+    >>> settings = Settings(model="mlp(hidden=[])", transforms=[], epochs=1, device="cpu")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for split in ("train", "vali", "test"):
+    ...         lines = "1 qid:1 1:1 2:0\n0 qid:1 1:0 2:1\n"
+    ...         _ = Path(folder, f"{split}.txt").write_text(lines)
+    ...     entries = [compare.NetworkEntry.of("softmax"), compare.NetworkEntry.of("mse")]
+    ...     plan = compare.Plan(folder, entries, settings=settings)
+    ...     _ = compare.run(plan, f"{folder}/runs", workers=0)
+    ...     comparison = report.write([f"{folder}/runs"], f"{folder}/report.html")
+    ...     page = Path(folder, "report.html").read_text()
+    >>> comparison.names, "<title>Ranking report" in page
+    (('mse', 'softmax'), True)
     """
     if Path(output).is_dir():
         raise IsADirectoryError(f"{output} is a folder: name the file to write")
@@ -79,6 +96,13 @@ def build(
     Raises:
         FileNotFoundError: a folder of ``runs`` is not there.
         ValueError: there is no run folder, or ``metric`` or ``baseline`` was not evaluated.
+
+    >>> import tempfile
+    >>> from rankgrad import report
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     report.build([folder])
+    Traceback (most recent call last):
+    ValueError: ... holds no run folder (a folder with run.json, as `rankgrad train` makes)
     """
     places = [Path(place) for place in runs]
     groups = group([read(path, part, items=False) for path in find(places)])

@@ -1,4 +1,4 @@
-"""Admission: which requests are taken, so that those in progress are bounded."""
+"""Admission: bounds on the requests in progress and on their bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Admission:
 
     @contextmanager
     def request(self) -> Iterator[Held]:
-        """Take a request, until it is answered.
+        """Admit a request, and count it until it is answered.
 
         Raises:
             RequestError: 503 if as many are in progress as may be.
@@ -50,13 +50,13 @@ class Admission:
 
 
 class Held:
-    """What one request holds."""
+    """The bytes that one request holds."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission, self._bytes = admission, 0
 
     def hold(self, count: int) -> None:
-        """Say how many bytes it holds from now on.
+        """Set how many bytes the request holds from now on.
 
         Raises:
             RequestError: 503 if those of all requests are too many.

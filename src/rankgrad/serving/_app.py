@@ -1,4 +1,4 @@
-"""The service: lists of items in, scores and order out."""
+"""create_app: the HTTP service as an ASGI application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ except ImportError as error:
     raise ImportError("fastapi is not installed: pip install 'rankgrad[serve]'") from error
 
 _BODY_SECONDS = 30  # in which a body has to arrive
-_CLIENT_GONE = 499  # in the metrics, as of nginx; nobody receives it
+_CLIENT_GONE = 499  # the status in metrics, as in nginx; the client has gone
 
 
 def create_app(
@@ -52,6 +52,18 @@ def create_app(
 
     Returns:
         The application, which any ASGI server runs; see :func:`rankgrad.serving.serve`.
+
+    >>> from starlette.testclient import TestClient
+    >>> from rankgrad.serving import ServedRanker, create_app
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])"), features)
+    >>> app = create_app({"default": ServedRanker.of(ranker, "default")})
+    >>> with TestClient(app) as client:
+    ...     response = client.post("/rank", json={"lists": [{"items": features.tolist()}]})
+    >>> (ranked,) = response.json()["lists"]
+    >>> ranked["order"] == np.argsort(ranked["scores"])[::-1].tolist()
+    True
     """
     service = Service(dict(rankers), limits or Limits(), version)
 
@@ -75,14 +87,14 @@ def create_app(
 
 
 class Service:
-    """The rankers of a service, their batches and counts."""
+    """The state of the service: rankers, their batchers, and metrics."""
 
     def __init__(self, rankers: dict[str, ServedRanker], limits: Limits, version: str) -> None:
         self.rankers, self.limits, self.version = rankers, limits, version
         self.admission, self.metrics = Admission(limits), Metrics()
         self.metrics.watch(lambda: self.admission.requests)
         self.ready = False
-        self._deadline: float | None = None  # once it stops
+        self._deadline: float | None = None  # of all requests, once the service is stopping
         self._timeouts: set[asyncio.Timeout] = set()
         JsonShape.of(b"{}")  # compiles it
         self.batchers = {
@@ -100,7 +112,7 @@ class Service:
         return score
 
     def add_routes(self, app: FastAPI) -> None:
-        """Add what the service answers to."""
+        """Add the paths that the service answers."""
         first = next(iter(self.rankers))
         answer: dict[str, Any] = {
             "openapi_extra": _openapi.REQUEST,
@@ -186,24 +198,24 @@ class Service:
     async def _scored(
         self, ranker: ServedRanker, request: Request, held: Held
     ) -> tuple[Response, int]:
-        """The response to a request that was taken, and how many items it had."""
+        """The response to an admitted request, and the number of its items."""
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, ARROW):
             raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            said = "must be left out: of bodies only Arrow's buffers may be compressed"
-            raise RequestError(415, said, "content-encoding")
+            message = "must be left out: of bodies only Arrow's buffers may be compressed"
+            raise RequestError(415, message, "content-encoding")
         body = await self._body(request, held)
         parse = parse_arrow if kind == ARROW else parse_json
         arrow = prefers_arrow(",".join(request.headers.getlist("accept")))
-        found = await self.batchers[ranker.name].respond(
+        scored = await self.batchers[ranker.name].respond(
             _batching.Request(
                 len(body),
                 partial(parse, body, ranker, self.limits),
                 partial(to_arrow_body if arrow else to_json_body, ranker),
             )
         )
-        return _response(200, found.content, ARROW if arrow else JSON), found.items
+        return _response(200, scored.content, ARROW if arrow else JSON), scored.items
 
     def _ranker(self, name: str) -> ServedRanker:
         if name not in self.rankers:
@@ -213,23 +225,23 @@ class Service:
         return self.rankers[name]
 
     async def _body(self, request: Request, held: Held) -> bytes:
-        """The body, which is not read beyond the limit."""
-        most = self.limits.body
-        said = request.headers.get("content-length", "")
-        too_large = RequestError(413, f"the body is larger than {most:,} bytes")
-        if said.isdecimal() and (len(said) > 18 or int(said) > most):
+        """The body of a request, which is not read beyond the limit."""
+        max_bytes = self.limits.body
+        declared = request.headers.get("content-length", "")
+        too_large = RequestError(413, f"the body is larger than {max_bytes:,} bytes")
+        if declared.isdecimal() and (len(declared) > 18 or int(declared) > max_bytes):
             raise too_large
         content = bytearray()
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
-                    if len(content) + len(part) > most:
+                    if len(content) + len(part) > max_bytes:
                         raise too_large
                     content += part
                     held.hold(len(content))
         except TimeoutError:
-            said = f"the body did not arrive in {_BODY_SECONDS} seconds"
-            raise RequestError(408, said) from None
+            message = f"the body did not arrive in {_BODY_SECONDS} seconds"
+            raise RequestError(408, message) from None
         return bytes(content)
 
     @asynccontextmanager
@@ -246,7 +258,7 @@ class Service:
             raise RequestError(503, "the service is stopping: try another") from None
 
     def stop(self, grace: float) -> None:
-        """Be ready no more, and answer what was taken within so many seconds."""
+        """Stop being ready, and answer admitted requests within ``grace`` seconds."""
         self.ready = False
         self._deadline = asyncio.get_running_loop().time() + grace
         for timeout in self._timeouts:

@@ -1,7 +1,7 @@
-"""measure: what an Arrow stream says of its size, before anything of it is decoded.
+"""measure: the size of an Arrow stream by its metadata, before anything is decoded.
 
 The metadata of its messages are flatbuffers (``Message.fbs`` of Arrow's format). pyarrow checks
-them, and gives them as bytes.
+them, but gives them as bytes only.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-_VERSION_5 = 4  # of the metadata; earlier ones have compression elsewhere
-_DICTIONARY, _RECORDS = 2, 3  # kinds of messages
+_VERSION_5 = 4  # of the metadata; earlier versions have compression in custom metadata
+_DICTIONARY, _RECORDS = 2, 3  # values of _KIND
+# The numbers of fields: of a message, of a record batch, and of a dictionary batch.
+_VERSION, _KIND, _HEADER, _CUSTOM_METADATA = 0, 1, 2, 4
+_LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
+_DATA = 1
 
 
 class StreamSize(NamedTuple):
@@ -39,39 +43,35 @@ def measure(body: bytes) -> StreamSize:
     try:
         for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(body)):
             header = _Table.message(message)
-            kind = header.integer(1, "<B")
+            kind = header.integer(_KIND, "<B")
             if kind not in (_DICTIONARY, _RECORDS):
                 continue
-            if header.integer(0, "<h") < _VERSION_5 and header.place(4):
+            if header.integer(_VERSION, "<h") < _VERSION_5 and header.position(_CUSTOM_METADATA):
                 raise ValueError("it is of an old version and may be compressed")
-            records = header.table(2)
+            records = header.table(_HEADER)
             if kind == _DICTIONARY:
-                records = records.table(1)
+                records = records.table(_DATA)
             else:
-                batches, rows = batches + 1, rows + records.integer(0, "<q")
-            if records.place(3):
-                expanded += sum(map(_expanded(message.body), records.structs(2, "<qq")))
+                batches, rows = batches + 1, rows + records.integer(_LENGTH, "<q")
+            if records.position(_COMPRESSION):
+                content = memoryview(message.body)
+                buffers = records.structs(_BUFFERS, "<qq")
+                expanded += sum(_expanded(content, *buffer) for buffer in buffers)
     except struct.error:
         raise ValueError("its metadata are damaged") from None
     return StreamSize(batches, rows, expanded)
 
 
-def _expanded(body: Any) -> Any:
-    """What gives the decompressed size of a buffer, which stands in front of it."""
-    content = memoryview(body)
-
-    def size(buffer: tuple[int, int]) -> int:
-        start, length = buffer
-        if length < 8:
-            return 0
-        said: int = struct.unpack_from("<q", content, start)[0]
-        return length if said == -1 else abs(said)
-
-    return size
+def _expanded(content: memoryview, start: int, length: int) -> int:
+    """The decompressed size of a buffer, which is its first number; -1 if it is not compressed."""
+    if length < 8:
+        return 0
+    size: int = struct.unpack_from("<q", content, start)[0]
+    return length if size == -1 else abs(size)
 
 
 class _Table:
-    """A table of a flatbuffer: fields by their numbers in the schema."""
+    """A table of a flatbuffer; its fields are named by their numbers in the schema."""
 
     def __init__(self, content: bytes, start: int) -> None:
         self._content, self._start = content, start
@@ -81,31 +81,32 @@ class _Table:
         content = message.metadata.to_pybytes()
         return cls(content, struct.unpack_from("<I", content, 0)[0])
 
-    def place(self, field: int) -> int:
-        """Where a field is, 0 if it is left out."""
+    def position(self, field: int) -> int:
+        """Where a field begins, 0 if it is left out."""
         fields = self._start - self._read("<i", self._start)
         within = 4 + 2 * field
         offset = self._read("<H", fields + within) if within < self._read("<H", fields) else 0
         return self._start + offset if offset else 0
 
     def integer(self, field: int, form: str) -> int:
-        place = self.place(field)
-        return self._read(form, place) if place else 0
+        """A number in a format of ``struct``, 0 if the field is left out."""
+        position = self.position(field)
+        return self._read(form, position) if position else 0
 
     def table(self, field: int) -> _Table:
-        place = self.place(field)
-        return _Table(self._content, place + self._read("<I", place))
+        position = self.position(field)
+        return _Table(self._content, position + self._read("<I", position))
 
     def structs(self, field: int, form: str) -> list[tuple[int, int]]:
-        place = self.place(field)
-        if not place:
+        position = self.position(field)
+        if not position:
             return []
-        start = place + self._read("<I", place)
+        start = position + self._read("<I", position)
         size = struct.calcsize(form)
         count = self._read("<I", start)
         part = self._content[start + 4 : start + 4 + count * size]
         return list(struct.iter_unpack(form, part[: len(part) // size * size]))
 
     def _read(self, form: str, at: int) -> int:
-        found: int = struct.unpack_from(form, self._content, at)[0]
-        return found
+        number: int = struct.unpack_from(form, self._content, at)[0]
+        return number

@@ -1,4 +1,4 @@
-"""Arrow streams to flat lists."""
+"""parse_arrow: the lists of a request whose body is an Arrow stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankgrad.serving._bodies import NO_FEATURE, Limits, Lists, RequestError, ch
 from rankgrad.serving._categorical import CategoricalFeature
 from rankgrad.serving._ranker import ServedRanker
 
-_BATCHES = 64  # of records; each may have a dictionary to be read anew
+_BATCHES = 64  # the most record batches; each may have its own dictionary
 
 
 def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
@@ -37,8 +37,8 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise RequestError(400, f"the body is not an Arrow stream: {said}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise RequestError(400, f"the body is not an Arrow stream: {reason}") from None
     names = _values(table.column("list")) if columns.grouped else None
     offsets, ids = _lists(names, len(table), limits)
     items = columns.features(table)
@@ -55,7 +55,7 @@ def _check_size(body: bytes, ranker: ServedRanker, limits: Limits) -> None:
 
 
 class _Columns:
-    """The columns of features, whose types are checked before any is read.
+    """The columns of a request. Their types are checked before any is read.
 
     Args:
         schema: of the stream.
@@ -65,8 +65,8 @@ class _Columns:
     def __init__(self, schema: Any, ranker: ServedRanker) -> None:
         self.ranker, self.names = ranker, ranker.feature_names
         self.positional = "features" in schema.names and "features" not in self.names
-        known = {"features"} if self.positional else set(self.names)
-        self.grouped = "list" in schema.names and "list" not in known
+        allowed = {"features"} if self.positional else set(self.names)
+        self.grouped = "list" in schema.names and "list" not in allowed
         seen = set()
         for field in schema:
             name = f"column {quote(field.name)}"
@@ -75,10 +75,10 @@ class _Columns:
             seen.add(field.name)
             if self.grouped and field.name == "list":
                 _check_list_type(field.type)
-            elif field.name not in known:
+            elif field.name not in allowed:
                 beside = self.positional and field.name in self.names
-                said = "is there beside 'features', which has all of them" if beside else NO_FEATURE
-                raise RequestError(422, said, name)
+                twice = "is there beside 'features', which has all of them"
+                raise RequestError(422, twice if beside else NO_FEATURE, name)
             elif self.positional:
                 _check_array_type(field.type, len(self.names))
             else:
@@ -90,21 +90,21 @@ class _Columns:
 
     def features(self, table: Any) -> np.ndarray:
         """All features in order, ``[N, f]``."""
-        found = np.full((len(table), len(self.names)), np.nan, np.float32)
+        features = np.full((len(table), len(self.names)), np.nan, np.float32)
         with np.errstate(over="ignore"):
             if self.positional:
-                found[:] = _rows(table.column("features"), len(self.names))
+                features[:] = _rows(table.column("features"), len(self.names))
             for at, name in enumerate(self.names):
                 if not self.positional and name in table.column_names:
-                    found[:, at] = self._column(table.column(name), at)
+                    features[:, at] = self._column(table.column(name), at)
                 elif self.positional and at in self.ranker.categorical:
-                    found[:, at] = self._codes(found[:, at], at)
-        return found
+                    features[:, at] = self._codes(features[:, at], at)
+        return features
 
     def _column(self, column: Any, at: int) -> np.ndarray:
         if at not in self.ranker.categorical:
-            found: np.ndarray = column.to_numpy()
-            return found
+            values: np.ndarray = column.to_numpy()
+            return values
         if _is_number(column.type):
             return self._codes(column.to_numpy(), at)
         return self.ranker.categorical[at].codes_of_texts(_values(column))
@@ -113,8 +113,8 @@ class _Columns:
         try:
             return self.ranker.categorical[at].codes_of(np.asarray(values, np.float64))
         except ValueError as error:
-            said, row = error.args
-            raise RequestError(422, said, f"column {quote(self.names[at])}[{row}]") from None
+            message, row = error.args
+            raise RequestError(422, message, f"column {quote(self.names[at])}[{row}]") from None
 
 
 def _is_number(kind: Any) -> bool:
@@ -140,8 +140,8 @@ def _check_list_type(kind: Any) -> None:
     import pyarrow as pa
 
     if not (pa.types.is_integer(_decoded(kind)) or _is_text(_decoded(kind))):
-        found = f"must be of texts or integers, found {_type_name(kind)}"
-        raise RequestError(422, found, "column 'list'")
+        message = f"must be of texts or integers, found {_type_name(kind)}"
+        raise RequestError(422, message, "column 'list'")
 
 
 def _check_array_type(kind: Any, width: int) -> None:
@@ -151,19 +151,19 @@ def _check_array_type(kind: Any, width: int) -> None:
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
     if not is_array or not _is_number(kind.value_type):
-        said = f"must be of arrays of {width} numbers, found {_type_name(kind)}"
-        raise RequestError(422, said, "column 'features'")
+        message = f"must be of arrays of {width} numbers, found {_type_name(kind)}"
+        raise RequestError(422, message, "column 'features'")
     if pa.types.is_fixed_size_list(kind) and kind.list_size != width:
-        said = f"each row must have {width} numbers, found {kind.list_size}"
-        raise RequestError(422, said, "column 'features'")
+        message = f"each row must have {width} numbers, found {kind.list_size}"
+        raise RequestError(422, message, "column 'features'")
 
 
 def _check_feature_type(kind: Any, feature: CategoricalFeature | None, name: str) -> None:
     if feature is None and not _is_number(kind):
         raise RequestError(422, f"must be of numbers, found {_type_name(kind)}", name)
     if feature is not None and not _is_number(kind) and not _is_text(_decoded(kind)):
-        said = f"must be of texts or of codes, found {_type_name(kind)}"
-        raise RequestError(422, said, name)
+        message = f"must be of texts or of codes, found {_type_name(kind)}"
+        raise RequestError(422, message, name)
 
 
 def _type_name(kind: Any) -> str:
@@ -176,17 +176,16 @@ def _values(column: Any) -> list[Any]:
     import pyarrow as pa
 
     if not pa.types.is_dictionary(column.type):
-        found: list[Any] = column.to_pylist()
-        return found
+        return list(column.to_pylist())
     values: list[Any] = []
     for chunk in column.chunks:
         codes = chunk.indices.fill_null(0).to_numpy(zero_copy_only=False)
         valid = chunk.indices.is_valid().to_numpy(zero_copy_only=False)
         used, inverse = np.unique(codes[valid], return_inverse=True)
         names = np.array([*chunk.dictionary.take(pa.array(used)).to_pylist(), None], object)
-        places = np.full(len(codes), len(used))
-        places[valid] = inverse
-        values += names[places].tolist()
+        indices = np.full(len(codes), len(used))
+        indices[valid] = inverse
+        values += names[indices].tolist()
     return values
 
 
@@ -212,9 +211,9 @@ def _rows(column: Any, width: int) -> np.ndarray:
     lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(lengths != width)  # NaN where the row is null
     if len(wrong):
-        found = "null" if np.isnan(lengths[wrong[0]]) else int(lengths[wrong[0]])
-        said = f"each row must have {width} numbers, found {found}"
-        raise RequestError(422, said, f"column 'features'[{wrong[0]}]")
+        length = "null" if np.isnan(lengths[wrong[0]]) else int(lengths[wrong[0]])
+        message = f"each row must have {width} numbers, found {length}"
+        raise RequestError(422, message, f"column 'features'[{wrong[0]}]")
     values = rows.flatten().to_numpy(zero_copy_only=False)
     return np.asarray(values, np.float32).reshape(len(rows), width)
 
@@ -225,5 +224,5 @@ def _check_values(items: np.ndarray, ranker: ServedRanker) -> None:
     if wrong.any():
         row, at = np.argwhere(wrong)[0].tolist()
         field = f"column {quote(ranker.feature_names[at])}[{row}]"
-        said = f"must be a finite number within float32, found {items[row, at]}"
-        raise RequestError(422, said, field)
+        message = f"must be a finite number within float32, found {items[row, at]}"
+        raise RequestError(422, message, field)

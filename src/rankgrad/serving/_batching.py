@@ -1,4 +1,4 @@
-"""Batcher: requests that arrive while a batch is computed are the next batch."""
+"""Batcher: dynamic batching. Requests that arrive while a batch is scored are the next batch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BYTES = 1 << 20  # of the bodies of a batch, unless one request has more
 
 
 class Request(NamedTuple):
-    """What a batch needs of a request; both functions are called in the thread that scores.
+    """A request as a batch takes it; both functions are called in the thread that scores.
 
     Attributes:
         size: bytes of the body.
-        parse: gives its lists.
-        respond: makes the response of the lists and their scores ``[N]``.
+        parse: returns its lists.
+        respond: returns the body of the response, of the lists and their scores ``[N]``.
     """
 
     size: int
@@ -90,45 +90,46 @@ class Batcher:
         while self._waiting and size + self._waiting[0].request.size <= _BYTES:
             size += self._waiting[0].request.size
             batch.append(self._waiting.popleft())
-        batch = [one for one in batch if not one.response.done()]  # the service may be stopping
+        # Responses are done already if the service is stopping.
+        batch = [waiting for waiting in batch if not waiting.response.done()]
         if not batch:
             return
         loop = asyncio.get_running_loop()
-        requests = [one.request for one in batch]
-        found = await loop.run_in_executor(self._thread, self._responses, requests)
-        for one, response in zip(batch, found, strict=True):
-            if one.response.done():
+        requests = [waiting.request for waiting in batch]
+        responses = await loop.run_in_executor(self._thread, self._responses, requests)
+        for waiting, response in zip(batch, responses, strict=True):
+            if waiting.response.done():
                 continue
             if isinstance(response, Exception):
-                one.response.set_exception(response)
+                waiting.response.set_exception(response)
             else:
-                one.response.set_result(response)
+                waiting.response.set_result(response)
         if self._on_batch is not None:
             self._on_batch(len(batch))
 
     def _responses(self, batch: list[Request]) -> list[Response | Exception]:
-        """The responses of a batch, or what is wrong with each."""
+        """The response to each request of a batch, or its error."""
         parsed = [_result(request.parse) for request in batch]
-        scores = iter(self._scores_of_each([one for one in parsed if isinstance(one, Lists)]))
+        scores = iter(self._scores_of_each([each for each in parsed if isinstance(each, Lists)]))
         responses: list[Response | Exception] = []
         for request, lists in zip(batch, parsed, strict=True):
             if isinstance(lists, Exception):
                 responses.append(lists)
                 continue
-            own = next(scores)
-            if isinstance(own, Exception):
-                responses.append(own)
+            scores_or_error = next(scores)
+            if isinstance(scores_or_error, Exception):
+                responses.append(scores_or_error)
             else:
-                responses.append(_result(partial(_response, request, lists, own)))
+                responses.append(_result(partial(_response, request, lists, scores_or_error)))
         return responses
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
         """The scores of requests; where they cannot be scored together, those of each alone."""
-        found = _result(partial(self._scores, batch))
-        if not isinstance(found, Exception):
-            return found
+        scores = _result(partial(self._scores, batch))
+        if not isinstance(scores, Exception):
+            return scores
         if len(batch) == 1:
-            return [found]
+            return [scores]
         return [self._scores_of_each([lists])[0] for lists in batch]
 
     def _scores(self, batch: list[Lists]) -> list[np.ndarray]:
@@ -141,7 +142,7 @@ class Batcher:
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         scores = np.empty(len(items), np.float32)
         first = 0
-        while first < len(offsets) - 1:  # as many lists at a time as memory is bounded for
+        while first < len(offsets) - 1:  # at most _ITEMS items at a time, which bounds memory
             last = max(
                 first + 1, int(np.searchsorted(offsets, offsets[first] + _ITEMS, "right")) - 1
             )
@@ -149,14 +150,14 @@ class Batcher:
             if self._closed:
                 raise RequestError(503, "the service has stopped: try another")
             if start < stop:
-                own = offsets[first : last + 1] - start
-                scores[start:stop] = self._score(items[start:stop], own)
+                part_offsets = offsets[first : last + 1] - start
+                scores[start:stop] = self._score(items[start:stop], part_offsets)
             first = last
         ends = np.cumsum([len(lists.items) for lists in batch])[:-1]
         return np.split(scores, ends)
 
     def close(self) -> None:
-        """End the thread; of what it computes, only the lists it is at are scored before."""
+        """End the thread, after the lists that it is scoring."""
         self._closed = True
         self._thread.shutdown()
 

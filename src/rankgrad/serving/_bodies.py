@@ -1,4 +1,4 @@
-"""What requests and responses have in common: limits, lists, errors that name the field."""
+"""Bodies of requests and responses: limits, lists, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_FEATURE = "is not a feature of this ranker: GET /models has their names"
 
 
 class RequestError(Exception):
-    """What is wrong with a request: a status of HTTP, the field, and a sentence."""
+    """An error of a request: a status of HTTP, a message, and the field."""
 
     def __init__(self, status: int, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may have, and what all that are in progress may have together.
+    """The limits of one request, and of all requests in progress together.
 
     Args:
         body: bytes of a request, decompressed.
@@ -86,8 +86,8 @@ class Lists:
         row = int(wrong[0])
         at = int(np.searchsorted(self.offsets, row, "right")) - 1
         field = f"row {row}" if self.rows else f"lists[{at}].items[{row - self.offsets[at]}]"
-        said = "its features are too large: the score is not a finite number"
-        raise RequestError(422, said, field)
+        message = "its features are too large: the score is not a finite number"
+        raise RequestError(422, message, field)
 
 
 def prefers_arrow(accept: str) -> bool:
@@ -102,9 +102,9 @@ def prefers_arrow(accept: str) -> bool:
     quality: dict[str, float] = {}
     for entry in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
-        said = [part[2:] for part in parameters if part.startswith("q=")]
+        values = [part[2:] for part in parameters if part.startswith("q=")]
         try:
-            quality[kind] = float(said[0]) if said else 1.0
+            quality[kind] = float(values[0]) if values else 1.0
         except ValueError:
             quality[kind] = 1.0
     arrow = quality.get(ARROW, 0.0)
@@ -119,15 +119,15 @@ def check_count(count: int, most: int, field: str, what: str) -> None:
 
 
 def to_json_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:
-    """Scores and order of each list: ``order`` has the places of items, best first."""
-    found = []
+    """Scores and order of each list: ``order`` has the indices of items, best first."""
+    ranked = []
     for at, identifier in enumerate(lists.ids):
-        own = scores[lists.offsets[at] : lists.offsets[at + 1]]
+        list_scores = scores[lists.offsets[at] : lists.offsets[at + 1]]
         entry: dict[str, Any] = {} if identifier is None else {"id": identifier}
-        entry["scores"] = own.tolist()
-        entry["order"] = np.argsort(-own, kind="stable").tolist()
-        found.append(entry)
-    return to_json({"model": ranker.name, "version": ranker.version, "lists": found})
+        entry["scores"] = list_scores.tolist()
+        entry["order"] = np.argsort(-list_scores, kind="stable").tolist()
+        ranked.append(entry)
+    return to_json({"model": ranker.name, "version": ranker.version, "lists": ranked})
 
 
 def to_arrow_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:

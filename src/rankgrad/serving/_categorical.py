@@ -14,7 +14,7 @@ from rankgrad.data._dataset import Categories
 
 @dataclass(frozen=True)
 class CategoricalFeature:
-    """The categories of a feature, whose codes are their places.
+    """The categories of a feature; the code of one is its index.
 
     Args:
         names: of the categories in the training data.
@@ -29,7 +29,7 @@ class CategoricalFeature:
 
     names: tuple[str, ...]
     codes: dict[str, float] = field(init=False, repr=False)
-    are_numbers: bool = field(init=False, repr=False)  # a number is a name then, else a code
+    are_numbers: bool = field(init=False, repr=False)  # a number is a name if so, else a code
 
     def __post_init__(self) -> None:
         """Number the names."""
@@ -48,7 +48,7 @@ class CategoricalFeature:
         """The code of a category by its name, NaN for an unknown one; a code is returned as it is.
 
         Raises:
-            ValueError: the number is no code.
+            ValueError: the number is not a code.
         """
         if not isinstance(value, str):
             if not self.are_numbers and not (0 <= value < len(self.names) and value == int(value)):
@@ -62,7 +62,7 @@ class CategoricalFeature:
         """:meth:`code` of numbers ``[N]``, as float32; NaN stays what it is.
 
         Raises:
-            ValueError: one is no code; its second argument is the place.
+            ValueError: one is not a code; the second argument of the error is its index.
         """
         unique, inverse = np.unique(values, return_inverse=True)
         codes = np.full(len(unique), np.nan, np.float32)
@@ -70,8 +70,8 @@ class CategoricalFeature:
             try:
                 codes[at] = value if math.isnan(value) else self.code(value)
             except (ValueError, OverflowError):
-                place = int((inverse == at).argmax())
-                raise ValueError(f"must be {self.expected}, found {value:g}", place) from None
+                index = int((inverse == at).argmax())
+                raise ValueError(f"must be {self.expected}, found {value:g}", index) from None
         return codes[inverse]
 
     def codes_of_texts(self, names: list[Any]) -> np.ndarray:
@@ -81,8 +81,8 @@ class CategoricalFeature:
 
 def categorical_features(categories: Categories | None) -> dict[int, CategoricalFeature]:
     """The categorical features of a ranker by their columns."""
-    found = enumerate(categories or ())
-    return {at: CategoricalFeature(names) for at, names in found if names is not None}
+    numbered = enumerate(categories or ())
+    return {at: CategoricalFeature(names) for at, names in numbered if names is not None}
 
 
 def _is_number(name: str) -> bool:

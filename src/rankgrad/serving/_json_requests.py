@@ -1,4 +1,4 @@
-"""JSON to flat lists."""
+"""parse_json: the lists of a request whose body is JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rankgrad.serving._categorical import CategoricalFeature
 from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._ranker import ServedRanker
 
-_OTHERS = 16  # arrays and objects beside lists and items, in a body that is otherwise well formed
-_UNREADABLE = re.compile(rb"(?<!\d)\d{4301,}")  # whole numbers that the parser does not take
+_OTHERS = 16  # the most arrays and objects that are neither lists nor items nor arrays of items
+_UNREADABLE = re.compile(rb"(?<!\d)\d{4301,}")  # integers that the parser refuses
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -32,9 +32,9 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
         RequestError: 400 if this is not JSON or not lists, 413 for too much, 422 for errors in it.
     """
     shape = JsonShape.of(body)
-    most = limits.most_items(len(ranker.feature_names))
+    max_items = limits.most_items(len(ranker.feature_names))
     check_count(shape.lists, limits.lists, "lists", "lists")
-    check_count(shape.items, most, "lists", "items in all its lists")
+    check_count(shape.items, max_items, "lists", "items in all its lists")
     if shape.others > _OTHERS + shape.lists:
         form = '{"lists": [{"items": [[...], ...]}, ...]}'
         raise RequestError(400, f"the body must be {form}: it is nested otherwise", "body")
@@ -48,18 +48,18 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     entries = _array(value, "lists", "body")
     _check_names(value, ("lists",), "", "a body has 'lists'; the path names the ranker")
     check_count(len(entries), limits.lists, "lists", "lists")
-    found = [_list(entry, f"lists[{at}]", limits) for at, entry in enumerate(entries)]
-    offsets = np.concatenate([[0], np.cumsum([len(items) for _, items in found])]).astype(np.int64)
-    check_count(int(offsets[-1]), most, "lists", "items in all its lists")
+    lists = [_list(entry, f"lists[{at}]", limits) for at, entry in enumerate(entries)]
+    offsets = np.concatenate([[0], np.cumsum([len(items) for _, items in lists])]).astype(np.int64)
+    check_count(int(offsets[-1]), max_items, "lists", "items in all its lists")
     reader = _Items(ranker, plain=not shape.texts and not shape.booleans)
     parts = [
-        reader.features(items, f"lists[{at}].items") for at, (_, items) in enumerate(found) if items
+        reader.features(items, f"lists[{at}].items") for at, (_, items) in enumerate(lists) if items
     ]
     empty = np.empty((0, len(ranker.feature_names)), np.float32)
     return Lists(
         parts[0] if len(parts) == 1 else np.concatenate([empty, *parts]),
         offsets,
-        [identifier for identifier, _ in found],
+        [identifier for identifier, _ in lists],
     )
 
 
@@ -71,8 +71,8 @@ def _refuse_nan(body: bytes) -> None:
         return
     field = _place_of_nan(value)
     if field is not None:
-        said = "is not JSON: a missing value is null, and numbers are finite"
-        raise RequestError(400, said, field.removeprefix(".") or "body")
+        message = "is not JSON: a missing value is null, and numbers are finite"
+        raise RequestError(400, message, field.removeprefix(".") or "body")
 
 
 def _place_of_nan(value: Any) -> str | None:
@@ -85,8 +85,8 @@ def _place_of_nan(value: Any) -> str | None:
         parts = ((f"[{at}]", part) for at, part in enumerate(value))
     else:
         return None
-    found = ((name, _place_of_nan(part)) for name, part in parts)
-    return next((f"{name}{place}" for name, place in found if place is not None), None)
+    places = ((name, _place_of_nan(part)) for name, part in parts)
+    return next((f"{name}{place}" for name, place in places if place is not None), None)
 
 
 def _list(entry: Any, where: str, limits: Limits) -> tuple[str | int | None, list[Any]]:
@@ -100,10 +100,10 @@ def _list(entry: Any, where: str, limits: Limits) -> tuple[str | int | None, lis
     return identifier, items
 
 
-def _check_names(value: dict[str, Any], known: tuple[str, ...], prefix: str, said: str) -> None:
-    unknown = next((name for name in value if name not in known), None)
+def _check_names(value: dict[str, Any], allowed: tuple[str, ...], prefix: str, hint: str) -> None:
+    unknown = next((name for name in value if name not in allowed), None)
     if unknown is not None:
-        raise RequestError(422, f"is unknown: {said}", f"{prefix}{unknown[:100]}")
+        raise RequestError(422, f"is unknown: {hint}", f"{prefix}{unknown[:100]}")
 
 
 def _array(value: Any, name: str, where: str) -> list[Any]:
@@ -112,14 +112,14 @@ def _array(value: Any, name: str, where: str) -> list[Any]:
     field = name if where == "body" else f"{where}.{name}"
     if name not in value:
         raise RequestError(422, "is missing", field)
-    found = value[name]
-    if not isinstance(found, list):
-        raise RequestError(422, f"must be an array, found {_shown(found)}", field)
-    return found
+    array = value[name]
+    if not isinstance(array, list):
+        raise RequestError(422, f"must be an array, found {_shown(array)}", field)
+    return array
 
 
 def _shown(value: Any) -> str:
-    """A value in a message; the text of a large one would take long to make."""
+    """A value in a message. Arrays and objects may be large, so they are not shown."""
     if isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
     return quote(value)
@@ -142,15 +142,15 @@ class _Items:
 
     def features(self, items: list[Any], where: str) -> np.ndarray:
         """The features of a list's items, ``[n, f]``."""
-        found = self._together(items)
-        if found is not None:
-            return found
+        features = self._together(items)
+        if features is not None:
+            return features
         rows = []
         for row, item in enumerate(items):
-            one = self._together([item])
-            if one is None:
-                one = np.array([self._item(item, f"{where}[{row}]")], np.float32)
-            rows.append(one)
+            features = self._together([item])
+            if features is None:
+                features = np.array([self._item(item, f"{where}[{row}]")], np.float32)
+            rows.append(features)
         return np.concatenate(rows)
 
     def _together(self, items: list[Any]) -> np.ndarray | None:
@@ -175,15 +175,15 @@ class _Items:
             if not self.plain and not set(map(type, chain(*rows))) <= {int, float, type(None)}:
                 return None
             count = len(rows) * len(self.names)
-            wide = np.fromiter(chain.from_iterable(rows), np.float64, count)
+            numbers = np.fromiter(chain.from_iterable(rows), np.float64, count)
         except (ValueError, TypeError, OverflowError):
             return None
         with np.errstate(over="ignore"):
-            found = wide.astype(np.float32).reshape(len(rows), -1)
-        return None if self.ranker.wrong_values(found).any() else found
+            features = numbers.astype(np.float32).reshape(len(rows), -1)
+        return None if self.ranker.wrong_values(features).any() else features
 
     def _item(self, item: Any, where: str) -> list[float]:
-        """The same of one item; the first value that is wrong is named."""
+        """The features of one item. An error names the first value that is wrong."""
         if isinstance(item, dict):
             unknown = next((name for name in item if name not in self._known), None)
             if unknown is not None:
@@ -208,15 +208,15 @@ class _Items:
         if value is None:
             if not self.ranker.required[at]:
                 return float("nan")
-            said = "must be a number: this ranker takes no missing values"
-            raise RequestError(422, said if present else "is missing", where)
+            message = "must be a number: this ranker takes no missing values"
+            raise RequestError(422, message if present else "is missing", where)
         feature = self.ranker.categorical.get(at)
         if feature is not None:
             try:
                 return _code(value, feature)
             except (ValueError, TypeError, OverflowError):
-                said = f"must be {feature.expected}, found {_shown(value)}"
-                raise RequestError(422, said, where) from None
+                message = f"must be {feature.expected}, found {_shown(value)}"
+                raise RequestError(422, message, where) from None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise RequestError(422, f"must be a number, found {_shown(value)}", where)
         if not -_LARGEST <= value <= _LARGEST:

@@ -1,4 +1,4 @@
-"""What the service takes and gives, in the words of OpenAPI."""
+"""The requests and responses of the service as OpenAPI describes them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _error(description: str) -> dict[str, Any]:
     return {"description": description, "content": {JSON: {"schema": _ERROR}}}
 
 
-#: The answers to a request to score lists.
+#: The responses to a request to score lists.
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Scores, and places of items from the best on.",

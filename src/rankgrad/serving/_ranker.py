@@ -1,4 +1,4 @@
-"""ServedRanker: a trained ranker that scores lists by onnxruntime."""
+"""ServedRanker: a fitted ranker that scores lists with onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 from rankgrad.training._preparation import Preparation
 
-_FOLDED = 30  # items of a list, on average, from which folding takes less time
-_PADDED = 1 << 15  # items of a padded batch, padding included, where scores depend on the list
+_FOLDED = 30  # mean items per list from which FoldedLayers takes less time
+_PADDED = 1 << 15  # the most items of a padded batch, padding included
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -57,7 +57,7 @@ class ServedRanker:
 
     @classmethod
     def of(cls, ranker: FittedRanker, name: str, threads: int = 1) -> ServedRanker:
-        """A ranker made ready: its graph is built, and a short and a long list are scored.
+        """Build the graph of a ranker, and score a short and a long list, which compiles kernels.
 
         Args:
             ranker: of networks or trees.
@@ -72,7 +72,7 @@ class ServedRanker:
             if isinstance(ranker.network, TreeScorer):
                 content += ranker.network.saved
             runtime, score = "rankgrad", ranker.predict
-        found = cls(
+        served = cls(
             name=name,
             model=ranker.settings.model,
             version=hashlib.blake2b(content, digest_size=8).hexdigest(),
@@ -83,16 +83,16 @@ class ServedRanker:
             categorical=categorical_features(ranker.categories),
             score=score,
         )
-        for count in (1, _FOLDED):  # what compiles does so before the service is ready
-            found.score(np.zeros((count, ranker.n_features), np.float32), np.array([0, count]))
-        return found
+        for count in (1, _FOLDED):
+            served.score(np.zeros((count, ranker.n_features), np.float32), np.array([0, count]))
+        return served
 
     @cached_property
     def required(self) -> np.ndarray:
         """Which features may not be missing, ``[f]``; an unknown category is a missing one."""
-        found = np.full(len(self.feature_names), not self.missing)
-        found[list(self.categorical)] = False
-        return found
+        required = np.full(len(self.feature_names), not self.missing)
+        required[list(self.categorical)] = False
+        return required
 
     def wrong_values(self, items: np.ndarray) -> np.ndarray:
         """Which values of items ``[n, f]`` are infinite, or missing where they may not be."""
@@ -100,7 +100,7 @@ class ServedRanker:
         return wrong if self.required.all() else wrong & (self.required | ~np.isnan(items))
 
     def described(self) -> dict[str, Any]:
-        """What the service says of it."""
+        """The ranker in a response of ``/models``."""
         return {
             "name": self.name,
             "model": self.model,
@@ -117,7 +117,7 @@ class ServedRanker:
 
 
 def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
-    """What scores flat lists with the ONNX file of a ranker."""
+    """A function that scores flat lists with the ONNX file of a ranker."""
     prepare = Preparation.of(ranker)
     if prepare is not None:
         return _prepared_scorer(ranker.network, prepare, threads)
@@ -127,8 +127,8 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 
     def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         if len(offsets) == 2:
-            found: np.ndarray = run(["scores"], {"features": items[None]})[0][0]
-            return found
+            only_list: np.ndarray = run(["scores"], {"features": items[None]})[0][0]
+            return only_list
         lengths, scores = np.diff(offsets), np.empty(len(items), np.float32)
         order = np.argsort(lengths, kind="stable")  # lists of like length are padded together
         for lists in _batches(order, lengths):
@@ -143,7 +143,7 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 
 
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
-    """What scores flat lists with the layers of a network, after a compiled preparation."""
+    """A function that scores flat lists with the layers of a network, after the preparation."""
     run = session(layers_to_onnx(network, prepare.width), threads).run
     folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 
@@ -153,20 +153,20 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
                 return folded(prepare.entries(items), len(items))
             parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
             return np.concatenate([folded(prepare.entries(part), len(part)) for part in parts])
-        found: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
-        return found
+        scores: np.ndarray = run(["scores"], {"inputs": prepare(items, offsets)})[0][:, 0]
+        return scores
 
     return score
 
 
 def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Lists in the order given, cut where padded they would be too large."""
-    found: list[list[int]] = [[]]
+    """Indices of lists in ``order``, split into batches that are not too large when padded."""
+    batches: list[list[int]] = [[]]
     for at in order.tolist():
-        if found[-1] and (len(found[-1]) + 1) * lengths[at] > _PADDED:
-            found.append([])
-        found[-1].append(at)
-    return [np.array(lists) for lists in found if lists]
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[at] > _PADDED:
+            batches.append([])
+        batches[-1].append(at)
+    return [np.array(lists) for lists in batches if lists]
 
 
 def named_runs(runs: list[str]) -> dict[str, Path]:
@@ -176,17 +176,17 @@ def named_runs(runs: list[str]) -> dict[str, Path]:
     >>> named_runs(["runs/first", "small=runs/second"])
     {'first': PosixPath('runs/first'), 'small': PosixPath('runs/second')}
     """
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for run in runs:
         name, equals, path = run.partition("=")
-        place = Path(path if equals else run)
-        name = name if equals else place.resolve().name
+        folder = Path(path if equals else run)
+        name = name if equals else folder.resolve().name
         if not name or not all(letter.isalnum() or letter in "._-" for letter in name):
             raise ValueError(
                 f"the name {name!r} of a ranker must be of letters, digits, '.', '_' and '-': give "
                 "another as NAME=RUN"
             )
-        if name in found:
+        if name in folders:
             raise ValueError(f"two rankers are called {name!r}: name them, as NAME=RUN")
-        found[name] = place
-    return found
+        folders[name] = folder
+    return folders

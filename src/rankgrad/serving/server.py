@@ -1,4 +1,4 @@
-"""serve: the application in a server, until a signal stops it."""
+"""serve: the application in an HTTP server, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rankgrad.serving._ranker import ServedRanker
 #: one, 60 as a rule, so that none sends a request on a connection that is being closed.
 _IDLE = 75
 
-#: Seconds in which the last responses are written, after the time to stop is over.
+#: Seconds after ``grace`` in which the last responses are written.
 _WRITING = 5
 
-#: Seconds for which a thread that parses or scores holds the interpreter while the event loop waits
-#: for it. With Python's 5 ms, each part of a body that arrives would wait so long.
+#: Seconds for which a thread that parses or scores holds the interpreter lock while the event loop
+#: waits. With Python's default, 5 ms, each part of a body would wait so long.
 _SWITCH = 0.0002
 
 
@@ -34,19 +34,31 @@ def serve(
     grace: int = 30,
     version: str = "unknown",
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C, then answer those that were taken, and return.
+    """Answer requests until SIGTERM or Ctrl-C; then finish those in progress, and return.
 
     Args:
         rankers: by name; the first also answers at ``/rank``.
         host: the address to listen at; ``0.0.0.0`` for all.
         port: 0 for any that is free, which the first line of the log names.
         limits: of a request, and of those in progress.
-        grace: seconds to answer what was taken when told to stop; the rest is refused.
+        grace: seconds for requests in progress when the service stops; later ones get a 503.
         version: of rankgrad.
 
     Raises:
         OSError: the address or the port cannot be had.
         ImportError: the extra ``serve`` is not installed; the message has the install line.
+
+    >>> from rankgrad.serving import ServedRanker, serve
+    >>> from rankgrad.training import FittedRanker, Settings
+    >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
+    >>> ranker = FittedRanker.new(Settings(model="mlp(hidden=[])"), features)
+    >>> rankers = {"default": ServedRanker.of(ranker, "default")}
+    >>> serve(rankers)  # until SIGTERM or Ctrl-C  # doctest: +SKIP
+    serving default at http://127.0.0.1:8000
+    >>> with socket.create_server(("127.0.0.1", 0)) as other:
+    ...     serve(rankers, port=other.getsockname()[1])
+    Traceback (most recent call last):
+    OSError: cannot listen at 127.0.0.1:...: Address already in use; choose another
     """
     try:
         import uvicorn
@@ -57,7 +69,7 @@ def serve(
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
-            service.stop(grace)  # what was taken is answered, and nobody sends more
+            service.stop(grace)
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
@@ -70,8 +82,8 @@ def serve(
     )
     sys.setswitchinterval(_SWITCH)
     with _listen(host, port) as listening, _ended_by_signals():
-        at = listening.getsockname()
-        print(f"serving {', '.join(rankers)} at http://{at[0]}:{at[1]}", flush=True)
+        address = listening.getsockname()
+        print(f"serving {', '.join(rankers)} at http://{address[0]}:{address[1]}", flush=True)
         Server(config).run([listening])
 
 
@@ -79,13 +91,13 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=2048)
     except OSError as error:
-        said = (error.strerror or str(error)).partition(" (")[0]
-        raise OSError(f"cannot listen at {host}:{port}: {said}; choose another") from None
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise OSError(f"cannot listen at {host}:{port}: {reason}; choose another") from None
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """While open, signals that stop the server do not end the process once more afterwards."""
+    """Ignore the signals that uvicorn raises again after it has stopped."""
     stopping = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(one, signal.SIG_IGN) for one in stopping]
     try:

@@ -106,20 +106,3 @@ def add_scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
     """``out += factor * row``."""
     for j in range(row.size):
         out[j] += factor * row[j]
-
-
-@compiled
-def add_scaled_each(
-    row: np.ndarray,
-    a: float,
-    b: float,
-    c: float,
-    first: np.ndarray,
-    second: np.ndarray,
-    third: np.ndarray,
-) -> None:
-    """``first += a * row``, ``second += b * row`` and ``third += c * row`` in one pass."""
-    for j in range(row.size):
-        first[j] += a * row[j]
-        second[j] += b * row[j]
-        third[j] += c * row[j]

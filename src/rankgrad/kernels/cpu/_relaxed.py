@@ -75,12 +75,25 @@ class Permutation(NamedTuple):
         steps: elementary steps per item.
         power: a list of length n costs ``steps * n + n**power`` elementary steps.
         in_order: whether the loop needs items by descending score, or takes any order.
+        state_rows: from the options, how many numbers per item the loop saves for its later calls
+            on the same scores; the loop takes such a state as its last option.
     """
 
     loop: Callable[..., None]
     steps: int = 16
     power: int = 1
     in_order: bool = True
+    state_rows: Callable[[tuple[Any, ...]], int] | None = None
+
+    def with_state(
+        self, options: tuple[Any, ...], offsets: Array, first: int = 0, last: int = 0
+    ) -> tuple[Any, ...]:
+        """The options, and a new state of the lists ``first:last``."""
+        if self.state_rows is None:
+            return options
+        items = int(offsets[last] - offsets[first]) + APART * (last - first)
+        memory = np.empty(self.state_rows(options) * items)
+        return *options, (first, memory, np.zeros(last - first, np.int64))
 
 
 class Ranking(NamedTuple):
@@ -104,23 +117,21 @@ def through_permutation(
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     grad_scores = arrays[6]
     rows_of_linear = block[WEIGHTED], block[GRAD], block[SORTED]
+    in_one_call = relaxation.with_state(options, flat.offsets)
 
     def linear(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
-        relaxation.loop(first, last, lists, options, *rows_of_linear, grad_scores)
+        relaxation.loop(first, last, lists, in_one_call, *rows_of_linear, grad_scores)
         finish_linear(first, last, arrays, ranked, metric, block)
 
     def cumulative(first: int, last: int) -> None:
         start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
+        of_lists = first, last, lists, relaxation.with_state(options, flat.offsets, first, last)
         for values, out, _ in rows:
-            relaxation.loop(
-                first, last, lists, options, block[values], NOTHING, block[out], NOTHING
-            )
+            relaxation.loop(*of_lists, block[values], NOTHING, block[out], NOTHING)
         step_sorted(first, last, arrays, ranked, metric, block)
         for values, out, grad in rows:
-            relaxation.loop(
-                first, last, lists, options, block[values], block[grad], block[out], grad_scores
-            )
+            relaxation.loop(*of_lists, block[values], block[grad], block[out], grad_scores)
 
     rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
     rows = rows if arrays[3].size else rows[:1]
@@ -247,6 +258,8 @@ class SortOperator(_Operator):
         *options: Any,
     ) -> None:
         super().__init__(scores, mask, offsets, k, options)
+        lists = len(self._offsets) - 1
+        self._options = self.relaxation.with_state(self._options, self._offsets, 0, lists)
 
     def apply(self, values: Tensor) -> Tensor:
         """``P v``: rank r of list b is at ``offsets[b] + r``, 0 past the cutoff and list's end."""
@@ -262,7 +275,7 @@ class SortOperator(_Operator):
         return self._tensor(grad_scores)
 
     def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
-        loop, steps, power, _ = self.relaxation
+        loop, steps, power, *_ = self.relaxation
         self._sorted(values, rows[0])
         flat = self._lists, self._options, rows[0], grad, rows[2], grad_scores
         each_list(self._offsets, lambda a, b: loop(a, b, *flat), steps, power)

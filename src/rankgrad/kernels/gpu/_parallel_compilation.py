@@ -11,26 +11,28 @@ the call, and before any operation of PyTorch that may read what the kernels wri
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
 
+import torch
 import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.driver import driver
 
 EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
-_THREADS = 8
+_THREADS = 16
 
 
 @functools.cache
 def hash_triton() -> threading.Thread:
     """Start to hash Triton's files, a part of the keys of its cache, in a thread.
 
-    The library alone has 400 MB. Meanwhile the host compiles Triton's driver.
+    The library alone has 400 MB. Meanwhile modules are imported, and Triton's driver compiled.
     """
     from triton.runtime import cache
 
@@ -130,19 +132,24 @@ class LaunchQueue(TorchDispatchMode):
 
 
 class _Executor(ThreadPoolExecutor):
-    """Threads that compile a kernel, and the C function by which Triton launches it."""
+    """Threads that compile a kernel, and beside it the C function by which Triton launches it."""
 
     def __init__(self) -> None:
         super().__init__(_THREADS, "rankgrad-compile")
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(_with_launcher, functools.partial(function, *args, **kwargs))
+        named = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+        source = named.get("src")
+        if source is not None:  # as in Triton 3.6
+            super().submit(driver.active.launcher_cls, source, _Unknown())
+        return super().submit(function, *args, **kwargs)
 
 
-def _with_launcher(compile_kernel: Callable[[], Any]) -> Any:
-    kernel = compile_kernel()
-    driver.active.launcher_cls(kernel.src, kernel.metadata)  # now in Triton's cache
-    return kernel
+class _Unknown:
+    """The properties of a kernel that is not compiled; the C function does not depend on them."""
+
+    def __getattr__(self, name: str) -> int:
+        return 0
 
 
 def is_queued(launch: Callable[[], None], compile_only: Callable[[], Any] | None) -> bool:
@@ -192,3 +199,5 @@ def compile_ahead(function: Callable[..., Any], *arguments: Any) -> None:
 
 #: Whether this version of Triton compiles on threads.
 _CAN_COMPILE = hasattr(triton, "AsyncCompileMode")
+if torch.cuda.is_available():
+    hash_triton()
