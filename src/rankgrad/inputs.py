@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankgrad._quoting import value_error
 from rankgrad._shapes import Float, Int, ItemMask
 from rankgrad.kernels import ops, ready
 from rankgrad.kernels.arguments import LARGEST_LABEL
@@ -132,13 +133,6 @@ def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
         bad = bad & mask
     if bad.any():
         raise value_error("weights", weights, bad, "weights must be finite and not negative")
-
-
-def value_error(name: str, tensor: Tensor, bad: Tensor, rule: str) -> ValueError:
-    """The error that names the first bad value of a tensor, and the rule that it breaks."""
-    at = tuple(bad.nonzero()[0].tolist())
-    where = ", ".join(map(str, at))
-    return ValueError(f"{name}[{where}] = {tensor[at].item():g}: {rule}")
 
 
 def _any_large(labels: Tensor, mask: Tensor | None) -> bool:

@@ -33,6 +33,12 @@ def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | 
     return tuple(None if of_feature is None else tuple(of_feature) for of_feature in names)
 
 
+def features_of(like: Any) -> dict[str, Any]:
+    """Options of :func:`rankgrad.data.load` for the features of a data set or a fitted ranker."""
+    names = ("n_features", "zero_based", "feature_names", "categories")
+    return {name: getattr(like, name) for name in names}
+
+
 class FeaturesError(ValueError):
     """Data do not have the features that were asked for, such as those of a trained ranker."""
 

@@ -21,7 +21,7 @@ from rankgrad._deprecation import renamed_arguments
 from rankgrad._quoting import quote
 from rankgrad.data import _layout, _memory_limit, _streams, _text_lines, catalog, columnar, store
 from rankgrad.data._categories import encode, match, number_columns
-from rankgrad.data._dataset import Categories, Dataset, FeaturesError
+from rankgrad.data._dataset import Categories, Dataset, FeaturesError, features_of
 from rankgrad.data._missing import MissingValues
 
 _LARGEST = 1 << 62  # larger than any list and any sensible weight
@@ -187,12 +187,6 @@ def load_pair(
     width = max(training.n_features, validation.n_features)
     training = training.widen(width)
     return training, match(validation.widen(width), training.categories)
-
-
-def features_of(like: Any) -> dict[str, Any]:
-    """Options of :func:`load` to read data with the features of a data set or a fitted ranker."""
-    names = ("n_features", "zero_based", "feature_names", "categories")
-    return {name: getattr(like, name) for name in names}
 
 
 def load_splits(

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from rankgrad._quoting import value_error
 from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import Schedule, check_cutoff
-from rankgrad.inputs import value_error
 from rankgrad.kernels import DeclaresKernel, KernelCall, _operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
 from rankgrad.specs import HasSpec, Registry
