@@ -184,7 +184,7 @@ class _Trainings:
         if self.inputs is None:  # all runs read the same pairs alike
             self.inputs = ranker.tokenize(*self.candidates.pairs())
         data = TextData(self.candidates, self.inputs, split.train, split.vali)
-        done = fit(ranker, data, settings, keeper=run_folder, **vars(callbacks))
+        done = fit(ranker, data, settings, checkpointer=run_folder, **vars(callbacks))
         if done.stopped == "interrupted":
             return None
         options: Any = {"batch_size": 4 * settings.mini_batch_size, "precision": settings.precision}

@@ -142,10 +142,10 @@ def permutation_importance(
             drops[at] = sign * _POINTS * (before - after)
         if on_feature is not None:
             on_feature(at + 1, data.n_features)
-    known = before[~np.isnan(before)]
+    defined = before[~np.isnan(before)]
     return Importance(
         metric=str(chosen),
-        mean=float(known.mean()) if len(known) else float("nan"),
+        mean=float(defined.mean()) if len(defined) else float("nan"),
         features=feature_names(data),
         scopes=tuple(scopes),
         drops=drops,
@@ -164,7 +164,7 @@ def feature_names(data: Dataset) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Values:
-    """The metric of each list by its features."""
+    """The metric of each list as a function of the features."""
 
     ranker: FittedRanker
     data: Dataset
@@ -172,13 +172,13 @@ class _Values:
 
     def __call__(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         data = self.data
-        found = self.metric(
+        values = self.metric(
             self.ranker.predict(features, data.offsets),
             np.array(data.labels),
             offsets=np.array(data.offsets),
             weights=None if data.weights is None else np.array(data.weights),
         )
-        return np.asarray(found.double().numpy())
+        return np.asarray(values.double().numpy())
 
 
 class _Orders:

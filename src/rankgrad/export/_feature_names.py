@@ -1,4 +1,4 @@
-"""What features are called outside of Python."""
+"""The names of a ranker's features, and whether they may be missing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rankgrad.training._fitted import TreeScorer
 
 
 def feature_names(ranker: FittedRanker) -> list[str]:
-    """The names of a ranker's features, in the order it takes them in.
+    """The names of a ranker's features, in its order.
 
-    Those of the training data; features of a file without names have their numbers there.
+    They are those of the training data, or the numbers of features in a file without names.
     """
     if ranker.feature_names is not None:
         return list(ranker.feature_names)

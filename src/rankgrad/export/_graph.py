@@ -10,6 +10,8 @@ import numpy as np
 
 #: The operator sets of exported graphs: those of ONNX 1.13, which engines of 2023 and later read.
 OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
+#: Data types of ``TensorProto``, for ``Cast``.
+FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
 
 Operand = str | np.ndarray | float | int
 
@@ -27,7 +29,7 @@ def package(name: str) -> Any:
 
 
 class NoFormError(ValueError):
-    """A format cannot say what a ranker computes."""
+    """A format has no form of a ranker's transforms or network."""
 
 
 class OnnxGraph:
@@ -44,7 +46,7 @@ class OnnxGraph:
         self.constants: list[Any] = []
 
     def add(self, operator: str, *operands: Operand, **attributes: Any) -> str:
-        """Add a node with one output; its name.
+        """Add a node with one output; return its name.
 
         Args:
             operator: of ONNX, such as ``MatMul``.
@@ -65,7 +67,7 @@ class OnnxGraph:
         return names
 
     def constant(self, values: np.ndarray | float | int) -> str:
-        """Add a constant; its name."""
+        """Add a constant; return its name."""
         if isinstance(values, float):
             values = np.array(values, np.float32)
         name = f"constant_{len(self.constants) + 1}"

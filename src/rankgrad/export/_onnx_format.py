@@ -99,5 +99,5 @@ def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
 def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """What onnxruntime computes: the scores of padded lists, ``[lists, items]``."""
     feeds = {"features": features, "mask": mask}
-    found: np.ndarray = session(content).run(["scores"], feeds)[0]
-    return found
+    scores: np.ndarray = session(content).run(["scores"], feeds)[0]
+    return scores

@@ -1,4 +1,4 @@
-"""Trees of LightGBM and XGBoost in one form, and what engines and ONNX take of them."""
+"""Trees of LightGBM and XGBoost in one form, and as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ class Trees:
 
     def non_negative(self) -> Trees:
         """The trees plus a constant with which no float32 sum of their leaves is below 0."""
-        by, found = 0.0, self.shifted(0.0)
-        while (least := float(found.least())) < 0:
+        by, trees = 0.0, self.shifted(0.0)
+        while (least := float(trees.least())) < 0:
             by = float(np.nextafter(np.float32(by - least), np.float32(np.inf)))
-            found = self.shifted(by)
-        return found
+            trees = self.shifted(by)
+        return trees
 
     def on_raw_features(self, sources: np.ndarray) -> Trees:
         """The trees on raw features, of which feature j of these is number ``sources[j]``.
@@ -114,7 +114,7 @@ class Trees:
         return Trees(roots, self.base, frozenset(int(sources[at]) for at in self.missing))
 
     def add(self, graph: OnnxGraph, items: str) -> str:
-        """Add them to an ONNX graph; the name of the scores, ``[items, 1]``."""
+        """Add the trees to an ONNX graph; return the name of the scores, ``[items, 1]``."""
         nodes: dict[str, list[Any]] = {name: [] for name in _NODES}
         targets: dict[str, list[Any]] = {"treeids": [], "nodeids": [], "ids": [], "weights": []}
         for at, root in enumerate(self.roots or (Leaf(0.0),)):
@@ -199,14 +199,14 @@ def _missing_in_lightgbm(node: dict[str, Any]) -> Iterator[int]:
 
 
 def _missing_in_xgboost(attributes: dict[str, str], trees: list[dict[str, Any]]) -> frozenset[int]:
-    """Features with missing values in training, as they were noted then.
+    """Features with missing values in training, by an attribute of the booster.
 
     In trees of earlier versions, those that are sent left anywhere: without any, XGBoost sends none
     there.
     """
-    noted = attributes.get(MISSING_ATTRIBUTE)
-    if noted is not None:
-        return frozenset(json.loads(noted))
+    recorded = attributes.get(MISSING_ATTRIBUTE)
+    if recorded is not None:
+        return frozenset(json.loads(recorded))
     columns = ("split_indices", "default_left", "left_children")
     nodes = [node for tree in trees for node in zip(*(tree[c] for c in columns), strict=True)]
     return frozenset(feature for feature, left, child in nodes if left and child != -1)
@@ -233,7 +233,7 @@ _NODES = (
 def _add_nodes(
     node: Node, tree: int, nodes: dict[str, list[Any]], targets: dict[str, list[Any]]
 ) -> int:
-    """Add a node and those under it to the attributes of the operator; its number in the tree."""
+    """Add a node and those below it to the attributes of the operator; return its number."""
     first = not nodes["treeids"] or nodes["treeids"][-1] != tree
     number = 0 if first else nodes["nodeids"][-1] + 1
     split = isinstance(node, Split)
