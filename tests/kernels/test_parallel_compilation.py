@@ -24,7 +24,7 @@ class Jit:
     def __init__(self, name, log, barrier=None, fails=False):
         self.name, self.log, self.barrier, self.fails = name, log, barrier, fails
         self.params = [SimpleNamespace(is_constexpr=False, do_not_specialize=False)]
-        self.compiled = None
+        self.compiled, self.warmups = None, 0
 
     def compile(self):
         if self.barrier:
@@ -40,6 +40,7 @@ class Jit:
         self.log.append(f"compiled {self.name}")
 
     def warmup(self, *arguments, grid, **options):
+        self.warmups += 1
         src = f"source of {self.name}"
 
         def compile_source():  # as Triton does
@@ -86,6 +87,7 @@ def test_kernels_of_a_call_are_compiled_at_the_same_time_and_launched_in_order()
         assert log == []
     assert sorted(log[:3]) == ["compiled a", "compiled b", "compiled c"]
     assert log[3:] == ["a", "b", "c", "a"]
+    assert first.warmups == 1
     with CallScope():
         second[(1,)](NUMBERS)
         assert log[7:] == ["b"]

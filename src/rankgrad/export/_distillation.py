@@ -14,10 +14,10 @@ import torch
 
 from rankgrad.data._dataset import Dataset
 from rankgrad.export._engines import ZERO_FILL
-from rankgrad.metrics import evaluate
 from rankgrad.significance import Interval, Significance, differences
 from rankgrad.text._teachers import Transform, teacher_labels
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training._evaluations import evaluate_scores
 from rankgrad.training._tree_fitting import is_tree
 
 #: The transforms of a student that is a network: every format takes them.
@@ -100,13 +100,7 @@ def quality_losses(
         metrics: specs.
     """
     values = {
-        name: evaluate(
-            ranker.predict(data.features, data.offsets),
-            np.array(data.labels),
-            offsets=np.array(data.offsets),
-            weights=None if data.weights is None else np.array(data.weights),
-            metrics=list(metrics),
-        )
+        name: evaluate_scores(ranker.predict(data.features, data.offsets), data, list(metrics))
         for name, ranker in (("teacher", teacher), ("student", student))
     }
     means = {name: evaluation.mean for name, evaluation in values.items()}

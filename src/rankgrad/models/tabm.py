@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +63,6 @@ class TabM(Model):
     >>> net(torch.zeros(2, 5, 46)).shape, net.eval()(torch.zeros(2, 5, 46)).shape
     (torch.Size([4, 2, 5]), torch.Size([2, 5]))
     """
-
-    name: ClassVar[str] = "tabm"
 
     hidden: Sequence[int] = (128, 64)
     members: int = 16

@@ -19,8 +19,6 @@ the derivative with respect to v_l is ``m_1 ... m_{l-1} D_l`` with
 ``m_1 D_1``.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol

@@ -4,8 +4,6 @@ One program per list reads the sorted list span by span. All sums are in float64
 are reported. No call synchronizes with the host.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import struct

@@ -6,14 +6,12 @@ a queue, and their kernels are compiled on threads. The queue is launched, in or
 the call, and before any operation of PyTorch that may read what the kernels write.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 from __future__ import annotations
 
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
@@ -86,6 +84,7 @@ class LaunchQueue(TorchDispatchMode):
         super().__init__()
         self._launches: list[Callable[[], None]] = []
         self._compilers: Any = None
+        self._started: set[Hashable] = set()
         # Triton's mode of compilation is a context variable: a context of its own keeps it from
         # other code, also if an exception ends this call.
         self._context = Context()
@@ -95,8 +94,11 @@ class LaunchQueue(TorchDispatchMode):
         """False: PyTorch would import its compiler to skip it, which takes seconds."""
         return False
 
-    def compile(self, compile_only: Callable[[], Any]) -> None:
-        """Start the compilation of a kernel that is not compiled."""
+    def compile(self, compile_only: Callable[[], Any], key: Hashable) -> None:
+        """Start the compilation of a kernel that is not compiled, once for each key."""
+        if key in self._started:
+            return
+        self._started.add(key)
         if self._compilers is None:
             hash_triton().join()
             # A failed compilation is repeated by the launch, which raises its error.
@@ -152,12 +154,15 @@ class _Unknown:
         return 0
 
 
-def is_queued(launch: Callable[[], None], compile_only: Callable[[], Any] | None) -> bool:
+def is_queued(
+    launch: Callable[[], None], compile_only: Callable[[], Any] | None, key: Hashable
+) -> bool:
     """Add a launch to the queue of this thread's call.
 
     Args:
         launch: launches a kernel.
         compile_only: compiles it instead; None if it is compiled.
+        key: of the compiled kernel.
 
     Returns:
         Whether the queue will launch it; if not, the caller must.
@@ -169,7 +174,7 @@ def is_queued(launch: Callable[[], None], compile_only: Callable[[], Any] | None
         queue = _call.queue = LaunchQueue()
         queue.__enter__()
     if compile_only is not None:
-        queue.compile(compile_only)
+        queue.compile(compile_only, key)
     if not _call.is_ahead:
         queue.append(launch)
     return True

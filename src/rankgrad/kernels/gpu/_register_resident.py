@@ -14,7 +14,7 @@ One launch computes a linear metric and its gradient. Two launches of the same k
 operator P and its adjoint: the first stores u and v of every step for the second.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
+# mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations
 
@@ -111,8 +111,10 @@ def load_places(ranked, high, low, base, at, items):
 @triton.jit
 def entries_of(row, score, high, low, score_, high_, low_, sharpness):
     """A tile of K. Differences of close numbers are exact; fma does not round its product."""
-    gap = score_ - score
-    main = tl.fma(tl.broadcast_to((-2 * row).to(tl.float32), gap.shape), gap, high - high_)
+    difference = score_ - score
+    main = tl.fma(
+        tl.broadcast_to((-2 * row).to(tl.float32), difference.shape), difference, high - high_
+    )
     return tl.exp2((main + (low - low_)) * (sharpness * 1.4426950408889634))
 
 
