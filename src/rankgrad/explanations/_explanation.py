@@ -159,10 +159,10 @@ class Explanation:
         importance = self.importance
         values = importance.values
         rows = []
-        for at in importance.order:
-            low, high = importance.interval(at)
-            name, scope = importance.features[at], importance.scopes[at]
-            rows.append((name, float(values[at]), low, high, scope))
+        for feature in importance.order:
+            low, high = importance.interval(feature)
+            name, scope = importance.features[feature], importance.scopes[feature]
+            rows.append((name, float(values[feature]), low, high, scope))
         return rows
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
@@ -278,8 +278,8 @@ def explain(
     attributions = np.full((len(chosen), count, data.n_features), np.nan, np.float32)
     differences = np.full((len(chosen), count), np.nan, np.float32)
     baselines = differences.copy()
-    for q, at in enumerate(chosen):
-        inside = slice(data.offsets[at], data.offsets[at + 1])
+    for q, list_index in enumerate(chosen):
+        inside = slice(data.offsets[list_index], data.offsets[list_index + 1])
         features = np.array(data.features[inside])
         first = np.argsort(-scores[inside], kind="stable")[:top]
         items[q, : len(first)], values[q, : len(first)] = first, features[first]
@@ -292,7 +292,7 @@ def explain(
     return Explanation(
         importance=importance,
         lists=np.array(chosen, np.int64),
-        qids=tuple(str(data.qids[at]) for at in chosen),
+        qids=tuple(str(data.qids[q]) for q in chosen),
         items=items,
         values=values,
         attributions=attributions,
@@ -306,17 +306,17 @@ def _chosen(
     data: Dataset, scores: NDArray[np.float32], count: int, random: np.random.Generator
 ) -> list[int]:
     """Lists to explain: half those with the highest fraction of pairs in the wrong order."""
-    usable = [at for at in range(len(data)) if data.lengths[at] > 1]
-    wrong = {at: _wrong(data, scores, at) for at in usable}
-    worst = sorted((at for at in usable if wrong[at] > 0), key=lambda at: -wrong[at])[: count // 2]
-    rest = [at for at in usable if at not in set(worst)]
+    usable = [b for b in range(len(data)) if data.lengths[b] > 1]
+    wrong = {b: _wrong(data, scores, b) for b in usable}
+    worst = sorted((b for b in usable if wrong[b] > 0), key=lambda b: -wrong[b])[: count // 2]
+    rest = [b for b in usable if b not in set(worst)]
     drawn = random.permutation(len(rest))[: count - len(worst)]
-    return sorted([*worst, *(rest[at] for at in drawn)])
+    return sorted([*worst, *(rest[b] for b in drawn)])
 
 
-def _wrong(data: Dataset, scores: NDArray[np.float32], at: int) -> float:
+def _wrong(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
     """The fraction of pairs in the wrong order, of pairs of unequal labels of the first items."""
-    inside = slice(data.offsets[at], data.offsets[at + 1])
+    inside = slice(data.offsets[b], data.offsets[b + 1])
     first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
     labels = np.asarray(data.labels[inside])[first]
     upper, lower = np.triu_indices(len(labels), 1)

@@ -128,20 +128,20 @@ def permutation_importance(
     drops = np.zeros((data.n_features, len(data)), np.float32)
     drops[:, np.isnan(before)] = np.nan
     scopes: list[Scope] = []
-    for at in range(data.n_features):
-        column = features[:, at].copy()
-        scope = orders.scope(column) if at in used else "not used"
+    for feature in range(data.n_features):
+        column = features[:, feature].copy()
+        scope = orders.scope(column) if feature in used else "not used"
         scopes.append(scope)
         if scope != "not used":
             after = np.zeros(len(data))
             for order in orders.of(scope):
-                features[:, at] = column[order]
+                features[:, feature] = column[order]
                 after += values(features) / repeats
-            features[:, at] = column
+            features[:, feature] = column
             sign = -1.0 if chosen.lower_is_better else 1.0
-            drops[at] = sign * _POINTS * (before - after)
+            drops[feature] = sign * _POINTS * (before - after)
         if on_feature is not None:
-            on_feature(at + 1, data.n_features)
+            on_feature(feature + 1, data.n_features)
     defined = before[~np.isnan(before)]
     return Importance(
         metric=str(chosen),
@@ -159,7 +159,7 @@ def feature_names(data: Dataset) -> tuple[str, ...]:
     if data.feature_names is not None:
         return data.feature_names
     first = 0 if data.zero_based else 1
-    return tuple(str(first + at) for at in range(data.n_features))
+    return tuple(str(first + i) for i in range(data.n_features))
 
 
 @dataclass(frozen=True)

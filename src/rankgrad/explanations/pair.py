@@ -108,8 +108,8 @@ def explain_pair(
     if not len(matches):
         first_qids = ", ".join(map(str, data.qids[:5]))
         raise ValueError(f"there is no query {quote(qid)} in the data; the first are {first_qids}")
-    at = int(matches[0])
-    inside = slice(int(data.offsets[at]), int(data.offsets[at + 1]))
+    b = int(matches[0])
+    inside = slice(int(data.offsets[b]), int(data.offsets[b + 1]))
     features, labels = np.array(data.features[inside]), np.array(data.labels[inside])
     if len(features) < 2:
         raise ValueError(f"query {quote(qid)} has {len(features)} items: there is no pair of them")

@@ -168,7 +168,7 @@ def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
     chosen = sorted(raw_trees(ranker).missing)
     if not chosen:
         return []
-    names = ", ".join(feature_names(ranker)[at] for at in chosen[:5])
+    names = ", ".join(feature_names(ranker)[feature] for feature in chosen[:5])
     names += ", ..." if len(chosen) > 5 else ""
     learned = f"the trees were trained with missing values in {len(chosen)} features ({names})"
     if format == "solr":

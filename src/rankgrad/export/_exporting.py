@@ -168,7 +168,7 @@ def _scores(
         with torch.no_grad():
             scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
         return scores
-    columns = {name: at for at, name in enumerate(feature_names(ranker))}
+    columns = {name: column for column, name in enumerate(feature_names(ranker))}
     padded = np.zeros(mask.shape)
     padded[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
     return padded

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from rankgrad.extras import load
 
 #: The operator sets of exported graphs: those of ONNX 1.13, which engines of 2023 and later read.
 OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
@@ -14,18 +15,6 @@ OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
 FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
 
 Operand = str | np.ndarray | float | int
-
-
-def package(name: str) -> Any:
-    """A package of the extra ``export``.
-
-    Raises:
-        ImportError: it is not installed; the message has the install line.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{name} is not installed: pip install 'rankgrad[export]'") from error
 
 
 class NoFormError(ValueError):
@@ -41,7 +30,7 @@ class OnnxGraph:
     """
 
     def __init__(self) -> None:
-        self._onnx = package("onnx")
+        self._onnx = load("onnx", "export")
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
@@ -60,9 +49,9 @@ class OnnxGraph:
         self, operator: str, outputs: int, *operands: Operand, **attributes: Any
     ) -> list[str]:
         """:meth:`add` with several outputs."""
-        inputs = [one if isinstance(one, str) else self.constant(one) for one in operands]
+        inputs = [each if isinstance(each, str) else self.constant(each) for each in operands]
         base = f"{operator}_{len(self.nodes) + 1}"
-        names = [base if outputs == 1 else f"{base}_{at}" for at in range(outputs)]
+        names = [base if outputs == 1 else f"{base}_{i}" for i in range(outputs)]
         self.nodes.append(self._onnx.helper.make_node(operator, inputs, names, base, **attributes))
         return names
 

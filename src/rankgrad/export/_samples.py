@@ -30,13 +30,13 @@ def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     items = sum(_LENGTHS)
     columns = random.normal(size=(items, ranker.n_features)).astype(np.float32)
-    for at, learned in enumerate(_learned_values(ranker)):
+    for feature, learned in enumerate(_learned_values(ranker)):
         if len(learned):
-            columns[:, at] = _near(learned, items, random)
-    for at, names in enumerate(ranker.categories or ()):
+            columns[:, feature] = _near(learned, items, random)
+    for feature, names in enumerate(ranker.categories or ()):
         if names is not None:
             codes = random.integers(-1, len(names), items).astype(np.float32)
-            columns[:, at] = np.where(codes < 0, np.nan, codes)
+            columns[:, feature] = np.where(codes < 0, np.nan, codes)
     columns[(random.random(columns.shape) < _MISSING) & _may_be_missing(ranker)] = np.nan
     lengths = np.array(_LENGTHS)
     ends = lengths.cumsum()[lengths > 2]
@@ -71,8 +71,8 @@ def _learned_values(ranker: FittedRanker) -> list[np.ndarray]:
     for step in steps:
         learned = _learned(step)
         if learned is not None:
-            for at, source in enumerate(sources):
-                values_of[source] = learned[at]
+            for i, source in enumerate(sources):
+                values_of[source] = learned[i]
             return values_of
         sources = sources[step.sources.numpy()]
     if isinstance(ranker.network, TreeScorer):

@@ -244,12 +244,12 @@ def folds(queries: int, count: int = 5, *, seed: int = 0) -> list[Split]:
     if queries < count:
         raise ValueError(f"{queries} queries are too few for {count} folds")
     order = np.random.default_rng(seed).permutation(queries)
-    parts = [np.sort(order[at::count]) for at in range(count)]
+    parts = [np.sort(order[fold::count]) for fold in range(count)]
     return [
         Split(
-            train=np.sort(np.concatenate([parts[(at + k) % count] for k in range(2, count)])),
-            vali=parts[(at + 1) % count],
-            test=parts[at],
+            train=np.sort(np.concatenate([parts[(fold + k) % count] for k in range(2, count)])),
+            vali=parts[(fold + 1) % count],
+            test=parts[fold],
         )
-        for at in range(count)
+        for fold in range(count)
     ]

@@ -151,7 +151,7 @@ def p_values(
             raise ValueError(f"{error}. --complete (-c) takes all judged queries") from None
     corrected = {}
     for metric in first.values.per_list:
-        values = {str(at): run.values.per_list[metric] for at, run in enumerate(evaluations)}
+        values = {str(i): run.values.per_list[metric] for i, run in enumerate(evaluations)}
         tested = differences(values, "0", metric, significance, better=True)
         corrected[metric] = [difference.corrected for difference in tested]
     return corrected
@@ -190,7 +190,7 @@ def _order(ranked: RankedList | None, rules: Conventions) -> tuple[list[str], ND
         with np.errstate(over="ignore"):  # beyond float32 scores are infinite, and equal
             scores = scores.astype(np.float32).astype(np.float64)
     order = best_first(ranked.documents, scores)
-    documents = [ranked.documents[at] for at in order.tolist()]
+    documents = [ranked.documents[i] for i in order.tolist()]
     if rules.ties == "average":
         return documents, np.nan_to_num(scores[order])
     return documents, np.arange(len(documents), 0, -1, dtype=np.float64)

@@ -155,7 +155,7 @@ class BM25Index:
             least = np.partition(scores[matching], len(matching) - depth)[len(matching) - depth]
             matching = matching[scores[matching] >= least]
         best = matching[np.lexsort((self._tie_rank[matching], -scores[matching]))][:depth]
-        return RankedList([self.documents[at] for at in best.tolist()], scores[best])
+        return RankedList([self.documents[i] for i in best.tolist()], scores[best])
 
     def retrieve(
         self,

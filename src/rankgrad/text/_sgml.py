@@ -83,9 +83,9 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
     start, attributes = 0, ""
     inside: list[str] = []
     for number, raw in _text_lines.numbered(path):
-        line, at = _decode(raw), 0
+        line, position = _decode(raw), 0
         for match in tag.finditer(line):
-            text, at = line[at : match.start()], match.end()
+            text, position = line[position : match.start()], match.end()
             ends = match[2] == "/"
             if ends != bool(start):
                 problem = f"</{name}> without a <{name}> before it" if ends else f"<{name}> inside"
@@ -98,9 +98,9 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
                 _check_markup(path, number, text, name)
                 start, attributes = number, match[3] if tag.groups > 2 else ""
         if start:
-            inside.append(line[at:])
+            inside.append(line[position:])
         else:
-            _check_markup(path, number, line[at:], name)
+            _check_markup(path, number, line[position:], name)
     if start:
         raise ValueError(f"{path}, line {start}: <{name}> does not end; the file is cut off")
 

@@ -125,10 +125,10 @@ class PairInputs:
         lengths = self._lengths[inputs]
         columns = torch.arange(int(lengths.max()), device=self.device)
         mask = columns < self._sent(lengths)[:, None]
-        at = torch.where(mask, self._sent(self.offsets[inputs])[:, None] + columns, 0)
-        ids = torch.where(mask, self.ids[at].long(), self.padding)
-        types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
-        segments = torch.where(mask, self.segments[at], PADDING)
+        positions = torch.where(mask, self._sent(self.offsets[inputs])[:, None] + columns, 0)
+        ids = torch.where(mask, self.ids[positions].long(), self.padding)
+        types = None if self.types is None else torch.where(mask, self.types[positions].long(), 0)
+        segments = torch.where(mask, self.segments[positions], PADDING)
         return InputBatch(ids, mask, types, segments, self._sent(owners), indices)
 
     def _sent(self, values: NDArray[np.int64]) -> Tensor:
