@@ -174,7 +174,7 @@ def through_operator(
 
 
 @cached_launch
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _add(total, other, count, BLOCK: tl.constexpr):
     """Add one tensor to another in place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

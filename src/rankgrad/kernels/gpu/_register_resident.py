@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu._launcher import cached_launch
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._linear import beyond, discount
 
 #: By number of columns: programs that share the rows, warps per program, registers per thread.
@@ -76,11 +76,16 @@ class ResidentLayout:
         return self.columns // self.shared
 
     def floats(self, lists: int, size: int, iterations: int, mode: str) -> int:
-        """The size of ``work`` in floats: column sums, partial values, and scratch of programs."""
+        """The size of ``work`` in floats: column sums, partial values, and scratch of programs.
+
+        It is a multiple of 4, so that what follows is aligned to 16 bytes; Triton would compile
+        kernels anew for other addresses.
+        """
         factors = (iterations + 1) * (self.rows + self.columns)
         factors = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
         scratch = factors + 2 * (self.columns + 1)
-        return 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
+        floats = 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
+        return cdiv(floats, 4) * 4
 
     def launch(self, *arguments: Any) -> None:
         """Launch :func:`_scale_resident`; the arguments are those before its constants."""
