@@ -80,9 +80,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
     Model and schedule that are left at their defaults follow the size of the training data
-    (``verbose`` prints how); ``model="small"`` keeps them. Of the settings, ``holdout`` and ``seed``
-    have scikit-learn's names, and ``tensorboard``, which logs in a run folder, is left out, as there
-    is none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as ``on_epoch``.
+    (``verbose`` prints how); ``model="small"`` keeps them. Of the settings, ``holdout`` and
+    ``seed`` have scikit-learn's names, and ``tensorboard``, which logs in a run folder, is left
+    out, as there is none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as
+    ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
