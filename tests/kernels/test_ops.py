@@ -26,6 +26,9 @@ OPTIONS = {
     "pairs": ("ndcg_loss2", 0, 1.0, "exponential", "corrected", 10.0, False),
     "listmle": (None,),
     "cross_entropy": ("softmax",),
+    "ndcg_bound": (2, "exponential"),
+    "listap": (20, 1.0),
+    "margin_mse": (),
     "through_ot": (0.1, 5, 1e-6, *METRIC),
     "pointwise": ("ordinal", 5.0),
 }
