@@ -12,6 +12,7 @@ from rankgrad.significance import (
     check_same_queries,
     correct,
     difference_interval,
+    differences,
     holm,
     intervals,
     paired_t_test,
@@ -119,6 +120,18 @@ def test_lists_left_out_for_both_do_not_count(test):
         test(np.r_[one, np.nan], np.r_[other, 0.5])
     with pytest.raises(ValueError, match=r"found \[12\] and \[11\]"):
         test(one, other[1:])
+
+
+@pytest.mark.parametrize("test", ["t", "randomization"])
+@pytest.mark.parametrize("lists", [0, 1, 2])
+def test_fewer_than_two_lists_have_no_p_value(test, lists):
+    """However many there are that the metric leaves out."""
+    values = {"bm25": [0.1, 0.2], "mse": [0.9, 0.7], "softmax": [0.2, 0.2]}
+    counted = {name: [*own[:lists], *[np.nan] * 3] for name, own in values.items()}
+    for found in differences(counted, "bm25", "ap", Significance(test)):
+        assert np.isnan([found.p_value, found.corrected]).all() == (lists < 2)
+        assert np.isnan(found.difference) == (lists == 0)
+        assert not found.significant
 
 
 def test_corrections_are_those_of_r():
