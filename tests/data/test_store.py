@@ -440,7 +440,7 @@ import numpy as np
 from rankgrad import _files
 from rankgrad.data import Dataset, store
 if {renames}:
-    files._swap = lambda *_: False
+    _files._swap = lambda *_: False
 print("ready", flush=True)
 for version in range(1, 10_000):
     values = np.full((300, 5), version)
