@@ -24,11 +24,14 @@ MAY_IMPORT = {
     "_threads": set(),
     "_reference": set(),
     "kernels": {"_autograd", "_compilation", "lists", "_threads"},
-    "inputs": {"kernels", "lists"},
+    "inputs": {"_quoting", "kernels", "lists"},
     "lists": {"_quoting"},
     "_padded": {"_validation"},
     "significance": {"_deprecation", "_validation"},
-    "sorting": {"_autograd", "inputs", "lists", "_padded", "_validation", "specs", "kernels"},
+    "sorting": {
+        *("_autograd", "inputs", "lists", "_padded", "_quoting", "_validation", "specs"),
+        "kernels",
+    },
     "metrics": {"_autograd", "inputs", "lists", "_padded", "_validation", "specs", "kernels"},
     "losses": {
         *("_autograd", "inputs", "lists", "_padded", "_validation", "specs", "kernels", "sorting"),

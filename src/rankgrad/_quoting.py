@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 _MAX_LENGTH = 80  # characters of a quoted value
 _LISTED = 20  # names that a message spells out
@@ -50,3 +51,17 @@ def listing(names: Iterable[str], most: int = _LISTED) -> str:
     every = [shorten(name) for name in names]
     more = f" and {len(every) - most:,} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
+
+
+def value_error(name: str, tensor: Any, bad: Any, rule: str) -> ValueError:
+    """The error that names the first bad value of a tensor, and the rule that it breaks.
+
+    >>> import torch
+    >>> from rankgrad._quoting import value_error
+    >>> scores = torch.tensor([[0.5, float("nan")]])
+    >>> value_error("scores", scores, scores.isnan(), "scores must be numbers")
+    ValueError('scores[0, 1] = nan: scores must be numbers')
+    """
+    at = tuple(bad.nonzero()[0].tolist())
+    where = ", ".join(map(str, at))
+    return ValueError(f"{name}[{where}] = {tensor[at].item():g}: {rule}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Bool", "Float", "Int", "ItemMask", "ItemValues", "ListMask", "ListValues", "Real"]
+__all__ = ["Bool", "Float", "Int", "Real"]
+__all__ += ["ChannelValues", "ItemMask", "ItemValues", "ListMask", "ListValues", "RankValues"]
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Real
@@ -33,3 +34,7 @@ ItemMask: TypeAlias = Bool[Tensor, "b n"]
 ListValues: TypeAlias = Float[Tensor, " b"]
 #: ``[lists]``: which lists have a property, such as that a loss is defined on them.
 ListMask: TypeAlias = Bool[Tensor, " b"]
+#: ``[lists, channels, items]``: several numbers for each item, such as its gain and its weight.
+ChannelValues: TypeAlias = Float[Tensor, "b c n"]
+#: ``[lists, channels, ranks]``: the same numbers in the order of a relaxed sort.
+RankValues: TypeAlias = Float[Tensor, "b c k"]

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from typing_extensions import override
 
@@ -102,7 +102,6 @@ class Constant(Schedule):
     0.5
     """
 
-    name: ClassVar[str] = "constant"
     value: float
 
     def __post_init__(self) -> None:
@@ -138,8 +137,6 @@ class Linear(_Ramp):
     0.75
     """
 
-    name: ClassVar[str] = "linear"
-
     @override
     def at(self, progress: float) -> float:
         return self.start + _clamp(progress) * (self.end - self.start)
@@ -157,8 +154,6 @@ class Exponential(_Ramp):
     >>> print(Exponential(start=10.0, end=0.1), round(Exponential(10.0, 0.1).at(0.5), 6))
     exponential(start=10.0, end=0.1) 1.0
     """
-
-    name: ClassVar[str] = "exponential"
 
     @override
     def at(self, progress: float) -> float:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas, hub
 from rankgrad._quoting import quote, shorten
 from rankgrad.data import Dataset
-from rankgrad.data._categories import encode_frame
+from rankgrad.data._categories import encode_frame, number_columns
 from rankgrad.data._dataset import Categories, as_float32
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import requires
@@ -50,6 +50,8 @@ _VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightG
 _DEFAULTS = Settings()
 #: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
+#: Fitted attributes that are saved as they are, without the ``_`` at their end.
+_ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _MOST_ROWS = 2000  # rows that may be one list without the caller saying so
 _CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
@@ -70,6 +72,7 @@ class _Saved(TypedDict):
     evals_result: dict[str, dict[str, list[Any]]]
 
 
+@dataclass(eq=False, repr=False)
 class Ranker(BaseEstimator):  # type: ignore[misc]
     """A neural ranker for arrays, data frames and sparse matrices.
 
@@ -126,68 +129,36 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ['epochs']
     """
 
-    def __init__(
-        self,
-        loss: str = _DEFAULTS.loss,
-        model: str | nn.Module = _DEFAULTS.model,
-        metric: str = _DEFAULTS.metric,
-        *,
-        metrics: Sequence[str] = _DEFAULTS.metrics,
-        transforms: Sequence[str] = _DEFAULTS.transforms,
-        missing: Sequence[str] = _DEFAULTS.missing,
-        categorical: Sequence[str] = _DEFAULTS.categorical,
-        list_size: int | None = _DEFAULTS.list_size,
-        optimizer: str = _DEFAULTS.optimizer,
-        learning_rate: float = _DEFAULTS.learning_rate,
-        weight_decay: float = _DEFAULTS.weight_decay,
-        schedule: str = _DEFAULTS.schedule,
-        epochs: int = _DEFAULTS.epochs,
-        patience: int | str | None = _DEFAULTS.patience,
-        batching: str = _DEFAULTS.batching,
-        batch_size: int = _DEFAULTS.batch_size,
-        documents: int = _DEFAULTS.documents,
-        clip: float | None = _DEFAULTS.clip,
-        average: float | None = _DEFAULTS.average,
-        accumulate: int = _DEFAULTS.accumulate,
-        precision: str = _DEFAULTS.precision,
-        device: str = _DEFAULTS.device,
-        devices: int = _DEFAULTS.devices,
-        graphs: bool = _DEFAULTS.graphs,
-        memory: int | None = _DEFAULTS.memory,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        random_state: Any = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.model = model
-        self.metric = metric
-        self.metrics = metrics
-        self.transforms = transforms
-        self.missing = missing
-        self.categorical = categorical
-        self.list_size = list_size
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.epochs = epochs
-        self.patience = patience
-        self.batching = batching
-        self.batch_size = batch_size
-        self.documents = documents
-        self.clip = clip
-        self.average = average
-        self.accumulate = accumulate
-        self.precision = precision
-        self.device = device
-        self.devices = devices
-        self.graphs = graphs
-        self.memory = memory
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
-        self.verbose = verbose
+    loss: str = _DEFAULTS.loss
+    model: str | nn.Module = _DEFAULTS.model
+    metric: str = _DEFAULTS.metric
+    _: KW_ONLY
+    metrics: Sequence[str] = _DEFAULTS.metrics
+    transforms: Sequence[str] = _DEFAULTS.transforms
+    missing: Sequence[str] = _DEFAULTS.missing
+    categorical: Sequence[str] = _DEFAULTS.categorical
+    list_size: int | None = _DEFAULTS.list_size
+    optimizer: str = _DEFAULTS.optimizer
+    learning_rate: float = _DEFAULTS.learning_rate
+    weight_decay: float = _DEFAULTS.weight_decay
+    schedule: str = _DEFAULTS.schedule
+    epochs: int = _DEFAULTS.epochs
+    patience: int | str | None = _DEFAULTS.patience
+    batching: str = _DEFAULTS.batching
+    batch_size: int = _DEFAULTS.batch_size
+    documents: int = _DEFAULTS.documents
+    clip: float | None = _DEFAULTS.clip
+    average: float | None = _DEFAULTS.average
+    accumulate: int = _DEFAULTS.accumulate
+    precision: str = _DEFAULTS.precision
+    device: str = _DEFAULTS.device
+    devices: int = _DEFAULTS.devices
+    graphs: bool = _DEFAULTS.graphs
+    memory: int | None = _DEFAULTS.memory
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    random_state: Any = 0
+    verbose: bool = False
 
     def fit(
         self,
@@ -231,13 +202,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"them one list: pass qid= with the query of each row (or group=[{len(y)}] if they "
                 "are one list)"
             )
-        train = _dataset(
-            self._features(X, categories), y, _ListRows.of(len(y), qid, group), weights
-        )
-        train = replace(train, categories=categories, check=False)
-        several = len(train) > 1
-        pairs = self._validation(eval_set, eval_qid, eval_group, several, categories)
-        pairs = [replace(pair, categories=categories, check=False) for pair in pairs]
+        train = self._dataset(X, y, _ListRows.of(len(y), qid, group), categories, weights)
+        pairs = self._validation(eval_set, eval_qid, eval_group, len(train) > 1, categories)
         named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
         vali = named.popitem()[1] if named else None
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
@@ -283,9 +249,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         rows = _ListRows.of(X.shape[0], qid, group)
         features = self._features(X, self.model_.categories)
         scores = self.model_.predict(features[rows.order], rows.offsets)
-        back = np.empty_like(scores)
-        back[rows.order] = scores
-        return back
+        in_order_of_rows = np.empty_like(scores)
+        in_order_of_rows[rows.order] = scores
+        return in_order_of_rows
 
     def score(
         self, X: Any, y: Any, qid: Any = None, *, group: Any = None, sample_weight: Any = None
@@ -479,11 +445,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "parameters": parameters,
             "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
-            "n_lists": self.n_lists_,
-            "longest_list": self.longest_list_,
-            "best_iteration": self.best_iteration_,
-            "best_score": self.best_score_,
-            "n_iter": self.n_iter_,
+            **{name: getattr(self, f"{name}_") for name in _ATTRIBUTES},
             "evals_result": _each_value(self.evals_result_, _to_json),
         }
         values = json.loads(json.dumps(manifest, default=_python))
@@ -519,10 +481,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:
             ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
-        ranker.n_lists_ = saved.get("n_lists", 1)  # not in what earlier versions wrote
-        ranker.longest_list_ = saved.get("longest_list", 0)
-        ranker.best_iteration_, ranker.best_score_ = saved["best_iteration"], saved["best_score"]
-        ranker.n_iter_ = saved["n_iter"]
+        saved = {"n_lists": 1, "longest_list": 0} | saved  # which earlier versions did not write
+        for name in _ATTRIBUTES:
+            setattr(ranker, f"{name}_", saved[name])
         ranker.evals_result_ = _each_value(saved["evals_result"], _from_json)
         return ranker
 
@@ -581,10 +542,33 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 )
             X, _ = encode_frame(pair[0], categories)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
-            found.append(
-                _dataset(self._features(X, categories), y, _ListRows.of(len(y), its_qid, its_group))
-            )
+            rows = _ListRows.of(len(y), its_qid, its_group)
+            found.append(self._dataset(X, y, rows, categories))
         return found
+
+    def _dataset(
+        self,
+        X: Any,
+        y: Array,
+        rows: _ListRows,
+        categories: Categories | None,
+        weights: Array | None = None,
+    ) -> Dataset:
+        """The lists of checked rows."""
+        features = self._features(X, categories)
+        if (y < 0).any():
+            row = int((y < 0).argmax())
+            raise ValueError(
+                f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}"
+            )
+        return Dataset(
+            features=features[rows.order],
+            labels=y[rows.order],
+            offsets=rows.offsets,
+            qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
+            weights=None if weights is None else weights[rows.order],
+            categories=categories,
+        )
 
     def _is_checked(self, X: Any) -> bool:
         """Whether scikit-learn's checks would find nothing: they take longer than to score a list.
@@ -628,11 +612,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         features = as_float32("X", dense, getattr(self, "feature_names_in_", None))
         if not self.missing:
             return features
-        kinds = categories or (None,) * features.shape[1]
-        numbers = [at for at, names in enumerate(kinds) if names is None]
-        features, marked = features.copy(), features[:, numbers]
-        MissingValues.of(self.missing).mark(marked)
-        features[:, numbers] = marked
+        features = features.copy()
+        MissingValues.of(self.missing).mark(features, number_columns(categories, features.shape[1]))
         return features
 
 
@@ -728,19 +709,6 @@ def _python(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
-
-
-def _dataset(X: Array, y: Array, rows: _ListRows, weights: Array | None = None) -> Dataset:
-    if (y < 0).any():
-        row = int((y < 0).argmax())
-        raise ValueError(f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}")
-    return Dataset(
-        features=X[rows.order],
-        labels=y[rows.order],
-        offsets=rows.offsets,
-        qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
-        weights=None if weights is None else weights[rows.order],
-    )
 
 
 def _is_pairs(value: Any) -> bool:

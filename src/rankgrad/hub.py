@@ -7,7 +7,6 @@ card; trees are in their library's own text format. Nothing in it is executed wh
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,9 +98,9 @@ def upload(
             "save_pretrained writes a folder"
         )
     api = load("huggingface_hub", "hub").HfApi(token=token, library_name="rankgrad")
-    made = api.create_repo(repo, private=private, exist_ok=True)
+    repository = api.create_repo(repo, private=private, exist_ok=True)
     done = api.upload_folder(
-        repo_id=made.repo_id,
+        repo_id=repository.repo_id,
         folder_path=folder,
         allow_patterns=_PATTERNS,
         commit_message=message,
@@ -111,29 +110,18 @@ def upload(
     return str(done.pr_url if create_pr else done.commit_url)
 
 
-def download(
-    repo: str,
-    *,
-    revision: str | None = None,
-    token: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-) -> Path:
+def download(repo: str, **options: Any) -> Path:
     """The folder of a ranker of the Hub, out of the cache where it is there already.
+
+    Args:
+        repo: its name.
+        options: of ``huggingface_hub.snapshot_download``, such as ``revision`` and ``token``.
 
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.
     """
-    found = load("huggingface_hub", "hub").snapshot_download(
-        repo,
-        revision=revision,
-        token=token,
-        cache_dir=cache_dir,
-        local_files_only=local_files_only,
-        allow_patterns=_PATTERNS,
-        library_name="rankgrad",
-    )
-    return Path(found)
+    fixed = {"allow_patterns": _PATTERNS, "library_name": "rankgrad"}
+    return Path(load("huggingface_hub", "hub").snapshot_download(repo, **fixed, **options))
 
 
 def _metadata(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankgrad._quoting import value_error
 from rankgrad._shapes import Float, Int, ItemMask
 from rankgrad.kernels import ops, ready
 from rankgrad.kernels.arguments import LARGEST_LABEL
@@ -118,14 +119,10 @@ def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
         bad_scores, bad_labels = bad_scores & mask, bad_labels & mask
     if not (bad_scores | bad_labels).any():
         return False
-    name, tensor, bad = ("scores", scores, bad_scores)
-    wanted = "scores must be numbers"
-    if not bad_scores.any():
-        name, tensor, bad = ("labels", labels, bad_labels)
-        wanted = "labels must be finite and not negative (mark padding with mask, not with a label)"
-    at = tuple(bad.nonzero()[0].tolist())
-    where = ", ".join(map(str, at))
-    raise ValueError(f"{name}[{where}] = {tensor[at].item():g}: {wanted}")
+    if bad_scores.any():
+        raise value_error("scores", scores, bad_scores, "scores must be numbers")
+    rule = "labels must be finite and not negative (mark padding with mask, not with a label)"
+    raise value_error("labels", labels, bad_labels, rule)
 
 
 def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
@@ -135,11 +132,7 @@ def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
     if mask is not None:
         bad = bad & mask
     if bad.any():
-        at = tuple(bad.nonzero()[0].tolist())
-        where = ", ".join(map(str, at))
-        raise ValueError(
-            f"weights[{where}] = {weights[at].item():g}: weights must be finite and not negative"
-        )
+        raise value_error("weights", weights, bad, "weights must be finite and not negative")
 
 
 def _any_large(labels: Tensor, mask: Tensor | None) -> bool:

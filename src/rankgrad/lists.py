@@ -38,10 +38,8 @@ __all__ = [
     "row_offsets",
 ]
 
-_MOST_CACHED, _MOST_LISTS = (
-    64,
-    1 << 16,
-)  # at most so many cached offsets, each of at most so many lists
+_MOST_CACHED = 64  # cached offsets, at most
+_MOST_LISTS = 1 << 16  # lists of each of them, at most
 
 
 class FlatLists(NamedTuple):
@@ -105,7 +103,7 @@ class Lists:
     large: bool = False
     arguments: tuple[Tensor | None, ...] = field(default=(), repr=False, compare=False)
     # functools.cached_property takes a lock, which torch.compile cannot follow.
-    _made: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _padded: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def from_padded(
@@ -122,34 +120,32 @@ class Lists:
     @property
     def mask(self) -> ItemMask:
         """True on real items."""
-        if "mask" not in self._made:
-            self._made["mask"] = self._make_mask()
-        return self._made["mask"]
+        if "mask" not in self._padded:
+            self._padded["mask"] = self._make_mask()
+        return self._padded["mask"]
 
     @property
     def scores(self) -> ItemValues:
         """The scores, 0 on padding."""
-        if "scores" not in self._made:
-            # The result is cached, so it is attached to the graph even under no_grad.
-            with torch.enable_grad():
-                self._made["scores"] = self._pad(self.flat.scores)
-        return self._made["scores"]
+        if "scores" not in self._padded:
+            self._padded["scores"] = self._pad(self.flat.scores)
+        return self._padded["scores"]
 
     @property
     def labels(self) -> ItemValues:
         """The labels, 0 on padding."""
-        if "labels" not in self._made:
-            self._made["labels"] = self._pad(self.flat.labels)
-        return self._made["labels"]
+        if "labels" not in self._padded:
+            self._padded["labels"] = self._pad(self.flat.labels)
+        return self._padded["labels"]
 
     @property
     def item_weights(self) -> ItemValues | None:
         """The items' weights, 0 on padding."""
         if self.flat.weights is None:
             return None
-        if "weights" not in self._made:
-            self._made["weights"] = self._pad(self.flat.weights)
-        return self._made["weights"]
+        if "weights" not in self._padded:
+            self._padded["weights"] = self._pad(self.flat.weights)
+        return self._padded["weights"]
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
@@ -369,17 +365,17 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     """
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
-    given = as_tensor("offsets", offsets)
-    if given.dim() != 1 or given.is_floating_point() or given.dtype == torch.bool:
+    tensor = as_tensor("offsets", offsets)
+    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise ValueError(
             "offsets must be whole numbers in one dimension, "
-            f"found {given.dtype} {_shape_of(given)}"
+            f"found {tensor.dtype} {_shape_of(tensor)}"
         )
     if scores.dim() != 1:
         raise ValueError(f"with offsets, scores must have one dimension, found {_shape_of(scores)}")
-    if is_unchecked(given):
-        return given.to(scores.device, torch.int64), scores.shape[0]
-    host = given.to("cpu", torch.int64)
+    if is_unchecked(tensor):
+        return tensor.to(scores.device, torch.int64), scores.shape[0]
+    host = tensor.to("cpu", torch.int64)
     if len(host) < 1 or host[0] != 0 or host[-1] != len(scores):
         ends = "nothing" if len(host) < 1 else f"{int(host[0])} to {int(host[-1])}"
         raise ValueError(
@@ -391,7 +387,7 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
             f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
         )
     longest = int(host.diff().max()) if len(host) > 1 else 0
-    return given.to(scores.device, torch.int64, non_blocking=True), longest
+    return tensor.to(scores.device, torch.int64, non_blocking=True), longest
 
 
 def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:
@@ -482,24 +478,24 @@ class _CachedOffsets:
 
     Args:
         offsets: made once.
-        made: on a GPU, the event after which they can be read, until it is known to be over.
+        event: on a GPU, the event after which they can be read, until it is known to be over.
         stream: the one that made them.
     """
 
     offsets: Int[Tensor, " c"]
-    made: Any = None
+    event: Any = None
     stream: Any = None
 
     def readable(self) -> bool:
         """Whether kernels that are launched now find them, without the host waiting for it."""
-        if self.made is None:
+        if self.event is None:
             return True
         if torch.cuda.is_current_stream_capturing():
             return False  # a graph cannot wait for what is outside of it
-        if self.made.query():
-            self.made = None
+        if self.event.query():
+            self.event = None
         elif (here := torch.cuda.current_stream(self.offsets.device)) != self.stream:
-            here.wait_event(self.made)
+            here.wait_event(self.event)
         return True
 
 
@@ -520,7 +516,7 @@ def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c
         return cached.offsets
     if device.type == "cuda":
         cached.stream = torch.cuda.current_stream(device)
-        cached.made = cached.stream.record_event()
+        cached.event = cached.stream.record_event()
     _cache[lists, n, device] = cached
     return cached.offsets
 

@@ -141,7 +141,7 @@ class Registry(Generic[T]):
         """A decorator that registers a class or function under one or more names.
 
         Args:
-            names: of the objects it makes.
+            names: of the objects it makes; the first is the ``name`` of a class that sets none.
             former: names that it had; they still work, and warn that the first of ``names``
                 replaces them.
         """
@@ -156,6 +156,9 @@ class Registry(Generic[T]):
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory
             self._former.update(dict.fromkeys(former, names[0]))
+            is_class = isinstance(factory, type) and issubclass(factory, HasSpec)
+            if is_class and "name" not in vars(factory):
+                factory.name = names[0]  # type: ignore[attr-defined]
             return factory
 
         return enter

@@ -52,7 +52,7 @@ LIMITS = {
     "ideal_gain": ("COUNTED",),
     "listmle": ("COUNTED",),
     "smoothi": ("_MAX_LENGTH",),
-    "cross_entropy": ("_WHOLE",),
+    "cross_entropy": ("_SHORT",),
     "pointwise": ("_SPAN",),
     "rank_sums": ("_CHUNK",),
 }

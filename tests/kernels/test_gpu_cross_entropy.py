@@ -19,7 +19,7 @@ LOSSES = {"label": Softmax(), "softmax": ListNet()}
 @pytest.mark.parametrize("std", [1.0, 1e4])
 @pytest.mark.parametrize("target", LOSSES)
 def test_against_the_eager_form(target, std, limit, weighted, masked, monkeypatch):
-    monkeypatch.setattr(kernel, "_WHOLE", limit)
+    monkeypatch.setattr(kernel, "_SHORT", limit)
     batch = FlatBatch.random([9, 1, 0, 2, 40], masked=masked, weighted=weighted, std=std)
     assert_matches(
         batch,
@@ -32,7 +32,7 @@ def test_against_the_eager_form(target, std, limit, weighted, masked, monkeypatc
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("target", LOSSES)
 def test_in_spans(target, ties, masked, monkeypatch):
-    monkeypatch.setattr(kernel, "_WHOLE", 0)
+    monkeypatch.setattr(kernel, "_SHORT", 0)
     monkeypatch.setattr(kernel, "_SPAN", 16)
     monkeypatch.setattr(kernel, "_WIDTH", 4)
     batch = FlatBatch.random([150, 1, 0, 16, 5], masked=masked, weighted=True, ties=ties, std=10.0)
@@ -47,7 +47,7 @@ def test_in_spans(target, ties, masked, monkeypatch):
 @pytest.mark.parametrize("target", LOSSES)
 def test_where_it_is_defined(target, limit, monkeypatch):
     """Labels of 0, a weight of 0 on all that is relevant, one item, large and equal scores."""
-    monkeypatch.setattr(kernel, "_WHOLE", limit)
+    monkeypatch.setattr(kernel, "_SHORT", limit)
     scores = torch.tensor([0.5, -1, 2, 0, 1, 3, 1e30, 1e30, -1e30, 7e4, 7e4, 7e4])
     labels = torch.tensor([0.0, 0, 0, 2, 1, 1, 1, 0, 0, 4, 0, 100])
     weights = torch.tensor([1.0, 2, 1, 0, 0, 1, 1, 1, 1, 0.5, 1, 2])

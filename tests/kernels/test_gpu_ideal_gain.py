@@ -22,7 +22,7 @@ COUNTED = ["ndcg", "ndcg@3", "dcg", "precision", "precision@3", "recall", "rbp",
     ("name", "counted"), [*((name, 4096) for name in COUNTED), ("ndcg", 0), ("ndcg@3", 0)]
 )
 def test_gains_and_norms(name, counted, masked, limit, monkeypatch):
-    monkeypatch.setattr(kernel, "_WHOLE", limit)
+    monkeypatch.setattr(kernel, "_SHORT", limit)
     monkeypatch.setattr(kernel, "COUNTED", counted)
     batch = FlatBatch.random([5, 0, 1, 2, 19], masked=masked, weighted=masked)
     metric = metrics.get(name)

@@ -115,6 +115,13 @@ def test_one_program_for_one_list_after_another(transposed, monkeypatch):
     compare(batch, f"neural_ndcg(iterations=5, tolerance=0.02, transposed={transposed})")
 
 
+def test_scratch_ends_at_an_aligned_address():
+    """Triton compiles a kernel again for addresses that are no multiples of 16 bytes."""
+    layout = _register_resident.ResidentLayout(32, 1, 4, 128, 3)
+    sizes = [layout.floats(3, size, 2, "loss") for size in range(8)]
+    assert {size % 4 for size in sizes} == {0} and sizes == sorted(sizes)
+
+
 @interpreted
 @BOTH
 @pytest.mark.parametrize(("shared", "warps"), [(2, 4), (4, 2)])

@@ -21,12 +21,14 @@ class Jit:
 
     pre_run_hooks = ()
 
-    def __init__(self, name, log, barrier=None, fails=False):
+    def __init__(self, name, log, barrier=None, fails=False, started=None):
         self.name, self.log, self.barrier, self.fails = name, log, barrier, fails
+        self.started = [] if started is None else started
         self.params = [SimpleNamespace(is_constexpr=False, do_not_specialize=False)]
-        self.compiled = None
+        self.compiled, self.warmups = None, 0
 
     def compile(self):
+        self.started.append(self.name)
         if self.barrier:
             self.barrier.wait(20)  # until the other kernels are being compiled, too
         if self.fails:
@@ -40,7 +42,8 @@ class Jit:
         self.log.append(f"compiled {self.name}")
 
     def warmup(self, *arguments, grid, **options):
-        src = f"source of {self.name}"
+        self.warmups += 1
+        src = SimpleNamespace(fn=SimpleNamespace(src=self.name))
 
         def compile_source():  # as Triton does
             return src and self.compile()
@@ -66,8 +69,9 @@ def active(monkeypatch):
     active = SimpleNamespace(
         get_current_device=lambda: 0,
         get_current_stream=int,
-        launcher_cls=lambda source, metadata: built.append((source, metadata.num_ctas)),
+        launcher_cls=lambda source, metadata: built.append((source.fn.src, metadata.num_ctas)),
     )
+    monkeypatch.setattr(_parallel_compilation.os, "cpu_count", lambda: 3)
     for module in (_launcher, _parallel_compilation):
         monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
     return built
@@ -86,6 +90,7 @@ def test_kernels_of_a_call_are_compiled_at_the_same_time_and_launched_in_order()
         assert log == []
     assert sorted(log[:3]) == ["compiled a", "compiled b", "compiled c"]
     assert log[3:] == ["a", "b", "c", "a"]
+    assert first.warmups == 1
     with CallScope():
         second[(1,)](NUMBERS)
         assert log[7:] == ["b"]
@@ -109,7 +114,16 @@ def test_the_c_function_that_launches_a_kernel_is_compiled_beside_it(active):
     (kernel,) = kernels("a", [])
     with CallScope():
         kernel[(1,)](NUMBERS)
-    assert active == [("source of a", 0)]
+    assert active == [("a", 0)]
+
+
+def test_kernels_with_most_code_are_compiled_first(monkeypatch):
+    monkeypatch.setattr(_parallel_compilation, "_THREADS", 1)
+    started = []
+    with CallScope():
+        for kernel in kernels(["b", "long", "longer"], [], started=started):
+            kernel[(1,)](NUMBERS)
+    assert started == ["longer", "long", "b"]
 
 
 def test_a_kernel_of_a_later_call_is_compiled_and_not_launched():

@@ -9,7 +9,7 @@ from torch import nn
 from rankgrad import models
 from rankgrad.models._dropout import FastDropout, draw_from
 from rankgrad.models._perceptrons import Perceptrons
-from rankgrad.models.tabm import TabMNet, _Own
+from rankgrad.models.tabm import TabMNet, _MemberLinear
 
 SHARED_PARTS = ["adapters", "nothing"]
 
@@ -99,7 +99,7 @@ def test_dropout_drops_the_same_gradients_and_is_drawn_anew() -> None:
 
 
 def test_output_layers_are_products_with_vectors() -> None:
-    layer, items = _Own(3, 5, 1).double(), torch.randn(3, 7, 5).double().requires_grad_()
+    layer, items = _MemberLinear(3, 5, 1).double(), torch.randn(3, 7, 5).double().requires_grad_()
     found, expected = layer(items), torch.baddbmm(layer.bias, items, layer.weight)
     torch.testing.assert_close(found, expected)
     leaves = (items, layer.weight, layer.bias)

@@ -243,11 +243,11 @@ def test_noise_with_a_seed_goes_on_where_it_was_and_the_callers_random_state_sta
         how = settings(model=model, epochs=2, loss="gumbel_neural_ndcg(seed=5)")
         run = TextRun.create(tmp_path / f"run{stop}", how, {"train": lists})
         before = torch.get_rng_state()
-        done = fit(own, data(lists, own), how, keeper=run, interrupted=left.__next__)
+        done = fit(own, data(lists, own), how, checkpointer=run, interrupted=left.__next__)
         assert torch.equal(torch.get_rng_state(), before)
         if done.stopped == "interrupted":
             own = ranker()
-            fit(own, data(lists, own), how, keeper=run)
+            fit(own, data(lists, own), how, checkpointer=run)
         found.append((run.path / "last" / "model.safetensors").read_bytes())
     assert found[0] == found[1]
 
@@ -255,12 +255,12 @@ def test_noise_with_a_seed_goes_on_where_it_was_and_the_callers_random_state_sta
 def test_a_damaged_state_is_named(model, tmp_path):
     own, lists = ranker(), candidates()
     run = TextRun.create(tmp_path / "run", settings(model=model, epochs=2), {"train": lists})
-    fit(own, data(lists, own), settings(model=model, epochs=1), keeper=run)
+    fit(own, data(lists, own), settings(model=model, epochs=1), checkpointer=run)
     state = tmp_path / "run" / "last" / "state.json"
     for text in ('{"epoch": 3}', "[1", '{"epochs": 1}'):
         state.write_text(text)
         with pytest.raises(ValueError, match=r"state\.json is damaged"):
-            fit(own, data(lists, own), settings(model=model, epochs=2), keeper=run)
+            fit(own, data(lists, own), settings(model=model, epochs=2), checkpointer=run)
     with pytest.raises(FileExistsError, match="is there already"):
         TextRun.create(tmp_path / "run", settings(model=model), {"train": lists})
     metadata = tmp_path / "run" / "run.json"

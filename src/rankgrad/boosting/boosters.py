@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -178,12 +179,7 @@ def _errors(kind: Kind) -> type[Exception]:
 
 def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
     """What scores features with saved trees."""
-    package = library(kind)
-    if kind == "lightgbm":
-        booster = package.Booster(model_str=saved.decode())
-        return lambda features: booster.predict(features, num_threads=threads)
-    booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
-    return lambda features: booster.predict(_with_types(package, booster, features, threads))
+    return _caller(kind, saved, threads, contributions=False)
 
 
 def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
@@ -192,13 +188,18 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], A
     The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
     row adds up to the score.
     """
+    return _caller(kind, saved, threads, contributions=True)
+
+
+def _caller(kind: Kind, saved: bytes, threads: int, contributions: bool) -> Callable[[Any], Any]:
+    """What calls saved trees with features, for scores or for the parts of features in them."""
     package = library(kind)
     if kind == "lightgbm":
         booster = package.Booster(model_str=saved.decode())
-        return lambda features: booster.predict(features, pred_contrib=True, num_threads=threads)
+        return partial(booster.predict, pred_contrib=contributions, num_threads=threads)
     booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
     return lambda features: booster.predict(
-        _with_types(package, booster, features, threads), pred_contribs=True
+        _with_types(package, booster, features, threads), pred_contribs=contributions
     )
 
 
@@ -284,6 +285,11 @@ class _Rounds:
         if np.isnan(self.curve[-1]):
             raise ValueError(undefined(self.config.metric))
 
+    def feval(self, scores: Any, _: Any) -> tuple[str, float, bool]:
+        """:meth:`evaluate` as LightGBM calls a metric; what stops boosting is :meth:`end`."""
+        self.evaluate(scores)
+        return self.config.metric, self.curve[-1], True
+
     def end(self, trees: int) -> bool:
         """End a round; ``trees`` are grown so far. Returns whether to stop."""
         self.trees.append(trees)
@@ -336,9 +342,9 @@ def _lightgbm(
         "objective": BUILT_IN["lightgbm"],
     }
     if rounds.loss is not None:
-        called = for_lightgbm.objective(rounds.loss, label_gain=config.label_gain)
+        objective = for_lightgbm.objective(rounds.loss, label_gain=config.label_gain)
         # A function: LightGBM copies any other object, and with it the state of the loss.
-        options["objective"] = lambda scores, data: called(scores, data)
+        options["objective"] = lambda scores, data: objective(scores, data)
     if (seed := rounds.resumed_seed()) is not None:
         options |= dict.fromkeys(_DRAWING_SEEDS, seed)
     learn = package.Dataset(
@@ -351,20 +357,20 @@ def _lightgbm(
     checked: dict[str, Any] = {}
     if vali is not None:
         check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
-        checked = {"valid_sets": [check], "feval": _feval(rounds)}
+        checked = {"valid_sets": [check], "feval": rounds.feval}
     before = None
     if rounds.start is not None:
         before = package.Booster(model_str=rounds.start.saved.decode())
         rounds.save = _lightgbm_saver(before, config)
+
+    def end_round(env: Any) -> None:
+        rounds.save = _lightgbm_saver(env.model, config)
+        if rounds.end(env.model.num_trees()):
+            raise package.callback.EarlyStopException(env.iteration, [])
+
     if rounds.left:
-        package.train(
-            options,
-            learn,
-            rounds.left,
-            callbacks=[_lightgbm_callback(package, rounds)],
-            init_model=before,
-            **checked,
-        )
+        called = [end_round]
+        package.train(options, learn, rounds.left, callbacks=called, init_model=before, **checked)
     return rounds.saved()
 
 
@@ -372,31 +378,10 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
     def save(trees: int) -> bytes:
         text = booster.model_to_string(num_iteration=trees)
         # It writes down how many rounds were left, where boosting went on.
-        return re.sub(r"(?m)^\[num_iterations: \d+\]$", said, text).encode()
+        rounds = f"[num_iterations: {config.rounds}]"
+        return re.sub(r"(?m)^\[num_iterations: \d+\]$", rounds, text).encode()
 
-    said = f"[num_iterations: {config.rounds}]"
     return save
-
-
-def _feval(rounds: _Rounds) -> Callable[[Any, Any], tuple[str, float, bool]]:
-    """The metric that LightGBM computes after each tree; what stops is the callback."""
-
-    def feval(scores: Any, _: Any) -> tuple[str, float, bool]:
-        rounds.evaluate(scores)
-        return rounds.config.metric, rounds.curve[-1], True
-
-    return feval
-
-
-def _lightgbm_callback(package: Any, rounds: _Rounds) -> Callable[[Any], None]:
-    """Ends each round."""
-
-    def end(env: Any) -> None:
-        rounds.save = _lightgbm_saver(env.model, rounds.config)
-        if rounds.end(env.model.num_trees()):
-            raise package.callback.EarlyStopException(env.iteration, [])
-
-    return end
 
 
 def _xgboost(

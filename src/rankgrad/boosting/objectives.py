@@ -24,7 +24,6 @@ __all__ = [
     "Array",
     "CallerLists",
     "RowLists",
-    "RowLoss",
     "RowMetric",
     "RowObjective",
     "library",
@@ -86,8 +85,8 @@ class CallerLists:
         if offsets is None:
             offsets = offsets_of(self._group(rows), rows, remedy)
         elif self.group is not None:
-            own = offsets_of(self._group(rows), rows, remedy)
-            if not np.array_equal(np.unique(own), np.unique(offsets)):  # but for empty lists
+            stated = offsets_of(self._group(rows), rows, remedy)
+            if not np.array_equal(np.unique(stated), np.unique(offsets)):  # but for empty lists
                 raise ValueError("group and the data say different lists: leave out group")
         items = _either("item_weights", "rows", self.item_weights, item_weights)
         if items is not None and len(items) != rows:  # as many as there are lists would weigh them
@@ -109,14 +108,14 @@ class CallerLists:
         return fitting[0]
 
 
-def _either(name: str, what: str, own: Any, passed: Any) -> Any:
+def _either(name: str, what: str, stated: Any, passed: Any) -> Any:
     """The weights that are there; those of a caller and of a library at once are an error."""
-    if own is not None and passed is not None:
+    if stated is not None and passed is not None:
         raise ValueError(
             f"there are weights of {what} twice: {name} and those of the data; leave one of them "
             "out"
         )
-    return passed if own is None else own
+    return passed if stated is None else stated
 
 
 def _list_weights(values: Any, lists: int) -> Array | None:
@@ -130,11 +129,12 @@ def _list_weights(values: Any, lists: int) -> Array | None:
     return weights
 
 
-class RowLoss:
+class RowObjective:
     """A loss of rows in groups, as gradient and Hessian diagonal of the sum over lists.
 
     Args:
         loss: the spec of a loss, or a loss.
+        caller: weights and groups that the library does not pass on.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: the Hessian is multiplied by it.
         min_list_hessian: what the Hessian of a list sums to at tied scores, at least, in the mean
@@ -143,40 +143,45 @@ class RowLoss:
             but the libraries' own (``norm=true``), the Hessian of all rows sums to at least this
             times the rows over 20, or times 100 if that is less. Gradient and Hessian are
             multiplied by the same constant where it would be less.
+        device: where the loss is computed: ``"cpu"`` or ``"cuda"``.
 
     Raises:
-        ValueError: the loss has no gains, the gains fall, or a number is out of its range.
+        ValueError: the loss has no gains, the gains fall, a number is out of its range, or there is
+            no such device.
     """
 
     def __init__(
         self,
         loss: str | Loss,
+        caller: CallerLists,
         label_gain: Sequence[float] | None = None,
         hessian_scale: float = 1.0,
         min_list_hessian: float = 1.0,
+        device: str = "cpu",
     ) -> None:
         check_positive("hessian_scale", hessian_scale)
         if min_list_hessian != 0:
             check_positive("min_list_hessian", min_list_hessian)
         self.loss = losses.get(loss)
         self.label_gain = _LabelGain.of(label_gain, self.loss)
+        check_choice("device", device, ("cpu", "cuda"))
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
+        self.caller, self.device = caller, device
         self.hessian_scale = float(hessian_scale)
         self.min_list_hessian = float(min_list_hessian)
+        self.__name__ = str(self.loss)  # LightGBM's scikit-learn estimators ask for it
         self._scales: dict[tuple[int, int], float] = {}  # by checksums of labels and offsets
 
-    def __call__(
-        self,
-        scores: Tensor,
-        labels: Array,
-        lists: RowLists,
-    ) -> tuple[Tensor, Tensor]:
-        """Gradient and Hessian of the rows, on the device of the scores.
+    def derivatives(self, row_scores: Any, labels: Array, lists: RowLists) -> tuple[Tensor, Tensor]:
+        """Gradient and Hessian diagonal of the rows, on the device.
 
         Args:
-            scores: ``[N]``.
+            row_scores: ``[N]``.
             labels: ``[N]``.
             lists: which rows belong together, and their weights.
         """
+        scores = torch.as_tensor(np.asarray(row_scores)).reshape(-1).to(self.device)
         offsets = lists.offsets
         if self.label_gain is not None:
             labels = self.label_gain(labels)
@@ -312,7 +317,7 @@ class RowMetric:
     Args:
         metric: the spec of a metric, or a metric.
         caller: weights and groups that the library does not pass on.
-        label_gain: as for :class:`RowLoss`.
+        label_gain: as for :class:`RowObjective`.
     """
 
     def __init__(
@@ -361,31 +366,6 @@ class RowMetric:
 def undefined(metric: str | Metric) -> str:
     """The error of a metric that no list of the evaluated data has a value of."""
     return f"{metric} is undefined on every list of the validation data"
-
-
-class RowObjective:
-    """A loss that a tree library calls, computed on a device.
-
-    Args:
-        loss: of rows in groups.
-        caller: weights and groups that the library does not pass on.
-        device: where the loss is computed: ``"cpu"`` or ``"cuda"``.
-
-    Raises:
-        ValueError: there is no such device.
-    """
-
-    def __init__(self, loss: RowLoss, caller: CallerLists, device: str = "cpu") -> None:
-        check_choice("device", device, ("cpu", "cuda"))
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
-        self.row_loss, self.caller, self.device = loss, caller, device
-        self.__name__ = str(loss.loss)  # LightGBM's scikit-learn estimators ask for it
-
-    def derivatives(self, scores: Any, labels: Array, lists: RowLists) -> tuple[Tensor, Tensor]:
-        """Gradient and Hessian diagonal, on the device."""
-        own = torch.as_tensor(np.asarray(scores)).reshape(-1).to(self.device)
-        return self.row_loss(own, labels, lists)
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:

@@ -13,7 +13,6 @@ from rankgrad.boosting.objectives import (
     Array,
     CallerLists,
     RowLists,
-    RowLoss,
     RowMetric,
     RowObjective,
     library,
@@ -118,8 +117,8 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    row_loss = RowLoss(loss, label_gain, hessian_scale, min_list_hessian)
-    return Objective(row_loss, CallerLists(item_weights, list_weights, group), device)
+    caller = CallerLists(item_weights, list_weights, group)
+    return Objective(loss, caller, label_gain, hessian_scale, min_list_hessian, device)
 
 
 def tree_objective(loss: str | Loss, **options: Any) -> Any:

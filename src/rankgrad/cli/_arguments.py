@@ -128,11 +128,8 @@ def load(
 
 def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
     """Options of :func:`rankgrad.data.load` to read data with the features of a ranker."""
+    from rankgrad.data import _dataset
+
     settings = getattr(like, "settings", None)
     missing = {} if settings is None else {"missing": settings.missing}
-    return missing | {
-        "n_features": like.n_features,
-        "zero_based": like.zero_based,
-        "feature_names": like.feature_names,
-        "categories": like.categories,
-    }
+    return missing | _dataset.features_of(like)

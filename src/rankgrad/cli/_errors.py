@@ -46,16 +46,15 @@ class Commands(TyperGroup):
                 raise stop(f"{in_words(error)}; a smaller --batch-size needs less") from None
 
 
-def stop(text: str) -> typer.Exit:
+def stop(text: str, code: int = 2) -> typer.Exit:
     """Print an error in one line; the exit to raise."""
     typer.echo(f"rankgrad: {shorten(text, _LONGEST)}", err=True)
-    return typer.Exit(2)
+    return typer.Exit(code)
 
 
 def interrupted(text: str = "interrupted; what was finished before is kept") -> typer.Exit:
     """Say that Ctrl-C ended the command; the exit to raise."""
-    typer.echo(f"rankgrad: {shorten(text, _LONGEST)}", err=True)
-    return typer.Exit(_INTERRUPTED)
+    return stop(text, _INTERRUPTED)
 
 
 def interrupted_run(output: Path) -> typer.Exit:

@@ -70,11 +70,7 @@ class Results:
         show_notes(self._notes())
 
     def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        values = self.evaluations[0].values
-        rows: list[Sequence[str]] = []
-        for name, (low, high) in intervals(values).items():
-            rows.append((name, f"{values.mean[name]:.4f}", f"{low:.4f} to {high:.4f}"))
-        return ("metric", "mean", "95% interval"), rows
+        return ("metric", "mean", "95% interval"), interval_rows(self.evaluations[0].values)
 
     def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         columns = ["metric", self.names[0]]
@@ -96,19 +92,14 @@ class Results:
 
     def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
         found = self.evaluations[at]
-        printed: dict[str, Any] = {
+        return {
             "run": self.names[at],
             "queries": len(found.queries),
-            "mean": dict(found.values.mean),
-            "interval95": intervals(found.values),
-            "without_relevant": dict(found.values.without_relevant),
+            **means_dict(found.values),
             "judged_not_in_run": found.missing,
             "in_run_not_judged": found.unjudged,
+            **(lists_dict(found.values, found.queries) if per_query else {}),
         }
-        if per_query:
-            values = {name: each.tolist() for name, each in found.values.per_list.items()}
-            printed["per_list"] = {"qid": found.queries, **values}
-        return printed
 
     def _notes(self) -> list[str]:
         notes = []
@@ -130,6 +121,29 @@ def intervals(found: Evaluation) -> dict[str, Interval]:
     from rankgrad import significance  # NumPy takes long to import
 
     return significance.intervals(found.per_list)
+
+
+def interval_rows(found: Evaluation) -> list[Sequence[str]]:
+    """Rows of a table: each metric, its mean and the interval of the mean."""
+    return [
+        (name, f"{found.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
+        for name, (low, high) in intervals(found).items()
+    ]
+
+
+def means_dict(found: Evaluation) -> dict[str, Any]:
+    """The means of the metrics, for a machine."""
+    return {
+        "mean": dict(found.mean),
+        "interval95": intervals(found),
+        "without_relevant": dict(found.without_relevant),
+    }
+
+
+def lists_dict(found: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
+    """The values of each list, for a machine."""
+    values = {name: each.tolist() for name, each in found.per_list.items()}
+    return {"per_list": {"qid": qids, **values}}
 
 
 def is_qrels(path: Path) -> bool:

@@ -70,15 +70,15 @@ def settings_options(
     """
 
     def decorate(command: Command) -> Command:
-        own = inspect.signature(command, eval_str=True)
-        rest = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        signature = inspect.signature(command, eval_str=True)
+        rest = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         added = [
             _parameter(settings.model_fields[name], name, panel, defaults or {})
             for panel, inside in panels.items()
             for name in inside
             if (not names or name in names) and name not in without
         ]
-        command.__signature__ = own.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
         command.__annotations__ |= {p.name: p.annotation for p in added}
         return command
 

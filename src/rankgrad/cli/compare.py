@@ -194,7 +194,7 @@ def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
     found = [TreeEntry("LightGBM", "lightgbm")] if lightgbm else []
     if xgboost:
         found.append(TreeEntry("XGBoost", "xgboost"))
-    kinds = [own.kind for own in found] or ["lightgbm"]
+    kinds = [entry.kind for entry in found] or ["lightgbm"]
     for loss in split(losses) if losses is not None else []:
         found += [TreeEntry(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
     return list(found)

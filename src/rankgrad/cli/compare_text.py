@@ -50,10 +50,10 @@ def compare(data: Path, output: Path | None, texts: Texts, asked: Mapping[str, A
 
     metrics = asked["metric"] or ()
     if texts.collection is None:
-        given = [name for name, value in asked.items() if value is not None]
-        given = [name for name in given if name not in ("metric", "seeds")]
-        if given or output not in (None, data):
-            what = ", ".join(f"--{name.replace('_', '-')}" for name in given) or "-o"
+        passed = [name for name, value in asked.items() if value is not None]
+        passed = [name for name in passed if name not in ("metric", "seeds")]
+        if passed or output not in (None, data):
+            what = ", ".join(f"--{name.replace('_', '-')}" for name in passed) or "-o"
             raise ValueError(
                 f"{data} holds text runs, which are compared as they are: leave out {what}. To "
                 "train, give the candidates as a TREC run, and --collection"
@@ -72,20 +72,20 @@ def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> 
     from rankgrad.specs import split
     from rankgrad.text._settings import TextSettings
 
-    given = {
+    passed = {
         name: value
         for name, value in asked.items()
         if value is not None and name not in _SHARED and name != "metrics"
     }
-    for name in given:
+    for name in passed:
         if name not in TextSettings.model_fields:
             raise ValueError(f"--{name.replace('_', '-')} is not for text")
     if asked["models"] is not None:
-        given["model"] = asked["models"]
+        passed["model"] = asked["models"]
     metrics = asked["metric"] or []
     chosen = asked["validation_metric"] or (metrics[0] if metrics else None)
-    given |= {"metric": chosen, "metrics": tuple(metrics) or None}
-    settings = settings_of(given, asked["settings"])
+    passed |= {"metric": chosen, "metrics": tuple(metrics) or None}
+    settings = settings_of(passed, asked["settings"])
     plan = CrossValidation(
         settings=settings,
         losses=tuple(split(asked["losses"])) if asked["losses"] else (settings.loss,),

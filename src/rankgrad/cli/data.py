@@ -120,17 +120,10 @@ def _catalog(json: bool) -> None:
 
     if json:
         return show_json([_entry(entry) for entry in catalog.ENTRIES])
-    rows = [
-        (
-            entry.name,
-            f"{entry.total.queries:,}",
-            f"{entry.total.documents:,}",
-            entry.features,
-            entry.folds or "-",
-            entry.url,
-        )
-        for entry in catalog.ENTRIES
-    ]
+    rows = []
+    for entry in catalog.ENTRIES:
+        counts = (f"{entry.total.queries:,}", f"{entry.total.documents:,}", entry.features)
+        rows.append((entry.name, *counts, entry.folds or "-", entry.url))
     show_table(
         ("data set", "lists", "items", "features", "folds", "where a person gets it"),
         rows,

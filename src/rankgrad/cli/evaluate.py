@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad.cli._arguments import Device, Fold, Json, Split, check_stdin, load
-from rankgrad.cli._evaluate_trec import evaluate_runs, intervals, is_qrels
+from rankgrad.cli._evaluate_trec import (
+    evaluate_runs,
+    interval_rows,
+    is_qrels,
+    lists_dict,
+    means_dict,
+)
 from rankgrad.cli._printing import show_json, show_notes, show_table
-from rankgrad.cli.predict import score
+from rankgrad.cli.predict import open_ranker
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -128,27 +134,20 @@ def _evaluate_data(
     device: str,
 ) -> tuple[Evaluation, Any, Dataset]:
     """The values of a ranker on data with a score for each item, the scores, and the data."""
-    import numpy as np
-
     import rankgrad.metrics
     from rankgrad.data import _scores as files
     from rankgrad.metrics.evaluate import DEFAULT
+    from rankgrad.training._evaluations import evaluate_scores
 
     check_stdin(ranker, data)
     metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
     if ranker.is_dir():
-        dataset, scores = score(ranker, data, split, fold, device)
+        dataset, model = open_ranker(ranker, data, split, fold, device)
+        scores = model.predict(dataset.features, dataset.offsets)
     else:
         dataset = load(data, split, fold, ids="auto")
         scores = files.read(ranker, dataset)
-    result = rankgrad.metrics.evaluate(
-        scores,
-        np.array(dataset.labels),  # a store's arrays are read-only, which PyTorch warns of
-        offsets=np.array(dataset.offsets),
-        weights=None if dataset.weights is None else np.array(dataset.weights),
-        metrics=metrics,
-    )
-    return result, scores, dataset
+    return evaluate_scores(scores, dataset, metrics), scores, dataset
 
 
 def _save(
@@ -172,11 +171,9 @@ def _save(
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
-    summary: dict[str, Any] = {
+    return {
         "lists": result.lists,
-        "mean": dict(result.mean),
-        "interval95": intervals(result),
-        "without_relevant": dict(result.without_relevant),
+        **means_dict(result),
         "conventions": {
             str(metric): {
                 name: getattr(metric, name)
@@ -186,20 +183,13 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
             for metric in result.metrics
         },
         "item_weights": weighted,
+        **({} if qids is None else lists_dict(result, qids)),
     }
-    if qids is not None:
-        values = {name: values.tolist() for name, values in result.per_list.items()}
-        summary["per_list"] = {"qid": qids, **values}
-    return summary
 
 
 def _show(result: Evaluation, weighted: bool, title: str) -> None:
-    rows = [
-        (name, f"{result.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
-        for name, (low, high) in intervals(result).items()
-    ]
-    columns = ("metric", "mean", "95% interval")
     conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
-    show_table(columns, rows, title=title, under=conventions)
+    columns = ("metric", "mean", "95% interval")
+    show_table(columns, interval_rows(result), title=title, under=conventions)

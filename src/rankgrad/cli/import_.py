@@ -114,9 +114,9 @@ def _read(
         if docids:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
         return columnar.read(sources[0], **kinds, **columns)
-    given = _changed_options(columns)
-    if given:
-        raise ValueError(f"--{given[0]} goes with columnar files, which {sources[0]} is not")
+    changed = _changed_options(columns)
+    if changed:
+        raise ValueError(f"--{changed[0]} goes with columnar files, which {sources[0]} is not")
     if len(sources) > 1:
         missing, categorical = kinds["missing"], kinds["categorical"]
         dataset = letor.read(sources, ids=docids or "auto", finite=True, missing=missing)
@@ -148,9 +148,9 @@ def _check_folder_options(
     number = next(iter(folds(source)), None) if fold is None else fold
     places = list(_layout.splits(source, number).values())
     columnar_ones = [p for p in places if columnar.is_columnar(p) or _layout.parts(p)]
-    given = _changed_options(columns)
-    if given and not columnar_ones:
-        raise ValueError(f"--{given[0]} goes with columnar files, of which {source} has none")
+    changed = _changed_options(columns)
+    if changed and not columnar_ones:
+        raise ValueError(f"--{changed[0]} goes with columnar files, of which {source} has none")
     if docids and len(columnar_ones) == len(places):
         raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
 

@@ -11,12 +11,10 @@ from rankgrad.cli._arguments import Data, Device, Fold, Overwrite, Split, load
 from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
 
-__all__ = ["Run", "load_ranker", "open_ranker", "predict", "score"]
+__all__ = ["Run", "load_ranker", "open_ranker", "predict"]
 
 Run = Annotated[
     Path,
@@ -58,38 +56,21 @@ def predict(
     """  # noqa: D301
     from rankgrad.data import _scores as files
 
-    dataset, scores = score(run, data, split, fold, device, labeled=False, ids="auto")
+    dataset, model = open_ranker(run, data, split, fold, device, labeled=False, ids="auto")
+    scores = model.predict(dataset.features, dataset.offsets)
     files.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
     show_notes(dataset.notes)
     if dataset.ids is None and (format or files.format_of(output)) != "plain":
         show_notes(["the data have no document ids: positions in the lists are written for them"])
 
 
-def score(
-    run: Path,
-    data: Path,
-    split: str | None,
-    fold: int | None,
-    device: str,
-    **options: Any,
-) -> tuple[Dataset, np.ndarray]:
-    """The data, and the scores of its items by a trained ranker.
+def open_ranker(
+    run: Path, data: Path, split: str | None, fold: int | None, device: str, **options: Any
+) -> tuple[Dataset, FittedRanker]:
+    """Data with the features of a trained ranker, and the ranker.
 
     Further options are those of :func:`rankgrad.data.load`.
     """
-    dataset, model = open_ranker(run, data, split, fold, device, **options)
-    return dataset, model.predict(dataset.features, dataset.offsets)
-
-
-def open_ranker(
-    run: Path,
-    data: Path,
-    split: str | None,
-    fold: int | None,
-    device: str,
-    **options: Any,
-) -> tuple[Dataset, FittedRanker]:
-    """Data with the features of a trained ranker, and the ranker."""
     from rankgrad.data._dataset import FeaturesError
     from rankgrad.training import Settings
     from rankgrad.training._processes import accelerator

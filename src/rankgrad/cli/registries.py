@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -35,16 +35,15 @@ def losses(name: _Name = None, json: Json = False) -> None:
     from rankgrad.losses.relaxed import grid_losses, grid_metrics
     from rankgrad.sorting import FAMILIES
 
-    registry = rankgrad.losses.losses
-    if name is not None or json:
-        return _explain(registry, name, json)
     grid = set(grid_losses())
-    _list(
-        registry,
-        [name for name in registry.names() if name not in grid],
+    _show(
+        rankgrad.losses.losses,
+        name,
+        json,
         f"and {len(grid)} of the grid [gumbel_]<relaxation>_<metric>[@k], such as neural_ndcg@10:",
         f"  relaxations  {', '.join(FAMILIES)}",
         f"  metrics      {', '.join(grid_metrics())}",
+        unlisted=grid,
     )
 
 
@@ -58,12 +57,10 @@ def metrics(name: _Name = None, json: Json = False) -> None:
     """  # noqa: D301
     import rankgrad.metrics
 
-    registry = rankgrad.metrics.metrics
-    if name is not None or json:
-        return _explain(registry, name, json)
-    _list(
-        registry,
-        registry.names(),
+    _show(
+        rankgrad.metrics.metrics,
+        name,
+        json,
         "By default lists without relevant items count 0, tied scores earn the mean over their "
         "orders, the gain is 2^y - 1 and an item is relevant from label 1 on; "
         "'ndcg@10(empty=1, ties=stable, gain=linear)' is otherwise.",
@@ -82,48 +79,55 @@ def models(name: _Name = None, json: Json = False) -> None:
     """  # noqa: D301
     import rankgrad.models
 
-    registry = rankgrad.models.models
-    if name is not None or json:
-        return _explain(registry, name, json)
-    _list(registry, registry.names())
+    _show(rankgrad.models.models, name, json)
 
 
-def _list(registry: Registry[Any], names: Iterable[str], *under: str) -> None:
-    rows = [(name, _written(name, registry), _summary(registry.factory(name))) for name in names]
+def _show(
+    registry: Registry[Any],
+    name: str | None,
+    json: bool,
+    *under: str,
+    unlisted: Collection[str] = (),
+) -> None:
+    """Print all names, in a table or as JSON, or explain one name or spec."""
+    if name is not None and name not in registry.names():
+        name = registry.parse(name).name
+    names = registry.names() if name is None else [name]
+    factories = {each: registry.factory(each) for each in names if json or each not in unlisted}
+    if json:
+        return show_json(
+            [
+                {
+                    "name": each,
+                    "summary": _summary(factory),
+                    "cutoff": takes_cutoff(factory),
+                    "options": _defaults(factory),
+                }
+                for each, factory in factories.items()
+            ]
+        )
+    if name is not None:
+        return _explain(registry, name)
+    rows = [
+        (each, _written(each, factory), _summary(factory)) for each, factory in factories.items()
+    ]
     more = f"rankgrad {registry.kinds} NAME explains one."
     show_table((registry.kind, "options", "what it is"), rows, under=[*under, more])
 
 
-def _explain(registry: Registry[Any], name: str | None, json: bool) -> None:
-    """Explain one name or spec, or print all names as JSON."""
-    if name is not None and name not in registry.names():
-        name = registry.parse(name).name
-    if json:
-        names = registry.names() if name is None else [name]
-        show_json(
-            [
-                {
-                    "name": each,
-                    "summary": _summary(registry.factory(each)),
-                    "cutoff": takes_cutoff(registry.factory(each)),
-                    "options": _defaults(registry.factory(each)),
-                }
-                for each in names
-            ]
-        )
-        return
-    assert name is not None
+def _explain(registry: Registry[Any], name: str) -> None:
     factory = registry.factory(name)
     out = console()
-    out.print(_written(name, registry))
+    out.print(_written(name, factory))
     out.print()
     out.print(_without_arguments(_documentation(factory)))
     for line in _advice(registry.kinds, name):
         out.print(line)
-    said = {k: v.replace("`", "") for k, v in _described(registry.kinds, name, factory).items()}
-    rows = [(each, value, said.get(each, "")) for each, value in _defaults(factory).items()]
-    if takes_cutoff(factory) and getattr(factory, "has_cutoff", True):
-        rows.insert(0, ("@k", "", said.get("k", "")))
+    described = _described(registry.kinds, name, factory).items()
+    texts = {option: text.replace("`", "") for option, text in described}
+    rows = [(each, value, texts.get(each, "")) for each, value in _defaults(factory).items()]
+    if _has_cutoff(factory):
+        rows.insert(0, ("@k", "", texts.get("k", "")))
     if rows:
         show_table(("option", "default", "what it is"), rows)
 
@@ -183,10 +187,13 @@ def _without_arguments(text: str) -> str:
     return re.sub(r"\n+(?:Args|Returns):\n.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
 
 
-def _written(name: str, registry: Registry[Any]) -> str:
+def _has_cutoff(factory: Any) -> bool:
+    return takes_cutoff(factory) and getattr(factory, "has_cutoff", True)
+
+
+def _written(name: str, factory: Any) -> str:
     """A name with its cutoff and options, as in a spec."""
-    factory = registry.factory(name)
-    cutoff = "[@k]" if takes_cutoff(factory) and getattr(factory, "has_cutoff", True) else ""
+    cutoff = "[@k]" if _has_cutoff(factory) else ""
     options = ", ".join(_defaults(factory))
     return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
 
@@ -210,11 +217,11 @@ def _of_cell(factory: Any) -> str:
     """The documentation of the loss that a cell of the grid makes."""
     from rankgrad.losses.relaxed import GridLoss, cell_parts
 
-    made = factory()
-    minus = "" if made.metric.lower_is_better else "1 - "
-    parts = cell_parts(made.cell)
-    family = parts[0] if parts else made.relaxation
-    noise = ", the mean over samples of Gumbel noise" if made.relaxation.stochastic else ""
-    text = f"{minus}{made.metric} through {family}{noise}."
-    known = inspect.getdoc(type(made)) if type(made) is not GridLoss else ""
-    return f"{text}\n\n{known}" if known else text
+    loss = factory()
+    minus = "" if loss.metric.lower_is_better else "1 - "
+    parts = cell_parts(loss.cell)
+    family = parts[0] if parts else loss.relaxation
+    noise = ", the mean over samples of Gumbel noise" if loss.relaxation.stochastic else ""
+    text = f"{minus}{loss.metric} through {family}{noise}."
+    docstring = inspect.getdoc(type(loss)) if type(loss) is not GridLoss else ""
+    return f"{text}\n\n{docstring}" if docstring else text

@@ -201,40 +201,32 @@ def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
     if json:
         show_json(lines)
         return
-    rows = [
-        (
-            line["paper"],
-            line["name"],
-            line["what"],
-            line["data"],
-            "not run here" if line["not_run"] else line["there"] or "not found",
-        )
-        for line in lines
-    ]
-    absent = dict.fromkeys(
-        line["data"] for line in lines if not line["there"] and not line["not_run"]
-    )
-    under = [_splits.missing(str(name), data) for name in absent]
-    reasons = dict.fromkeys(
-        f"{line['name']} is not run here: {line['not_run']}" for line in lines if line["not_run"]
-    )
-    columns = ("paper", "name", "what", "data", "where")
-    show_table(columns, rows, under=[*under, *reasons])
+    columns = ("paper", "name", "what", "data")
+    rows, absent, reasons = [], [], []
+    for line in lines:
+        where = line["there"] or "not found"
+        if line["not_run"]:
+            where = "not run here"
+            reasons.append(f"{line['name']} is not run here: {line['not_run']}")
+        elif not line["there"]:
+            absent.append(_splits.missing(str(line["data"]), data))
+        rows.append((*(line[column] for column in columns), where))
+    show_table((*columns, "where"), rows, under=dict.fromkeys([*absent, *reasons]))
 
 
 def _figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:
     from rankgrad.papers import figures
 
     err = console(stderr=True)
-    made = []
+    written = []
     for figure in figures.of_paper(paper):
         err.print(f"{figure.name}: {figure.title} ...", soft_wrap=True)
-        made.append(figures.write(figure, output, data=data, quick=quick))
-    if not made:
+        written.append(figures.write(figure, output, data=data, quick=quick))
+    if not written:
         raise ValueError(f"no figures of {paper} are made. There are: {', '.join(figures.FIGURES)}")
     if json:
-        show_json([{key: str(path) for key, path in files.items()} for files in made])
+        show_json([{key: str(path) for key, path in files.items()} for files in written])
         return
     out = console()
-    for files in made:
+    for files in written:
         out.print(f"{files['html']}  (numbers in {files['csv'].name})", soft_wrap=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,10 +128,18 @@ def train(
 
 def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
     """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
-    from rankgrad.experiments._text import cross_validate
+    from rich.progress import Progress
 
-    with _Watching(quiet) as watching:
-        finished = cross_validate(plan, candidates, output, watching.of)
+    from rankgrad.experiments._text import cross_validate
+    from rankgrad.training._processes import Interrupts
+
+    hidden = quiet or not sys.stderr.isatty()
+    bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
+    update = partial(bar.update, bar.add_task("runs", total=None))
+    # Stopping a disabled bar would print an empty line.
+    with Interrupts() as interrupts, nullcontext() if hidden else bar:
+        watch = partial(_callbacks, update, lambda: interrupts.stop_requested)
+        finished = cross_validate(plan, candidates, output, watch)
     if not finished:
         raise interrupted(
             f"interrupted; {output} holds all that is needed: the same command goes on"
@@ -173,50 +184,31 @@ def settings_of(
     return TextSettings(**values)
 
 
-class _Watching:
-    """A progress bar over all runs, and Ctrl-C as a request to stop after the current step."""
+def _callbacks(
+    update: Callable[..., None],
+    interrupted: Callable[[], bool],
+    run: OneRun,
+    number: int,
+    total: int,
+) -> Callbacks:
+    """What is called while a run is trained: it updates the progress bar over all runs."""
+    from rankgrad.experiments._text import Callbacks
 
-    def __init__(self, quiet: bool) -> None:
-        from rich.progress import Progress
+    epochs, metric = run.settings.epochs, run.settings.metric
+    words = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
+    done, shown = 0, ""
 
-        from rankgrad.training._processes import Interrupts
+    def step(part: float) -> None:
+        completed = number + (done + part) / epochs
+        update(description=words + shown, total=total, completed=completed)
 
-        hidden = quiet or not sys.stderr.isatty()
-        self._bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
-        self._interrupts = Interrupts()
-        self._task = self._bar.add_task("runs", total=None)
+    def epoch(line: dict[str, float]) -> None:
+        nonlocal done, shown
+        done = int(line["epoch"])
+        shown = f"; epoch {done}/{epochs}: {metric} {line.get(metric, float('nan')):.4f}"
+        step(0.0)
 
-    def __enter__(self) -> _Watching:
-        self._interrupts.__enter__()
-        if not self._bar.disable:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if not self._bar.disable:  # stopping a disabled bar would print an empty line
-            self._bar.stop()
-        self._interrupts.__exit__(*error)
-
-    def of(self, run: OneRun, number: int, total: int) -> Callbacks:
-        """The callbacks of a run."""
-        from rankgrad.experiments._text import Callbacks
-
-        epochs = run.settings.epochs
-        words = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
-        done, shown = 0, ""
-
-        def step(part: float) -> None:
-            at = number + (done + part) / epochs
-            self._bar.update(self._task, description=words + shown, total=total, completed=at)
-
-        def epoch(line: dict[str, float]) -> None:
-            nonlocal done, shown
-            done = int(line["epoch"])
-            metric = run.settings.metric
-            shown = f"; epoch {done}/{epochs}: {metric} {line.get(metric, float('nan')):.4f}"
-            step(0.0)
-
-        return Callbacks(epoch, step, lambda: self._interrupts.stop_requested)
+    return Callbacks(epoch, step, interrupted)
 
 
 def _show(output: Path, json: bool) -> None:
@@ -256,9 +248,9 @@ def _weights(output: Path) -> list[str]:
         run = TextRun.open(path.parent)
         found.setdefault(run.settings.loss, []).append(f"{run.weight:g}")
     return [
-        f"{loss}: weights of the first stage {', '.join(own)}; its scores alone: `rankgrad report "
-        f"{output} --part test-alone`"
-        for loss, own in found.items()
+        f"{loss}: weights of the first stage {', '.join(weights)}; its scores alone: `rankgrad "
+        f"report {output} --part test-alone`"
+        for loss, weights in found.items()
     ]
 
 

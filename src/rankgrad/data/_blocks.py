@@ -91,15 +91,16 @@ class Moments:
             here = len(values) - absent.sum(0)
             total = count + here
             if absent.any():
-                own = values.nansum(0) / here.clamp(min=1)
-                values = torch.where(absent, own, values)  # the mean adds nothing to the squares
+                block_mean = values.nansum(0) / here.clamp(min=1)
+                # The mean adds nothing to the squares.
+                values = torch.where(absent, block_mean, values)
                 low = low.minimum(values.where(~absent, float("inf")).amin(0))
                 high = high.maximum(values.where(~absent, float("-inf")).amax(0))
             else:
-                own = values.mean(0)
+                block_mean = values.mean(0)
                 low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
-            step = own - mean
-            squares = squares + (values - own).square().sum(0)
+            step = block_mean - mean
+            squares = squares + (values - block_mean).square().sum(0)
             squares = squares + step.square() * (count * here / total.clamp(min=1).double())
             mean = mean + step * (here / total.clamp(min=1).double())
             count, missing = total, missing + absent.sum(0)

@@ -54,14 +54,14 @@ def match(dataset: Dataset, categories: Categories | None) -> Dataset:
     Raises:
         FeaturesError: a feature is a number on one side and a category on the other.
     """
-    own = dataset.categories or (None,) * dataset.n_features
+    kinds = dataset.categories or (None,) * dataset.n_features
     wanted = categories or (None,) * dataset.n_features
-    if len(own) != len(wanted) or own == wanted:
+    if len(kinds) != len(wanted) or kinds == wanted:
         return dataset
-    numbers = [at for at, names in enumerate(wanted) if names is not None and own[at] is None]
+    numbers = [at for at, names in enumerate(wanted) if names is not None and kinds[at] is None]
     dataset = encode(dataset, [_column_name(dataset, at) for at in numbers])
     features, unknown = np.array(dataset.features), 0
-    for at, (old, new) in enumerate(zip(dataset.categories or own, wanted, strict=True)):
+    for at, (old, new) in enumerate(zip(dataset.categories or kinds, wanted, strict=True)):
         if new is None and old is not None:
             raise FeaturesError(
                 f"feature {_column_name(dataset, at)} is of texts here and of numbers in training"
@@ -77,6 +77,12 @@ def match(dataset: Dataset, categories: Categories | None) -> Dataset:
     if unknown:
         notes += (f"{unknown:,} values are categories that are not in the training data",)
     return replace(dataset, features=features, categories=categories, notes=notes, check=False)
+
+
+def number_columns(categories: Categories | None, width: int) -> list[int]:
+    """Which of ``width`` columns are numbers, not codes of categories."""
+    kinds = categories or (None,) * width
+    return [at for at, names in enumerate(kinds) if names is None]
 
 
 def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:

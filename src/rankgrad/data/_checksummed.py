@@ -112,8 +112,8 @@ class ChecksummedArray(NDArrayOperatorsMixin):
         return self._array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        given = [np.asarray(x) if isinstance(x, ChecksummedArray) else x for x in inputs]
-        return getattr(ufunc, method)(*given, **options)
+        arrays = [np.asarray(x) if isinstance(x, ChecksummedArray) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # not set yet, while the object is copied or unpickled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,21 @@ Categories = tuple[tuple[str, ...] | None, ...]
 
 LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
+_PER_ITEM = ("features", "labels", "weights", "ids", "source_rows")  # arrays with a row per item
 _SHOWN = 8  # distinct labels that repr spells out
+
+
+def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | None:
+    """Categories as JSON has them, with lists in place of tuples."""
+    if names is None:
+        return None
+    return tuple(None if of_feature is None else tuple(of_feature) for of_feature in names)
+
+
+def features_of(like: Any) -> dict[str, Any]:
+    """Options of :func:`rankgrad.data.load` for the features of a data set or a fitted ranker."""
+    names = ("n_features", "zero_based", "feature_names", "categories")
+    return {name: getattr(like, name) for name in names}
 
 
 class FeaturesError(ValueError):
@@ -71,15 +85,9 @@ class Dataset:
     def __post_init__(self, check: bool) -> None:
         names = self.feature_names
         self._set("features", _numbers("features", self.features, np.float32, 2, names))
-        self._set("labels", _numbers("labels", self.labels, np.float32, 1))
-        self._set("offsets", _numbers("offsets", self.offsets, np.int64, 1))
-        self._set("qids", _texts("qids", self.qids))
-        if self.weights is not None:
-            self._set("weights", _numbers("weights", self.weights, np.float32, 1))
-        if self.ids is not None:
-            self._set("ids", _texts("ids", self.ids))
-        if self.source_rows is not None:
-            self._set("source_rows", _numbers("source_rows", self.source_rows, np.int64, 1))
+        for name in ("labels", "offsets", "qids", "weights", "ids", "source_rows"):
+            if (array := getattr(self, name)) is not None:
+                self._set(name, _column(name, array))
         if self.feature_names is not None:
             self._set("feature_names", tuple(map(str, self.feature_names)))
         self._set("notes", tuple(self.notes))
@@ -130,20 +138,9 @@ class Dataset:
         else:
             starts = self.offsets[:-1][indices]
             rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Dataset(
-            features=_rows(self.features, rows),
-            labels=self.labels[rows],
-            offsets=offsets,
-            qids=self.qids[indices],
-            weights=None if self.weights is None else self.weights[rows],
-            ids=None if self.ids is None else _rows(self.ids, rows),
-            feature_names=self.feature_names,
-            notes=self.notes,
-            zero_based=self.zero_based,
-            source_rows=None if self.source_rows is None else _rows(self.source_rows, rows),
-            categories=self.categories,
-            check=False,
-        )
+        arrays = {name: getattr(self, name) for name in _PER_ITEM}
+        chosen: dict[str, Any] = {k: _rows(v, rows) for k, v in arrays.items() if v is not None}
+        return replace(self, **chosen, offsets=offsets, qids=self.qids[indices], check=False)
 
     def widen(self, n_features: int) -> Dataset:
         """The same lists with features of zeros added at the end, up to ``n_features``.
@@ -167,12 +164,8 @@ class Dataset:
         _memory_limit.check(4 * self.n_items * n_features, _memory_limit.available(), what, hint)
         features = np.zeros((self.n_items, n_features), np.float32)
         features[:, : self.n_features] = self.features
-        return Dataset(
-            features, self.labels, self.offsets, self.qids, self.weights, self.ids,
-            notes=self.notes, zero_based=self.zero_based, source_rows=self.source_rows,
-            categories=None if self.categories is None else self.categories + (None,) * missing,
-            check=False,
-        )  # fmt: skip
+        categories = None if self.categories is None else self.categories + (None,) * missing
+        return replace(self, features=features, categories=categories, check=False)
 
     def check_numbers(self) -> None:
         """Offsets must not fall; labels and weights must be finite and at least 0.
@@ -217,7 +210,7 @@ class Dataset:
 
     def _check_shapes(self) -> None:
         items, columns = self.features.shape
-        for name in ("labels", "weights", "ids", "source_rows"):
+        for name in _PER_ITEM:
             array = getattr(self, name)
             if array is not None and len(array) != items:
                 raise ArrayError(
@@ -375,6 +368,14 @@ def _numbers(
     if whole:
         return np.ascontiguousarray(array, dtype=dtype)
     return as_float32(name, array, feature_names)
+
+
+def _column(name: str, values: Any) -> np.ndarray:
+    """An array with a value per item or list, in its type."""
+    if name in ("qids", "ids"):
+        return _texts(name, values)
+    whole = name in ("offsets", "source_rows")
+    return _numbers(name, values, np.int64 if whole else np.float32, 1)
 
 
 def _rows(array: Any, rows: Any) -> np.ndarray:

@@ -480,7 +480,7 @@ def _write_inputs(
     if n_entries == n:
         values[0] = mean
     if ranks_at > 0 or ties_at > 0:
-        _rank(values, n_entries, n, ranks, ties, counts)
+        _rank(values, n_entries, n, scratch, counts)
     if len(entries.counts) > 0:
         factor = factor if scores_at > 0 else _ZERO
         entries.counts[c] = n_entries + 1
@@ -534,14 +534,10 @@ def _score_scaling(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
 
 @_compiled
 def _rank(
-    values: np.ndarray,
-    n_entries: int,
-    n: int,
-    ranks: np.ndarray,
-    ties: np.ndarray,
-    counts: np.ndarray,
+    values: np.ndarray, n_entries: int, n: int, scratch: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Write ``list_ranks`` and ``list_ties`` of :mod:`rankgrad.models._in_list` for the entries."""
+    """Write ``list_ranks`` and ``list_ties`` of :mod:`rankgrad.models._in_list` to ``scratch``."""
+    ranks, ties = scratch[0], scratch[1]
     _count_items(values, n_entries, n, counts)
     for t in range(len(values)):
         twice = np.float32(2 * counts[0, t] + counts[1, t])

@@ -43,20 +43,20 @@ class Knots:
         rows = table.astype(np.float32)
         distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
         most = max(len(values) for values, _, _ in distinct)
-        made = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
+        knots = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
         for at, (values, first, counts) in enumerate(distinct):
             count = len(values)
-            made.table[at, :count] = values
-            made.middle[at, :count] = (
-                (2 * first + counts - 1) / np.float32(2) / np.float32(made.last)
+            knots.table[at, :count] = values
+            knots.middle[at, :count] = (
+                (2 * first + counts - 1) / np.float32(2) / np.float32(knots.last)
             )
-            made.index[at, 1 : count + 1] = first + counts - 1
-            made.index[at, count + 1 :] = made.last
-            made.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
-            values = values * made.scale[at]
-            made.below[at, 1 : count + 1] = values
-            made.spacing[at, 1:count] = values[1:] - values[:-1]
-        return made
+            knots.index[at, 1 : count + 1] = first + counts - 1
+            knots.index[at, count + 1 :] = knots.last
+            knots.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
+            values = values * knots.scale[at]
+            knots.below[at, 1 : count + 1] = values
+            knots.spacing[at, 1:count] = values[1:] - values[:-1]
+        return knots
 
 
 @_compiled
@@ -110,21 +110,21 @@ def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> 
         n = min(_ROWS, rows.shape[0] - first)
         values = some[:n]
         for column in range(rows.shape[1]):
-            own = table[column]
-            wide = max(abs(own[0]), abs(own[size - 1])) > WIDE
+            quantiles = table[column]
+            wide = max(abs(quantiles[0]), abs(quantiles[size - 1])) > WIDE
             scale = _HALF if wide else _ONE
             for i in range(n):
                 values[i] = rows[first + i, column]
-            _count_below(values, own, counts)
+            _count_below(values, quantiles, counts)
             for i in range(n):
                 value, count = values[i], counts[i]
                 if np.isnan(value):
                     place = value
-                elif count < size and own[count] == value:
+                elif count < size and quantiles[count] == value:
                     place = np.float32(count + ends[column, count] - 1) * _HALF
                 else:
                     low = max(count - 1, 0)
-                    gap = own[min(count, size - 1)] * scale - own[low] * scale
-                    part = (value * scale - own[low] * scale) / gap if gap > 0 else _ZERO
+                    step = quantiles[min(count, size - 1)] * scale - quantiles[low] * scale
+                    part = (value * scale - quantiles[low] * scale) / step if step > 0 else _ZERO
                     place = np.float32(low) + part
                 levels[first + i, column] = place / last

@@ -189,13 +189,13 @@ def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) 
         if columns:
             scores.append(_number(path, number, columns[0]))
     _check_count(path, len(scores), dataset)
-    given = np.array(scores, np.float32)
-    _check_finite(path, given)
+    values = np.array(scores, np.float32)
+    _check_finite(path, values)
     order = dataset.source_order
     if order is None:
-        return given
-    placed = np.empty_like(given)
-    placed[order] = given
+        return values
+    placed = np.empty_like(values)
+    placed[order] = values
     return placed
 
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import bisect
 import os
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -29,6 +27,7 @@ from torch.nn import functional as F
 from rankgrad._shapes import Bool, Float, Int
 from rankgrad._validation import check_choice
 from rankgrad.data._dataset import Dataset
+from rankgrad.data._ordered_map import ordered_map
 from rankgrad.data.transforms import Pipeline, Transform
 
 __all__ = ["BATCHINGS", "Array", "Batch", "Batches", "Batching", "process_memory"]
@@ -38,7 +37,6 @@ Batching = Literal["queries", "documents", "query"]
 BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
-_PREFETCHED = 2  # batches that are read ahead
 _LISTS = (1 << 16) - 1  # lists in a batch: GPUs run attention over no more at a time
 _ORDER, _ITEMS = 0, 1  # streams of random numbers
 
@@ -234,7 +232,8 @@ class Batches:
             return self._pinned(self._batch(part, keys))
 
         # A single batch, as in most predictions, needs no thread that reads ahead.
-        raw = _prefetch(parts, read) if len(plan) > 1 else map(read, parts)
+        ahead = len(plan) > 1
+        raw = ordered_map(read, parts, 1, "rankgrad-batches") if ahead else map(read, parts)
         return (self._finish(batch) for batch in raw)
 
     def _parts(self, plan: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_Part]:
@@ -439,40 +438,6 @@ def _round_up(size: int, steps: int) -> int:
     return -(-size // step) * step
 
 
-def _prefetch(parts: Iterable[_Part], read: Callable[[_Part], Batch]) -> Iterator[Batch]:
-    """What ``read`` gives for each part, read by a thread that runs a little ahead."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(_PREFETCHED)
-    stopped = threading.Event()
-
-    def put(item: Batch | BaseException | None) -> None:
-        while not stopped.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for part in parts:
-                if stopped.is_set():
-                    return
-                put(read(part))
-            put(None)
-        except BaseException as error:  # carried over to where the batches are used
-            put(error)
-
-    thread = threading.Thread(target=work, name="rankgrad-batches", daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        thread.join()
-
-
 def _tensor(array: Array) -> Tensor:
     """A tensor of an array; a copy where the array is read-only, which PyTorch cannot express."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]).view(np.ndarray))
@@ -491,8 +456,8 @@ def process_memory(device: torch.device) -> int:
 def _free(device: torch.device) -> int:
     """The bytes of memory that are free on a device, to this process."""
     if device.type == "cuda":
-        own = process_memory(device) - torch.cuda.memory_allocated(device)
-        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), own))
+        left = process_memory(device) - torch.cuda.memory_allocated(device)
+        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), left))
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not known on this system

@@ -158,14 +158,10 @@ def check(
 
 
 def _compare(entry: KnownDataset, where: str, expected: _Counts, found: _Counts) -> list[str]:
-    pairs = (
-        ("queries", expected.queries, found.queries),
-        ("documents", expected.documents, found.documents),
-    )
     return [
-        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {count:,}"
-        for kind, wanted, count in pairs
-        if wanted is not None and wanted != count
+        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {getattr(found, kind):,}"
+        for kind in ("queries", "documents")
+        if (wanted := getattr(expected, kind)) not in (None, getattr(found, kind))
     ]
 
 
@@ -211,7 +207,7 @@ def _nearest(candidates: list[KnownDataset], peek: _Peek) -> KnownDataset | None
 def _entry(values: dict[str, Any]) -> KnownDataset:
     """An entry of ``catalog.toml``."""
     parts = values.pop("parts")
-    own = values | {
+    values |= {
         "total": _Counts(*values["total"]),
         "words": tuple(values["words"]),
         "splits": tuple(next(iter(parts.values()))),
@@ -221,7 +217,7 @@ def _entry(values: dict[str, Any]) -> KnownDataset:
             for split, counts in splits.items()
         },
     }
-    return KnownDataset(**own)
+    return KnownDataset(**values)
 
 
 _TEXT = resources.files("rankgrad.data").joinpath("catalog.toml").read_text(encoding="utf-8")

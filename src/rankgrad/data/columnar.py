@@ -188,7 +188,7 @@ class _Roles:
         """Find the columns in a schema, or say which one is missing and what there is."""
         metadata = schema.metadata or {}
         recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS, b"").decode()
-        own = (self.weight, self.id) == (None, None)
+        no_extras = (self.weight, self.id) == (None, None)
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
         self._counts = Counter(schema.names)
@@ -206,24 +206,32 @@ class _Roles:
         else:
             self.names = _usable(schema, used, self.categorical)
             self.left_out = [name for name in schema.names if name not in {*used, *self.names}]
-        if not self.names:
-            raise ValueError(
-                f"{self.path} has no numeric columns for features beside {quote(used)}"
-            )
+        self.check_names()
         for name in self.categorical:
             self._find(name, "categorical", schema)
         named = self.categorical
         self.texts = [n for n in self.names if n in named or _is_text(schema.field(n).type)]
         for name in set(self.names) - set(self.texts):
             if not _is_number(schema.field(name).type):
-                raise ValueError(
-                    f"{self.path}: the feature {quote(name)} must be a column of numbers, found "
-                    f"{shorten(str(schema.field(name).type))}"
-                )
+                raise self.not_numbers("feature", name, schema.field(name).type)
         complete = self.names == _usable(schema, used, self.categorical)
-        if own and self.label == "label" and complete:
+        if no_extras and self.label == "label" and complete:
             self.checksum = sums[8:] or None
         self.features = self.names
+
+    def check_names(self) -> None:
+        """An error if there are no features."""
+        if not self.names:
+            raise ValueError(
+                f"{self.path} has no numeric columns for features beside {quote(self.used)}"
+            )
+
+    def not_numbers(self, role: str, name: str, kind: Any) -> ValueError:
+        """The error of a column that must be one of numbers, and is of another type."""
+        return ValueError(
+            f"{self.path}: the {role} {quote(name)} must be a column of numbers, found "
+            f"{shorten(str(kind))}"
+        )
 
     def _recorded(self, metadata: dict[bytes, bytes], schema: Any) -> dict[str, str]:
         """The roles that :func:`write` recorded in the file, compared with their checksum."""
@@ -417,10 +425,7 @@ class _Builder:
         if len(stay) < len(roles.names):
             self.features = np.ascontiguousarray(self.features[:, stay])
             roles.names = [roles.names[j] for j in stay]
-        if not roles.names:
-            raise ValueError(
-                f"{roles.path} has no numeric columns for features beside {quote(roles.used)}"
-            )
+        roles.check_names()
         return tuple(found.get(name) for name in roles.names) if found else None
 
     def _encode(self, column: Any) -> np.ndarray:
@@ -446,10 +451,7 @@ class _Builder:
         try:
             wide = column.cast(load("pyarrow", "columnar").float64(), safe=False)
         except load("pyarrow", "columnar").ArrowException as error:
-            raise ValueError(
-                f"{self.roles.path}: the {role} {quote(name)} must be a column of numbers, found "
-                f"{shorten(str(column.type))}"
-            ) from error
+            raise self.roles.not_numbers(role, name, column.type) from error
         with np.errstate(over="ignore"):
             values: np.ndarray = wide.to_numpy(zero_copy_only=False).astype(np.float32)
         missing = np.isnan(values)
@@ -489,8 +491,7 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
                 yield file.metadata.num_rows, _valid(batches)
         elif kind in ARROW:
             with arrow.memory_map(os.fspath(path)) as source:
-                total, batches = _arrow_batches(source, roles)
-                yield total, _valid(batches)
+                yield None, _valid(_arrow_batches(source, roles))
         elif kind in TEXT:
             with _text_batches(path, roles) as batches:
                 yield None, batches
@@ -517,7 +518,7 @@ def _valid(batches: Iterable[Any]) -> Iterator[Any]:
         yield batch
 
 
-def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any]]:
+def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
     """Batches of both Arrow formats: files, with an index at their end, and streams."""
     ipc = load("pyarrow.ipc", "columnar")
     try:
@@ -526,9 +527,9 @@ def _arrow_batches(source: Any, roles: _Roles) -> tuple[int | None, Iterable[Any
         source.seek(0)
         stream = ipc.open_stream(source)
         roles.find_columns(stream.schema)
-        return None, stream
+        return stream  # type: ignore[no-any-return]
     roles.find_columns(reader.schema)
-    return None, map(reader.get_batch, range(reader.num_record_batches))
+    return map(reader.get_batch, range(reader.num_record_batches))
 
 
 def _csv_block(path: Path) -> int:
@@ -583,13 +584,10 @@ def _null_texts(csv: Any, missing: Iterable[str]) -> list[str]:
 def _schema(dataset: Dataset) -> Any:
     arrow = load("pyarrow", "columnar")
     roles = {"query": "qid", "label": "label"}
-    fields = [("qid", arrow.string()), ("label", arrow.float32())]
-    if dataset.weights is not None:
-        roles["weight"] = "weight"
-        fields.append(("weight", arrow.float32()))
-    if dataset.ids is not None:
-        roles["id"] = "id"
-        fields.append(("id", arrow.string()))
+    roles |= {} if dataset.weights is None else {"weight": "weight"}
+    roles |= {} if dataset.ids is None else {"id": "id"}
+    texts = ("qid", "id")
+    fields = [(n, arrow.string() if n in texts else arrow.float32()) for n in roles.values()]
     names = dataset.feature_names or tuple(f"f{j + 1}" for j in range(dataset.n_features))
     taken = set(names) & set(roles.values())
     if taken or len(set(names)) != len(names):

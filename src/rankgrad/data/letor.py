@@ -19,10 +19,9 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -30,12 +29,11 @@ from rankgrad._quoting import quote, shorten
 from rankgrad.data import _memory_limit, _streams, _text_lines
 from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data._missing import MissingValues
+from rankgrad.data._ordered_map import Item, Result, ordered_map
 
-__all__ = ["Array", "Result", "cores", "read"]
+__all__ = ["Array", "cores", "read"]
 
 Array = np.ndarray[Any, Any]
-_Item = TypeVar("_Item")
-Result = TypeVar("Result")
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
 _AFTER = 40  # bytes after a block: for a line end that is missing, and for the kernel
@@ -206,8 +204,8 @@ class _Sparse:
     def of(cls, features: Array) -> _Sparse:
         """The bits decide what is 0: -0.0 is not."""
         rows, columns = np.nonzero(features.view(np.uint32))
-        kept = rows.astype(np.int32), columns.astype(np.int32)
-        return cls(features.shape, *kept, features[rows, columns])
+        places = rows.astype(np.int32), columns.astype(np.int32)
+        return cls(features.shape, *places, features[rows, columns])
 
     @property
     def nbytes(self) -> int:
@@ -215,21 +213,31 @@ class _Sparse:
 
 
 @dataclass
+class _Counts:
+    """What was counted in a block; positions are those of the first, or of the highest id."""
+
+    unsorted: int
+    duplicates: int
+    infinite: int
+    zeros: int
+    zero_at: int
+    above: int  # one above the highest feature id
+    above_at: int
+    missing: int
+    unlabeled: int
+    unlabeled_at: int
+
+
+@dataclass
 class _Part:
-    """A parsed block. Column ``f`` of ``features`` is feature id ``f``; all are below ``above``."""
+    """A parsed block. Column ``f`` of ``features`` is feature id ``f``."""
 
     features: Array | _Sparse
     labels: Array
     runs: list[tuple[int, str]]  # the first row of each run of rows with one qid, and that qid
     ids: list[str]  # of all rows, or empty
-    zeros: int
-    above: int
+    counts: _Counts
     highest: _Place
-    unsorted: int
-    duplicates: int
-    infinite: int
-    missing: int
-    unlabeled: int
 
     @property
     def rows(self) -> int:
@@ -256,9 +264,9 @@ class _SizeLimit:
         """Count a block in."""
         self.rows += part.rows
         self.cells += part.cells
-        if self.widest is None or part.above > self.widest.above:
+        if self.widest is None or part.counts.above > self.widest.counts.above:
             self.widest = part
-        width = n_features or self.widest.above - 1
+        width = n_features or self.widest.counts.above - 1
         self.check(self.rows, width, self.cells, self.widest.highest)
 
     def check(self, rows: int, width: int, cells: int, place: _Place) -> None:
@@ -320,9 +328,8 @@ class _Parser:
             return self.width
         probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
         found = _run(block, probe, 0, self.options.with_qids)
-        place = block.place(found.above_at)
-        self.guard.check(len(found.starts), found.above - 1, probe // 2, place)
-        return found.above
+        self._check_size(block, found, probe)
+        return found.counts.above
 
     def _parts(self, block: _Block, width: int) -> Iterator[_Part]:
         """Parse a block at a width, in pieces if it is large, again if it is wider."""
@@ -332,30 +339,32 @@ class _Parser:
                 yield from self._parts(piece, max(width, self.width))
             return
         found = _run(block, block.end, width, self.options.with_qids)
-        if found.above <= width or self.n_features is not None:
-            self.width = max(self.width, found.above)
-            yield self._part(block, found)
+        above = found.counts.above
+        if above > width and self.n_features is None:
+            self._check_size(block, found, block.end)
+            self.width = max(self.width, above)
+            yield from self._parts(block, above)
             return
-        # A value takes two bytes or more.
-        place = block.place(found.above_at)
-        self.guard.check(len(found.starts), found.above - 1, block.end // 2, place)
-        self.width = max(self.width, found.above)
-        yield from self._parts(block, found.above)
+        self.width = max(self.width, above)
+        yield self._part(block, found)
+
+    def _check_size(self, block: _Block, found: _Found, end: int) -> None:
+        """Check the matrix of ``text[:end]`` of a block, where a value takes two bytes or more."""
+        place = block.place(found.counts.above_at)
+        self.guard.check(len(found.starts), found.counts.above - 1, end // 2, place)
 
     def _part(self, block: _Block, found: _Found) -> _Part:
         """What the kernel found, checked, with the numbers and names it left to Python."""
         self._check_ids(block, found)
-        if found.unlabeled and self.options.labeled:
-            raise block.place(found.unlabeled_at).error("no label before the qid")
-        resolved = _resolve(block, found, self.options)
-        infinite, missing = found.infinite + resolved[0], found.missing + resolved[1]
-        unlabeled = found.unlabeled + resolved[2]
+        if found.counts.unlabeled and self.options.labeled:
+            raise block.place(found.counts.unlabeled_at).error("no label before the qid")
+        _resolve(block, found, self.options)
         _check_labels(block, found)
         if found.problem:
             raise block.place(found.stop).error(_problem(block, found))
         rows = len(found.starts)
         features = found.features.reshape(len(found.labels), found.width)[:rows]
-        if self.options.finite and infinite:
+        if self.options.finite and found.counts.infinite:
             _check_finite(block, found, features)
         # Counting takes time, so it is done where a matrix is larger than its text by far.
         is_wide = features.nbytes > 8 * block.end
@@ -364,22 +373,17 @@ class _Parser:
             labels=found.labels[:rows],
             runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
             ids=_docids(block, found.starts, self.options.ids is True) if self.options.ids else [],
-            zeros=found.zeros,
-            above=found.above,
-            highest=block.place(found.above_at),
-            unsorted=found.unsorted,
-            duplicates=found.duplicates,
-            infinite=infinite,
-            missing=missing,
-            unlabeled=unlabeled,
+            counts=found.counts,
+            highest=block.place(found.counts.above_at),
         )
 
     def _check_ids(self, block: _Block, found: _Found) -> None:
-        if self.zero_based is False and found.zeros:
-            raise block.place(found.zero_at).error("feature id 0, with zero_based=False")
-        if self.n_features is not None and found.above > self.n_features + 1:
-            what = _too_wide(found.above - 1, self.n_features)
-            raise block.place(found.above_at).error(what, FeaturesError)
+        counts = found.counts
+        if self.zero_based is False and counts.zeros:
+            raise block.place(counts.zero_at).error("feature id 0, with zero_based=False")
+        if self.n_features is not None and counts.above > self.n_features + 1:
+            what = _too_wide(counts.above - 1, self.n_features)
+            raise block.place(counts.above_at).error(what, FeaturesError)
 
 
 @dataclass(frozen=True)
@@ -394,16 +398,7 @@ class _Found:
     starts: Array
     runs: Array
     deferred: Array
-    unsorted: int
-    duplicates: int
-    infinite: int
-    zeros: int
-    zero_at: int
-    above: int
-    above_at: int
-    missing: int
-    unlabeled: int
-    unlabeled_at: int
+    counts: _Counts
 
 
 def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
@@ -425,29 +420,26 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
     )
     rows, n_runs, n_deferred, *rest = counts.tolist()
     arrays = features, labels, starts[:rows], runs[:n_runs], deferred[:n_deferred]
-    return _Found(width, problem, stop, *arrays, *rest)
+    return _Found(width, problem, stop, *arrays, _Counts(*rest))
 
 
-def _resolve(block: _Block, found: _Found, options: _RowOptions) -> tuple[int, int, int]:
-    """Parse the numbers that the kernel deferred by Python's ``float``.
+def _resolve(block: _Block, found: _Found, options: _RowOptions) -> None:
+    """Parse the numbers that the kernel deferred by Python's ``float``, and count them.
 
     They come in the order of the file, and with them all later values of a feature that comes twice
     in a line, so that the last one counts.
-
-    Returns:
-        How many values are infinite, how many are missing, and how many labels are.
     """
-    infinite = missing = unlabeled = 0
+    counts = found.counts
     with np.errstate(over="ignore"):
         for at, cell in found.deferred.tolist():
             token = block.token(at)
             if token in options.missing and (cell >= 0 or not options.labeled):
                 if cell >= 0:
                     found.features[cell] = np.nan
-                    missing += 1
+                    counts.missing += 1
                 else:
                     found.labels[-1 - cell] = 0.0
-                    unlabeled += 1
+                    counts.unlabeled += 1
                 continue
             try:
                 value = np.float32(_text_lines.parse_number(token))
@@ -456,13 +448,12 @@ def _resolve(block: _Block, found: _Found, options: _RowOptions) -> tuple[int, i
                 raise block.place(at).error(f"{what} {quote(token)} is not a number") from None
             if cell >= 0:
                 found.features[cell] = value
-                missing += bool(np.isnan(value))
-                infinite += bool(np.isinf(value))
+                counts.missing += bool(np.isnan(value))
+                counts.infinite += bool(np.isinf(value))
             elif np.isfinite(value):
                 found.labels[-1 - cell] = value
             else:
                 raise block.place(at).error(f"label {quote(token)} is not a finite float32")
-    return infinite, missing, unlabeled
 
 
 def _check_finite(block: _Block, found: _Found, features: Array) -> None:
@@ -596,35 +587,26 @@ def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
 
 
 def _in_order(
-    function: Callable[[_Item], Result], items: Iterable[_Item], threads: int
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
 ) -> Iterator[Result]:
-    """``map`` over threads, a few items ahead of what is taken from it."""
-    if threads == 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Result]] = deque()
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > threads + 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    """``map``, over threads if there are several."""
+    return map(function, items) if threads == 1 else ordered_map(function, items, threads)
 
 
 def _columns(
     parts: list[_Part], n_features: int | None, zero_based: bool | None
 ) -> tuple[int, int]:
     """The feature id of the first column, and the number of columns."""
-    highest = max(parts, key=lambda part: part.above)
+    widest = max(parts, key=lambda part: part.counts.above)
+    above = widest.counts.above
     if zero_based is None:
-        zero_based = any(part.zeros for part in parts)
+        zero_based = any(part.counts.zeros for part in parts)
     base = 0 if zero_based else 1
-    width = max(highest.above - base, 0)
+    width = max(above - base, 0)
     if n_features is None or width <= n_features:
         return base, n_features or width
-    error = f"{_too_wide(highest.above - 1, n_features)}, counted from {base}"
-    raise highest.highest.error(error, FeaturesError)
+    error = f"{_too_wide(above - 1, n_features)}, counted from {base}"
+    raise widest.highest.error(error, FeaturesError)
 
 
 def _lists(parts: list[_Part], rows: int) -> tuple[Array, Array, int, Array | None]:
@@ -683,21 +665,19 @@ def _notes(
     parts: list[_Part], labels: Array, base: int, moved: int, grouped: bool, marked: int
 ) -> tuple[str, ...]:
     """What a person should know of how the files were read."""
-    unsorted = sum(part.unsorted for part in parts)
-    duplicates = sum(part.duplicates for part in parts)
-    infinite = sum(part.infinite for part in parts)
-    missing = sum(part.missing for part in parts) + marked
-    unlabeled = sum(part.unlabeled for part in parts)
+    total = _Counts(*map(sum, zip(*(astuple(part.counts) for part in parts), strict=True)))
+    missing = total.missing + marked
     notes = {
         "feature ids start at 0": base == 0,
         f"rows of {moved} queries were not contiguous and were brought together": moved,
-        f"feature ids of {unsorted} rows were not in order and were put in order": unsorted,
-        f"{duplicates} values were of a feature that the row had before; the last one counts": (
-            duplicates
+        f"feature ids of {total.unsorted} rows were not in order and were put in order": (
+            total.unsorted
         ),
+        f"{total.duplicates} values were of a feature that the row had before; the last one "
+        "counts": total.duplicates,
         f"{missing:,} feature values are missing": missing,
-        f"{infinite} values are infinite, or beyond float32": infinite,
-        f"{unlabeled:,} rows have no label": unlabeled,
+        f"{total.infinite} values are infinite, or beyond float32": total.infinite,
+        f"{total.unlabeled:,} rows have no label": total.unlabeled,
         "labels are not all whole numbers": bool((labels != np.rint(labels)).any()),
         "queries have no names in the files and were numbered from 1": grouped,
     }

@@ -20,8 +20,8 @@ from rankgrad import _files
 from rankgrad._deprecation import renamed_arguments
 from rankgrad._quoting import quote
 from rankgrad.data import _layout, _memory_limit, _streams, _text_lines, catalog, columnar, store
-from rankgrad.data._categories import encode, match
-from rankgrad.data._dataset import Categories, Dataset, FeaturesError
+from rankgrad.data._categories import encode, match, number_columns
+from rankgrad.data._dataset import Categories, Dataset, FeaturesError, features_of
 from rankgrad.data._missing import MissingValues
 
 _LARGEST = 1 << 62  # larger than any list and any sensible weight
@@ -180,14 +180,7 @@ def load_pair(
     training = load(train, **options)
     _layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
-        return training, load(
-            vali,
-            n_features=training.n_features,
-            zero_based=training.zero_based,
-            feature_names=training.feature_names,
-            categories=training.categories,
-            missing=missing,
-        )
+        return training, load(vali, missing=missing, **features_of(training))
     validation = load(vali, zero_based=training.zero_based or None, **options)
     if validation.zero_based and training.zero_based is False:
         training = _from_zero(training)
@@ -265,8 +258,9 @@ def _load_splits(
                 **(columns or {}),
             }
             if first is not None:
-                arguments["features"] = first.feature_names
-                arguments["categorical"] = _categorical_names(first)
+                names = first.feature_names
+                arguments["features"] = names
+                arguments["categorical"] = _categorical_names(names, first.categories)
             datasets[name] = columnar.read(source, **arguments)
         else:
             datasets[name] = _read(source, options)
@@ -279,10 +273,10 @@ def _load_splits(
     return {name: match(data, known) for name, data in datasets.items()}
 
 
-def _categorical_names(dataset: Dataset) -> list[str]:
+def _categorical_names(names: Sequence[str] | None, categories: Categories | None) -> list[str]:
     """The features with names that are categorical."""
-    pairs = zip(dataset.feature_names or (), dataset.categories or (), strict=False)
-    return [name for name, categories in pairs if categories is not None]
+    pairs = zip(names or (), categories or (), strict=False)
+    return [name for name, kinds in pairs if kinds is not None]
 
 
 def _read(path: Path, options: _ReadOptions) -> Dataset:
@@ -304,12 +298,13 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
         dataset = _mark_missing(store.open(path), options.missing)
         _check_features(path, dataset, options.zero_based, options.feature_names)
     else:
+        names = options.feature_names
         dataset = columnar.read(
             path,
-            features=options.feature_names,
+            features=names,
             labeled=options.labeled,
             missing=options.missing,
-            categorical=_asked(options),
+            categorical=[*options.categorical, *_categorical_names(names, options.categories)],
         )
     if n_features is None or dataset.n_features == n_features:
         return dataset
@@ -320,20 +315,13 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
     return dataset.widen(n_features)
 
 
-def _asked(options: _ReadOptions) -> list[str]:
-    """The columns that are to be categorical, by option or as in the training data."""
-    pairs = zip(options.feature_names or (), options.categories or (), strict=False)
-    return [*options.categorical, *(name for name, names in pairs if names is not None)]
-
-
 def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
     """A store's data with some numbers as missing values: a copy, if there are such numbers."""
     also = MissingValues.of(missing)
     if not also.numbers:
         return dataset
     features = np.array(dataset.features)
-    kinds = dataset.categories or (None,) * dataset.n_features
-    also.mark(features, [at for at, names in enumerate(kinds) if names is None])
+    also.mark(features, number_columns(dataset.categories, dataset.n_features))
     return replace(dataset, features=features, check=False)
 
 
@@ -365,8 +353,7 @@ def _from_zero(dataset: Dataset) -> Dataset:
         f"{dataset.n_items:,} rows of {dataset.n_features + 1:,} features",
         "give the features the same first id in all files",
     )
-    features = np.zeros((dataset.n_items, dataset.n_features + 1), np.float32)
-    features[:, 1:] = dataset.features
+    features = np.pad(dataset.features, ((0, 0), (1, 0)))
     notes = ("feature ids start at 0", *dataset.notes)
     kinds = None if dataset.categories is None else (None, *dataset.categories)
     return replace(
@@ -431,15 +418,9 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
 
 def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
     """LightGBM's file beside a data file, which may be compressed while that one is not."""
-    stems = [path.name]
-    if path.suffix.lower() in _streams.COMPRESSED:
-        stems.append(path.stem)
-    for stem in stems:
-        for suffix in suffixes:
-            beside = path.with_name(stem + suffix)
-            if beside.is_file():
-                return beside
-    return None
+    stems = [path.name, *([path.stem] if path.suffix.lower() in _streams.COMPRESSED else [])]
+    beside = (path.with_name(stem + suffix) for stem in stems for suffix in suffixes)
+    return next(filter(Path.is_file, beside), None)
 
 
 def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:

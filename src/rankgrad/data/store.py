@@ -33,7 +33,7 @@ import numpy as np
 from rankgrad import _checksums, _files
 from rankgrad._quoting import quote, shorten
 from rankgrad.data._checksummed import ChecksummedArray, ChecksummedFile
-from rankgrad.data._dataset import ArrayError, Categories, Dataset
+from rankgrad.data._dataset import ArrayError, Dataset, categories_of
 
 __all__ = [
     "MANIFEST",
@@ -137,7 +137,7 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
             feature_names=None if names is None else tuple(names),
             notes=tuple(manifest["notes"]),
             zero_based=manifest.get("zero_based"),
-            categories=_categories(manifest),
+            categories=categories_of(manifest.get("categories")),
             check=verify,
         )
         if not verify:
@@ -274,13 +274,6 @@ def _holds_stores_only(folder: Path) -> bool:
         return all(path.name in ours for path in folder.iterdir())
     inside = list(folder.iterdir())
     return bool(inside) and all(_holds_stores_only(path) for path in inside)
-
-
-def _categories(manifest: Mapping[str, Any]) -> Categories | None:
-    found = manifest.get("categories")
-    if found is None:
-        return None
-    return tuple(None if names is None else tuple(map(str, names)) for names in found)
 
 
 def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:

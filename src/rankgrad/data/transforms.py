@@ -181,7 +181,6 @@ class Standardize(Transform):
     [[0.0, 0.0], [3.0, 1.0]]
     """
 
-    name = "standardize"
     learned = ("mean", "deviation")
 
     mean: Tensor
@@ -203,8 +202,6 @@ class Log1p(Transform):
     >>> Log1p().fit(np.zeros((1, 2))).transform(torch.tensor([0.0, -1.0]))
     tensor([ 0.0000, -0.6931])
     """
-
-    name = "log1p"
 
     def _map(self, values: Tensor) -> Tensor:
         return values.sign() * values.abs().log1p()
@@ -231,7 +228,6 @@ class Quantile(Transform):
     tensor([0.0000, 0.1667, 0.8333, 1.0000])
     """
 
-    name = "quantile"
     learned = ("table",)
 
     table: Tensor
@@ -246,10 +242,9 @@ class Quantile(Transform):
     ) -> None:
         super().__init__()
         check_choice("output", output, ("normal", "uniform"))
-        for option, value in (("quantiles", quantiles), ("sample", sample)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-                raise ValueError(f"{option} must be a whole number of at least 2, found {value!r}")
-        self.output, self.quantiles, self.sample, self.seed = output, quantiles, sample, seed
+        self.quantiles = check_whole("quantiles", quantiles, least=2)
+        self.sample = check_whole("sample", sample, least=2)
+        self.output, self.seed = output, seed
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         values = sample_rows(blocks, self.sample, self.seed).numpy()
@@ -296,7 +291,6 @@ class Clip(Transform):
     [3.0, -0.5]
     """
 
-    name = "clip"
     learned = ("low", "high")
 
     low: Tensor
@@ -334,7 +328,6 @@ class DropConstant(Transform):
     [[9.0]]
     """
 
-    name = "drop_constant"
     learned = ("kept",)  # the name in saved models
 
     kept: Tensor
@@ -397,7 +390,6 @@ class Impute(Transform):
     [[3.0, 5.0, 1.0], [0.0, 7.0, 0.0]]
     """
 
-    name = "impute"
     learned = ("values", "weights", "indicated")
 
     values: Tensor
@@ -475,8 +467,6 @@ class Pipeline(Transform):
     >>> again.load_state_dict(pipeline.state_dict())
     <All keys matched successfully>
     """
-
-    name = "pipeline"
 
     def __init__(self, steps: Sequence[str | Spec | Transform] = ()) -> None:
         super().__init__()

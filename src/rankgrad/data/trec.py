@@ -266,11 +266,11 @@ def format_run(
     """
     if not tag or _SPACE.search(tag):
         raise ValueError(f"the tag of a run must be one word, found {tag!r}")
-    for query, given in run.items():
+    for query, listed in run.items():
         _check_id("query", query)
-        if not isinstance(given, RankedList):
-            given = RankedList(list(given), np.array(list(given.values())))
-        ranked = RankedList.sort(given.documents, given.scores)
+        if not isinstance(listed, RankedList):
+            listed = RankedList(list(listed), np.array(list(listed.values())))
+        ranked = RankedList.sort(listed.documents, listed.scores)
         texts = ranked.scores.astype(np.str_).tolist()
         for rank, (document, text) in enumerate(zip(ranked.documents, texts, strict=True), start=1):
             _check_id("document", document)
@@ -405,11 +405,8 @@ def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
     try:
         score = _text_lines.parse_number(text.decode("ascii"))
     except ValueError:
-        score = None
-    if score is None or b"_" in text:  # Python reads 1_000 as a number
-        raise ValueError(
-            f"{path}, line {number}: {text.decode(errors='replace')!r} is not a number"
-        )
+        found = text.decode(errors="replace")
+        raise ValueError(f"{path}, line {number}: {found!r} is not a number") from None
     if not math.isfinite(score):
         raise ValueError(f"{path}, line {number}: the score {text.decode()!r} is not finite")
     return score

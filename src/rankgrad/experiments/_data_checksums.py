@@ -36,19 +36,17 @@ def of_data(
         options: of :func:`rankgrad.data.load_splits`.
     """
     found: Checksums = {}
-    given = {name: value for name, value in (options or {}).items() if value}
+    used = {name: value for name, value in (options or {}).items() if value}
     for fold in folds:
         known = then.get(_name(fold), {})
         try:
-            states = {
-                name: _state(path, given) for name, path in _layout.splits(data, fold).items()
-            }
+            states = {name: _state(path, used) for name, path in _layout.splits(data, fold).items()}
             if states == {name: metadata.get("files") for name, metadata in known.items()}:
                 found[_name(fold)] = known
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the runs that read them report the error
-                splits = load_splits(data, fold, **given)
+                splits = load_splits(data, fold, **used)
         except (ValueError, OSError):
             continue
         found[_name(fold)] = {

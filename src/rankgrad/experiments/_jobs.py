@@ -54,9 +54,8 @@ def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback)
         on_progress("reading")
         splits = data.of(task.plan, task.fold)
         if tuning:
-            seen = {
-                name: splits[name] for name in ("train", "vali")
-            }  # test data are not for tuning
+            # Test data are not for tuning.
+            seen = {name: splits[name] for name in ("train", "vali")}
             task.entry.tune(task.plan, seen, task.trial_log, on_progress)
             return Outcome("done")
         return _run(task, splits, on_progress)

@@ -7,8 +7,9 @@ again with the same arguments, finished runs are left as they are and others are
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from rankgrad.text._ranker import TextRanker
 from rankgrad.text._runs import TextRun, metadata, save_evaluation
 from rankgrad.text._settings import TextSettings
 from rankgrad.text._tokens import PairInputs
-from rankgrad.text._training import TextData, TextFit, fit
+from rankgrad.text._training import TextData, fit
 from rankgrad.training import _evaluations
 from rankgrad.training._fitting import isolated
 from rankgrad.training.run import RUN
@@ -124,103 +125,96 @@ def cross_validate(
     Returns:
         False if it was interrupted.
     """
-    splits = folds(len(candidates), plan.folds)
+    trainings = _Trainings(candidates, folds(len(candidates), plan.folds), folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokens: dict[str, PairInputs] = {}
     runs = plan.runs()
     for number, run in enumerate(runs):
-        split = splits[run.fold - 1]
+        parts = trainings.parts(run)
         finished = "test" in _evaluations.names(run.path(folder))
         if finished:
-            _check_same(run, candidates, split, folder)
-        save_first_stage(run, candidates.select(split.test), folder)
+            _check_same(run, parts, folder)
+        save_first_stage(run, parts["test"], folder)
         if finished:
             continue
         callbacks = Callbacks() if watch is None else watch(run, number, len(runs))
-        if not _perform(run, candidates, split, folder, tokens, callbacks):
+        if not trainings.perform(run, parts, callbacks):
             return False
     return True
 
 
-def _perform(
-    run: OneRun,
-    candidates: Candidates,
-    split: Split,
-    folder: Path,
-    tokens: dict[str, PairInputs],
-    callbacks: Callbacks,
-) -> bool:
-    settings, path = run.settings, run.path(folder)
-    parts = {name: candidates.select(getattr(split, name)) for name in ("train", "vali", "test")}
-    device = torch.device(device_of(settings.device))
-    with isolated(device, custom=True):
-        torch.manual_seed(settings.seed)  # of a new head
-        # Before the folder is made, which a model that is not there would only leave empty.
-        ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(device)
-        if (path / RUN).exists():
-            run_folder = TextRun.open(path)
-            run_folder.check(settings, parts)
-        else:
-            run_folder = TextRun.create(path, settings, parts, run.labels)
-        with run_folder.locked():
-            return _train(run, ranker, candidates, split, run_folder, tokens, callbacks)
+@dataclass
+class _Trainings:
+    """What all runs share: the candidates, their folds and tokens, and the folder."""
 
+    candidates: Candidates
+    splits: Sequence[Split]
+    folder: Path
+    inputs: PairInputs | None = None
 
-def _train(
-    run: OneRun,
-    ranker: TextRanker,
-    candidates: Candidates,
-    split: Split,
-    run_folder: TextRun,
-    tokens: dict[str, PairInputs],
-    callbacks: Callbacks,
-) -> bool:
-    """Train and evaluate in a run folder that no other process trains in."""
-    settings = run.settings
-    if not tokens:  # all runs read the same pairs alike
-        tokens["all"] = ranker.tokenize(*candidates.pairs())
-    inputs = tokens["all"]
-    done = fit(
-        ranker,
-        TextData(candidates, inputs, split.train, split.vali),
-        settings,
-        keeper=run_folder,
-        on_epoch=callbacks.on_epoch,
-        on_step=callbacks.on_step,
-        interrupted=callbacks.interrupted,
-    )
-    if done.stopped == "interrupted":
-        return False
-    _evaluate(run, done, inputs, candidates, split, run_folder)
-    return True
+    def parts(self, run: OneRun) -> dict[str, Candidates]:
+        """The candidates that a run is trained, validated and tested on."""
+        split = self.splits[run.fold - 1]
+        names = ("train", "vali", "test")
+        return {name: self.candidates.select(getattr(split, name)) for name in names}
+
+    def perform(self, run: OneRun, parts: Mapping[str, Candidates], callbacks: Callbacks) -> bool:
+        """Make a run, or go on with it; whether it was finished."""
+        settings, path = run.settings, run.path(self.folder)
+        device = torch.device(device_of(settings.device))
+        with isolated(device, custom=True):
+            torch.manual_seed(settings.seed)  # of a new head
+            # Before the folder is made, which a model that is not there would only leave empty.
+            ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(device)
+            if (path / RUN).exists():
+                run_folder = TextRun.open(path)
+                run_folder.check(settings, parts)
+            else:
+                run_folder = TextRun.create(path, settings, parts, run.labels)
+            with run_folder.locked():
+                scores = self._scores(run, ranker, run_folder, callbacks)
+                if scores is not None:
+                    _evaluate(run, scores, parts, run_folder)
+                return scores is not None
+
+    def _scores(
+        self, run: OneRun, ranker: TextRanker, run_folder: TextRun, callbacks: Callbacks
+    ) -> dict[str, NDArray[Any]] | None:
+        """Train, and score validation and test lists; None if it was interrupted."""
+        settings, split = run.settings, self.splits[run.fold - 1]
+        if self.inputs is None:  # all runs read the same pairs alike
+            self.inputs = ranker.tokenize(*self.candidates.pairs())
+        data = TextData(self.candidates, self.inputs, split.train, split.vali)
+        done = fit(ranker, data, settings, checkpointer=run_folder, **vars(callbacks))
+        if done.stopped == "interrupted":
+            return None
+        options: Any = {"batch_size": 4 * settings.mini_batch_size, "precision": settings.precision}
+        return {
+            name: done.ranker.score(
+                self.inputs, self.candidates.items(getattr(split, name)), **options
+            )
+            for name in ("vali", "test")
+        }
 
 
 def _evaluate(
     run: OneRun,
-    done: TextFit,
-    inputs: PairInputs,
-    candidates: Candidates,
-    split: Split,
+    scores: Mapping[str, NDArray[Any]],
+    parts: Mapping[str, Candidates],
     run_folder: TextRun,
 ) -> None:
-    """Score validation and test lists; the test evaluation comes last and says all is done."""
-    settings, scores = run.settings, dict[str, NDArray[Any]]()
-    for part in ("vali", "test"):
-        items = candidates.items(getattr(split, part))
-        scores[part] = done.ranker.score(
-            inputs, items, batch_size=4 * settings.mini_batch_size, precision=settings.precision
-        )
-    vali, test = candidates.select(split.vali), candidates.select(split.test)
+    """Evaluate the scores of a run; the test evaluation comes last and says all is done."""
+    save = partial(save_evaluation, run_folder.path)
+    about = run.settings.logged, run.labels
     final = dict(scores)
     run_folder.clear_weight()
     if run.interpolate:
-        weight = choose_weight(scores["vali"], vali, settings.metric)
+        weight = choose_weight(scores["vali"], parts["vali"], run.settings.metric)
         run_folder.save_weight(weight)
-        for part, own in (("vali", vali), ("test", test)):
-            final[part] = interpolate(scores[part], own.first_stage, own.offsets, weight)
-        save_evaluation(run_folder.path, ALONE, test, scores["test"], settings.logged, run.labels)
-    save_evaluation(run_folder.path, "vali", vali, final["vali"], settings.logged, run.labels)
-    save_evaluation(run_folder.path, "test", test, final["test"], settings.logged, run.labels)
+        for name, alone in scores.items():
+            final[name] = interpolate(alone, parts[name].first_stage, parts[name].offsets, weight)
+        save(ALONE, parts["test"], scores["test"], *about)
+    for name in ("vali", "test"):
+        save(name, parts[name], final[name], *about)
 
 
 def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
@@ -250,9 +244,8 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
         save_evaluation(path, part, test, test.first_stage, metrics, labels)
 
 
-def _check_same(run: OneRun, candidates: Candidates, split: Split, folder: Path) -> None:
+def _check_same(run: OneRun, parts: Mapping[str, Candidates], folder: Path) -> None:
     """A finished run must be of these settings and data."""
-    parts = {name: candidates.select(getattr(split, name)) for name in ("train", "vali", "test")}
     found = TextRun.open(run.path(folder))
     found.check(run.settings, parts)
     if run.interpolate != (found.weight is not None):

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from rankgrad import _locks
+from rankgrad.data.letor import cores
 from rankgrad.experiments import _jobs
 from rankgrad.experiments.plans import Task
 from rankgrad.training import Settings, _processes
@@ -46,8 +47,7 @@ def default_count(settings: Settings) -> int:
     """How many workers there are by default: one per GPU if runs are on GPUs, else per core."""
     if _processes.accelerator(settings) == "cuda":
         return len(_gpus())
-    affinity = getattr(os, "sched_getaffinity", None)  # a container may have fewer than all
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return cores()
 
 
 @contextlib.contextmanager

@@ -91,9 +91,8 @@ def run(
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
         Evaluated.of(scores, test, _METRICS, labels).save(place)
-    best = folder / BEST.replace(
-        " ", "-"
-    )  # it was not trained: tables show it, and tests leave it out
+    # The best ranking was not trained: tables show it, and tests leave it out.
+    best = folder / BEST.replace(" ", "-")
     best.mkdir()
     _files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}

@@ -51,25 +51,20 @@ class Entry(Protocol):
     @property
     def name(self) -> str:
         """What tables show."""
-        ...
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """All that its runs depend on besides fold, seed and tuned values, as JSON has it."""
-        ...
 
     def labels(self, shared: Settings) -> dict[str, Any]:
         """Its ``loss`` and ``model``, as tables and reports name them."""
-        ...
 
     def is_tuned(self, plan: Plan) -> bool:
         """Whether values are searched for before it is trained."""
-        ...
 
     def tune(
         self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
     ) -> None:
         """Search for values on validation data, or go on with the search that ``trial_log`` has."""
-        ...
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train, or resume the run at ``task.path``, and score the test items.
@@ -77,7 +72,6 @@ class Entry(Protocol):
         Returns:
             One score per item; None if it was interrupted.
         """
-        ...
 
 
 @dataclass(frozen=True)

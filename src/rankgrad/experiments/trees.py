@@ -146,7 +146,7 @@ class TreeEntry:
         space: Space | Grid = Grid(self._grid())
         if plan.tune is not None:
             free = {k: v for k, v in _SPACE[self.kind].items() if k not in self.options}
-            ranges = {name: own for name, (own, _) in free.items()}
+            ranges = {name: option_range for name, (option_range, _) in free.items()}
             first = {name: value for name, (_, value) in free.items()}
             space = Space(ranges, first, plan.tune, seed)
         finish(trial_log, search(space, objective, metric, trial_log, on_progress))
@@ -160,7 +160,7 @@ class TreeEntry:
         """Every combination of the grid, less the options that are given."""
         points: dict[str, dict[str, Any]] = {}
         for values in itertools.product(*_GRID[self.kind]):
-            point = {k: v for own in values for k, v in own.items() if k not in self.options}
+            point = {k: v for choice in values for k, v in choice.items() if k not in self.options}
             points.setdefault(repr(point), point)
         return list(points.values())
 

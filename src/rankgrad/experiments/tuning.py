@@ -108,8 +108,8 @@ def _options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, 
     {'learning_rate': 0.02, 'loss': 'ranknet(sigma=0.5)'}
     """
     spec = Spec.parse(settings.loss)
-    own = {name: value for name, value in parameters.items() if name != "learning_rate"}
-    loss = losses.get(Spec(spec.name, spec.k, {**spec.options, **own}))
+    loss_options = {name: value for name, value in parameters.items() if name != "learning_rate"}
+    loss = losses.get(Spec(spec.name, spec.k, {**spec.options, **loss_options}))
     return {"learning_rate": parameters["learning_rate"], "loss": str(loss)}
 
 

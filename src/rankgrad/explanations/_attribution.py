@@ -6,14 +6,14 @@ their two values in every feature, and the other items of the list stay. There t
 item, so ``F = 0`` for models without positions; and a feature in which they do not differ gets
 nothing.
 
-A model may look at where a feature puts an item in its list, and such ranks jump along the way: the
-gradient does not see it, and attributions would not add up. So the path goes through what the
-layers take in (:meth:`rankgrad.models.Scorer.inputs`): features after their transforms and all
-that is derived of them, each column from its value at the baseline to its value now. What the
-columns of one raw feature get is what the feature gets.
+A model may use the rank of an item by a feature within its list. Such ranks jump along the path,
+their gradient is 0, and attributions would not add up. So the path is one of the inputs of the
+layers (:meth:`rankgrad.models.Scorer.inputs`): transformed features and the columns derived from
+them, each from its value at the baseline to its value in the item. The attribution of a raw feature
+is the sum of those of its columns.
 
-Boosted trees have no gradients. Of them, a feature gets the difference of its TreeSHAP values
-(Lundberg et al. 2018) in the two items, which also add up to the difference of the scores.
+Boosted trees have no gradients. There the attribution of a feature is the difference of its
+TreeSHAP values (Lundberg et al. 2018) in the two items, which also add up to that of the scores.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from rankgrad._shapes import Float, Int
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 
-_STEPS, _MOST = 32, 2048  # of the path, at first and at most
-_CLOSE = 3e-4  # of all attributions, their sum may be off by, before steps are doubled
-_VALUES = 1 << 22  # inputs scored at a time
+_STEPS, _MAX_STEPS = 32, 2048  # of the integration, at first and at most
+_TOLERANCE = 3e-4  # of the sum of attributions, relative to the sum of their sizes
+_VALUES = 1 << 22  # the most inputs scored at a time
 
 
 @dataclass(frozen=True)
 class Attributions:
-    """What each feature adds to the difference of the scores of pairs of items.
+    """The part of each feature in the difference of the scores of two items, for several pairs.
 
     ``values.sum(1) + baselines`` is ``differences`` up to ``residuals``, the error of integration.
 
     Attributes:
         values: ``[P, F]`` by pair and raw feature.
         differences: ``[P]`` the score of the upper item less that of the lower one.
-        baselines: ``[P]`` the difference at the baseline, which is no feature's: 0 unless the model
-            knows the positions of items.
+        baselines: ``[P]`` the difference at the baseline, which no feature explains: 0 unless the
+            model uses the positions of items.
         residuals: ``[P]``.
     """
 
@@ -93,7 +93,7 @@ def pair_attributions(
         paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
-        # Column c of the inputs is derived of column c % g after the transforms.
+        # Column c of the inputs is derived from column c % g after the transforms.
         sources = ranker.transform.sources.cpu()
         expand: Any = getattr(ranker.network, "expand_sources", None)
         if expand is not None:  # a categorical feature has several columns
@@ -117,7 +117,7 @@ def _of_trees(
     sources: Int[Tensor, " g"],
     count: int,
 ) -> Attributions:
-    """What each of ``count`` raw features adds, by its TreeSHAP values in the two items."""
+    """The attributions of ``count`` raw features by their TreeSHAP values in the two items."""
     upper, lower = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
     columns, scores = trees.contributions(transformed), trees(transformed).double()
     parts = columns.new_zeros(len(columns), count).index_add(1, sources, columns)
@@ -132,7 +132,7 @@ def _of_trees(
 
 
 class _Scores:
-    """The scores of a list by what the layers take in, in float64."""
+    """The scores of a list as a function of the inputs of the layers, in float64."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = copy.deepcopy(network).to("cpu").double().eval()
@@ -141,26 +141,26 @@ class _Scores:
         self._split = hasattr(network, "score_inputs")
 
     def inputs(self, features: Float[Tensor, "n g"]) -> Float[Tensor, "n w"]:
-        """What the layers take in of a list."""
+        """The inputs of the layers for one list."""
         if not self._split:
             return features
-        every = torch.ones(1, len(features), dtype=torch.bool)
+        mask = torch.ones(1, len(features), dtype=torch.bool)
         network: Any = self.network
-        found: Tensor = network.inputs(features[None], every)[0]
-        return found
+        inputs: Tensor = network.inputs(features[None], mask)[0]
+        return inputs
 
     def __call__(self, inputs: Float[Tensor, "s n w"]) -> Float[Tensor, "s n"]:
-        every = torch.ones(inputs.shape[:-1], dtype=torch.bool)
+        mask = torch.ones(inputs.shape[:-1], dtype=torch.bool)
         network: Any = self.network
-        scores: Tensor = (network.score_inputs if self._split else network)(inputs, every)
+        scores: Tensor = (network.score_inputs if self._split else network)(inputs, mask)
         return scores
 
 
 @dataclass(frozen=True)
 class _Path:
-    """The way from the baseline of a pair to the items as they are.
+    """The straight path from the baseline of a pair to the items as they are.
 
-    Of a model whose scores depend on an item's own inputs alone, only those of the pair are here.
+    If the score of an item depends on its own inputs only, it has the inputs of the pair alone.
     """
 
     scores: _Scores
@@ -172,18 +172,18 @@ class _Path:
     @classmethod
     def of(cls, scores: _Scores, transformed: Float[Tensor, "n g"], pair: tuple[int, int]) -> _Path:
         rows = list(pair)
-        alike = transformed.clone()
-        alike[rows] = transformed[rows].mean(0)
-        now, origin = scores.inputs(transformed), scores.inputs(alike)
-        alone = torch.stack([now[rows], origin[rows]])
-        every = scores(torch.stack([now, origin]))[:, rows]
-        if torch.allclose(scores(alone), every, rtol=1e-9, atol=1e-9):
+        baseline = transformed.clone()
+        baseline[rows] = transformed[rows].mean(0)
+        now, origin = scores.inputs(transformed), scores.inputs(baseline)
+        pair_inputs = torch.stack([now[rows], origin[rows]])
+        pair_scores = scores(torch.stack([now, origin]))[:, rows]
+        if torch.allclose(scores(pair_inputs), pair_scores, rtol=1e-9, atol=1e-9):
             now, origin, rows = now[rows], origin[rows], [0, 1]
         return cls(scores, origin, now - origin, rows[0], rows[1])
 
-    def difference(self, at: Float[Tensor, " s"]) -> tuple[Tensor, Tensor]:
-        """The difference of the scores at some points of the way, and the points."""
-        points = self.origin + at[:, None, None] * self.change
+    def difference(self, positions: Float[Tensor, " s"]) -> tuple[Tensor, Tensor]:
+        """The difference of the scores at some positions from 0 to 1, and the inputs there."""
+        points = self.origin + positions[:, None, None] * self.change
         points.requires_grad_()
         scores = self.scores(points)
         return scores[:, self.upper] - scores[:, self.lower], points
@@ -198,29 +198,29 @@ class _Path:
 
 
 def _integrate(path: _Path, raw: Int[Tensor, " w"], count: int) -> Float[Tensor, " f"]:
-    """What each raw feature adds, by the midpoint rule; steps double until it adds up.
+    """The attribution of each raw feature, by the midpoint rule; steps double until they add up.
 
     Args:
-        path: the way.
-        raw: which raw feature each column of the inputs is derived of.
+        path: of the integration.
+        raw: the raw feature that each column of the inputs is derived from.
         count: the number of raw features.
     """
-    whole = float(path.end - path.start)
+    total = float(path.end - path.start)
     steps = _STEPS
     while True:
         columns = _midpoints(path, steps)
         values = columns.new_zeros(count).index_add(0, raw, columns)
-        error, size = abs(float(values.sum()) - whole), float(values.abs().sum())
-        if error <= _CLOSE * size or steps >= _MOST:
+        error, size = abs(float(values.sum()) - total), float(values.abs().sum())
+        if error <= _TOLERANCE * size or steps >= _MAX_STEPS:
             return values
         steps *= 2
 
 
 def _midpoints(path: _Path, steps: int) -> Float[Tensor, " w"]:
-    places = (torch.arange(steps, dtype=torch.float64) + 0.5) / steps
+    positions = (torch.arange(steps, dtype=torch.float64) + 0.5) / steps
     total = torch.zeros_like(path.change)
-    for some in places.split(max(1, _VALUES // max(1, path.change.numel()))):
-        difference, points = path.difference(some)
+    for part in positions.split(max(1, _VALUES // max(1, path.change.numel()))):
+        difference, points = path.difference(part)
         (gradient,) = torch.autograd.grad(difference.sum(), points)
         total += gradient.sum(0)
     return (total / steps * path.change).sum(0)

@@ -38,7 +38,7 @@ from rankgrad.training import FittedRanker
 
 FOLDER, METADATA = "explanations", "explanation.json"
 _FORMAT, _VERSION = "rankgrad explanation", 1
-_FIRST_ITEMS = 10  # of a list, in which pairs are counted
+_FIRST_ITEMS = 10  # of a list, whose pairs in the wrong order are counted
 _DIMS = {
     "drops": 2, "lists": 1, "items": 2, "values": 3, "attributions": 3, "differences": 2,
     "baselines": 2,
@@ -92,37 +92,37 @@ class Explanation:
 
     def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
         """Write it into a run folder for ``rankgrad report``; one of this name is replaced."""
-        found = self.importance
+        importance = self.importance
         metadata = {
             "format": _FORMAT,
             "version": _VERSION,
-            "metric": found.metric,
-            "mean": None if np.isnan(found.mean) else found.mean,
-            "features": found.features,
-            "how": found.scopes,
-            "repeats": found.repeats,
-            "seed": found.seed,
+            "metric": importance.metric,
+            "mean": None if np.isnan(importance.mean) else importance.mean,
+            "features": importance.features,
+            "how": importance.scopes,
+            "repeats": importance.repeats,
+            "seed": importance.seed,
             "qids": self.qids,
             "checksum": self.checksum,
         }
-        arrays = {"drops": found.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
+        arrays = {"drops": importance.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
         _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
         """Read what :meth:`save` wrote."""
-        place = Path(run) / FOLDER / name
-        if not _files.readable_path(place).is_dir():
+        folder = Path(run) / FOLDER / name
+        if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{run} has no explanation {name!r}")
-        return _files.read_folder(place, METADATA, cls._load)
+        return _files.read_folder(folder, METADATA, cls._load)
 
     @classmethod
-    def _load(cls, place: Path) -> Explanation:
+    def _load(cls, folder: Path) -> Explanation:
         remedy = "explain the run again"
-        metadata = _schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
-        _schemas.check(place / METADATA, metadata, _Metadata)
+        metadata = _schemas.read_versioned(folder / METADATA, _FORMAT, _VERSION, remedy)
+        _schemas.check(folder / METADATA, metadata, _Metadata)
         arrays = {
-            key: _schemas.read_array(place / f"{key}.npy", metadata, "if", dims)
+            key: _schemas.read_array(folder / f"{key}.npy", metadata, "if", dims)
             for key, dims in _DIMS.items()
         }
         features, queries = len(metadata["features"]), len(metadata["qids"])
@@ -138,7 +138,7 @@ class Explanation:
         }
         for key, shape in shapes.items():
             if arrays[key].shape != shape:
-                raise _files.damaged(place / f"{key}.npy", "its shape is wrong")
+                raise _files.damaged(folder / f"{key}.npy", "its shape is wrong")
         return cls(
             importance=Importance(
                 metric=metadata["metric"],
@@ -156,27 +156,28 @@ class Explanation:
 
     def importance_rows(self) -> list[tuple[str, float, float, float, str]]:
         """Feature, drop, its interval's ends, and how it was permuted; most important first."""
-        found = self.importance
-        values = found.values
+        importance = self.importance
+        values = importance.values
         rows = []
-        for at in found.order:
-            low, high = found.interval(at)
-            rows.append((found.features[at], float(values[at]), low, high, found.scopes[at]))
+        for feature in importance.order:
+            low, high = importance.interval(feature)
+            name, scope = importance.features[feature], importance.scopes[feature]
+            rows.append((name, float(values[feature]), low, high, scope))
         return rows
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
-        """What each feature adds to each pair, row by row; see :attr:`PAIR_COLUMNS`."""
+        """A row for each feature of each pair, with the columns :attr:`PAIR_COLUMNS`."""
         for q, qid in enumerate(self.qids):
             for p, (upper, lower) in enumerate(pairs(self.items.shape[1])):
                 if np.isnan(self.differences[q, p]):
                     continue
-                about = qid, self.items[q, upper] + 1, self.items[q, lower] + 1
+                names = qid, self.items[q, upper] + 1, self.items[q, lower] + 1
                 total = float(self.differences[q, p])
                 for f, name in enumerate(self.features):
-                    two = float(self.values[q, upper, f]), float(self.values[q, lower, f])
-                    yield *about, total, name, *two, float(self.attributions[q, p, f])
+                    values = float(self.values[q, upper, f]), float(self.values[q, lower, f])
+                    yield *names, total, name, *values, float(self.attributions[q, p, f])
 
-    #: Of :meth:`pair_rows`; items count from 1.
+    #: The columns of :meth:`pair_rows`; items count from 1.
     PAIR_COLUMNS = (
         *("qid", "upper_item", "lower_item", "score_difference", "feature"),
         *("upper_value", "lower_value", "attribution"),
@@ -184,16 +185,16 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it but the values of lists, for JSON."""
-        found = self.importance
+        importance = self.importance
         columns = ("feature", "drop", "low", "high", "permuted")
         return {
-            "metric": found.metric,
-            "mean": found.mean,
-            "lists": found.n_lists,
-            "lists_left_out": found.drops.shape[1] - found.n_lists,
-            "repeats": found.repeats,
-            "seed": found.seed,
-            "unit": f"points: 100 times {found.metric}",
+            "metric": importance.metric,
+            "mean": importance.mean,
+            "lists": importance.n_lists,
+            "lists_left_out": importance.drops.shape[1] - importance.n_lists,
+            "repeats": importance.repeats,
+            "seed": importance.seed,
+            "unit": f"points: 100 times {importance.metric}",
             "importance": [dict(zip(columns, row, strict=True)) for row in self.importance_rows()],
             "explained_queries": list(self.qids),
         }
@@ -277,20 +278,21 @@ def explain(
     attributions = np.full((len(chosen), count, data.n_features), np.nan, np.float32)
     differences = np.full((len(chosen), count), np.nan, np.float32)
     baselines = differences.copy()
-    for q, at in enumerate(chosen):
-        inside = slice(data.offsets[at], data.offsets[at + 1])
+    for q, list_index in enumerate(chosen):
+        inside = slice(data.offsets[list_index], data.offsets[list_index + 1])
         features = np.array(data.features[inside])
         first = np.argsort(-scores[inside], kind="stable")[:top]
         items[q, : len(first)], values[q, : len(first)] = first, features[first]
-        there = [p for p, (_, lower) in enumerate(pairs(top)) if lower < len(first)]
-        named = [(int(first[a]), int(first[b])) for a, b in (pairs(top)[p] for p in there)]
-        found = pair_attributions(ranker, features, named)
-        attributions[q, there], differences[q, there] = found.values, found.differences
-        baselines[q, there] = found.baselines
+        # Lists of fewer than ``top`` items have fewer pairs.
+        present = [p for p, (_, lower) in enumerate(pairs(top)) if lower < len(first)]
+        item_pairs = [(int(first[a]), int(first[b])) for a, b in (pairs(top)[p] for p in present)]
+        result = pair_attributions(ranker, features, item_pairs)
+        attributions[q, present], differences[q, present] = result.values, result.differences
+        baselines[q, present] = result.baselines
     return Explanation(
         importance=importance,
         lists=np.array(chosen, np.int64),
-        qids=tuple(str(data.qids[at]) for at in chosen),
+        qids=tuple(str(data.qids[q]) for q in chosen),
         items=items,
         values=values,
         attributions=attributions,
@@ -303,18 +305,18 @@ def explain(
 def _chosen(
     data: Dataset, scores: NDArray[np.float32], count: int, random: np.random.Generator
 ) -> list[int]:
-    """Lists of two items or more: half with the most wrongly ordered pairs of labels, by share."""
-    usable = [at for at in range(len(data)) if data.lengths[at] > 1]
-    wrong = {at: _wrong(data, scores, at) for at in usable}
-    worst = sorted((at for at in usable if wrong[at] > 0), key=lambda at: -wrong[at])[: count // 2]
-    rest = [at for at in usable if at not in set(worst)]
+    """Lists to explain: half those with the highest fraction of pairs in the wrong order."""
+    usable = [b for b in range(len(data)) if data.lengths[b] > 1]
+    wrong = {b: _wrong(data, scores, b) for b in usable}
+    worst = sorted((b for b in usable if wrong[b] > 0), key=lambda b: -wrong[b])[: count // 2]
+    rest = [b for b in usable if b not in set(worst)]
     drawn = random.permutation(len(rest))[: count - len(worst)]
-    return sorted([*worst, *(rest[at] for at in drawn)])
+    return sorted([*worst, *(rest[b] for b in drawn)])
 
 
-def _wrong(data: Dataset, scores: NDArray[np.float32], at: int) -> float:
-    """The share of pairs of unequal labels among the first items that stand the wrong way."""
-    inside = slice(data.offsets[at], data.offsets[at + 1])
+def _wrong(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
+    """The fraction of pairs in the wrong order, of pairs of unequal labels of the first items."""
+    inside = slice(data.offsets[b], data.offsets[b + 1])
     first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
     labels = np.asarray(data.labels[inside])[first]
     upper, lower = np.triu_indices(len(labels), 1)

@@ -128,24 +128,24 @@ def permutation_importance(
     drops = np.zeros((data.n_features, len(data)), np.float32)
     drops[:, np.isnan(before)] = np.nan
     scopes: list[Scope] = []
-    for at in range(data.n_features):
-        column = features[:, at].copy()
-        scope = orders.scope(column) if at in used else "not used"
+    for feature in range(data.n_features):
+        column = features[:, feature].copy()
+        scope = orders.scope(column) if feature in used else "not used"
         scopes.append(scope)
         if scope != "not used":
             after = np.zeros(len(data))
             for order in orders.of(scope):
-                features[:, at] = column[order]
+                features[:, feature] = column[order]
                 after += values(features) / repeats
-            features[:, at] = column
+            features[:, feature] = column
             sign = -1.0 if chosen.lower_is_better else 1.0
-            drops[at] = sign * _POINTS * (before - after)
+            drops[feature] = sign * _POINTS * (before - after)
         if on_feature is not None:
-            on_feature(at + 1, data.n_features)
-    known = before[~np.isnan(before)]
+            on_feature(feature + 1, data.n_features)
+    defined = before[~np.isnan(before)]
     return Importance(
         metric=str(chosen),
-        mean=float(known.mean()) if len(known) else float("nan"),
+        mean=float(defined.mean()) if len(defined) else float("nan"),
         features=feature_names(data),
         scopes=tuple(scopes),
         drops=drops,
@@ -159,12 +159,12 @@ def feature_names(data: Dataset) -> tuple[str, ...]:
     if data.feature_names is not None:
         return data.feature_names
     first = 0 if data.zero_based else 1
-    return tuple(str(first + at) for at in range(data.n_features))
+    return tuple(str(first + i) for i in range(data.n_features))
 
 
 @dataclass(frozen=True)
 class _Values:
-    """The metric of each list by its features."""
+    """The metric of each list as a function of the features."""
 
     ranker: FittedRanker
     data: Dataset
@@ -172,13 +172,13 @@ class _Values:
 
     def __call__(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         data = self.data
-        found = self.metric(
+        values = self.metric(
             self.ranker.predict(features, data.offsets),
             np.array(data.labels),
             offsets=np.array(data.offsets),
             weights=None if data.weights is None else np.array(data.weights),
         )
-        return np.asarray(found.double().numpy())
+        return np.asarray(values.double().numpy())
 
 
 class _Orders:

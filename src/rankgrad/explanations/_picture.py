@@ -42,8 +42,8 @@ def picture(rows: Sequence[tuple[str, float, float, float, str]], metric: str) -
         f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{_TOP - 8}" y2="{height - 10}" '
         f'stroke="{_SOFT}"/>',
     ]
-    for at, (name, value, from_, to, _) in enumerate(shown):
-        middle = _TOP + _ROW * at + _ROW / 2
+    for row, (name, value, from_, to, _) in enumerate(shown):
+        middle = _TOP + _ROW * row + _ROW / 2
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
         start, width = min(x(0), x(value)), abs(x(value) - x(0))
         parts += [

@@ -104,12 +104,12 @@ def explain_pair(
     >>> found.items, found.attributions.shape
     ((0, 2), (3,))
     """
-    found = np.flatnonzero(np.asarray(data.qids) == qid)
-    if not len(found):
-        known = ", ".join(map(str, data.qids[:5]))
-        raise ValueError(f"there is no query {quote(qid)} in the data; the first are {known}")
-    at = int(found[0])
-    inside = slice(int(data.offsets[at]), int(data.offsets[at + 1]))
+    matches = np.flatnonzero(np.asarray(data.qids) == qid)
+    if not len(matches):
+        first_qids = ", ".join(map(str, data.qids[:5]))
+        raise ValueError(f"there is no query {quote(qid)} in the data; the first are {first_qids}")
+    b = int(matches[0])
+    inside = slice(int(data.offsets[b]), int(data.offsets[b + 1]))
     features, labels = np.array(data.features[inside]), np.array(data.labels[inside])
     if len(features) < 2:
         raise ValueError(f"query {quote(qid)} has {len(features)} items: there is no pair of them")
@@ -142,6 +142,6 @@ def _mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[
     Tied neighbors have no order: they are taken only if all are tied.
     """
     order = [int(item) for item in np.argsort(-scores, kind="stable")]
-    apart = [(a, b) for a, b in pairwise(order) if scores[a] > scores[b]]
-    wrong = [(a, b) for a, b in apart if labels[a] < labels[b]]
-    return next(iter([*wrong, *apart]), (order[0], order[1]))
+    untied = [(a, b) for a, b in pairwise(order) if scores[a] > scores[b]]
+    wrong = [(a, b) for a, b in untied if labels[a] < labels[b]]
+    return next(iter([*wrong, *untied]), (order[0], order[1]))

@@ -1,4 +1,4 @@
-"""distill: a student that engines can score, trained on the scores of a ranker they cannot."""
+"""distill: train a student that search engines can run on the scores of a ranker they cannot."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 
 from rankgrad.data._dataset import Dataset
 from rankgrad.export._engines import ZERO_FILL
-from rankgrad.metrics import evaluate
 from rankgrad.significance import Interval, Significance, differences
 from rankgrad.text._teachers import Transform, teacher_labels
 from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training._evaluations import evaluate_scores
 from rankgrad.training._tree_fitting import is_tree
 
 #: The transforms of a student that is a network: every format takes them.
@@ -52,7 +52,7 @@ def student_settings(**options: Any) -> Settings:
 def with_teacher_labels(
     data: Dataset, teacher: FittedRanker, how: Transform = "shift", *, temperature: float = 1.0
 ) -> Dataset:
-    """The lists with a teacher's labels in the place of their own.
+    """A data set whose labels are made from a teacher's scores.
 
     Args:
         data: what the teacher scores.
@@ -70,7 +70,7 @@ def with_teacher_labels(
 
 @dataclass(frozen=True)
 class QualityLoss:
-    """What a student loses to its teacher in one metric.
+    """The quality that a student loses to its teacher, in one metric.
 
     Attributes:
         metric: its spec.
@@ -91,7 +91,7 @@ class QualityLoss:
 def quality_losses(
     teacher: FittedRanker, student: FittedRanker, data: Dataset, metrics: Sequence[str]
 ) -> list[QualityLoss]:
-    """Teacher and student on the same lists, metric by metric.
+    """Compare teacher and student on the same lists, metric by metric.
 
     Args:
         teacher: the ranker that was distilled.
@@ -100,29 +100,23 @@ def quality_losses(
         metrics: specs.
     """
     values = {
-        name: evaluate(
-            ranker.predict(data.features, data.offsets),
-            np.array(data.labels),
-            offsets=np.array(data.offsets),
-            weights=None if data.weights is None else np.array(data.weights),
-            metrics=list(metrics),
-        )
+        name: evaluate_scores(ranker.predict(data.features, data.offsets), data, list(metrics))
         for name, ranker in (("teacher", teacher), ("student", student))
     }
-    means = {name: own.mean for name, own in values.items()}
-    found = []
+    means = {name: evaluation.mean for name, evaluation in values.items()}
+    losses = []
     for metric in means["teacher"]:
-        per_list = {name: own.per_list[metric] for name, own in values.items()}
+        per_list = {name: evaluation.per_list[metric] for name, evaluation in values.items()}
         (tested,) = differences(per_list, "teacher", metric, Significance("randomization", "none"))
         before, after = means["teacher"][metric], means["student"][metric]  # weighted
         loss = QualityLoss(metric, before, after, after - before, tested.interval, tested.p_value)
-        found.append(loss)
-    return found
+        losses.append(loss)
+    return losses
 
 
 @dataclass(frozen=True)
 class Distilled:
-    """A student and what it loses.
+    """A student, and the quality that it loses to its teacher.
 
     Attributes:
         student: the trained ranker.

@@ -1,4 +1,4 @@
-"""Rankers as search engines take them: JSON of Solr, and of the LTR plugins."""
+"""Rankers in the JSON formats of Solr and of the LTR plugins of OpenSearch and Elasticsearch."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
     chosen = sorted(raw_trees(ranker).missing)
     if not chosen:
         return []
-    every = feature_names(ranker)
-    names = ", ".join(every[at] for at in chosen[:5]) + (", ..." if len(chosen) > 5 else "")
+    names = ", ".join(feature_names(ranker)[feature] for feature in chosen[:5])
+    names += ", ..." if len(chosen) > 5 else ""
     learned = f"the trees were trained with missing values in {len(chosen)} features ({names})"
     if format == "solr":
         return [
@@ -226,8 +226,8 @@ def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
         scale, shift = _affine(step, what, raw)
         matrix, bias = scale @ matrix, scale @ bias + shift
         raw = raw and not isinstance(step, transforms.Standardize)
-    found: list[Layer] = []
-    pending = False  # whether matrix and bias hold a linear layer that is not in found yet
+    layers: list[Layer] = []
+    pending = False  # whether matrix and bias are a linear layer that is not in layers yet
     for layer in network.layers:
         if isinstance(layer, Dropout | nn.Identity | nn.Flatten):
             continue
@@ -239,11 +239,11 @@ def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
             factor, shift = norm_coefficients(layer)
             matrix, bias = factor[:, None] * matrix, factor * bias + shift
         elif type(layer) in _SOLR:
-            found.append((matrix, bias, _SOLR[type(layer)]))
+            layers.append((matrix, bias, _SOLR[type(layer)]))
             matrix, bias, pending = np.eye(len(bias)), np.zeros(len(bias)), False
         else:
             raise ValueError(f"{what} have no activation {layer}: {_STUDENT}")
-    return [*found, (matrix, bias, "identity")] if pending else found
+    return [*layers, (matrix, bias, "identity")] if pending else layers
 
 
 def _affine(step: Transform, what: str, raw: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -301,7 +301,7 @@ def _solr_threshold(limit: np.float32) -> np.float32:
     largest number that stays below the limit with 1e-6 added. There may be millions of numbers
     between it and ``limit - 1e-6``, so it is found by bisection.
     """
-    low, high = _place(np.float32(-np.inf)), _place(limit)  # below the limit, and not below it
+    low, high = _ordinal(np.float32(-np.inf)), _ordinal(limit)  # below the limit, and not below
     while high - low > 1:
         middle = (low + high) // 2
         if _number_at(middle) + SOLR_SLACK < limit:
@@ -311,16 +311,16 @@ def _solr_threshold(limit: np.float32) -> np.float32:
     return _number_at(low)
 
 
-def _place(number: np.float32) -> int:
-    """The place of a number among all of float32 in ascending order; that of 0 is 0."""
-    place = int(np.abs(number).view(np.int32))
-    return -place if number < 0 else place
+def _ordinal(number: np.float32) -> int:
+    """The index of a number among all of float32 in ascending order; that of 0 is 0."""
+    index = int(np.abs(number).view(np.int32))
+    return -index if number < 0 else index
 
 
-def _number_at(place: int) -> np.float32:
-    """The number at a :func:`_place`."""
-    number = np.int32(abs(place)).view(np.float32)
-    return -number if place < 0 else number
+def _number_at(index: int) -> np.float32:
+    """The float32 number with an :func:`_ordinal`."""
+    number = np.int32(abs(index)).view(np.float32)
+    return -number if index < 0 else number
 
 
 def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """Nested lists of what :func:`_number` makes of each value."""
+    """:func:`_number` of each value, in nested lists."""
     return values.astype(np.float32).astype(str).astype(np.float64).tolist()
 
 
@@ -356,5 +356,5 @@ def _number(value: Any) -> float:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.detach().cpu().double().numpy()
-    return found
+    array: np.ndarray = tensor.detach().cpu().double().numpy()
+    return array

@@ -1,4 +1,4 @@
-"""export: write a ranker in another format, and check what was written before it is there."""
+"""export: write a ranker in another format, after a check that the file gives the same scores."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def export(
 ) -> float:
     """Write a ranker for another program to run.
 
-    The file is computed with before it is there: by onnxruntime, by PyTorch, or by a reader of the
-    engine's format. Where its scores are not those of the ranker, nothing is written.
+    Before the file is written, its content scores lists: in onnxruntime, in PyTorch, or in a reader
+    of the engine's format. If these scores are not those of the ranker, nothing is written.
 
     Args:
         ranker: ``RunFolder.open(path).best()`` of a run folder, or ``model_`` of a ``Ranker``.
@@ -51,7 +51,7 @@ def export(
         format: ``onnx``; ``solr``; ``xgboost-json`` and ``linear`` for the LTR plugins of
             OpenSearch and Elasticsearch; ``torch`` for a program of ``torch.export``. By default
             what the file's name says: ``.onnx`` or ``.pt2``.
-        data: lists to compare scores on; made from what the transforms have learned without.
+        data: lists to compare scores on; by default random ones around what transforms learned.
         name: of the model in Solr.
         non_negative: with ``xgboost-json``, add a constant so that no score is below 0.
         overwrite: replace a file that is there.
@@ -72,11 +72,11 @@ def export(
     ...     export(ranker, f"{folder}/model.json", "linear") < 1e-4
     True
     """
-    place = Path(path)
-    chosen = format_of(place, format)
-    if not overwrite and place.exists() and not _files.is_stream(place):
+    file = Path(path)
+    chosen = format_of(file, format)
+    if not overwrite and file.exists() and not _files.is_stream(file):
         raise FileExistsError(
-            f"{place} exists: name another file, or replace it with --overwrite (overwrite=True)"
+            f"{file} exists: name another file, or replace it with --overwrite (overwrite=True)"
         )
     if non_negative and chosen != "xgboost-json":
         raise ValueError(
@@ -85,12 +85,12 @@ def export(
         )
     content = _content(ranker, chosen, name, non_negative)
     features, mask = sample_without_data(ranker) if data is None else sample_of(data)
-    found = _scores(content, chosen, ranker, features, mask)
-    moved = chosen == "linear" or non_negative  # whether its scores are ours plus a constant
-    difference = _compare(ranker, found, features, mask, moved)
-    if non_negative and (least := float(found[mask].min(initial=0.0))) < 0:
+    scores = _scores(content, chosen, ranker, features, mask)
+    shifted = chosen == "linear" or non_negative  # its scores are ours plus a constant
+    difference = _compare(ranker, scores, features, mask, shifted)
+    if non_negative and (least := float(scores[mask].min(initial=0.0))) < 0:
         raise ValueError(f"the exported ranker scores {least:.7g}, below 0: nothing was written")
-    _files.write(place, content)
+    _files.write(file, content)
     return difference
 
 
@@ -99,13 +99,13 @@ def format_of(path: Path, format: Format | None) -> Format:
     if format is not None:
         check_choice("format", format, FORMATS)
         return format
-    known = _SUFFIXES.get(path.suffix)
-    if known is None:
+    named = _SUFFIXES.get(path.suffix)
+    if named is None:
         raise ValueError(
             f"the name {path.name} does not say the format: give one of {', '.join(FORMATS)}, or a "
             "name that ends in .onnx or .pt2"
         )
-    return known
+    return named
 
 
 def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool) -> bytes:
@@ -120,16 +120,16 @@ def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool
 
 
 def _compare(
-    ranker: FittedRanker, found: np.ndarray, features: np.ndarray, mask: np.ndarray, moved: bool
+    ranker: FittedRanker, scores: np.ndarray, features: np.ndarray, mask: np.ndarray, shifted: bool
 ) -> float:
     lengths = mask.sum(1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ours = ranker.predict(features[mask], offsets).astype(np.float64)
-    theirs = found[mask].astype(np.float64)
-    if moved:
+    theirs = scores[mask].astype(np.float64)
+    if shifted:
         theirs = theirs - (theirs - ours).mean()
     differences = np.abs(theirs - ours)
-    scale = np.maximum(1, np.maximum(np.abs(ours), np.abs(found[mask])))
+    scale = np.maximum(1, np.maximum(np.abs(ours), np.abs(scores[mask])))
     wrong = ~(differences <= TOLERANCE * scale)
     if wrong.any():
         worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
@@ -160,7 +160,7 @@ _JSON_READERS: dict[Format, Callable[[Any, dict[str, int]], Predict]] = {
 def _scores(
     content: bytes, format: Format, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
 ) -> np.ndarray:
-    """What the file computes of padded lists, ``[lists, items]``."""
+    """The scores of padded lists by the content of a file, ``[lists, items]``."""
     if format == "onnx":
         return onnx_scores(content, features, mask)
     if format == "torch":
@@ -168,7 +168,7 @@ def _scores(
         with torch.no_grad():
             scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
         return scores
-    columns = {name: at for at, name in enumerate(feature_names(ranker))}
-    found = np.zeros(mask.shape)
-    found[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
-    return found
+    columns = {name: column for column, name in enumerate(feature_names(ranker))}
+    padded = np.zeros(mask.shape)
+    padded[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
+    return padded

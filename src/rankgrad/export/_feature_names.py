@@ -1,4 +1,4 @@
-"""What features are called outside of Python."""
+"""The names of a ranker's features, and whether they may be missing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rankgrad.training._fitted import TreeScorer
 
 
 def feature_names(ranker: FittedRanker) -> list[str]:
-    """The names of a ranker's features, in the order it takes them in.
+    """The names of a ranker's features, in its order.
 
-    Those of the training data; features of a file without names have their numbers there.
+    They are those of the training data, or the numbers of features in a file without names.
     """
     if ranker.feature_names is not None:
         return list(ranker.feature_names)
     first = 0 if ranker.zero_based else 1
-    return [str(first + at) for at in range(ranker.n_features)]
+    return [str(first + i) for i in range(ranker.n_features)]
 
 
 def takes_missing_values(ranker: FittedRanker) -> bool:
@@ -33,5 +33,5 @@ def takes_missing_values(ranker: FittedRanker) -> bool:
     if not isinstance(ranker.network, TreeScorer):
         return False
     sources, categories = ranker.transform.sources.tolist(), ranker.categories
-    missing = {sources[at] for at in features_with_missing(ranker.network)}
-    return any(categories is None or categories[at] is None for at in missing)
+    missing = {sources[feature] for feature in features_with_missing(ranker.network)}
+    return any(categories is None or categories[feature] is None for feature in missing)

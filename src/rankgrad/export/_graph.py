@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rankgrad.extras import load
+
 #: The operator sets of exported graphs: those of ONNX 1.13, which engines of 2023 and later read.
 OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
+#: Data types of ``TensorProto``, for ``Cast``.
+FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
 
 Operand = str | np.ndarray | float | int
 
 
-def package(name: str) -> Any:
-    """A package of the extra ``export``.
-
-    Raises:
-        ImportError: it is not installed; the message has the install line.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{name} is not installed: pip install 'rankgrad[export]'") from error
-
-
 class NoFormError(ValueError):
-    """A format cannot say what a ranker computes."""
+    """A format has no form of a ranker's transforms or network."""
 
 
 class OnnxGraph:
@@ -39,12 +30,12 @@ class OnnxGraph:
     """
 
     def __init__(self) -> None:
-        self._onnx = package("onnx")
+        self._onnx = load("onnx", "export")
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def add(self, operator: str, *operands: Operand, **attributes: Any) -> str:
-        """Add a node with one output; its name.
+        """Add a node with one output; return its name.
 
         Args:
             operator: of ONNX, such as ``MatMul``.
@@ -58,14 +49,14 @@ class OnnxGraph:
         self, operator: str, outputs: int, *operands: Operand, **attributes: Any
     ) -> list[str]:
         """:meth:`add` with several outputs."""
-        inputs = [one if isinstance(one, str) else self.constant(one) for one in operands]
+        inputs = [each if isinstance(each, str) else self.constant(each) for each in operands]
         base = f"{operator}_{len(self.nodes) + 1}"
-        names = [base if outputs == 1 else f"{base}_{at}" for at in range(outputs)]
+        names = [base if outputs == 1 else f"{base}_{i}" for i in range(outputs)]
         self.nodes.append(self._onnx.helper.make_node(operator, inputs, names, base, **attributes))
         return names
 
     def constant(self, values: np.ndarray | float | int) -> str:
-        """Add a constant; its name."""
+        """Add a constant; return its name."""
         if isinstance(values, float):
             values = np.array(values, np.float32)
         name = f"constant_{len(self.constants) + 1}"

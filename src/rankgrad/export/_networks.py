@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from rankgrad.export._graph import NoFormError, OnnxGraph
+from rankgrad.export._graph import BOOL, DOUBLE, FLOAT, INT32, INT64, NoFormError, OnnxGraph
+from rankgrad.export._transforms import float32_array
 from rankgrad.export._trees import Trees
 from rankgrad.models._dropout import Dropout, FastDropout
 from rankgrad.models._embedded import EmbeddedScorer
@@ -69,7 +70,7 @@ def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
         code = graph.add("Gather", values, np.array(network.n_numbers + at), axis=-1)
         code = graph.add("Where", mask, code, 0.0)  # padding may hold anything
         code = graph.add("Clip", code, 0.0, float(len(weight) - 1))
-        columns.append(graph.add("Gather", weight, graph.add("Cast", code, to=7), axis=0))  # int64
+        columns.append(graph.add("Gather", weight, graph.add("Cast", code, to=INT64), axis=0))
     return add_network(network.network, graph, graph.add("Concat", *columns, axis=-1), mask)
 
 
@@ -102,7 +103,7 @@ def _(network: ContextAwareNet, graph: OnnxGraph, values: str, mask: str) -> str
 
 
 def add_layers(layers: nn.Sequential, graph: OnnxGraph, values: str) -> str:
-    """Layers in a row; the last of a perceptron gives ``[items, 1]``."""
+    """Add layers one after the other; return the name of the output."""
     for layer in layers:
         values = _add_layer(layer, graph, values)
     return values
@@ -112,15 +113,15 @@ def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
     if isinstance(layer, Dropout | FastDropout | nn.Identity | nn.Flatten):
         return values
     if isinstance(layer, nn.Linear):
-        product = graph.add("MatMul", values, _array(layer.weight).T)
-        return graph.add("Add", product, _array(layer.bias))
+        product = graph.add("MatMul", values, float32_array(layer.weight).T)
+        return graph.add("Add", product, float32_array(layer.bias))
     if isinstance(layer, BatchNorm):
         scale, shift = norm_coefficients(layer)
         return graph.add("Add", graph.add("Mul", values, scale), shift)
     if isinstance(layer, nn.LayerNorm):
         return graph.add(
             "LayerNormalization",
-            *(values, _array(layer.weight), _array(layer.bias)),
+            *(values, float32_array(layer.weight), float32_array(layer.bias)),
             axis=-1,
             epsilon=layer.eps,
         )
@@ -128,7 +129,7 @@ def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
 
 
 def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
-    """Add the nodes of an activation; the name of what they give."""
+    """Add the nodes of an activation; return the name of the output."""
     if isinstance(layer, nn.SiLU):
         return graph.add("Mul", values, graph.add("Sigmoid", values))
     if isinstance(layer, nn.GELU):
@@ -142,30 +143,30 @@ def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
 
 
 def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
-    """Batch normalization in evaluation is ``scale x + shift``."""
+    """The scale and the shift of batch normalization in evaluation, ``scale x + shift``."""
     scale = layer.weight.double() / (layer.running_var.double() + layer.eps).sqrt()
     shift = layer.bias.double() - layer.running_mean.double() * scale
-    return _array(scale), _array(shift)
+    return float32_array(scale), float32_array(shift)
 
 
 def member_layers(network: TabMNet) -> list[MemberLayer]:
     """The layers of an ensemble: weights ``[members, in, out]`` with biases, and activations.
 
-    What members share is written out: ``s_m ∘ W (r_m ∘ x)`` is a matrix of the member's own.
+    Weights that members share are multiplied out: ``s_m ∘ W (r_m ∘ x)`` is one matrix per member.
     """
-    found: list[MemberLayer] = []
+    layers: list[MemberLayer] = []
     for layer in network.layers:
         if isinstance(layer, FastDropout):
             continue
         learned = dict(layer.named_parameters())
         if not learned:
-            found.append(layer)
+            layers.append(layer)
             continue
         weight = learned["weight"].detach().double()
         if "scale_in" in learned:
             weight = learned["scale_in"].mT * weight.mT * learned["scale_out"]
-        found.append((_array(weight), _array(learned["bias"])))
-    return found
+        layers.append((float32_array(weight), float32_array(learned["bias"])))
+    return layers
 
 
 def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
@@ -229,15 +230,17 @@ def _add_list_ties(graph: OnnxGraph, values: str, mask: str) -> str:
     counts, _, to_items = _add_tied(graph, values, mask)
     tied = to_items(counts)
     others = graph.add("Sub", tied, 1.0)
-    found = graph.add("Div", graph.add("Add", others, others), tied)
-    return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), found, 0.0)
+    ties = graph.add("Div", graph.add("Add", others, others), tied)
+    return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), ties, 0.0)
 
 
 def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Callable[[str], str]]:
-    """By feature, the groups of tied items in their order: how many, and how many up to each.
+    """The groups of tied items of each feature, in ascending order.
 
-    The function that comes with them gives every item ``[lists, items, features]`` what is said of
-    its group.
+    Returns:
+        The number of items of each group; that of items up to and including each group; and a
+        function that turns values of groups into those of their items, ``[lists, items,
+        features]``.
     """
     real = graph.add("Unsqueeze", mask, np.array([-1]))
     columns = graph.add("Where", real, values, float("inf"))
@@ -248,7 +251,7 @@ def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Calla
     head = graph.add("Slice", ordered, np.array([0]), np.array([-1]), np.array([2]))
     first = graph.add("Slice", ordered, np.array([0]), np.array([1]), np.array([2]))
     before = graph.add("Concat", first, head, axis=2)  # also of a list without items
-    begins = graph.add("Cast", graph.add("Not", graph.add("Equal", before, ordered)), to=6)
+    begins = graph.add("Cast", graph.add("Not", graph.add("Equal", before, ordered)), to=INT32)
     tie = graph.add("CumSum", begins, np.array(2, np.int32))
     zeros = graph.add("ConstantOfShape", graph.add("Shape", ordered))
     ones = graph.add("Add", zeros, 1.0)
@@ -267,43 +270,43 @@ def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:
     real = graph.add("Unsqueeze", mask, np.array([-1]))
     lengths, items = _add_lengths(graph, mask), np.array([1])
     # In float64: what rounding leaves of a constant feature would be amplified.
-    summed = graph.add("Cast", graph.add("Where", real, values, 0.0), to=11)
+    summed = graph.add("Cast", graph.add("Where", real, values, 0.0), to=DOUBLE)
     total = graph.add("ReduceSum", summed, items)
-    mean = graph.add("Div", total, graph.add("Cast", lengths, to=11))
-    mean = graph.add("Cast", mean, to=1)
-    apart = graph.add("Where", real, graph.add("Sub", values, mean), 0.0)
-    squares = graph.add("ReduceSum", graph.add("Mul", apart, apart), items)
+    mean = graph.add("Div", total, graph.add("Cast", lengths, to=DOUBLE))
+    mean = graph.add("Cast", mean, to=FLOAT)
+    centered = graph.add("Where", real, graph.add("Sub", values, mean), 0.0)
+    squares = graph.add("ReduceSum", graph.add("Mul", centered, centered), items)
     deviation = graph.add("Sqrt", graph.add("Div", squares, lengths))
-    return graph.add("Div", apart, graph.add("Add", deviation, 0.1))
+    return graph.add("Div", centered, graph.add("Add", deviation, 0.1))
 
 
 def _add_lengths(graph: OnnxGraph, mask: str) -> str:
     """The number of real items of each list, at least 1: ``[lists, 1, 1]``."""
-    count = graph.add("ReduceSum", graph.add("Cast", mask, to=1), np.array([1]))
+    count = graph.add("ReduceSum", graph.add("Cast", mask, to=FLOAT), np.array([1]))
     return graph.add("Unsqueeze", graph.add("Max", count, 1.0), np.array([-1]))
 
 
 def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str:
     """The vectors of the items' positions, counted over real items."""
-    counted = graph.add("CumSum", graph.add("Cast", mask, to=7), np.array(1, np.int32))
-    places = graph.add("Max", graph.add("Sub", counted, np.array(1)), np.array(0))
+    counted = graph.add("CumSum", graph.add("Cast", mask, to=INT64), np.array(1, np.int32))
+    positions = graph.add("Max", graph.add("Sub", counted, np.array(1)), np.array(0))
     if network.positional == "learned":
-        table = _array(network.position.weight)
-        return graph.add("Gather", table, graph.add("Min", places, np.array(len(table) - 1)))
+        table = float32_array(network.position.weight)
+        return graph.add("Gather", table, graph.add("Min", positions, np.array(len(table) - 1)))
     width = int(network.norm.normalized_shape[0])
     half = torch.arange((width + 1) // 2)
-    frequency = _array(torch.exp(-math.log(10000.0) * 2 * half / width))
-    place = graph.add("Cast", graph.add("Unsqueeze", places, np.array([-1])), to=1)
-    angles = graph.add("Mul", place, frequency)
+    frequency = float32_array(torch.exp(-math.log(10000.0) * 2 * half / width))
+    numbers = graph.add("Cast", graph.add("Unsqueeze", positions, np.array([-1])), to=FLOAT)
+    angles = graph.add("Mul", numbers, frequency)
     both = graph.add("Concat", graph.add("Sin", angles), graph.add("Cos", angles), axis=-1)
     return graph.add("Slice", both, np.array([0]), np.array([width]), np.array([-1]))
 
 
 def _add_unattended(graph: OnnxGraph, mask: str) -> str:
-    """What is added to attention, ``[lists, 1, 1, items]``: -inf on padding, if there are items."""
-    number = graph.add("Cast", mask, to=1)
-    some = graph.add("Cast", graph.add("ReduceMax", number, np.array([1])), to=9)
-    attended = graph.add("Or", mask, graph.add("Not", some))
+    """What is added to attention, ``[lists, 1, 1, items]``: -inf on padding if there are items."""
+    number = graph.add("Cast", mask, to=FLOAT)
+    has_items = graph.add("Cast", graph.add("ReduceMax", number, np.array([1])), to=BOOL)
+    attended = graph.add("Or", mask, graph.add("Not", has_items))
     added = graph.add("Where", attended, 0.0, float("-inf"))
     return graph.add("Unsqueeze", added, np.array([1, 2]))
 
@@ -332,8 +335,3 @@ def _items(graph: OnnxGraph, values: str) -> str:
     """Lists as flat items, ``[lists · items, features]``."""
     shape = graph.add("Shape", values, start=2)
     return graph.add("Reshape", values, graph.add("Concat", np.array([-1]), shape, axis=0))
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
-    return found

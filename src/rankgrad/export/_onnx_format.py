@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from rankgrad.export._feature_names import feature_names
-from rankgrad.export._graph import OnnxGraph, package
+from rankgrad.export._graph import OnnxGraph
 from rankgrad.export._networks import add_layers, add_members, add_network
 from rankgrad.export._transforms import add_transform
+from rankgrad.extras import load
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
 from rankgrad.training import FittedRanker
@@ -87,7 +88,7 @@ def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
         prepack: constants of matrix products are rearranged beforehand, which pays for large ones;
             the product with a single column takes three times as long with it.
     """
-    runtime = package("onnxruntime")
+    runtime = load("onnxruntime", "export")
     options = runtime.SessionOptions()
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -99,5 +100,5 @@ def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
 def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """What onnxruntime computes: the scores of padded lists, ``[lists, items]``."""
     feeds = {"features": features, "mask": mask}
-    found: np.ndarray = session(content).run(["scores"], feeds)[0]
-    return found
+    scores: np.ndarray = session(content).run(["scores"], feeds)[0]
+    return scores

@@ -1,7 +1,7 @@
 """Readers of engines' formats that compute scores as the engine does, in plain NumPy.
 
-They read the file and nothing else, so that a score of theirs is what the engine would give. NaN is
-a feature that does not match.
+They read nothing but the file, so their scores are those of the engine. NaN is a feature that an
+engine has no value of.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def read_solr(model: Mapping[str, Any], columns: Mapping[str, int]) -> Predict:
-    """What scores items with a model of Solr's model store.
+    """A function that scores items with a model of Solr's model store.
 
     Args:
         model: the JSON.
@@ -54,7 +54,9 @@ def _solr_left(
 
 
 def read_xgboost_json(trees: list[Mapping[str, Any]], columns: Mapping[str, int]) -> Predict:
-    """What scores items with a dump of XGBoost, as the LTR plugins that take missing values do.
+    """A function that scores items with a dump of XGBoost, as LTR plugins do.
+
+    Missing values go the way that the dump says.
 
     Args:
         trees: the JSON.
@@ -70,15 +72,15 @@ def read_xgboost_json(trees: list[Mapping[str, Any]], columns: Mapping[str, int]
 
 
 def read_linear(weights: Mapping[str, float], columns: Mapping[str, int]) -> Predict:
-    """What scores items with a linear model of the LTR plugins.
+    """A function that scores items with a linear model of the LTR plugins.
 
     Args:
         weights: the JSON.
         columns: the column of each feature, by name.
     """
-    places = [columns[name] for name in weights]
+    indices = [columns[name] for name in weights]
     values = np.array(list(weights.values()))
-    return lambda items: np.nan_to_num(items[:, places]).astype(np.float64) @ values
+    return lambda items: np.nan_to_num(items[:, indices]).astype(np.float64) @ values
 
 
 def _leaves(
@@ -90,11 +92,11 @@ def _leaves(
     value = node.get("leaf", node.get("value"))
     if value is not None:
         return np.full(len(items), np.float32(value))
-    chosen, found = left(node, items), np.empty(len(items), np.float32)
+    goes_left, values = left(node, items), np.empty(len(items), np.float32)
     yes, no = node.get("children") or (node["left"], node["right"])
-    found[chosen] = _leaves(yes, items[chosen], left)
-    found[~chosen] = _leaves(no, items[~chosen], left)
-    return found
+    values[goes_left] = _leaves(yes, items[goes_left], left)
+    values[~goes_left] = _leaves(no, items[~goes_left], left)
+    return values
 
 
 def _sum(parts: Iterable[np.ndarray]) -> np.ndarray:

@@ -26,17 +26,17 @@ def sample_of(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sample_without_data(ranker: FittedRanker) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of several lengths whose features lie where the ranker tells values apart."""
+    """Random lists of several lengths, with values around those that the ranker has learned."""
     random = np.random.default_rng(0)
     items = sum(_LENGTHS)
     columns = random.normal(size=(items, ranker.n_features)).astype(np.float32)
-    for at, known in enumerate(_known_values(ranker)):
-        if len(known):
-            columns[:, at] = _near(known, items, random)
-    for at, names in enumerate(ranker.categories or ()):
+    for feature, learned in enumerate(_learned_values(ranker)):
+        if len(learned):
+            columns[:, feature] = _near(learned, items, random)
+    for feature, names in enumerate(ranker.categories or ()):
         if names is not None:
             codes = random.integers(-1, len(names), items).astype(np.float32)
-            columns[:, at] = np.where(codes < 0, np.nan, codes)
+            columns[:, feature] = np.where(codes < 0, np.nan, codes)
     columns[(random.random(columns.shape) < _MISSING) & _may_be_missing(ranker)] = np.nan
     lengths = np.array(_LENGTHS)
     ends = lengths.cumsum()[lengths > 2]
@@ -53,38 +53,38 @@ def _number_steps(ranker: FittedRanker) -> tuple[list[transforms.Transform], np.
 
 
 def _may_be_missing(ranker: FittedRanker) -> np.ndarray:
-    """Which raw features the ranker has learned to do without, ``[n_features]``."""
-    found = np.zeros(ranker.n_features, bool)
+    """Which raw features may be missing, ``[n_features]``."""
+    missing = np.zeros(ranker.n_features, bool)
     if isinstance(ranker.network, TreeScorer):
-        found[ranker.transform.sources.numpy()[list(Trees.of(ranker.network).missing)]] = True
+        missing[ranker.transform.sources.numpy()[list(Trees.of(ranker.network).missing)]] = True
     steps, numbers = _number_steps(ranker)
     for step in steps:
         if isinstance(step, transforms.Impute) and (len(step.indicated) or not step.indicator):
-            found[numbers] = True
-    return found
+            missing[numbers] = True
+    return missing
 
 
-def _known_values(ranker: FittedRanker) -> list[np.ndarray]:
-    """Values of each raw feature that transforms or trees have learned, if they have any."""
-    found: list[np.ndarray] = [np.empty(0)] * ranker.n_features
+def _learned_values(ranker: FittedRanker) -> list[np.ndarray]:
+    """The values of each raw feature that transforms or trees have learned, maybe none."""
+    values_of: list[np.ndarray] = [np.empty(0)] * ranker.n_features
     steps, sources = _number_steps(ranker)
     for step in steps:
         learned = _learned(step)
         if learned is not None:
-            for at, source in enumerate(sources):
-                found[source] = learned[at]
-            return found
+            for i, source in enumerate(sources):
+                values_of[source] = learned[i]
+            return values_of
         sources = sources[step.sources.numpy()]
     if isinstance(ranker.network, TreeScorer):
-        thresholds: list[list[float]] = [[] for _ in found]
+        thresholds: list[list[float]] = [[] for _ in values_of]
         for root in Trees.of(ranker.network).roots:
             _collect(root, sources, thresholds)
-        found = [np.array(values) for values in thresholds]
-    return found
+        values_of = [np.array(values) for values in thresholds]
+    return values_of
 
 
 def _learned(step: transforms.Transform) -> np.ndarray | None:
-    """Values ``[features, some]`` that a transform has learned."""
+    """Values ``[features, n]`` that a transform has learned, or None."""
     if isinstance(step, transforms.Quantile):
         return step.table.cpu().numpy()
     if isinstance(step, transforms.Clip):
@@ -103,11 +103,11 @@ def _collect(node: Node, sources: np.ndarray, thresholds: list[list[float]]) -> 
         _collect(node.right, sources, thresholds)
 
 
-def _near(known: np.ndarray, items: int, random: np.random.Generator) -> np.ndarray:
-    """Known values, values between two of them, and some beyond their ends."""
-    one, other = random.choice(known, items), random.choice(known, items)
+def _near(learned: np.ndarray, items: int, random: np.random.Generator) -> np.ndarray:
+    """Learned values, values between two of them, and values beyond."""
+    first, second = random.choice(learned, items), random.choice(learned, items)
     part = random.choice([0.0, 0.0, 0.25, 0.5, 1.25], items)
-    return np.asarray(one + part * (other - one), np.float32)
+    return np.asarray(first + part * (second - first), np.float32)
 
 
 def _padded(items: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

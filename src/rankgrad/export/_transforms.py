@@ -10,7 +10,7 @@ import torch
 from rankgrad.data import transforms
 from rankgrad.data._quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
-from rankgrad.export._graph import NoFormError, OnnxGraph
+from rankgrad.export._graph import DOUBLE, FLOAT, NoFormError, OnnxGraph
 
 #: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
 _CENTER = (
@@ -65,14 +65,14 @@ def _(transform: SplitColumns, graph: OnnxGraph, values: str) -> str:
     kinds = np.array(transform.sizes)
     numbers = graph.add("Gather", values, np.flatnonzero(kinds == 0), axis=-1)
     codes = graph.add("Gather", values, np.flatnonzero(kinds), axis=-1)
-    known = graph.add("Where", graph.add("IsNaN", codes), 0.0, graph.add("Add", codes, 1.0))
-    return graph.add("Concat", add_transform(transform.numbers, graph, numbers), known, axis=-1)
+    rows = graph.add("Where", graph.add("IsNaN", codes), 0.0, graph.add("Add", codes, 1.0))
+    return graph.add("Concat", add_transform(transform.numbers, graph, numbers), rows, axis=-1)
 
 
 @add_transform.register
 def _(transform: transforms.Standardize, graph: OnnxGraph, values: str) -> str:
-    centered = graph.add("Sub", values, _array(transform.mean))
-    return graph.add("Div", centered, _array(transform.deviation))
+    centered = graph.add("Sub", values, float32_array(transform.mean))
+    return graph.add("Div", centered, float32_array(transform.deviation))
 
 
 @add_transform.register
@@ -90,7 +90,7 @@ def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
 @add_transform.register
 def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
     # By comparisons, which leave NaN as it is.
-    low, high = _array(transform.low), _array(transform.high)
+    low, high = float32_array(transform.low), float32_array(transform.high)
     above = graph.add("Where", graph.add("Less", values, low), low, values)
     return graph.add("Where", graph.add("Greater", above, high), high, above)
 
@@ -98,18 +98,19 @@ def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
 @add_transform.register
 def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
     missing = graph.add("IsNaN", values)
-    constants = _array(transform.values)
+    constants = float32_array(transform.values)
     filled = graph.add("Where", missing, constants, values)
     if transform.weights.numel():
         # As in the transform: in float64, then rounded.
-        means, weights = constants.astype(np.float64), _array(transform.weights).astype(np.float64)
-        apart = graph.add("Sub", graph.add("Cast", filled, to=11), means)
-        known = graph.add("Add", graph.add("MatMul", apart, weights), means)
-        filled = graph.add("Where", missing, graph.add("Cast", known, to=1), values)
+        means = constants.astype(np.float64)
+        weights = float32_array(transform.weights).astype(np.float64)
+        centered = graph.add("Sub", graph.add("Cast", filled, to=DOUBLE), means)
+        predicted = graph.add("Add", graph.add("MatMul", centered, weights), means)
+        filled = graph.add("Where", missing, graph.add("Cast", predicted, to=FLOAT), values)
     if not len(transform.indicated):
         return filled
     chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)
-    return graph.add("Concat", filled, graph.add("Cast", chosen, to=1), axis=-1)  # float32
+    return graph.add("Concat", filled, graph.add("Cast", chosen, to=FLOAT), axis=-1)
 
 
 @add_transform.register
@@ -140,16 +141,16 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     for power in reversed(range(knots.width - 1)):
         step = 1 << power
         probe = graph.add("Add", count, np.array(step - 1, np.int32))
-        found = graph.add("GatherElements", table, probe, axis=1)
+        knot = graph.add("GatherElements", table, probe, axis=1)
         next_ = graph.add("Add", count, np.array(step, np.int32))
-        count = graph.add("Where", graph.add("Less", found, columns), next_, count)
+        count = graph.add("Where", graph.add("Less", knot, columns), next_, count)
 
     def at(values: np.ndarray) -> str:
         return graph.add("GatherElements", values, count, axis=1)
 
     scaled = graph.add("Mul", columns, knots.scale) if (knots.scale < 1).any() else columns
-    apart = graph.add("Sub", scaled, at(knots.below))
-    between = graph.add("Add", at(knots.index), graph.add("Div", apart, at(knots.spacing)))
+    above = graph.add("Sub", scaled, at(knots.below))
+    between = graph.add("Add", at(knots.index), graph.add("Div", above, at(knots.spacing)))
     fraction = graph.add("Div", between, float(knots.last))
     ends = np.full((len(knots.table), 1), np.inf, np.float32)
     ties = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
@@ -158,7 +159,7 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
 
 def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
     """Wichura's rational functions, in float64; ends are those of the transform."""
-    fraction = graph.add("Cast", fractions, to=11)  # float64
+    fraction = graph.add("Cast", fractions, to=DOUBLE)
     fraction = graph.add("Clip", fraction, np.array(_SMALLEST), np.array(1 - _SMALLEST))
     middle = graph.add("Sub", fraction, np.array(0.5))
     inner = graph.add("Sub", np.array(0.180625), graph.add("Mul", middle, middle))
@@ -168,21 +169,22 @@ def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
     outer = _add_ratio(graph, graph.add("Sub", root, np.array(1.6)), *_TAIL)
     outer = graph.add("Mul", graph.add("Sign", middle), outer)
     near = graph.add("LessOrEqual", graph.add("Abs", middle), np.array(0.425))
-    normal = graph.add("Cast", graph.add("Where", near, center, outer), to=1)
+    normal = graph.add("Cast", graph.add("Where", near, center, outer), to=FLOAT)
     limit = np.array(_NORMAL_LIMIT, np.float32)
     return graph.add("Clip", normal, np.negative(limit), limit)
 
 
 def _add_ratio(graph: OnnxGraph, value: str, above: list[float], below: list[float]) -> str:
     def polynomial(coefficients: list[float]) -> str:
-        found: str = graph.constant(np.array(coefficients[0]))
+        total: str = graph.constant(np.array(coefficients[0]))
         for coefficient in coefficients[1:]:
-            found = graph.add("Add", graph.add("Mul", found, value), np.array(coefficient))
-        return found
+            total = graph.add("Add", graph.add("Mul", total, value), np.array(coefficient))
+        return total
 
     return graph.add("Div", polynomial(above), polynomial(below))
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
-    return found
+def float32_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as a float32 array."""
+    array: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
+    return array

@@ -1,4 +1,4 @@
-"""Trees of LightGBM and XGBoost in one form, and what engines and ONNX take of them."""
+"""Trees of LightGBM and XGBoost in one form, and as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Trees:
         """
         if scorer.model.name == "lightgbm":
             dumped = _dump_lightgbm(scorer)
-            missing = frozenset(at for tree in dumped for at in _missing_in_lightgbm(tree))
+            missing = _missing_in_lightgbm(dumped)
             return cls(tuple(map(_of_lightgbm, dumped)), missing=missing)
         learner = json.loads(scorer.saved)["learner"]
         base = learner["learner_model_param"]["base_score"].strip("[]")
@@ -93,11 +93,11 @@ class Trees:
 
     def non_negative(self) -> Trees:
         """The trees plus a constant with which no float32 sum of their leaves is below 0."""
-        by, found = 0.0, self.shifted(0.0)
-        while (least := float(found.least())) < 0:
+        by, trees = 0.0, self.shifted(0.0)
+        while (least := float(trees.least())) < 0:
             by = float(np.nextafter(np.float32(by - least), np.float32(np.inf)))
-            found = self.shifted(by)
-        return found
+            trees = self.shifted(by)
+        return trees
 
     def on_raw_features(self, sources: np.ndarray) -> Trees:
         """The trees on raw features, of which feature j of these is number ``sources[j]``.
@@ -111,14 +111,14 @@ class Trees:
             return replace(split, feature=int(sources[split.feature]), missing_left=bool(left))
 
         roots = tuple(_map_nodes(root, split=moved) for root in self.roots)
-        return Trees(roots, self.base, frozenset(int(sources[at]) for at in self.missing))
+        return Trees(roots, self.base, frozenset(int(sources[feature]) for feature in self.missing))
 
     def add(self, graph: OnnxGraph, items: str) -> str:
-        """Add them to an ONNX graph; the name of the scores, ``[items, 1]``."""
+        """Add the trees to an ONNX graph; return the name of the scores, ``[items, 1]``."""
         nodes: dict[str, list[Any]] = {name: [] for name in _NODES}
         targets: dict[str, list[Any]] = {"treeids": [], "nodeids": [], "ids": [], "weights": []}
-        for at, root in enumerate(self.roots or (Leaf(0.0),)):
-            _add_nodes(root, at, nodes, targets)
+        for tree, root in enumerate(self.roots or (Leaf(0.0),)):
+            _add_nodes(root, tree, nodes, targets)
         return graph.add(
             "TreeEnsembleRegressor",
             items,
@@ -160,19 +160,19 @@ def _of_lightgbm(node: dict[str, Any]) -> Node:
     )
 
 
-def _of_xgboost(tree: dict[str, Any], at: int) -> Node:
-    left = tree["left_children"][at]
-    value = tree["split_conditions"][at]
+def _of_xgboost(tree: dict[str, Any], node: int) -> Node:
+    left = tree["left_children"][node]
+    value = tree["split_conditions"][node]
     if left == -1:
         return Leaf(float(value))
-    if tree["split_type"][at]:
+    if tree["split_type"][node]:
         raise NoFormError(_CATEGORIES)
     return Split(
-        int(tree["split_indices"][at]),
+        int(tree["split_indices"][node]),
         np.float32(value),
-        bool(tree["default_left"][at]),
+        bool(tree["default_left"][node]),
         _of_xgboost(tree, left),
-        _of_xgboost(tree, tree["right_children"][at]),
+        _of_xgboost(tree, tree["right_children"][node]),
     )
 
 
@@ -180,7 +180,7 @@ def features_with_missing(scorer: TreeScorer) -> frozenset[int]:
     """The features that had missing values in training, of trees that split by categories too."""
     if scorer.model.name != "lightgbm":
         return Trees.of(scorer).missing
-    return frozenset(at for tree in _dump_lightgbm(scorer) for at in _missing_in_lightgbm(tree))
+    return _missing_in_lightgbm(_dump_lightgbm(scorer))
 
 
 def _dump_lightgbm(scorer: TreeScorer) -> list[dict[str, Any]]:
@@ -189,24 +189,25 @@ def _dump_lightgbm(scorer: TreeScorer) -> list[dict[str, Any]]:
     return [tree["tree_structure"] for tree in booster.dump_model()["tree_info"]]
 
 
-def _missing_in_lightgbm(node: dict[str, Any]) -> Iterator[int]:
-    """Features whose missing values LightGBM tells apart: it does where there were some."""
-    if "split_feature" in node:
-        if node["missing_type"] == "NaN":
-            yield int(node["split_feature"])
-        yield from _missing_in_lightgbm(node["left_child"])
-        yield from _missing_in_lightgbm(node["right_child"])
+def _missing_in_lightgbm(nodes: list[dict[str, Any]]) -> frozenset[int]:
+    """Features with missing values in training, among these nodes of LightGBM and those below."""
+    splits = [node for node in nodes if "split_feature" in node]
+    if not splits:
+        return frozenset()
+    children = [node[side] for node in splits for side in ("left_child", "right_child")]
+    by_nan = (int(node["split_feature"]) for node in splits if node["missing_type"] == "NaN")
+    return _missing_in_lightgbm(children).union(by_nan)
 
 
 def _missing_in_xgboost(attributes: dict[str, str], trees: list[dict[str, Any]]) -> frozenset[int]:
-    """Features with missing values in training, as they were noted then.
+    """Features with missing values in training, by an attribute of the booster.
 
     In trees of earlier versions, those that are sent left anywhere: without any, XGBoost sends none
     there.
     """
-    noted = attributes.get(MISSING_ATTRIBUTE)
-    if noted is not None:
-        return frozenset(json.loads(noted))
+    recorded = attributes.get(MISSING_ATTRIBUTE)
+    if recorded is not None:
+        return frozenset(json.loads(recorded))
     columns = ("split_indices", "default_left", "left_children")
     nodes = [node for tree in trees for node in zip(*(tree[c] for c in columns), strict=True)]
     return frozenset(feature for feature, left, child in nodes if left and child != -1)
@@ -233,7 +234,7 @@ _NODES = (
 def _add_nodes(
     node: Node, tree: int, nodes: dict[str, list[Any]], targets: dict[str, list[Any]]
 ) -> int:
-    """Add a node and those under it to the attributes of the operator; its number in the tree."""
+    """Add a node and those below it to the attributes of the operator; return its number."""
     first = not nodes["treeids"] or nodes["treeids"][-1] != tree
     number = 0 if first else nodes["nodeids"][-1] + 1
     split = isinstance(node, Split)

@@ -88,8 +88,8 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         labels = qrels[["qid", "docno", "label"]]
         if labels.duplicated(["qid", "docno"]).any():
             raise ValueError("qrels judge a document twice for one query")
-        found = results[["qid", "docno"]].merge(labels, on=["qid", "docno"], how="left")
-        y = found["label"].fillna(0).clip(lower=0).to_numpy(dtype=np.float32)
+        judged = results[["qid", "docno"]].merge(labels, on=["qid", "docno"], how="left")
+        y = judged["label"].fillna(0).clip(lower=0).to_numpy(dtype=np.float32)
         return _features(results), y, results["qid"].to_numpy()
 
 

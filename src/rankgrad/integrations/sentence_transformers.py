@@ -121,16 +121,16 @@ class RankingLoss(nn.Module):
             ValueError: inputs and labels do not fit together, or a label is wrong.
         """
         queries, documents = _checked(inputs, labels)
-        scored = self._teacher_scores(inputs)
-        pairs = [(q, d) for q, own in zip(queries, documents, strict=True) for d in own]
-        offsets = torch.tensor([0, *accumulate(len(own) for own in documents)])
+        teacher_scores = self._teacher_scores(inputs)
+        pairs = [(q, d) for q, texts in zip(queries, documents, strict=True) for d in texts]
+        offsets = torch.tensor([0, *accumulate(len(texts) for texts in documents)])
         scores = self._scores(pairs, prompt, task)
-        targets = self._labels(labels, scored).to(scores.device)
+        targets = self._labels(labels, teacher_scores).to(scores.device)
         value: Tensor = self.loss(scores, targets, offsets=offsets)
         return value
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What a model card says about this loss."""
+        """The options of this loss in a model card."""
         config: dict[str, Any] = {
             "loss": str(self.loss),
             "mini_batch_size": self.mini_batch_size,
@@ -166,8 +166,8 @@ class RankingLoss(nn.Module):
             ],
             no_sync=getattr(self.model, "no_sync", None),
         )
-        back = torch.tensor(order, dtype=torch.long, device=scores.device).argsort()
-        return scores[back]
+        inverse = torch.tensor(order, dtype=torch.long, device=scores.device).argsort()
+        return scores[inverse]
 
     def _tokens(self, pairs: list[_Pair], prompt: str | None, task: str | None) -> dict[str, Any]:
         # Also the wrapper of a distributed or compiled model has this method: the trainer binds it.
@@ -180,10 +180,10 @@ class RankingLoss(nn.Module):
 
     def _teacher_scores(self, inputs: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
         """The column of a teacher's scores, or None."""
-        most = 2 if self.teacher is None else 3
-        if len(inputs) > most:
+        max_columns = 2 if self.teacher is None else 3
+        if len(inputs) > max_columns:
             wanted = "queries and documents (with a teacher its scores, too: give teacher='shift')"
-            if most == 3:
+            if max_columns == 3:
                 wanted = "queries, documents and a teacher's scores"
             raise ValueError(f"RankingLoss has {len(inputs)} input columns; it needs {wanted}")
         if len(inputs) == 3:
@@ -196,17 +196,18 @@ class RankingLoss(nn.Module):
             )
         return None
 
-    def _labels(self, labels: Sequence[Tensor], scored: Sequence[Any] | None) -> Tensor:
-        """What the loss takes: labels or a teacher's labels ``[N]``, or both, ``[N, 2]``."""
-        grades = torch.cat([torch.as_tensor(own).float() for own in labels])
+    def _labels(self, labels: Sequence[Tensor], teacher_scores: Sequence[Any] | None) -> Tensor:
+        """The labels for the loss: labels or a teacher's labels ``[N]``, or both, ``[N, 2]``."""
+        grades = torch.cat([torch.as_tensor(values).float() for values in labels])
         if self.teacher is None:
             return grades
-        found = [
-            teacher_labels(own, self.teacher).to(grades)
-            for own in (labels if scored is None else scored)
+        lists = [
+            teacher_labels(values, self.teacher).to(grades)
+            for values in (labels if teacher_scores is None else teacher_scores)
         ]
-        taught = torch.cat(found)
-        return torch.stack([grades, taught], -1) if isinstance(self.loss, MixedLoss) else taught
+        from_teacher = torch.cat(lists)
+        mixed = isinstance(self.loss, MixedLoss)
+        return torch.stack([grades, from_teacher], -1) if mixed else from_teacher
 
 
 def _checked(
@@ -225,9 +226,9 @@ def _checked(
 
 
 def _check_lengths(documents: Sequence[Any], column: Sequence[Any], what: str) -> None:
-    found, wanted = [len(own) for own in column], [len(own) for own in documents]
-    if found != wanted:
-        raise ValueError(f"queries have {wanted} documents and {found} {what}: they must agree")
+    lengths, counts = [len(values) for values in column], [len(values) for values in documents]
+    if lengths != counts:
+        raise ValueError(f"queries have {counts} documents and {lengths} {what}: they must agree")
 
 
 def _text_length(pair: _Pair) -> int:

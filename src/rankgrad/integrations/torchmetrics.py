@@ -113,12 +113,12 @@ class RankingMetric(torchmetrics.Metric):
         return not self.metric.lower_is_better
 
     def extra_repr(self) -> str:
-        """What ``repr`` says: the spec, and what is not the default."""
-        said = [repr(str(self.metric))]
+        """The arguments in ``repr``: the spec, and options that are not the default."""
+        parts = [repr(str(self.metric))]
         for name in ("empty_target_action", "ignore_index"):
             if getattr(self, name) is not None:
-                said.append(f"{name}={getattr(self, name)!r}")
-        return ", ".join(said)
+                parts.append(f"{name}={getattr(self, name)!r}")
+        return ", ".join(parts)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot one value or several, as other metrics of torchmetrics do; this needs matplotlib.
@@ -202,14 +202,14 @@ def ranking_metrics(specs: Iterable[str | Metric], **options: Any) -> torchmetri
     >>> metrics.compute()
     {'ndcg@10': tensor(0.6309), 'rr': tensor(0.5000)}
     """
-    found: dict[str, Any] = {
+    collected: dict[str, Any] = {
         str(spec).replace(".", "_"): RankingMetric(spec, **options) for spec in specs
     }
-    return torchmetrics.MetricCollection(found)
+    return torchmetrics.MetricCollection(collected)
 
 
 def _with_rule(metric: Metric, action: _EmptyTargetAction | None) -> Metric:
-    """The metric with the rule for empty queries that torchmetrics calls so."""
+    """The metric with torchmetrics' rule for queries without relevant items."""
     if action is None:
         return metric
     check_choice("empty_target_action", action, tuple(_EMPTY))
@@ -226,23 +226,23 @@ _Collected = list[Tensor] | Tensor  # as they were added; one tensor where proce
 def _by_query(
     indexes: _Collected, preds: _Collected, target: _Collected
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The queries, how many items each has, and the items query by query."""
+    """The queries, their numbers of items, and the scores and labels query by query."""
     counted = _count_by_query(indexes, preds, target)
     if counted is not None:
         return counted
-    every = dim_zero_cat(indexes)
+    ids = dim_zero_cat(indexes)
     scores, labels = dim_zero_cat(preds), dim_zero_cat(target)
-    if not (every[1:] >= every[:-1]).all():
-        every, order = every.sort(stable=True)
+    if not (ids[1:] >= ids[:-1]).all():
+        ids, order = ids.sort(stable=True)
         scores, labels = scores[order], labels[order]
-    queries, counts = every.unique_consecutive(return_counts=True)
+    queries, counts = ids.unique_consecutive(return_counts=True)
     return queries, counts, scores, labels
 
 
 def _count_by_query(
     indexes: _Collected, preds: _Collected, target: _Collected
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """:func:`_by_query` by counting, without bringing the items together first.
+    """:func:`_by_query` by counting, without concatenating the batches first.
 
     None where they are on a GPU, are in order already, or have indexes so far apart that counting
     would take much memory.
@@ -254,12 +254,12 @@ def _count_by_query(
     arrays = [tuple(one.detach().numpy() for one in each) for each in parts]
     ranges = [index_range(each[0]) for each in arrays]
     lowest, highest = min(r[0] for r in ranges), max(r[1] for r in ranges)
-    apart = all(r[2] for r in ranges) and all(a[1] <= b[0] for a, b in pairwise(ranges))
+    in_order = all(r[2] for r in ranges) and all(a[1] <= b[0] for a, b in pairwise(ranges))
     total = sum(len(each[0]) for each in arrays)
-    if apart or highest - lowest >= 4 * total + _FEW:
+    if in_order or highest - lowest >= 4 * total + _FEW:
         return None
-    found = group(arrays, lowest, highest - lowest + 1)
-    scores, labels, counts = map(torch.from_numpy, found)
+    grouped = group(arrays, lowest, highest - lowest + 1)
+    scores, labels, counts = map(torch.from_numpy, grouped)
     queries = counts.nonzero()[:, 0]
     return queries + lowest, counts[queries], scores, labels
 

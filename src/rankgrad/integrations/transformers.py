@@ -95,9 +95,9 @@ class ListLoss:
         """
         mixed = isinstance(self.loss, MixedLoss)
         if labels is None or labels.ndim != 2 + mixed or (mixed and labels.shape[2] != 2):
-            found = "none" if labels is None else list(labels.shape)
+            shape = "none" if labels is None else list(labels.shape)
             wanted = "[lists, items, 2]" if mixed else "[lists, items]"
-            raise ValueError(f"labels must have shape {wanted}, found {found}")
+            raise ValueError(f"labels must have shape {wanted}, found {shape}")
         mask = (labels[..., 0] if mixed else labels) != PADDING_LABEL
         scores = _as_lists(outputs["logits"] if isinstance(outputs, dict) else outputs.logits, mask)
         value: Tensor = self.loss(scores, self._labels(labels, mask), mask)
@@ -109,18 +109,18 @@ class ListLoss:
     def _labels(self, labels: Tensor, mask: Tensor) -> Tensor:
         if isinstance(self.loss, MixedLoss):
             grades, scores = labels.unbind(-1)
-            taught = self._teacher_labels(scores, mask)
-            return torch.stack([grades.masked_fill(~mask, 0).to(taught), taught], -1)
+            from_teacher = self._teacher_labels(scores, mask)
+            return torch.stack([grades.masked_fill(~mask, 0).to(from_teacher), from_teacher], -1)
         if self.teacher is None:
             return labels.masked_fill(~mask, 0)
         return self._teacher_labels(labels, mask)
 
     def _teacher_labels(self, labels: Tensor, mask: Tensor) -> Tensor:
         assert self.teacher is not None
-        found = torch.zeros(labels.shape, device=labels.device)
-        for own, row, real in zip(found, labels, mask, strict=True):
-            own[real] = teacher_labels(row[real], self.teacher).to(own)
-        return found
+        transformed = torch.zeros(labels.shape, device=labels.device)
+        for row_labels, row, real in zip(transformed, labels, mask, strict=True):
+            row_labels[real] = teacher_labels(row[real], self.teacher).to(row_labels)
+        return transformed
 
 
 class CachedTrainer(Trainer):
@@ -229,19 +229,19 @@ class ListCollator:
     def _row(self, example: dict[str, Any]) -> Tensor:
         """The labels of an example, ``[n]``, or with a teacher ``[n, 2]``."""
         query, documents, labels = self.columns
-        found = []
+        columns = []
         for name in [labels] if self.teacher is None else [labels, self.teacher]:
             if len(example[documents]) != len(example[name]):
                 raise ValueError(
                     f"the query {example[query]!r} has {len(example[documents])} documents and "
                     f"{len(example[name])} {name}: they must agree"
                 )
-            found.append(torch.tensor(example[name], dtype=torch.float32))
-        return found[0] if self.teacher is None else torch.stack(found, -1)
+            columns.append(torch.tensor(example[name], dtype=torch.float32))
+        return columns[0] if self.teacher is None else torch.stack(columns, -1)
 
 
 class ScheduleCallback(TrainerCallback):
-    """Tells a loss how far training is, which its temperature schedules follow.
+    """Sets the progress of a loss, which its temperature schedules follow.
 
     Without it they stay at their start. It serves ``CrossEncoderTrainer``, too.
 

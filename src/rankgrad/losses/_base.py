@@ -17,7 +17,7 @@ from rankgrad.lists import FlatLists, Lists, is_unchecked, make_lists
 from rankgrad.losses._newton import derivatives_of_lists, expand_lists
 from rankgrad.metrics._base import Metric
 from rankgrad.sorting import Relaxation, Schedule
-from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.specs import HasSpec, Registry, Spec, spec_of
 
 losses: Registry[Loss] = Registry("loss")
 
@@ -25,7 +25,7 @@ Reduction = Literal["mean", "sum", "none"]
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
-class Loss(DeclaresKernel, nn.Module):
+class Loss(HasSpec, DeclaresKernel, nn.Module):
     """The mean over lists of a per-list value, lists on which it is undefined left out.
 
     A subclass defines ``per_list``: the value of each list, finite everywhere, and on which lists
@@ -39,8 +39,6 @@ class Loss(DeclaresKernel, nn.Module):
     >>> loss(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[1, 0], [0, 0]]))
     tensor(0.3133)
     """
-
-    name: ClassVar[str]
 
     #: Whether the eager form takes memory for the items of a list, and not for their pairs.
     linear_memory: ClassVar[bool] = False
@@ -312,7 +310,7 @@ def says_capturable(owner: Loss | Metric) -> bool:
 
 def _varies(option: object) -> bool:
     if isinstance(option, Relaxation):
-        return any(_varies(own) for own in vars(option).values())
+        return any(_varies(part) for part in vars(option).values())
     if isinstance(option, Randomness):
         return option.seed is not None
     return isinstance(option, Schedule)

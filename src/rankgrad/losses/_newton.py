@@ -38,10 +38,10 @@ def derivatives_of_lists(
     scores, labels, _, weights, offsets, _ = lists.flat
     gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
     for index, mask in _groups(offsets, quadratic):
-        given = [one[index].where(mask, 0.0) for one in (scores, labels)]
-        own_weights = None if weights is None else weights[index].where(mask, 0.0)
+        padded = [one[index].where(mask, 0.0) for one in (scores, labels)]
+        item_weights = None if weights is None else weights[index].where(mask, 0.0)
         with for_work(operations=1.0):  # groups are small
-            first, second = derive(Lists.from_padded(given[0], given[1], mask, own_weights))
+            first, second = derive(Lists.from_padded(padded[0], padded[1], mask, item_weights))
         gradient[index[mask]] = first[mask]
         hessian[index[mask]] = second[mask]
     return gradient, hessian

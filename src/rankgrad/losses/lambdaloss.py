@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -107,19 +107,9 @@ class LambdaPairs(PairwiseLoss):
 
     def _pairs(self, kind: str, truncation: str = "", mu: float = 0.0) -> KernelCall:
         sigma = self.sigma.at(self.progress) if isinstance(self.sigma, Schedule) else self.sigma
-        return KernelCall(
-            "pairs",
-            PairOptions(
-                kind,
-                self.k or 0,
-                sigma,
-                self.gain,
-                truncation,
-                mu,
-                metric=self.metric,
-                threshold=self.threshold,
-            ),
-        )
+        scheme = kind, self.k or 0, sigma, self.gain, truncation, mu
+        options = PairOptions(*scheme, metric=self.metric, threshold=self.threshold)
+        return KernelCall("pairs", options)
 
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         """The weight of each pair."""
@@ -189,8 +179,6 @@ class LambdaRank(LambdaPairs):
     >>> LambdaRank(1)(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
     tensor(1.3133)
     """
-
-    name: ClassVar[str] = "lambdarank"
 
     def __init__(
         self,
@@ -290,8 +278,6 @@ class LambdaLoss(LambdaPairs):
     >>> LambdaLoss()(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
     tensor(0.4847)
     """
-
-    name: ClassVar[str] = "lambdaloss"
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import Randomness, divide, log_softmax, splitmix
-from rankgrad._shapes import Bool, Float, ItemValues, ListMask, ListValues
-from rankgrad._validation import check_choice, check_positive
+from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._validation import check_choice, check_positive, check_whole
 from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists
 from rankgrad.losses._base import Loss, Reduction, has_relevant, losses
@@ -71,8 +71,6 @@ class Softmax(CrossEntropy, ListwiseLoss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "softmax"
-
     @override
     def targets(self, lists: Lists) -> ItemValues:
         return lists.labels
@@ -97,8 +95,6 @@ class ListNet(CrossEntropy, ListwiseLoss):
     >>> ListNet()(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
     tensor(0.6931)
     """
-
-    name: ClassVar[str] = "listnet"
 
     @override
     def targets(self, lists: Lists) -> ItemValues:
@@ -136,7 +132,6 @@ class NDCGBound(CrossEntropy):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "ndcg_bound"
     capturable: ClassVar[bool] = True
 
     def __init__(
@@ -203,8 +198,6 @@ class ListMLE(ListwiseLoss):
 
     linear_memory: ClassVar[bool] = True
 
-    name: ClassVar[str] = "listmle"
-
     def __init__(
         self,
         *,
@@ -220,11 +213,7 @@ class ListMLE(ListwiseLoss):
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        order = self._order(lists)
-        inside = lists.mask.gather(-1, order)
-        ranked = lists.scores.gather(-1, order)
-        # Padding comes last; a finite floor keeps the backward pass of the sums free of NaN.
-        tail = torch.where(inside, ranked, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        order, inside, ranked, tail = self._ranked(lists)
         terms = torch.where(inside, tail - ranked, 0.0)
         if lists.item_weights is not None:
             terms = terms * lists.item_weights.gather(-1, order)
@@ -236,21 +225,18 @@ class ListMLE(ListwiseLoss):
         Items are in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
         probability that m is taken at r. Both sums are cumulative log-sum-exps.
         """
-        order = self._order(lists)
-        inside = lists.mask.gather(-1, order)
-        ranked = lists.scores.gather(-1, order)
-        tail = torch.where(inside, ranked, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        order, inside, ranked, tail = self._ranked(lists)
         weights = lists.weighted(lists.mask.to(ranked)).gather(-1, order)
         weighed = torch.where(inside, weights.log(), float("-inf"))
         steps = (weighed - tail).where(inside, float("-inf"))
         first = (ranked + steps.logcumsumexp(-1)).exp().where(inside, 0.0)
         # At the item's own step the probability may be near 1: 1 - q is computed by expm1.
-        own = (ranked - tail).where(inside, 0.0)
+        log_chance = (ranked - tail).where(inside, 0.0)
         earlier = steps.logcumsumexp(-1).roll(1, -1)
         squares = (weighed - 2 * tail).where(inside, float("-inf")).logcumsumexp(-1).roll(1, -1)
         earlier[:, 0] = squares[:, 0] = float("-inf")
         bend = (ranked + earlier).exp() - (2 * ranked + squares).exp()
-        bend = bend.clamp(min=0.0) + weights * own.exp() * -torch.expm1(own)
+        bend = bend.clamp(min=0.0) + weights * log_chance.exp() * -torch.expm1(log_chance)
         least = LEAST_CURVATURE * weights.cumsum(-1)
         bend = torch.maximum(bend, least).where(inside, 0.0)
         gradient = torch.zeros_like(ranked).scatter(-1, order, first - weights)
@@ -264,6 +250,15 @@ class ListMLE(ListwiseLoss):
         if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
             seed = self._random.draw_seed(lists.flat.scores.device)
         return KernelCall("listmle", (seed,))
+
+    def _ranked(self, lists: Lists) -> tuple[Tensor, ItemMask, ItemValues, ItemValues]:
+        """The order by label, its mask and scores, and ``log Σ exp`` of the scores from each on."""
+        order = self._order(lists)
+        inside = lists.mask.gather(-1, order)
+        scores = lists.scores.gather(-1, order)
+        # Padding comes last; a finite floor keeps the backward pass of the sums free of NaN.
+        tail = torch.where(inside, scores, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
+        return order, inside, scores, tail
 
     def _order(self, lists: Lists) -> Tensor:
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
@@ -295,17 +290,14 @@ class ListAP(ListwiseLoss):
     tensor(0.)
     """
 
-    name: ClassVar[str] = "listap"
     capturable: ClassVar[bool] = True
 
     def __init__(
         self, *, bins: int = 20, threshold: float = 1.0, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(reduction=reduction)
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
-            raise ValueError(f"bins must be a whole number of at least 2, found {bins!r}")
         check_positive("threshold", threshold)
-        self.bins = bins
+        self.bins = check_whole("bins", bins, least=2)
         self.threshold = threshold
 
     @override
@@ -336,7 +328,6 @@ class NeuralSortCE(Loss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "neuralsort_ce"
     capturable: ClassVar[bool] = True
 
     def __init__(

@@ -156,8 +156,6 @@ class RankNet(PairwiseLoss):
     tensor(0.3133)
     """
 
-    name: ClassVar[str] = "ranknet"
-
     def __init__(
         self,
         k: int | None = None,
@@ -221,8 +219,6 @@ class Hinge(PairwiseLoss):
     tensor(0.5000)
     """
 
-    name: ClassVar[str] = "hinge"
-
     def __init__(
         self, k: int | None = None, *, margin: float = 1.0, reduction: Reduction = "mean"
     ) -> None:
@@ -273,7 +269,6 @@ class MarginMSE(Loss):
 
     linear_memory: ClassVar[bool] = True
 
-    name: ClassVar[str] = "margin_mse"
     capturable: ClassVar[bool] = True
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from rankgrad._padded import divide
 from rankgrad._shapes import ItemValues, ListMask, ListValues
-from rankgrad._validation import check_positive
+from rankgrad._validation import check_positive, check_whole
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists
 from rankgrad.losses._base import Loss, Reduction, item_mean, item_mean_terms, losses
@@ -59,8 +59,6 @@ class MSE(PointwiseLoss):
     tensor(0.5000)
     """
 
-    name: ClassVar[str] = "mse"
-
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pointwise", ("mse", 0.0))
@@ -85,8 +83,6 @@ class RMSE(PointwiseLoss):
     >>> RMSE()(torch.tensor([0.0, 0.0]), torch.tensor([2.5, 2.5]))
     tensor(0.)
     """
-
-    name: ClassVar[str] = "rmse"
 
     def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -134,8 +130,6 @@ class BCE(PointwiseLoss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "bce"
-
     def __init__(self, *, threshold: float = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
         check_positive("threshold", threshold)
@@ -170,13 +164,9 @@ class Ordinal(PointwiseLoss):
     tensor(0.6931)
     """
 
-    name: ClassVar[str] = "ordinal"
-
     def __init__(self, *, levels: int = 5, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)
-        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 2:
-            raise ValueError(f"levels must be a whole number of at least 2, found {levels!r}")
-        self.levels = levels
+        self.levels = check_whole("levels", levels, least=2)
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,8 +62,6 @@ class RelaxedMetric(Loss):
     >>> loss(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 1]))
     tensor(0.3463)
     """
-
-    name: ClassVar[str] = "relaxed"
 
     def __init__(
         self,
@@ -198,10 +196,12 @@ class GridLoss(RelaxedMetric):
         relaxation = FAMILIES[family](**_for(FAMILIES[family], values))
         if stochastic:
             relaxation = Gumbel(relaxation, **_for(Gumbel, values))
-        made = metrics.factory(metric)
-        k = getattr(made, "loss_cutoff", None) if k is None else k
+        metric_class = metrics.factory(metric)
+        k = getattr(metric_class, "loss_cutoff", None) if k is None else k
         super().__init__(
-            made(**_for(made, values), k=k), relaxation, **_for(RelaxedMetric.__init__, values)
+            metric_class(**_for(metric_class, values), k=k),
+            relaxation,
+            **_for(RelaxedMetric.__init__, values),
         )
         self.k = k
         self.cell = ("gumbel_" if stochastic else "") + f"{family}_{metric}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
@@ -19,7 +19,7 @@ from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.lists import Lists
 from rankgrad.metrics import _other_names
-from rankgrad.specs import Registry, Spec, spec_of
+from rankgrad.specs import HasSpec, Registry, Spec, spec_of
 
 
 class MetricRegistry(Registry["Metric"]):
@@ -127,7 +127,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric(DeclaresKernel):
+class Metric(HasSpec, DeclaresKernel):
     """A ranking metric with a cutoff.
 
     ``metric(scores, labels, ...)`` is exact, ``metric.relaxed(relaxation, scores, labels, ...)``
@@ -146,7 +146,6 @@ class Metric(DeclaresKernel):
     tensor([0.6309, 1.0000])
     """
 
-    name: ClassVar[str]
     lower_is_better: ClassVar[bool] = False
     has_cutoff: ClassVar[bool] = True
     loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default
@@ -193,13 +192,8 @@ class Metric(DeclaresKernel):
         lists = as_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
-        if retrieved is not None:
-            has_rank = as_retrieved(retrieved, lists)
-            return self.of(Ranked.of(lists, self.ties, has_rank)).reshape(lists.shape)
-        (found,) = exact_values([self], lists)
-        if found is None:
-            return self.of(Ranked.of(lists, self.ties)).reshape(lists.shape)
-        return self.fill(*found).reshape(lists.shape)
+        [(values, _)] = list_values([self], lists, retrieved)
+        return values.reshape(lists.shape)
 
     def of(self, ranked: Ranked) -> ListValues:
         """The exact value of lists that are sorted already."""
@@ -280,9 +274,11 @@ class Metric(DeclaresKernel):
     @classmethod
     def routes(cls) -> tuple[Route, ...]:
         """The forms of a relaxation that it goes through; none if it has no relaxed form."""
-        own = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
-        base = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
-        return tuple(route for route in get_args(Route) if own[route] is not base[route])
+        methods = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
+        base_methods = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
+        return tuple(
+            route for route in get_args(Route) if methods[route] is not base_methods[route]
+        )
 
     def kernel_options(self) -> MetricOptions | None:
         """The metric as kernels take it; None where they do not compute it."""
@@ -373,6 +369,22 @@ class BinaryMetric(Metric):
         return (labels >= self.threshold).to(labels.dtype)
 
 
+def list_values(
+    chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
+) -> Iterator[tuple[ListValues, ListMask]]:
+    """The values of each metric, and on which lists it is defined; lists are sorted once."""
+    ranked: dict[Ties, Ranked] = {}
+    has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
+    computed = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
+    for metric, found in zip(chosen, computed, strict=True):
+        if found is not None:
+            yield metric.fill(*found), found[1]
+            continue
+        if metric.ties not in ranked:
+            ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
+        yield metric.of(ranked[metric.ties]), metric.relevant(lists)
+
+
 def exact_values(
     metrics: Sequence[Metric], lists: Lists
 ) -> list[tuple[ListValues, ListMask] | None]:
@@ -421,15 +433,15 @@ def _any_too_large(lists: Lists) -> bool:
 
 def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
     """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
-    given = torch.as_tensor(retrieved, device=lists.mask.device)
-    if given.dtype != torch.bool or given.numel() != lists.flat.scores.numel():
+    flags = torch.as_tensor(retrieved, device=lists.mask.device)
+    if flags.dtype != torch.bool or flags.numel() != lists.flat.scores.numel():
         raise ValueError(
-            f"retrieved must be True or False for each item, found {given.dtype} of shape "
-            f"{list(given.shape)}"
+            f"retrieved must be True or False for each item, found {flags.dtype} of shape "
+            f"{list(flags.shape)}"
         )
     if lists.ragged:
-        return torch.zeros_like(lists.mask).masked_scatter(lists.mask, given)
-    return given.reshape(lists.mask.shape)
+        return torch.zeros_like(lists.mask).masked_scatter(lists.mask, flags)
+    return flags.reshape(lists.mask.shape)
 
 
 def _not_relaxed(metric: Metric) -> str:

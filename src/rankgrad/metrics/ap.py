@@ -32,7 +32,6 @@ class AP(BinaryMetric):
     tensor([0.8333])
     """
 
-    name: ClassVar[str] = "ap"
     kernel: ClassVar[str | None] = "ap"
 
     def _exact(self, ranked: Ranked) -> ListValues:

@@ -34,7 +34,6 @@ class ARP(LinearMetric):
     tensor([2.3333])
     """
 
-    name: ClassVar[str] = "arp"
     capturable: ClassVar[bool] = True
     kernel: ClassVar[str | None] = "arp"
     lower_is_better: ClassVar[bool] = True

@@ -27,7 +27,6 @@ class DCG(LinearGradedMetric):
     tensor([1.])
     """
 
-    name: ClassVar[str] = "dcg"
     kernel: ClassVar[str | None] = "dcg"
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:

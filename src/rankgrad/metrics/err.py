@@ -32,7 +32,6 @@ class ERR(CascadeMetric):
     tensor([0.4727])
     """
 
-    name: ClassVar[str] = "err"
     kernel: ClassVar[str | None] = "err"
 
     max_grade: float = 4.0

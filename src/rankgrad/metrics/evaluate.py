@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rankgrad._shapes import Float, ListMask, ListValues
 from rankgrad.inputs import as_lists
-from rankgrad.lists import Lists
-from rankgrad.metrics._base import Metric, Ranked, Ties, as_retrieved, exact_values, metrics
+from rankgrad.metrics._base import Metric, list_values, metrics
 
 __all__ = ["DEFAULT", "Evaluation", "evaluate", "list_values"]
 
@@ -145,22 +144,6 @@ def evaluate(
         mean[name] = total / weight if weight > 0 else math.nan
         without[name] = int(empty)
     return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without)
-
-
-def list_values(
-    chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
-) -> Iterator[tuple[ListValues, ListMask]]:
-    """The values of each metric, and on which lists it is defined; lists are sorted once."""
-    ranked: dict[Ties, Ranked] = {}
-    has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
-    computed = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
-    for metric, found in zip(chosen, computed, strict=True):
-        if found is not None:
-            yield metric.fill(*found), found[1]
-            continue
-        if metric.ties not in ranked:
-            ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
-        yield metric.of(ranked[metric.ties]), metric.relevant(lists)
 
 
 def _get(metric: str | Metric) -> Metric:

@@ -28,7 +28,6 @@ class Hits(BinaryCascadeMetric):
     tensor([0.])
     """
 
-    name: ClassVar[str] = "hits"
     kernel: ClassVar[str | None] = "hits"
     # Without a cutoff every order hits: there is nothing to learn.
     loss_cutoff: ClassVar[int | None] = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rankgrad._padded import divide
 from rankgrad._shapes import ListValues
@@ -28,8 +27,6 @@ class KendallTau(PairMetric):
     >>> KendallTau()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([-0.3333])
     """
-
-    name: ClassVar[str] = "kendall_tau"
 
     def _exact(self, ranked: Ranked) -> ListValues:
         counts = PairCounts.of(ranked, ranked.weights, ranked.weights)

@@ -63,8 +63,8 @@ class LinearMetric(Metric):
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
     ) -> ListValues:
         gains = lists.weighted(self.gains(lists.labels) * lists.mask)
-        k = self.cutoff(lists.mask.shape[-1])
-        at_rank = self._gains_at_ranks(relaxation, lists, gains, k, expect)
+        at_rank = self._gains_at_ranks(relaxation, lists, gains, expect)
+        k = at_rank.shape[-1]
         length = lists.lengths[:, None].to(gains.dtype)
         beyond = self._beyond(length)
         inside = self._within(lists.mask)[:, :k]
@@ -73,15 +73,11 @@ class LinearMetric(Metric):
         return divide(total + beyond.squeeze(-1) * gains.sum(-1), self._norm(gains, lists.mask))
 
     def _gains_at_ranks(
-        self,
-        relaxation: SortRelaxation,
-        lists: Lists,
-        gains: ItemValues,
-        k: int,
-        expect: Expectation,
+        self, relaxation: SortRelaxation, lists: Lists, gains: ItemValues, expect: Expectation
     ) -> Float[Tensor, "b k"]:
         if expect == "label":
             raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
+        k = self.cutoff(gains.shape[-1])
         return relaxation.sort(gains[:, None], lists.scores, lists.mask, k).squeeze(1)
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
@@ -133,21 +129,15 @@ class LinearGradedMetric(LinearMetric):
         return 1 / torch.log2(1 + ranks)
 
     def _gains_at_ranks(
-        self,
-        relaxation: SortRelaxation,
-        lists: Lists,
-        gains: ItemValues,
-        k: int,
-        expect: Expectation,
+        self, relaxation: SortRelaxation, lists: Lists, gains: ItemValues, expect: Expectation
     ) -> Float[Tensor, "b k"]:
         if expect == "gain":
-            return super()._gains_at_ranks(relaxation, lists, gains, k, expect)
-        values = (
-            [lists.labels] if lists.item_weights is None else [lists.labels, lists.item_weights]
-        )
+            return super()._gains_at_ranks(relaxation, lists, gains, expect)
+        weights, k = lists.item_weights, self.cutoff(gains.shape[-1])
+        values = [lists.labels] if weights is None else [lists.labels, weights]
         at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
         expected = self.gains(at_rank[:, 0])
-        return expected if lists.item_weights is None else expected * at_rank[:, 1]
+        return expected if weights is None else expected * at_rank[:, 1]
 
 
 def capped(ranks: ItemValues, k: int | None) -> ItemValues:

@@ -25,7 +25,6 @@ class NDCG(LinearGradedMetric):
     tensor([0.2754])
     """
 
-    name: ClassVar[str] = "ndcg"
     kernel: ClassVar[str | None] = "ndcg"
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:

@@ -32,7 +32,6 @@ class Precision(LinearBinaryMetric):
     tensor([0.5000])
     """
 
-    name: ClassVar[str] = "precision"
     kernel: ClassVar[str | None] = "precision"
 
     @override

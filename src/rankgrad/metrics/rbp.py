@@ -34,7 +34,6 @@ class RBP(LinearBinaryMetric):
     tensor([0.6250])
     """
 
-    name: ClassVar[str] = "rbp"
     kernel: ClassVar[str | None] = "rbp"
 
     persistence: float = 0.8

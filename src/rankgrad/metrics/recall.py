@@ -31,7 +31,6 @@ class Recall(LinearBinaryMetric):
     tensor([0.5000])
     """
 
-    name: ClassVar[str] = "recall"
     kernel: ClassVar[str | None] = "recall"
 
     @override

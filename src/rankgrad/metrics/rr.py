@@ -24,5 +24,4 @@ class RR(BinaryCascadeMetric):
     tensor([0.5000])
     """
 
-    name: ClassVar[str] = "rr"
     kernel: ClassVar[str | None] = "rr"

@@ -34,7 +34,6 @@ class Spearman(Metric):
     tensor([-0.5000])
     """
 
-    name: ClassVar[str] = "spearman"
     kernel: ClassVar[str | None] = "spearman"
     has_cutoff: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
@@ -49,16 +48,16 @@ class Spearman(Metric):
         end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # less the padding
         ranks = (ranked.start + end + 1).to(ranked.weights) / 2
         by_label = _mean_ranks(ranked.labels, ranked.mask)
-        own = _covariance(ranks, ranks, ranked.weights)
-        scale = own * _covariance(by_label, by_label, ranked.weights)
+        score_variance = _covariance(ranks, ranks, ranked.weights)
+        scale = score_variance * _covariance(by_label, by_label, ranked.weights)
         return divide(_covariance(ranks, by_label, ranked.weights), scale.sqrt())
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         weights = lists.weighted(lists.mask.to(ranks.dtype))
         by_label = _mean_ranks(lists.labels, lists.mask)
         exact = hard_ranks(lists.scores, lists.mask)
-        own = _covariance(exact, exact, weights)
-        scale = own * _covariance(by_label, by_label, weights)
+        score_variance = _covariance(exact, exact, weights)
+        scale = score_variance * _covariance(by_label, by_label, weights)
         return divide(_covariance(ranks, by_label, weights), scale.sqrt())
 
 

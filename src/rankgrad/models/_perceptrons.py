@@ -67,9 +67,9 @@ class _ReLUDropoutDot(torch.autograd.Function):
         hidden, scores = torch.empty_like(items), items.new_empty(*items.shape[:-1], 1)
         ctx.save_for_backward(hidden, weight)
         ctx.scale = np.float32(2**16 / (2**16 - dropped))
-        given, found = (items, weight), (hidden, scores)
+        inputs, outputs = (items, weight), (hidden, scores)
         numbers = np.uint64(seed), np.uint32(dropped), ctx.scale
-        _compiled(_forward)(*_arrays(*given), *numbers, *_arrays(*found))
+        _compiled(_forward)(*_arrays(*inputs), *numbers, *_arrays(*outputs))
         return scores.add_(bias)
 
     @staticmethod
@@ -78,8 +78,8 @@ class _ReLUDropoutDot(torch.autograd.Function):
         hidden, weight = ctx.saved_tensors
         grad = grads[0].contiguous()
         of_items, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        given, found = (hidden, weight, grad), (of_items, of_weight)
-        _compiled(_backward)(*_arrays(*given), ctx.scale, *_arrays(*found))
+        inputs, outputs = (hidden, weight, grad), (of_items, of_weight)
+        _compiled(_backward)(*_arrays(*inputs), ctx.scale, *_arrays(*outputs))
         return of_items, of_weight, bias_gradient(grad), None, None
 
 

@@ -73,9 +73,9 @@ class BatchNorm(nn.BatchNorm1d):
 
     def _count(self) -> int:
         """The number of this batch, tracked on the host to avoid synchronizing."""
-        kept, tracked = self._counted, self.num_batches_tracked
-        if kept is not None and kept[0] is tracked and kept[1] == tracked._version:
-            seen = kept[2]
+        counted, tracked = self._counted, self.num_batches_tracked
+        if counted is not None and counted[0] is tracked and counted[1] == tracked._version:
+            seen = counted[2]
         else:  # the first batch, or other code has changed the buffer
             seen = int(tracked)
         tracked += 1
@@ -124,9 +124,9 @@ class _Normalize(torch.autograd.Function):
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows = None if real is None else real[:, None]
-        kept = items if rows is None else items.where(rows, 0.0)
+        real_items = items if rows is None else items.where(rows, 0.0)
         number = items.new_full((1,), len(items)) if real is None else real.sum()[None]
-        sums = _over_processes(torch.cat([kept.sum(0), number.to(items)]))
+        sums = _over_processes(torch.cat([real_items.sum(0), number.to(items)]))
         count = sums[-1]
         enough = count > 1
         mean = torch.where(enough, sums[:-1] / count.clamp(min=1), given_mean)
@@ -145,8 +145,8 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
         centered, real, weight, inverse, share = ctx.saved_tensors
-        own = torch.stack([gradient.sum(0), (gradient * centered).sum(0)])
-        sums = _over_processes(own.clone())
+        local_sums = torch.stack([gradient.sum(0), (gradient * centered).sum(0)])
+        sums = _over_processes(local_sums.clone())
         scale = weight * inverse
         shift, tilt = -scale * share * torch.stack([sums[0], sums[1] * inverse.square()])
         grad_inputs = torch.addcmul(gradient * scale, centered, tilt)
@@ -154,7 +154,7 @@ class _Normalize(torch.autograd.Function):
             grad_inputs += shift
         else:
             grad_inputs.addcmul_(real[:, None], shift)
-        return grad_inputs, own[1] * inverse, own[0], None, None, None, None
+        return grad_inputs, local_sums[1] * inverse, local_sums[0], None, None, None, None
 
 
 _normalize: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalize.apply

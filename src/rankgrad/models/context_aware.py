@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,6 @@ class ContextAware(Model):
     >>> torch.allclose(net(features).flip(-1), net(features.flip(-2)), atol=1e-5)
     True
     """
-
-    name: ClassVar[str] = "context_aware"
 
     fc: Sequence[int] = (96,)
     blocks: int = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,6 @@ norm_decay=0.9, output=None), 'mlp(hidden=[])')
     >>> model.build(n_features=136)(torch.zeros(2, 5, 136)).shape
     torch.Size([2, 5])
     """
-
-    name: ClassVar[str] = "mlp"
 
     hidden: Sequence[int] = (128, 64)
     activation: Activation = "relu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -64,8 +64,6 @@ class TabM(Model):
     (torch.Size([4, 2, 5]), torch.Size([2, 5]))
     """
 
-    name: ClassVar[str] = "tabm"
-
     hidden: Sequence[int] = (128, 64)
     members: int = 16
     share: _Sharing = "adapters"
@@ -104,14 +102,14 @@ class TabMNet(Scorer):
         width = n_features * (1 + len(model.in_list))
         for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
-                layers.append(_Adapted(model.members, width, size, signs=depth == 0))
+                layers.append(_AdaptedLinear(model.members, width, size, signs=depth == 0))
             else:
-                layers.append(_Own(model.members, width, size))
+                layers.append(_MemberLinear(model.members, width, size))
             layers.append(ACTIVATIONS[model.activation]())
             if model.dropout:
                 layers.append(FastDropout(model.dropout))
             width = size
-        self.layers = Perceptrons(*layers, _Own(model.members, width, 1))
+        self.layers = Perceptrons(*layers, _MemberLinear(model.members, width, 1))
 
     @override
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
@@ -149,8 +147,8 @@ class TabMNet(Scorer):
         return scores if each else scores[0]
 
 
-class _Own(nn.Module):
-    """A linear layer for each member."""
+class _MemberLinear(nn.Module):
+    """A linear layer with weights for each member."""
 
     def __init__(self, members: int, width: int, size: int) -> None:
         super().__init__()
@@ -181,7 +179,7 @@ class _Dot(torch.autograd.Function):
         return grad * weight.mT, torch.bmm(grad.mT, items).mT, bias_gradient(grad)
 
 
-class _Adapted(nn.Module):
+class _AdaptedLinear(nn.Module):
     """One linear layer that all members share, between scales of their own."""
 
     def __init__(self, members: int, width: int, size: int, signs: bool) -> None:

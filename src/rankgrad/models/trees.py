@@ -129,7 +129,6 @@ class LightGBM(TreeModel):
     lightgbm(num_leaves=15, lambda_l1=0.5)
     """
 
-    name: ClassVar[str] = "lightgbm"
     file: ClassVar[str] = "trees.txt"
     option_aliases: ClassVar[Mapping[str, str]] = _aliases(
         {
@@ -232,7 +231,6 @@ class XGBoost(TreeModel):
     xgboost(max_leaves=15)
     """
 
-    name: ClassVar[str] = "xgboost"
     file: ClassVar[str] = "trees.json"
     option_aliases: ClassVar[Mapping[str, str]] = _aliases(
         {

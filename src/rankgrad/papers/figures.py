@@ -166,11 +166,11 @@ def write(
         "notes": chart.notes,
         "series": [{**vars(one), "y": [_finite_or_none(y) for y in one.y]} for one in chart.series],
     }
-    made = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
-    _files.write(made["html"], chart.to_html(title))
-    _files.write(made["json"], json.dumps(metadata, indent=1) + "\n")
-    _files.write(made["csv"], chart.to_csv())
-    return made
+    paths = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
+    _files.write(paths["html"], chart.to_html(title))
+    _files.write(paths["json"], json.dumps(metadata, indent=1) + "\n")
+    _files.write(paths["csv"], chart.to_csv())
+    return paths
 
 
 def of_paper(paper: str) -> list[_Figure]:
@@ -339,8 +339,8 @@ def _pirank_6(inputs: Inputs) -> _Chart:
     tests = {size: cut(inputs.data["test"], size) for size in sizes}
     values = {}
     for trained in sizes:
-        own = _replace_loss(settings, settings.loss, list_size=trained)
-        model = fit(own, inputs.data["train"], inputs.data["vali"]).model
+        trained_settings = _replace_loss(settings, settings.loss, list_size=trained)
+        model = fit(trained_settings, inputs.data["train"], inputs.data["vali"]).model
         for tested, lists in tests.items():
             found = _evaluate(model, lists, specs)
             values[trained, tested] = [found[spec] for spec in specs]
@@ -440,9 +440,9 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
     for name, loss in rows.items():
         values = []
         for rate in rates:
-            own = _replace_loss(settings, loss, learning_rate=rate)
+            rate_settings = _replace_loss(settings, loss, learning_rate=rate)
             try:
-                model = fit(own, inputs.data["train"], inputs.data["vali"]).model
+                model = fit(rate_settings, inputs.data["train"], inputs.data["vali"]).model
             except ValueError:  # training that diverged
                 values.append(float("nan"))
                 continue

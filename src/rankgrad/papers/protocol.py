@@ -321,9 +321,9 @@ class Protocol(_Part):
         for loss in found.losses:
             for values in itertools.product(*found.grid.values()):
                 chosen = dict(zip(found.grid, values, strict=True))
-                own = {k: v for k, v in chosen.items() if k in Settings.model_fields}
-                options = {k: v for k, v in chosen.items() if k not in own}
-                points.append(_GridPoint(_with(loss, options), settings | own))
+                of_settings = {k: v for k, v in chosen.items() if k in Settings.model_fields}
+                options = {k: v for k, v in chosen.items() if k not in of_settings}
+                points.append(_GridPoint(_with(loss, options), settings | of_settings))
         return points if search else points[:1]
 
     def check(self) -> None:

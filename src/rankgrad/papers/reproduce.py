@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -306,7 +306,7 @@ class Reproduced:
     def _chosen(self, row: Row) -> str:
         """What validation data chose, fold by fold."""
         assert self.found is not None
-        tuned = [(f, own) for (name, f), own in self.found.chosen.items() if name == row.name]
+        tuned = [(f, values) for (name, f), values in self.found.chosen.items() if name == row.name]
         if not tuned:
             return ""
         parts = []
@@ -344,6 +344,8 @@ class Reproduced:
                 ours = self.estimate(row.name, metric.name)
                 cell = self.protocol.cell(self.data.name, row.name, metric.name)
                 paper = None if cell is None else cell.value
+                keys = ("ours", "se_queries", "se_seeds", "sd_drawing")
+                numbers = (None,) * len(keys) if ours is None else astuple(ours)
                 rows.append(
                     {
                         "row": row.name,
@@ -351,10 +353,7 @@ class Reproduced:
                         "spec": metric.spec,
                         "paper": paper,
                         "paper_marks": None if cell is None else cell.marks,
-                        "ours": None if ours is None else ours.mean,
-                        "se_queries": None if ours is None else ours.over_queries,
-                        "se_seeds": None if ours is None else ours.over_seeds,
-                        "sd_drawing": None if ours is None else ours.of_drawing,
+                        **dict(zip(keys, numbers, strict=True)),
                         "marks": self.marks(metric.name).get(row.name, ""),
                         "difference": None if ours is None or paper is None else ours.mean - paper,
                         "reason": None if ours else row.not_run or self._why_missing(row.name),

@@ -31,22 +31,22 @@ class Explained:
         for key, run in runs.items():
             if len({c for c, _ in [*self.found, key]}) > _ENTRIES:
                 break
-            own = self._read(run, part)
-            if own is not None:
-                self.found[key] = own
+            explanation = self._read(run, part)
+            if explanation is not None:
+                self.found[key] = explanation
 
     def _read(self, run: Run, part: str) -> Explanation | None:
         if not _files.readable_path(Path(run.path) / FOLDER / part).is_dir():
             return None
         try:
-            own = Explanation.load(run.path, part)
+            explanation = Explanation.load(run.path, part)
         except (OSError, ValueError) as error:
             self.problems.append(f"The explanation in {run.path} cannot be read: {error}")
             return None
-        if run.evaluated is None or own.checksum != run.evaluated.checksum:
+        if run.evaluated is None or explanation.checksum != run.evaluated.checksum:
             self.problems.append(f"The explanation in {run.path} is of other data.")
             return None
-        return own
+        return explanation
 
     def rows(self, starts: Sequence[int]) -> list[int]:
         """The queries that are explained, as rows of the report.
@@ -54,7 +54,7 @@ class Explained:
         Args:
             starts: the first row of each fold.
         """
-        found = {int(starts[p] + at) for (_, p), own in self.found.items() for at in own.lists}
+        found = {int(starts[p] + at) for (_, p), each in self.found.items() for at in each.lists}
         return sorted(found)
 
     def packed(self, chosen: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
@@ -62,33 +62,33 @@ class Explained:
         places = {row: q for q, row in enumerate(chosen)}
         features: dict[str, list[str]] = {}
         queries: dict[str, dict[str, Any]] = {}
-        for (c, p), own in self.found.items():
-            features[str(c)] = list(own.features)
+        for (c, p), explanation in self.found.items():
+            features[str(c)] = list(explanation.features)
             of_entry = queries.setdefault(str(c), {})
-            for at, index in enumerate(own.lists):
+            for at, index in enumerate(explanation.lists):
                 row = int(starts[p] + index)
                 if row in places:
-                    of_entry[str(places[row])] = _query(own, at)
+                    of_entry[str(places[row])] = _query(explanation, at)
         return {"features": features, "queries": queries, "problems": self.problems}
 
 
-def _query(own: Explanation, at: int) -> dict[str, Any]:
+def _query(explanation: Explanation, at: int) -> dict[str, Any]:
     """The pairs of a query: ranks, difference, the part of no feature, and the largest parts."""
     found: list[list[Any]] = []
     used: set[int] = set()
-    for p, (upper, lower) in enumerate(pairs(own.items.shape[1])):
-        if np.isnan(own.differences[at, p]):
+    for p, (upper, lower) in enumerate(pairs(explanation.items.shape[1])):
+        if np.isnan(explanation.differences[at, p]):
             continue
-        values = own.attributions[at, p]
+        values = explanation.attributions[at, p]
         first = np.argsort(-np.abs(values), kind="stable")[:SHOWN]
         parts = [(int(f), _short(values[f])) for f in first if values[f] != 0]
         used.update(f for f, _ in parts)
-        difference, baseline = own.differences[at, p], own.baselines[at, p]
+        difference, baseline = explanation.differences[at, p], explanation.baselines[at, p]
         found.append([upper, lower, _short(difference), _short(baseline), parts])
     return {
-        "items": [int(item) + 1 for item in own.items[at] if item >= 0],
+        "items": [int(item) + 1 for item in explanation.items[at] if item >= 0],
         "pairs": found,
-        "values": {str(f): [_short(v) for v in own.values[at, :, f]] for f in sorted(used)},
+        "values": {str(f): [_short(v) for v in explanation.values[at, :, f]] for f in sorted(used)},
     }
 
 

@@ -51,7 +51,7 @@ def changes(found: Comparison) -> dict[str, Any]:
             if found.has(found.names[c], metric)
         }
         low, step = _scale(list(values.values()))
-        columns = {str(c): _sixteen(own, low, step) for c, own in values.items()}
+        columns = {str(c): _sixteen(column, low, step) for c, column in values.items()}
         packed.append({"metric": at, "low": low, "step": step, "values": columns})
     return {
         "queries": queries,
@@ -96,20 +96,21 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
     about: list[dict[str, Any]] = [{} for _ in chosen]
     for c, entry in enumerate(used):
         for f in range(len(found.folds)):
-            own = runs[entry, f].with_items()
+            evaluated = runs[entry, f].with_items()
             for q, row in enumerate(chosen):
                 if fold_of[row] != f:
                     continue
                 at = row - starts[f]
-                inside = slice(own.offsets[at], own.offsets[at + 1])
-                first = np.argsort(-own.scores[inside], kind="stable")[:TOP]
+                inside = slice(evaluated.offsets[at], evaluated.offsets[at + 1])
+                first = np.argsort(-evaluated.scores[inside], kind="stable")[:TOP]
                 items[c, q, : len(first)] = first + 1
-                scores[c, q, : len(first)] = own.scores[inside][first]
-                labels[c, q, : len(first)] = own.labels[inside][first]
+                scores[c, q, : len(first)] = evaluated.scores[inside][first]
+                labels[c, q, : len(first)] = evaluated.labels[inside][first]
                 for m, name in enumerate(found.metrics):
-                    values[c, q, m] = own.of_metric(name)[at] if name in own.metrics else np.nan
+                    if name in evaluated.metrics:  # NaN otherwise
+                        values[c, q, m] = evaluated.of_metric(name)[at]
                 if not about[q]:
-                    about[q] = _about(own.labels[inside])
+                    about[q] = _about(evaluated.labels[inside])
     distinct, codes = _distinct(labels)
     return {
         "top": TOP,
@@ -174,8 +175,8 @@ def _by_change(found: Comparison, pair: tuple[int, int]) -> Iterator[int]:
 
 
 def _first_run(found: Comparison, entry: int, fold: Fold) -> Run:
-    own = found.runs[found.names[entry]]
-    runs = [run for (other, _), run in own.items() if other == fold]
+    places = found.runs[found.names[entry]]
+    runs = [run for (other, _), run in places.items() if other == fold]
     return min(runs, key=lambda run: (run.seed is None, run.seed or 0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -126,11 +126,11 @@ def _against_baseline(found: Comparison, tested: Sequence[Difference]) -> str:
 
 def _other_metrics(found: Comparison, primary: str) -> str:
     """A sentence for each other metric that would lead to another conclusion."""
-    said = _conclusion(found, primary)
+    main_conclusion = _conclusion(found, primary)
     lines = []
     for metric in found.metrics:
-        own = _conclusion(found, metric)
-        if metric == primary or own == said:
+        conclusion = _conclusion(found, metric)
+        if metric == primary or conclusion == main_conclusion:
             continue
         best = found.best(metric)
         changed = [d.entry for d in found.differences(metric) if d.significant]
@@ -286,12 +286,12 @@ def differences(found: Comparison) -> str:
     """Differences with p-values, a table for each metric; the first is open."""
     tables = []
     for metric in columns(found):
-        own = differences_table(found, metric)
-        if own.rows:
-            rows = [[cell.text for cell in row] for row in own.rows]
+        tested = differences_table(found, metric)
+        if tested.rows:
+            rows = [[cell.text for cell in row] for row in tested.rows]
             lower = " (lower is better)" if found.lower_is_better(metric) else ""
-            caption = "; ".join((own.title + lower, *own.notes))
-            tables.append(table(own.columns, rows, caption, kind="plain tested"))
+            caption = "; ".join((tested.title + lower, *tested.notes))
+            tables.append(table(tested.columns, rows, caption, kind="plain tested"))
     if not tables:
         return '<p class="lead">There are no two rankers to test.</p>'
     more = "".join(tables[1:])
@@ -398,20 +398,20 @@ def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
 def provenance(entries: Sequence[RunGroup], part: str) -> str:
     """Versions, data and commands of the runs."""
     runs = [run for entry in entries for run in entry.runs]
-    versions: dict[str, dict[str, int]] = {}
-    data: dict[tuple[str, ...], int] = {}
+    versions: dict[str, Counter[str]] = defaultdict(Counter)
+    data: Counter[tuple[str, ...]] = Counter()
     commands: dict[str, None] = {}
     for run in runs:
         for package, version in _mapping(run.metadata.get("versions")).items():
-            counts = versions.setdefault(str(package), {})
-            counts[str(version)] = counts.get(str(version), 0) + 1
-        for name, own in _mapping(run.metadata.get("data")).items():
-            about = [plain(_mapping(own).get(k, "–")) for k in ("lists", "items", "features")]
-            _count(data, (str(name), *about, str(_mapping(own).get("checksum", "–"))))
+            versions[str(package)][str(version)] += 1
+        for name, value in _mapping(run.metadata.get("data")).items():
+            metadata = _mapping(value)
+            about = [plain(metadata.get(k, "–")) for k in ("lists", "items", "features")]
+            data[str(name), *about, str(metadata.get("checksum", "–"))] += 1
         if run.evaluated is not None:
             found = run.evaluated
             lists, items = f"{len(found.qids):,}", f"{int(found.offsets[-1]):,}"
-            _count(data, (part, lists, items, "–", found.checksum))
+            data[part, lists, items, "–", found.checksum] += 1
         if run.metadata.get("command"):
             commands.setdefault(str(run.metadata["command"]))
     packages = [
@@ -503,7 +503,3 @@ def _version(counts: Mapping[str, int], version: str) -> str:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _count(counts: dict[tuple[str, ...], int], key: tuple[str, ...]) -> None:
-    counts[key] = counts.get(key, 0) + 1

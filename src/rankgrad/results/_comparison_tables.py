@@ -23,10 +23,11 @@ def table(found: Comparison, *, intervals: bool = False, digits: int = 4) -> Tab
     seconds = [entry.seconds for entry in found.entries]
     timed = any(one is not None for one in seconds)
     rows = []
-    for entry, own in zip(found.entries, seconds, strict=True):
+    for entry, duration in zip(found.entries, seconds, strict=True):
         cells = [_cell(found, entry.name, metric, intervals, digits) for metric in found.metrics]
         if timed:
-            cells.append(Cell("-", missing=True) if own is None else Cell(f"{own:,.1f}", own))
+            known = None if duration is None else Cell(f"{duration:,.1f}", duration)
+            cells.append(known or Cell("-", missing=True))
         rows.append((Cell(entry.name), *cells))
     lines = [*legend(found)]
     if intervals:
@@ -179,8 +180,8 @@ def _row(found: Comparison, name: str) -> dict[str, Any]:
             for key in keys
         ],
         "tuned": [
-            {"fold": fold, "values": dict(own)}
-            for (entry, fold), own in found.chosen.items()
+            {"fold": fold, "values": dict(tuned_values)}
+            for (entry, fold), tuned_values in found.chosen.items()
             if entry == name
         ],
     }

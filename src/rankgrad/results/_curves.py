@@ -35,9 +35,9 @@ def curves(entries: Sequence[RunGroup]) -> dict[str, Any]:
             lines = {name: band(runs, name) for name in logged if name in names}
             ends = min(len(run.history) for run in runs)
             over = "seeds" if len({run.seed for run in runs}) > 1 else "folds"
-            own = {"entry": at, "over": over, "ends": ends, "lines": lines}
-            series.append({**own, "trees": entry.is_tree})
-    every = dict.fromkeys(name for own in series for name in own["lines"] if name != "loss")
+            row = {"entry": at, "over": over, "ends": ends, "lines": lines}
+            series.append({**row, "trees": entry.is_tree})
+    every = dict.fromkeys(name for row in series for name in row["lines"] if name != "loss")
     return {"metrics": list(every), "series": series}
 
 
@@ -53,8 +53,8 @@ def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[f
     groups: dict[Any, list[Values]] = defaultdict(list)
     for run in runs:
         row = np.full(length, np.nan)
-        own = [line.get(name, np.nan) for line in run.history]
-        row[: len(own)], row[len(own) :] = own, own[-1]
+        values = [line.get(name, np.nan) for line in run.history]
+        row[: len(values)], row[len(values) :] = values, values[-1]
         groups[run.seed].append(1 - row if flip else row)
     rows = np.concatenate([np.stack(group) for group in groups.values()])
     spread = np.stack([_mean(np.stack(group)) for group in groups.values()])

@@ -136,10 +136,10 @@ def _names(groups: Mapping[Any, list[Run]]) -> dict[Any, str]:
             by_loss[runs[0].loss].append(key)
     for loss, keys in by_loss.items():
         settings = [groups[key][0].settings for key in keys]
-        for key, own in zip(keys, settings, strict=True):
-            apart = [k for k in varying(settings) if k not in ASIDE and k in own]
+        for key, settings_of_group in zip(keys, settings, strict=True):
+            apart = [k for k in varying(settings) if k not in ASIDE and k in settings_of_group]
             named = loss or groups[key][0].path.parent.name
-            names[key] = " · ".join([named, *(f"{k}={own[k]}" for k in apart)])
+            names[key] = " · ".join([named, *(f"{k}={settings_of_group[k]}" for k in apart)])
     taken = Counter(names.values())
     for key, name in names.items():
         if taken[name] > 1:
@@ -155,23 +155,23 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
     ['seed']
     """
     every = list(settings)
-    names = dict.fromkeys(name for own in every for name in own)
-    return [n for n in names if len({json.dumps(own.get(n)) for own in every}) > 1]
+    names = dict.fromkeys(name for each in every for name in each)
+    return [n for n in names if len({json.dumps(each.get(n)) for each in every}) > 1]
 
 
 def add_failed(groups: Iterable[RunGroup], failed: Iterable[FailedRun]) -> list[RunGroup]:
     """Add runs that failed to their groups, unless they were made since."""
     found = {one.name: one for one in groups}
     for failure in failed:
-        own = found.get(failure.entry, RunGroup(failure.entry, ()))
-        same = [run for run in own.runs if run.seed == failure.seed]
+        entry = found.get(failure.entry, RunGroup(failure.entry, ()))
+        same = [run for run in entry.runs if run.seed == failure.seed]
         same = [run for run in same if run.fold in (failure.fold, None)]
         if any(run.evaluated is not None for run in same):
             continue
-        missing = dict(own.missing)
+        missing = dict(entry.missing)
         if not same:
             missing[failure.fold, failure.seed] = failure.reason
         fold = "" if failure.fold is None else f"fold {failure.fold}, "
         problem = f"{fold}seed {failure.seed}: {failure.reason}"
-        found[own.name] = replace(own, missing=missing, problems=(*own.problems, problem))
+        found[entry.name] = replace(entry, missing=missing, problems=(*entry.problems, problem))
     return list(found.values())

@@ -281,8 +281,8 @@ class Comparison:
         """The queries of each fold that have no documents."""
         found = {}
         for fold, run in self._first.items():
-            own = _evaluated(run)
-            found[fold] = [str(qid) for qid in own.qids[np.diff(own.offsets) == 0]]
+            evaluated = _evaluated(run)
+            found[fold] = [str(qid) for qid in evaluated.qids[np.diff(evaluated.offsets) == 0]]
         return {fold: queries for fold, queries in found.items() if queries}
 
     def problems(self) -> tuple[str, ...]:
@@ -358,10 +358,10 @@ def compare(
     )
     if baseline is None:
         return replace(found, baseline=usual if usual in complete else None)
-    own = found.entry(baseline)
-    if own.name not in complete:
-        raise ValueError(f"{baseline} cannot be the baseline: {own.problems[-1]}")
-    return replace(found, baseline=own.name)
+    reference = found.entry(baseline)
+    if reference.name not in complete:
+        raise ValueError(f"{baseline} cannot be the baseline: {reference.problems[-1]}")
+    return replace(found, baseline=reference.name)
 
 
 def check_same_data(entries: Iterable[RunGroup]) -> None:
@@ -454,8 +454,8 @@ def _incomparable(
     entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]], folds: Sequence[Fold]
 ) -> str | None:
     """Why an entry cannot be compared; None if it can."""
-    own = runs[entry.name]
-    there = {fold for fold, _ in own}
+    own_places = runs[entry.name]
+    there = {fold for fold, _ in own_places}
     if not there:
         return "none of its runs has a result, so it is not compared"
     if not there & set(folds):
@@ -466,12 +466,12 @@ def _incomparable(
             f"no result on {', '.join(lacking)}: a mean over the others would be of other queries, "
             "so it is not compared"
         )
-    seeds = dict.fromkeys(seed for _, seed in own)
-    gone = [f"{f.name} with seed {s}" for s in seeds for f in folds if (f, s) not in own]
+    seeds = dict.fromkeys(seed for _, seed in own_places)
+    gone = [f"{f.name} with seed {s}" for s in seeds for f in folds if (f, s) not in own_places]
     missing = ", ".join(gone) or (f"{entry.n_missing} of its runs" if entry.n_missing else "")
     if missing:
         return f"no result on {missing}: its mean would be of fewer runs, so it is not compared"
-    for (fold, _), run in own.items():
+    for (fold, _), run in own_places.items():
         first = next(r for places in runs.values() for (f, _), r in places.items() if f == fold)
         if not np.array_equal(_evaluated(run).qids, _evaluated(first).qids):
             return f"{run.path}: its queries are not those of the others, so it is not compared"

@@ -78,10 +78,10 @@ class Run:
     @property
     def labels(self) -> Mapping[str, Any]:
         """What the run is in its experiment: entry (``candidate``), loss, model, fold and seed."""
-        own = self.metadata.get("labels")
+        saved_labels = self.metadata.get("labels")
         evaluated = self.evaluated
         stated = self.other_labels if evaluated is None else evaluated.labels_of_run
-        return {**(own if isinstance(own, dict) else {}), **stated}
+        return {**(saved_labels if isinstance(saved_labels, dict) else {}), **stated}
 
     @property
     def is_tree(self) -> bool:
@@ -232,9 +232,9 @@ def recorded(places: Iterable[Path]) -> Recorded:
             reproduction = _reproduction(file)
             names.add(str(reproduction.get("data") or Path(str(saved["plan"]["data"])).name))
             quick = quick or reproduction.get("quick") is True
-            own = dict(saved["test"])
-            baseline = own.pop("baseline", None)
-            tests.append((Significance(**own), baseline))
+            test = dict(saved["test"])
+            baseline = test.pop("baseline", None)
+            tests.append((Significance(**test), baseline))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # of another version, or damaged
     same = len(set(tests)) == 1
@@ -334,8 +334,8 @@ def _labels_elsewhere(path: Path) -> dict[str, Any]:
 def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as they stand; those of trees are among the metadata."""
     if not (path / SETTINGS).exists():
-        own = metadata.get("settings")
-        return dict(own) if isinstance(own, dict) else {}
+        settings = metadata.get("settings")
+        return dict(settings) if isinstance(settings, dict) else {}
     try:
         return tomllib.loads(read_settings(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -82,9 +82,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     title: str = ""
-    marked: tuple[
-        str, ...
-    ] = ()  # columns that may have marks, which CSV has in columns of their own
+    #: Columns that may have marks, which CSV has in columns of their own.
+    marked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -96,8 +95,8 @@ class Table:
     def render(self, format: _Format) -> str:
         """The table as text for elsewhere."""
         check_choice("format", format, FORMATS)
-        made = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
-        return made[format]()
+        writers = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
+        return writers[format]()
 
     def to_markdown(self) -> str:
         """As GitHub and others read it."""

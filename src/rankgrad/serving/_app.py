@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from rankgrad.extras import requires
 from rankgrad.serving import _batching, _openapi
 from rankgrad.serving._admission import Admission, Held
 from rankgrad.serving._arrow_requests import parse_arrow
@@ -29,12 +30,10 @@ from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._monitoring import Metrics
 from rankgrad.serving._ranker import ServedRanker
 
-try:
+with requires("serve"):
     from fastapi import FastAPI, Request, Response
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
-except ImportError as error:
-    raise ImportError("fastapi is not installed: pip install 'rankgrad[serve]'") from error
 
 _BODY_SECONDS = 30  # in which a body has to arrive
 _CLIENT_GONE = 499  # the status in metrics, as in nginx; the client has gone
@@ -114,7 +113,7 @@ class Service:
     def add_routes(self, app: FastAPI) -> None:
         """Add the paths that the service answers."""
         first = next(iter(self.rankers))
-        answer: dict[str, Any] = {
+        options: dict[str, Any] = {
             "openapi_extra": _openapi.REQUEST,
             "responses": _openapi.RESPONSES,
         }
@@ -165,8 +164,8 @@ class Service:
             return response
 
         app.add_exception_handler(HTTPException, refuse)
-        app.post("/rank", **answer)(rank)
-        app.post("/models/{name}/rank", **answer)(rank_by)
+        app.post("/rank", **options)(rank)
+        app.post("/models/{name}/rank", **options)(rank_by)
         app.get("/models")(models)
         app.get("/models/{name}", responses=_openapi.NOT_FOUND)(model)
         app.get("/health")(health)

@@ -107,6 +107,6 @@ class _Table:
         part = self._content[start + 4 : start + 4 + count * size]
         return list(struct.iter_unpack(form, part[: len(part) // size * size]))
 
-    def _read(self, form: str, at: int) -> int:
-        number: int = struct.unpack_from(form, self._content, at)[0]
+    def _read(self, form: str, position: int) -> int:
+        number: int = struct.unpack_from(form, self._content, position)[0]
         return number

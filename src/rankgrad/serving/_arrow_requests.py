@@ -94,27 +94,27 @@ class _Columns:
         with np.errstate(over="ignore"):
             if self.positional:
                 features[:] = _rows(table.column("features"), len(self.names))
-            for at, name in enumerate(self.names):
+            for index, name in enumerate(self.names):
                 if not self.positional and name in table.column_names:
-                    features[:, at] = self._column(table.column(name), at)
-                elif self.positional and at in self.ranker.categorical:
-                    features[:, at] = self._codes(features[:, at], at)
+                    features[:, index] = self._column(table.column(name), index)
+                elif self.positional and index in self.ranker.categorical:
+                    features[:, index] = self._codes(features[:, index], index)
         return features
 
-    def _column(self, column: Any, at: int) -> np.ndarray:
-        if at not in self.ranker.categorical:
+    def _column(self, column: Any, index: int) -> np.ndarray:
+        if index not in self.ranker.categorical:
             values: np.ndarray = column.to_numpy()
             return values
         if _is_number(column.type):
-            return self._codes(column.to_numpy(), at)
-        return self.ranker.categorical[at].codes_of_texts(_values(column))
+            return self._codes(column.to_numpy(), index)
+        return self.ranker.categorical[index].codes_of_texts(_values(column))
 
-    def _codes(self, values: np.ndarray, at: int) -> np.ndarray:
+    def _codes(self, values: np.ndarray, index: int) -> np.ndarray:
         try:
-            return self.ranker.categorical[at].codes_of(np.asarray(values, np.float64))
+            return self.ranker.categorical[index].codes_of(np.asarray(values, np.float64))
         except ValueError as error:
             message, row = error.args
-            raise RequestError(422, message, f"column {quote(self.names[at])}[{row}]") from None
+            raise RequestError(422, message, f"column {quote(self.names[index])}[{row}]") from None
 
 
 def _is_number(kind: Any) -> bool:
@@ -194,8 +194,8 @@ def _lists(names: list[Any] | None, rows: int, limits: Limits) -> tuple[np.ndarr
     if names is None:
         check_count(rows, limits.items, "body", "rows, which are one list without 'list',")
         return np.array([0, rows]), [None]
-    begins = [at for at in range(len(names)) if at == 0 or names[at] != names[at - 1]]
-    ids = [names[at] for at in begins]
+    begins = [row for row in range(len(names)) if row == 0 or names[row] != names[row - 1]]
+    ids = [names[row] for row in begins]
     if len(set(ids)) < len(ids):
         raise RequestError(422, "the rows of a list must be beside each other", "column 'list'")
     offsets = np.array([*begins, len(names)] if begins else [0])
@@ -222,7 +222,7 @@ def _check_values(items: np.ndarray, ranker: ServedRanker) -> None:
     """Raise an error that names the first value that is infinite, or missing where none may be."""
     wrong = ranker.wrong_values(items)
     if wrong.any():
-        row, at = np.argwhere(wrong)[0].tolist()
-        field = f"column {quote(ranker.feature_names[at])}[{row}]"
-        message = f"must be a finite number within float32, found {items[row, at]}"
+        row, feature = np.argwhere(wrong)[0].tolist()
+        field = f"column {quote(ranker.feature_names[feature])}[{row}]"
+        message = f"must be a finite number within float32, found {items[row, feature]}"
         raise RequestError(422, message, field)

@@ -84,8 +84,8 @@ class Lists:
         if not len(wrong):
             return
         row = int(wrong[0])
-        at = int(np.searchsorted(self.offsets, row, "right")) - 1
-        field = f"row {row}" if self.rows else f"lists[{at}].items[{row - self.offsets[at]}]"
+        b = int(np.searchsorted(self.offsets, row, "right")) - 1
+        field = f"row {row}" if self.rows else f"lists[{b}].items[{row - self.offsets[b]}]"
         message = "its features are too large: the score is not a finite number"
         raise RequestError(422, message, field)
 
@@ -121,8 +121,8 @@ def check_count(count: int, most: int, field: str, what: str) -> None:
 def to_json_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:
     """Scores and order of each list: ``order`` has the indices of items, best first."""
     ranked = []
-    for at, identifier in enumerate(lists.ids):
-        list_scores = scores[lists.offsets[at] : lists.offsets[at + 1]]
+    for b, identifier in enumerate(lists.ids):
+        list_scores = scores[lists.offsets[b] : lists.offsets[b + 1]]
         entry: dict[str, Any] = {} if identifier is None else {"id": identifier}
         entry["scores"] = list_scores.tolist()
         entry["order"] = np.argsort(-list_scores, kind="stable").tolist()

@@ -66,11 +66,11 @@ class CategoricalFeature:
         """
         unique, inverse = np.unique(values, return_inverse=True)
         codes = np.full(len(unique), np.nan, np.float32)
-        for at, value in enumerate(unique.tolist()):
+        for i, value in enumerate(unique.tolist()):
             try:
-                codes[at] = value if math.isnan(value) else self.code(value)
+                codes[i] = value if math.isnan(value) else self.code(value)
             except (ValueError, OverflowError):
-                index = int((inverse == at).argmax())
+                index = int((inverse == i).argmax())
                 raise ValueError(f"must be {self.expected}, found {value:g}", index) from None
         return codes[inverse]
 
@@ -82,7 +82,7 @@ class CategoricalFeature:
 def categorical_features(categories: Categories | None) -> dict[int, CategoricalFeature]:
     """The categorical features of a ranker by their columns."""
     numbered = enumerate(categories or ())
-    return {at: CategoricalFeature(names) for at, names in numbered if names is not None}
+    return {column: CategoricalFeature(names) for column, names in numbered if names is not None}
 
 
 def _is_number(name: str) -> bool:

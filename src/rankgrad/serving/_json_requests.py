@@ -48,12 +48,12 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     entries = _array(value, "lists", "body")
     _check_names(value, ("lists",), "", "a body has 'lists'; the path names the ranker")
     check_count(len(entries), limits.lists, "lists", "lists")
-    lists = [_list(entry, f"lists[{at}]", limits) for at, entry in enumerate(entries)]
+    lists = [_list(entry, f"lists[{b}]", limits) for b, entry in enumerate(entries)]
     offsets = np.concatenate([[0], np.cumsum([len(items) for _, items in lists])]).astype(np.int64)
     check_count(int(offsets[-1]), max_items, "lists", "items in all its lists")
     reader = _Items(ranker, plain=not shape.texts and not shape.booleans)
     parts = [
-        reader.features(items, f"lists[{at}].items") for at, (_, items) in enumerate(lists) if items
+        reader.features(items, f"lists[{b}].items") for b, (_, items) in enumerate(lists) if items
     ]
     empty = np.empty((0, len(ranker.feature_names)), np.float32)
     return Lists(
@@ -82,7 +82,7 @@ def _place_of_nan(value: Any) -> str | None:
     if isinstance(value, dict):
         parts = ((f".{name[:100]}", part) for name, part in value.items())
     elif isinstance(value, list):
-        parts = ((f"[{at}]", part) for at, part in enumerate(value))
+        parts = ((f"[{i}]", part) for i, part in enumerate(value))
     else:
         return None
     places = ((name, _place_of_nan(part)) for name, part in parts)
@@ -169,9 +169,9 @@ class _Items:
         try:
             if categorical:
                 rows = [list(row) for row in rows]
-                for at, feature in categorical.items():
+                for column, feature in categorical.items():
                     for row in rows:
-                        row[at] = _code(row[at], feature)
+                        row[column] = _code(row[column], feature)
             if not self.plain and not set(map(type, chain(*rows))) <= {int, float, type(None)}:
                 return None
             count = len(rows) * len(self.names)
@@ -189,8 +189,8 @@ class _Items:
             if unknown is not None:
                 raise RequestError(422, NO_FEATURE, f"{where}.{str(unknown)[:100]}")
             return [
-                self._value(item.get(name), at, f"{where}.{name}", name in item)
-                for at, name in enumerate(self.names)
+                self._value(item.get(name), column, f"{where}.{name}", name in item)
+                for column, name in enumerate(self.names)
             ]
         if not isinstance(item, list):
             raise RequestError(
@@ -202,15 +202,15 @@ class _Items:
             raise RequestError(
                 422, f"must have {len(self.names)} features, found {len(item)}", where
             )
-        return [self._value(value, at, f"{where}[{at}]") for at, value in enumerate(item)]
+        return [self._value(value, i, f"{where}[{i}]") for i, value in enumerate(item)]
 
-    def _value(self, value: Any, at: int, where: str, present: bool = True) -> float:
+    def _value(self, value: Any, column: int, where: str, present: bool = True) -> float:
         if value is None:
-            if not self.ranker.required[at]:
+            if not self.ranker.required[column]:
                 return float("nan")
             message = "must be a number: this ranker takes no missing values"
             raise RequestError(422, message if present else "is missing", where)
-        feature = self.ranker.categorical.get(at)
+        feature = self.ranker.categorical.get(column)
         if feature is not None:
             try:
                 return _code(value, feature)

@@ -40,14 +40,14 @@ class JsonShape(NamedTuple):
 @partial(compile_cached, nogil=True)
 def _count(body: np.ndarray, counts: np.ndarray) -> None:
     """Count in one pass over the bytes: it takes milliseconds, and other threads run meanwhile."""
-    depth, at, size = 0, 0, len(body)
-    while at < size:
-        byte = body[at]
+    depth, position, size = 0, 0, len(body)
+    while position < size:
+        byte = body[position]
         if byte == ord('"'):
-            at += 1
-            while at < size and body[at] != ord('"'):
-                at += 2 if body[at] == ord("\\") else 1
-            after = at + 1
+            position += 1
+            while position < size and body[position] != ord('"'):
+                position += 2 if body[position] == ord("\\") else 1
+            after = position + 1
             while after < size and body[after] in (32, 9, 10, 13):
                 after += 1
             is_key = after < size and body[after] == ord(":")
@@ -60,4 +60,4 @@ def _count(body: np.ndarray, counts: np.ndarray) -> None:
             depth -= 1
         elif byte == ord("t") or byte == ord("f"):
             counts[4] += 1
-        at += 1
+        position += 1

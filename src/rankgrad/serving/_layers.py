@@ -51,7 +51,7 @@ class FoldedLayers:
         weight, self._bias = side_by_side(*first)
         width = len(self._bias)
         by_kind = weight.reshape(1 + len(kinds), -1, width)  # of features, then of in-list columns
-        order = [at for at in range(1 + len(kinds)) if at == 0 or kinds[at - 1] != "score"]
+        order = [i for i in range(1 + len(kinds)) if i == 0 or kinds[i - 1] != "score"]
         by_kind = by_kind[[*order, 1 + kinds.index("score")]]
         by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
@@ -200,8 +200,8 @@ class _VectorCode:
 
     def pointer(self, array: tuple[Any, Any], *indices: Any) -> Any:
         """Where an element of an array is."""
-        at = [cgutils.intp_t(index) if isinstance(index, int) else index for index in indices]
-        return cgutils.get_item_pointer(self._target, self._builder, *array, at)
+        position = [cgutils.intp_t(index) if isinstance(index, int) else index for index in indices]
+        return cgutils.get_item_pointer(self._target, self._builder, *array, position)
 
     def broadcast(self, array: tuple[Any, Any], *indices: Any) -> Any:
         """A vector of which all numbers are one element of an array."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+
+from rankgrad.extras import load
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
@@ -13,40 +15,28 @@ class Metrics:
     """Counters and histograms whose names begin with ``rankgrad_``."""
 
     def __init__(self) -> None:
-        try:
-            import prometheus_client as client
-        except ImportError as error:
-            raise ImportError(
-                "prometheus_client is not installed: pip install 'rankgrad[serve]'"
-            ) from error
+        client = load("prometheus_client", "serve")
         self._client, self._registry = client, client.CollectorRegistry()
         client.ProcessCollector(registry=self._registry)
-        registry: dict[str, Any] = {"registry": self._registry}
-        self._requests = client.Counter(
-            "rankgrad_requests", "Requests to score lists.", ["model", "status"], **registry
+        counter = partial(client.Counter, registry=self._registry)
+        histogram = partial(client.Histogram, labelnames=["model"], registry=self._registry)
+        self._requests = counter(
+            "rankgrad_requests", "Requests to score lists.", ["model", "status"]
         )
-        self._items = client.Counter(
-            "rankgrad_items", "Items that were scored.", ["model"], **registry
-        )
-        self._seconds = client.Histogram(
+        self._items = counter("rankgrad_items", "Items that were scored.", ["model"])
+        self._seconds = histogram(
             "rankgrad_request_seconds",
             "From the first byte of a request to its response.",
-            ["model"],
             buckets=_SECONDS,
-            **registry,
         )
-        self._batches = client.Histogram(
-            "rankgrad_batch_requests",
-            "Requests that were scored together.",
-            ["model"],
-            buckets=_SIZES,
-            **registry,
+        self._batches = histogram(
+            "rankgrad_batch_requests", "Requests that were scored together.", buckets=_SIZES
         )
         self._waiting = client.Gauge(
-            "rankgrad_waiting_requests", "Requests that are in progress.", **registry
+            "rankgrad_waiting_requests", "Requests that are in progress.", registry=self._registry
         )
-        self.scoring_seconds = client.Histogram(
-            "rankgrad_scoring_seconds", "Of one batch.", ["model"], buckets=_SECONDS, **registry
+        self.scoring_seconds = histogram(
+            "rankgrad_scoring_seconds", "Of one batch.", buckets=_SECONDS
         )
 
     @property

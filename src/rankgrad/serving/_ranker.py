@@ -110,8 +110,8 @@ class ServedRanker:
             "missing_values": self.missing,
             "feature_names": list(self.feature_names),
             "categories": {
-                self.feature_names[at]: list(feature.names)
-                for at, feature in self.categorical.items()
+                self.feature_names[column]: list(feature.names)
+                for column, feature in self.categorical.items()
             },
         }
 
@@ -162,10 +162,10 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
 def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     """Indices of lists in ``order``, split into batches that are not too large when padded."""
     batches: list[list[int]] = [[]]
-    for at in order.tolist():
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[at] > _PADDED:
+    for b in order.tolist():
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[b] > _PADDED:
             batches.append([])
-        batches[-1].append(at)
+        batches[-1].append(b)
     return [np.array(lists) for lists in batches if lists]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from rankgrad.extras import requires
 from rankgrad.serving._app import create_app
 from rankgrad.serving._bodies import Limits
 from rankgrad.serving._ranker import ServedRanker
@@ -60,10 +61,8 @@ def serve(
     Traceback (most recent call last):
     OSError: cannot listen at 127.0.0.1:...: Address already in use; choose another
     """
-    try:
+    with requires("serve"):
         import uvicorn
-    except ImportError as error:
-        raise ImportError("uvicorn is not installed: pip install 'rankgrad[serve]'") from error
     app = create_app(rankers, limits, version)
     service = app.state.service
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from rankgrad._shapes import Bool, Float, ItemMask, ItemValues
+from rankgrad._quoting import value_error
+from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import Schedule, check_cutoff
 from rankgrad.kernels import DeclaresKernel, KernelCall, _operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
@@ -104,13 +105,7 @@ class Relaxation(HasSpec, DeclaresKernel):
             ranks = self._ranks(scores, mask) if scores.shape[-1] else scores
         return ranks.reshape(*batch, scores.shape[-1])
 
-    def sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+    def sort(self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
         if not values.requires_grad:  # kernels do not differentiate values
@@ -157,12 +152,8 @@ class Relaxation(HasSpec, DeclaresKernel):
         return expected_ranks(self._permutation(scores, mask, scores.shape[-1]), mask)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         return values @ self._permutation(scores, mask, k).mT
 
     def _require(self, route: Route) -> None:
@@ -198,9 +189,7 @@ def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...
     mask = check_mask(mask, scores)
     bad = ~scores.isfinite() & mask
     if not is_unchecked(scores) and bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        where = ", ".join(map(str, at))
-        raise ValueError(f"scores[{where}] = {scores[at].item():g}: scores must be finite")
+        raise value_error("scores", scores, bad, "scores must be finite")
     scores = torch.where(mask, scores, scores.new_zeros(()))
     n, batch = scores.shape[-1], tuple(scores.shape[:-1])
     rows = math.prod(batch)

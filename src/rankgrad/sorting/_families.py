@@ -115,13 +115,13 @@ def register(name: str) -> Callable[[Factory], Factory]:
 
     def enter(factory: Factory) -> Factory:
         try:
-            made = factory()
+            relaxation = factory()
         except TypeError as error:
             raise ValueError(
                 f"{name} must have a default for each of its options: {error}"
             ) from None
-        if not isinstance(made, Relaxation):
-            raise ValueError(f"{name} must make a Relaxation, found {type(made).__name__}")
+        if not isinstance(relaxation, Relaxation):
+            raise ValueError(f"{name} must make a Relaxation, found {type(relaxation).__name__}")
         relaxations.register(name)(factory)
         FAMILIES[name] = factory
         return factory

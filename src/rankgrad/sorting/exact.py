@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import descending, invert, tie_groups
-from rankgrad._shapes import Float, ItemMask, ItemValues
+from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad.sorting._base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
@@ -25,7 +25,6 @@ class Exact(Relaxation):
             [0.0000, 0.5000, 0.5000]])
     """
 
-    name: ClassVar[str] = "exact"
     limit: ClassVar[dict[str, Any]] = {}
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
@@ -41,12 +40,8 @@ class Exact(Relaxation):
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         order, inside, start, end = (x[:, None, :].expand_as(values) for x in _ranked(scores, mask))
         ranked = torch.where(inside, values.gather(-1, order), 0.0)
         sums = torch.zeros_like(ranked).scatter_add(-1, start, ranked).gather(-1, start)
@@ -65,7 +60,6 @@ class StraightThrough(Relaxation):
     tensor([[0., 1., 0.]])
     """
 
-    name: ClassVar[str] = "straight_through"
     limit: ClassVar[dict[str, Any]] = {}
 
     base: Relaxation = NeuralSort()
@@ -87,12 +81,8 @@ class StraightThrough(Relaxation):
         return Exact()._ranks(scores, mask) + (soft - soft.detach())
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         soft = self.base._sort(values, scores, mask, k)
         return Exact()._sort(values, scores, mask, k) + (soft - soft.detach())
 

@@ -58,7 +58,6 @@ class FastSort(Relaxation):
     tensor([2.3333, 1.6333, 2.0333])
     """
 
-    name: ClassVar[str] = "fastsort"
     limit: ClassVar[dict[str, Any]] = {"strength": 1e-5}
     forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import Randomness
-from rankgrad._shapes import Bool, Float, ItemMask, ItemValues
+from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import Schedule, check_flag, check_whole, number, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, Route, as_base, check_scores, relaxations
@@ -38,7 +38,6 @@ class Gumbel(Relaxation):
     tensor([[0.2559, 0.7441]])
     """
 
-    name: ClassVar[str] = "gumbel"
     limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "scale": 1e-9}
 
     base: Relaxation = NeuralSort()
@@ -109,12 +108,8 @@ class Gumbel(Relaxation):
         return self.base.rank(scores, mask)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         return self.base.sort(values, scores, mask, k)
 
 

@@ -32,7 +32,6 @@ class LapSum(Relaxation):
     tensor([2.9747, 1.0096, 2.0157])
     """
 
-    name: ClassVar[str] = "lapsum"
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
     forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 

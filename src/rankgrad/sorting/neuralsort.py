@@ -36,7 +36,6 @@ class NeuralSort(Relaxation):
     tensor([[0.1403, 0.5147, 0.3450]])
     """
 
-    name: ClassVar[str] = "neuralsort"
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
 
     temperature: float | Schedule = 1.0
@@ -99,17 +98,10 @@ class _CrossEntropy(ListFunction):
     """
 
     @staticmethod
-    def forward(
-        scores: Tensor,
-        mask: Tensor,
-        order: Tensor,
-        by_rank: Tensor,
-        by_item: Tensor,
-        k: int,
-        temperature: float,
-    ) -> Tensor:
+    def forward(*inputs: Any) -> Tensor:
+        scores: Tensor = inputs[0]
         terms = torch.zeros_like(scores, dtype=torch.float64)
-        for logs, target, _ in _log_rows(scores, mask, order, by_rank, by_item, k, temperature):
+        for logs, target, _ in _log_rows(*inputs):
             terms = terms - torch.where(target > 0, target * logs, 0.0).sum(1)
         # A copy: PyTorch 2.11 loses the gradient of a conversion that changes nothing.
         return terms.to(scores.dtype, copy=True)
@@ -122,8 +114,8 @@ class _CrossEntropy(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, mask, order, by_rank, by_item = ctx.saved_tensors
-        rows = _log_rows(scores, mask, order, by_rank, by_item, ctx.k, ctx.temperature)
+        scores, mask, order, *_ = ctx.saved_tensors
+        rows = _log_rows(*(*ctx.saved_tensors, ctx.k, ctx.temperature))
         by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
         for logs, target, coefficients in rows:
             wanted = grad.double()[:, None, :] * target

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import descending, divide, invert, tie_groups
-from rankgrad._shapes import Float, ItemMask, ItemValues
+from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import Schedule, check_positive, check_whole, number, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, relaxations
@@ -39,7 +39,6 @@ class OptimalTransport(Relaxation):
     tensor([[0.0051, 0.8428, 0.1521]])
     """
 
-    name: ClassVar[str] = "ot"
     limit: ClassVar[dict[str, Any]] = {"epsilon": 1e-7}
 
     epsilon: float | Schedule = 0.01
@@ -60,12 +59,8 @@ class OptimalTransport(Relaxation):
         return scale(kernel, self.iterations, self.tolerance)[:, :k]
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
         return scale_and_sort(kernel, values, self.iterations, self.tolerance)[:, :, :k]
 

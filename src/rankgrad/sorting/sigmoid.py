@@ -33,7 +33,6 @@ class SigmoidRanks(Relaxation):
     tensor([2.9517, 1.0189, 2.0294])
     """
 
-    name: ClassVar[str] = "sigmoid"
     limit: ClassVar[dict[str, Any]] = {"alpha": 1e5}
     forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._autograd import ListFunction, differentiable_once
-from rankgrad._shapes import Float, ItemMask, ItemValues
+from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import check_flag, check_positive, check_whole, number
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
@@ -41,7 +41,6 @@ class Sinkhorn(Relaxation):
     (tensor([1.0000, 1.0000, 1.0000]), tensor([1.0000, 1.0000, 1.0000]))
     """
 
-    name: ClassVar[str] = "sinkhorn"
     limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5)}
 
     base: Relaxation = NeuralSort()
@@ -69,12 +68,8 @@ class Sinkhorn(Relaxation):
         return scale(matrix, self.iterations, self.tolerance, self.transposed)[:, :k]
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])
         return scale_and_sort(matrix, values, self.iterations, self.tolerance, self.transposed)[
             :, :, :k

@@ -35,7 +35,6 @@ class SmoothI(Relaxation):
             [0.1852, 0.2146, 0.6002]])
     """
 
-    name: ClassVar[str] = "smoothi"
     limit: ClassVar[dict[str, Any]] = {"alpha": 1e8}
 
     alpha: float | Schedule = 1.0

@@ -34,7 +34,6 @@ class SoftSort(Relaxation):
     tensor([[0.1454, 0.5896, 0.2649]])
     """
 
-    name: ClassVar[str] = "softsort"
     limit: ClassVar[dict[str, Any]] = {"temperature": 1e-5}
 
     temperature: float | Schedule = 1.0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankgrad._padded import descending, invert
-from rankgrad._shapes import Float, Int, ItemMask, ItemValues
+from rankgrad._shapes import ChannelValues, Float, Int, ItemMask, ItemValues, RankValues
 from rankgrad._validation import check_positive, check_whole
 from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, as_base, relaxations
@@ -42,7 +42,6 @@ class Tree(Relaxation):
             [0., 1., 0., 0., 0., 0.]])
     """
 
-    name: ClassVar[str] = "tree"
     limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "depth": 2}
 
     base: Relaxation = NeuralSort()
@@ -99,25 +98,22 @@ class Tree(Relaxation):
         return _pad_rows(whole.gather(-1, index) * mask[:, None, :], k)
 
     def _sort(
-        self,
-        values: Float[Tensor, "b c n"],
-        scores: ItemValues,
-        mask: ItemMask,
-        k: int,
-    ) -> Float[Tensor, "b c k"]:
+        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
+    ) -> RankValues:
         b, channels, _ = values.shape
         if b == 0:
             return values.new_zeros(0, channels, k)
         widths, leaf = self._leaves(scores, mask)
         merges, size = self._merge(widths, leaf, scores, mask, k)
         index = leaf[:, None, :].expand_as(values)
-        kept = torch.zeros(b, channels, size, dtype=values.dtype, device=values.device)
-        kept = kept.scatter_add(-1, index, values * mask[:, None, :]).reshape(b, channels, -1, 1)
+        leaves = torch.zeros(b, channels, size, dtype=values.dtype, device=values.device)
+        leaves = leaves.scatter_add(-1, index, values * mask[:, None, :])
+        top_values = leaves.reshape(b, channels, -1, 1)
         for width, merge in zip(widths, merges, strict=True):
-            nodes = kept.reshape(b, channels, -1, width * kept.shape[-1])
+            nodes = top_values.reshape(b, channels, -1, width * top_values.shape[-1])
             rows = merge.reshape(b, -1, *merge.shape[1:])
-            kept = torch.einsum("btlm,bctm->bctl", rows, nodes)
-        return _pad_rows(kept.squeeze(2).mT, k).mT
+            top_values = torch.einsum("btlm,bctm->bctl", rows, nodes)
+        return _pad_rows(top_values.squeeze(2).mT, k).mT
 
     def _leaves(self, scores: Tensor, mask: Tensor) -> tuple[list[int], Int[Tensor, "b n"]]:
         """The tree's widths, leaves first, and at which leaf each item hangs (eq. 13)."""
@@ -171,18 +167,18 @@ class Tree(Relaxation):
         """Every node's relaxed permutation, level by level (eqs. 14-15); and how many leaves."""
         size = math.prod(widths)
         grid = torch.zeros(len(scores), size, dtype=scores.dtype, device=scores.device)
-        kept = grid.scatter_add(-1, leaf, scores * mask)[:, :, None]
+        top_scores = grid.scatter_add(-1, leaf, scores * mask)[:, :, None]
         real = torch.zeros_like(grid).scatter_add(-1, leaf, mask.to(grid.dtype))[:, :, None] > 0
         merges = []
         for level, width in enumerate(widths):
-            nodes = kept.reshape(-1, width * kept.shape[-1])
+            nodes = top_scores.reshape(-1, width * top_scores.shape[-1])
             inside = real.reshape(nodes.shape)
             last = level == len(widths) - 1
             rows = k if last or self.keep is None else max(k, int(self.keep[level]))
             rows = min(rows, nodes.shape[-1])
             merge = self._base_at(level)._permutation(nodes, inside, rows)
             merges.append(merge)
-            kept = (merge @ nodes[:, :, None]).squeeze(-1)
+            top_scores = (merge @ nodes[:, :, None]).squeeze(-1)
             real = torch.arange(rows, device=scores.device) < inside.sum(-1, keepdim=True)
         return merges, size
 

@@ -46,10 +46,10 @@ def cached_backward(
     plain loss is returned and nothing else is done.
 
     Args:
-        score_fn: gives the scores ``[m]`` of a mini-batch.
+        score_fn: returns the scores ``[m]`` of a mini-batch.
         batches: the mini-batches, of any type; those of all lists together.
-        loss: gives the scalar loss of all scores ``[N]``, in the order of the batches. It knows the
-            lists (labels, offsets) by itself. Parameters of its own get gradients, too.
+        loss: returns the scalar loss of all scores ``[N]``, in the order of the batches. It has the
+            labels and offsets of the lists. Its own parameters get gradients, too.
         scale: a factor of the gradient, not of the value returned: ``1 / steps`` for gradient
             accumulation, ``scaler.get_scale()`` for a ``GradScaler``.
         no_sync: under DDP the wrapped module's ``no_sync`` (with Fabric, ``lambda:
@@ -181,12 +181,12 @@ class _TwoPasses:
         # Older versions of PyTorch cache the weights that autocast has cast without a graph, and no
         # gradient would arrive there (its issue 112583).
         torch.clear_autocast_cache()
-        alone = len(self.batches) == 1
-        with nullcontext() if alone else self.no_sync():
+        is_single = len(self.batches) == 1
+        with nullcontext() if is_single else self.no_sync():
             self._last = self.scores(-1)
         scores.append(self._last.detach().clone())
         self._autocast = _AutocastState(scores[0].device)
-        self._sizes = [len(own) for own in scores]
+        self._sizes = [len(batch_scores) for batch_scores in scores]
         return torch.cat(scores)
 
     def second(self, grad_scores: Tensor) -> None:
@@ -194,8 +194,8 @@ class _TwoPasses:
         if self._last is None:
             raise RuntimeError("the graph of these scores was used already: backward runs once")
         *rest, last = grad_scores.split(self._sizes)
-        alone = not rest
-        with nullcontext() if alone else self.no_sync():
+        is_single = not rest
+        with nullcontext() if is_single else self.no_sync():
             self._backward(self._last, last)
         self._last = None
         with self._autocast.entered():
@@ -265,7 +265,7 @@ class _RandomState:
         self._devices = _get_states(self._module) if self._module else None
 
     def checked(self, scores: Tensor) -> Tensor:
-        """Scores, after a check that the state of their device was saved before them."""
+        """``scores``, if the state of their device was saved before they were computed."""
         if scores.device.type != "cpu" and self._devices is None:
             raise RuntimeError(
                 f"score_fn was the first to use {scores.device}, whose random state could not be "
@@ -275,7 +275,7 @@ class _RandomState:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Within it, random numbers are those drawn after this state; after it, as before it."""
+        """A context in which random numbers are drawn from this state."""
         outside = _RandomState()
         self._set()
         try:

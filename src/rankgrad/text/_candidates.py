@@ -54,7 +54,7 @@ class Candidates:
         *,
         depth: int | None = None,
     ) -> Candidates:
-        """Put a run, the texts and the judgments together.
+        """The candidates of a run, with their texts and judgments.
 
         With judgments, queries that have none are left out; a judged query that the run does not
         have is there without candidates.
@@ -131,8 +131,8 @@ class Candidates:
         for qid, first, last in bounds:
             if qid in run and last > first:
                 names = self.docids[first:last]
-                own = labels_from_run(run[qid], names, transform, temperature=temperature)
-                labels[first:last] = own.numpy()
+                list_labels = labels_from_run(run[qid], names, transform, temperature=temperature)
+                labels[first:last] = list_labels.numpy()
         return replace(self, teacher=labels)
 
     @property
@@ -161,7 +161,7 @@ class Candidates:
         return np.concatenate([np.arange(self.offsets[b], self.offsets[b + 1]) for b in lists])
 
     def select(self, lists: NDArray[np.int64]) -> Candidates:
-        """Some of the lists, in the order given."""
+        """The candidates of some lists, in their order."""
         items = self.items(lists)
         lengths = self.lengths[lists]
         return Candidates(
@@ -206,7 +206,7 @@ class Candidates:
         return evaluate_run(self.run(scores), self.qrels, metrics, Conventions(complete=True))
 
     def checksum(self) -> str:
-        """Of everything in it, to tell data apart."""
+        """A digest of all queries, documents, labels and judgments."""
         digest = hashlib.blake2b(digest_size=16)
         for texts in (self.qids, self.queries, self.docids, self.texts):
             for text in texts:
@@ -244,12 +244,12 @@ def folds(queries: int, count: int = 5, *, seed: int = 0) -> list[Split]:
     if queries < count:
         raise ValueError(f"{queries} queries are too few for {count} folds")
     order = np.random.default_rng(seed).permutation(queries)
-    parts = [np.sort(order[at::count]) for at in range(count)]
+    parts = [np.sort(order[fold::count]) for fold in range(count)]
     return [
         Split(
-            train=np.sort(np.concatenate([parts[(at + k) % count] for k in range(2, count)])),
-            vali=parts[(at + 1) % count],
-            test=parts[at],
+            train=np.sort(np.concatenate([parts[(fold + k) % count] for k in range(2, count)])),
+            vali=parts[(fold + 1) % count],
+            test=parts[fold],
         )
-        for at in range(count)
+        for fold in range(count)
     ]

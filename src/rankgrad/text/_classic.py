@@ -102,8 +102,8 @@ def _judgments(path: Path, topics: dict[str, str], grades: dict[int, int]) -> Qr
         columns = _text_lines.decode(path, number, line).split()
         if not columns:
             continue
-        known = len(columns) >= 3 and columns[2] in map(str, grades)
-        if not known or columns[0] not in topics:
+        has_grade = len(columns) >= 3 and columns[2] in map(str, grades)
+        if not has_grade or columns[0] not in topics:
             raise ValueError(
                 f"{path}, line {number}: expected a query, a document and a code of "
                 f"{', '.join(map(str, grades))}, found {' '.join(columns)!r}"

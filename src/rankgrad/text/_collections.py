@@ -162,12 +162,12 @@ def _jsonl(path: Path) -> Iterator[TextRecord]:
         if not line.strip():
             continue
         try:
-            found = json.loads(_text_lines.decode(path, number, line))
+            fields = json.loads(_text_lines.decode(path, number, line))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
-        if not isinstance(found, dict):
+        if not isinstance(fields, dict):
             raise ValueError(f"{path}, line {number}: expected an object, found {line[:40]!r}")
-        yield from_fields(found, number, f"{path}, line {number}")
+        yield from_fields(fields, number, f"{path}, line {number}")
 
 
 def _tsv(path: Path) -> Iterator[TextRecord]:

@@ -1,4 +1,4 @@
-"""TREC runs against relevance judgments, as trec_eval does it.
+"""evaluate_run: the metrics of a TREC run by relevance judgments, as trec_eval computes them.
 
 - Relevant documents that were not retrieved count: in the number of relevant ones and in the ideal
   ranking. Unjudged documents and those with a grade below 1 are not relevant.
@@ -114,13 +114,13 @@ def evaluate_run(
         )
     queries = list(qrels) if rules.complete else judged
     lists = [_judged_list(run.get(query), qrels[query], rules) for query in queries]
-    offsets = np.cumsum([0, *(len(found.labels) for found in lists)])
+    offsets = np.cumsum([0, *(len(each.labels) for each in lists)])
     chosen = [_with_level(metric, rules.level) for metric in metrics]
     values = rankgrad.metrics.evaluate(
-        torch.from_numpy(np.concatenate([found.scores for found in lists])),
-        torch.from_numpy(np.concatenate([found.labels for found in lists])),
+        torch.from_numpy(np.concatenate([each.scores for each in lists])),
+        torch.from_numpy(np.concatenate([each.labels for each in lists])),
         offsets=torch.from_numpy(offsets),
-        retrieved=torch.from_numpy(np.concatenate([found.retrieved for found in lists])),
+        retrieved=torch.from_numpy(np.concatenate([each.retrieved for each in lists])),
         metrics=chosen,
     )
     missing, unjudged = len(qrels) - len(judged), len(run) - len(judged)
@@ -149,12 +149,12 @@ def p_values(
             check_same_queries(first.queries, other.queries, names=(names[0], name))
         except ValueError as error:
             raise ValueError(f"{error}. --complete (-c) takes all judged queries") from None
-    found = {}
+    corrected = {}
     for metric in first.values.per_list:
-        values = {str(at): run.values.per_list[metric] for at, run in enumerate(evaluations)}
+        values = {str(i): run.values.per_list[metric] for i, run in enumerate(evaluations)}
         tested = differences(values, "0", metric, significance, better=True)
-        found[metric] = [difference.corrected for difference in tested]
-    return found
+        corrected[metric] = [difference.corrected for difference in tested]
+    return corrected
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def _judged_list(
     documents, scores = _order(ranked, rules)
     relevant = {document: grade for document, grade in grades.items() if grade > 0}
     labels = [relevant.get(document, 0) for document in documents]
-    found = set(documents)
-    missed = [grade for document, grade in relevant.items() if document not in found]
+    retrieved = set(documents)
+    missed = [grade for document, grade in relevant.items() if document not in retrieved]
     return _JudgedList(
         np.concatenate([scores, np.zeros(len(missed))]),
         np.array(labels + missed, np.float64),
@@ -190,7 +190,7 @@ def _order(ranked: RankedList | None, rules: Conventions) -> tuple[list[str], ND
         with np.errstate(over="ignore"):  # beyond float32 scores are infinite, and equal
             scores = scores.astype(np.float32).astype(np.float64)
     order = best_first(ranked.documents, scores)
-    documents = [ranked.documents[at] for at in order.tolist()]
+    documents = [ranked.documents[i] for i in order.tolist()]
     if rules.ties == "average":
         return documents, np.nan_to_num(scores[order])
     return documents, np.arange(len(documents), 0, -1, dtype=np.float64)
@@ -199,11 +199,11 @@ def _order(ranked: RankedList | None, rules: Conventions) -> tuple[list[str], ND
 def _with_level(metric: str | Metric, level: int) -> Metric:
     """The metric with a threshold of ``level``, unless its spec has one of its own."""
     registry = rankgrad.metrics.metrics
-    found = registry.get(metric)
-    said = isinstance(metric, str) and "threshold" in registry.parse(metric).options
-    if level == 1 or said or not isinstance(found, BinaryMetric):
-        return found
-    return replace(found, threshold=level)
+    parsed = registry.get(metric)
+    has_threshold = isinstance(metric, str) and "threshold" in registry.parse(metric).options
+    if level == 1 or has_threshold or not isinstance(parsed, BinaryMetric):
+        return parsed
+    return replace(parsed, threshold=level)
 
 
 def _few(queries: Iterable[str]) -> str:

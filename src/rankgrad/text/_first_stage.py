@@ -1,4 +1,4 @@
-"""The first stage: BM25 over a collection, by the package bm25s, which gives what is reranked.
+"""BM25Index: the first stage, which retrieves the candidates to be reranked, by bm25s.
 
 An index is a folder of NumPy arrays and JSON; it does not hold the texts. No pickle is read.
 """
@@ -59,16 +59,16 @@ class BM25Settings:
             ImportError: bm25s or PyStemmer is not installed; the message has the install line.
         """
         tokenization = load("bm25s.tokenization", "text")
-        found = tokenization.tokenize(
+        tokens = tokenization.tokenize(
             list(texts), stopwords=_STOP_WORDS[self.stop_words], show_progress=progress, leave=True
         )
         if self.stemmer is None:
-            return found
+            return tokens
         # bm25s numbers stems in the order of a set, which differs between processes.
-        stems = _stemmer(self.stemmer).stemWords(list(found.vocab))
+        stems = _stemmer(self.stemmer).stemWords(list(tokens.vocab))
         numbers: dict[str, int] = {}
-        of_word = [numbers.setdefault(stem, len(numbers)) for stem in stems]
-        ids = [[of_word[word] for word in words] for words in found.ids]
+        stem_of_word = [numbers.setdefault(stem, len(numbers)) for stem in stems]
+        ids = [[stem_of_word[word] for word in words] for words in tokens.ids]
         return tokenization.Tokenized(ids=ids, vocab=numbers)
 
 
@@ -102,7 +102,7 @@ class BM25Index:
         self.documents = documents
         self.settings = settings
         self._bm25 = bm25
-        # The place of each document among all by descending id, which breaks ties as trec_eval does
+        # The rank of each document by descending id, which breaks ties as trec_eval does
         by_id = sorted(range(len(documents)), key=documents.__getitem__, reverse=True)
         self._tie_rank: NDArray[np.int64] = np.empty(len(documents), np.int64)
         self._tie_rank[by_id] = np.arange(len(documents))
@@ -150,12 +150,12 @@ class BM25Index:
         if not terms:
             return RankedList([], np.empty(0, np.float32))
         scores = self._bm25.get_scores_from_ids(terms)
-        found = np.flatnonzero(scores > 0)
-        if len(found) > depth:
-            least = np.partition(scores[found], len(found) - depth)[len(found) - depth]
-            found = found[scores[found] >= least]
-        best = found[np.lexsort((self._tie_rank[found], -scores[found]))][:depth]
-        return RankedList([self.documents[at] for at in best.tolist()], scores[best])
+        matching = np.flatnonzero(scores > 0)
+        if len(matching) > depth:
+            least = np.partition(scores[matching], len(matching) - depth)[len(matching) - depth]
+            matching = matching[scores[matching] >= least]
+        best = matching[np.lexsort((self._tie_rank[matching], -scores[matching]))][:depth]
+        return RankedList([self.documents[i] for i in best.tolist()], scores[best])
 
     def retrieve(
         self,
@@ -174,13 +174,13 @@ class BM25Index:
         Returns:
             The run; a query for which nothing is found is not in it.
         """
-        found = {}
+        ranked_lists = {}
         for query, text in topics.items():
             ranked = self.search(text, depth)
             if len(ranked):
-                found[query] = ranked
+                ranked_lists[query] = ranked
             on_query()
-        return Run(found, "bm25")
+        return Run(ranked_lists, "bm25")
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the index as a folder, atomically.

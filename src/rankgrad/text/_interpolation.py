@@ -22,10 +22,10 @@ def standardize(scores: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDA
     """
     out = np.zeros(len(scores))
     for first, last in itertools.pairwise(offsets.tolist()):
-        own = np.asarray(scores[first:last], np.float64)
-        deviation = own.std() if len(own) else 0.0
+        list_scores = np.asarray(scores[first:last], np.float64)
+        deviation = list_scores.std() if len(list_scores) else 0.0
         if deviation > 0:
-            out[first:last] = (own - own.mean()) / deviation
+            out[first:last] = (list_scores - list_scores.mean()) / deviation
     return out
 
 
@@ -45,8 +45,8 @@ def interpolate(
     """
     if not 0 <= weight <= 1:
         raise ValueError(f"the weight of the first stage must be from 0 to 1, found {weight}")
-    own, first = standardize(scores, offsets), standardize(first_stage, offsets)
-    return (1 - weight) * own + weight * first
+    ranker, first = standardize(scores, offsets), standardize(first_stage, offsets)
+    return (1 - weight) * ranker + weight * first
 
 
 def choose_weight(scores: NDArray[np.floating], candidates: Candidates, metric: str) -> float:

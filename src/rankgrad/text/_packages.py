@@ -68,36 +68,36 @@ def _open(identifier: str) -> tuple[Any, str]:
 def _load(package: Any, name: str, part: str) -> Any:
     """A data set of ir_datasets that has ``docs`` or ``queries``."""
     try:
-        found = package.load(name)
+        dataset = package.load(name)
     except KeyError:
         raise ValueError(f"ir_datasets has no data set {name!r}") from None
-    if not getattr(found, f"has_{part}")():
+    if not getattr(dataset, f"has_{part}")():
         raise ValueError(f"the data set {name!r} of ir_datasets has no {part}")
-    return found
+    return dataset
 
 
-def _text(found: Any) -> str:
+def _text(record: Any) -> str:
     """The text of a document or query of ir_datasets, whose fields differ by data set."""
-    if hasattr(found, "default_text"):
-        return str(found.default_text()).strip()
-    fields = found._asdict()
+    if hasattr(record, "default_text"):
+        return str(record.default_text()).strip()
+    fields = record._asdict()
     return " ".join(str(fields[name]) for name in ("title", "text", "body") if fields.get(name))
 
 
 def _rows(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
     name, config, split = (*name.split(":"), "", "")[:3]
     if any(Path(name, mark).is_file() for mark in ("state.json", "dataset_dict.json")):
-        found = package.load_from_disk(name)
+        dataset = package.load_from_disk(name)
     else:
-        found = package.load_dataset(name, config or None)
-    if isinstance(found, dict):  # by split
-        if not split and len(found) == 1:
-            split = next(iter(found))
-        if split not in found:
+        dataset = package.load_dataset(name, config or None)
+    if isinstance(dataset, dict):  # by split
+        if not split and len(dataset) == 1:
+            split = next(iter(dataset))
+        if split not in dataset:
             raise ValueError(
                 f"{identifier}: say which split, as in datasets:{name}:{config}:SPLIT. There are: "
-                f"{', '.join(found)}"
+                f"{', '.join(dataset)}"
             )
-        found = found[split]
-    for row, fields in enumerate(found, start=1):
+        dataset = dataset[split]
+    for row, fields in enumerate(dataset, start=1):
         yield from_fields(fields, 0, f"{identifier}, row {row}")

@@ -149,7 +149,7 @@ class TextRanker(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the network."""
         return self.network.device
 
     def tokenize(self, queries: Sequence[str], texts: Sequence[str]) -> PairInputs:
@@ -157,15 +157,15 @@ class TextRanker(nn.Module):
         if self._prompt is not None:
             padding = int(self.tokenizer.pad_token_id or 0)
             return rows_as_inputs(self._prompt.rows(queries, texts), padding).to(self.device)
-        found = tokenize(
+        inputs = tokenize(
             self.tokenizer,
             queries,
             texts,
             max_length=self.max_length,
             passages=Passages(self.reading.passages, self.reading.document_tokens),
-            apart=self.reading.head == "embedding",
+            separate=self.reading.head == "embedding",
         )
-        return found.to(self.device)
+        return inputs.to(self.device)
 
     def forward(self, batch: InputBatch) -> Tensor:
         """The scores ``[p]`` of a mini-batch's pairs, in float32."""
@@ -188,13 +188,13 @@ class TextRanker(nn.Module):
         """Token types are left out: one that the encoder was not trained with would disturb it."""
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
-            inputs |= _apart(self.network, query, document, self.reading.cross_attention)
+            inputs |= _separated(self.network, query, document, self.reading.cross_attention)
         hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
             vectors = (_mean(hidden, query), _mean(hidden, document), hidden[:, 0])
-            scores: Tensor = self.similarity(*(self._pooled(own, batch) for own in vectors))
+            scores: Tensor = self.similarity(*(self._pooled(each, batch) for each in vectors))
         return scores
 
     def _pooled(self, vectors: Tensor, batch: InputBatch) -> Tensor:
@@ -230,11 +230,11 @@ class TextRanker(nn.Module):
         try:
             with autocast(inputs.device, precision):
                 for batch in inputs.batches(wanted, batch_size):
-                    scores[to_device(batch.places, scores.device)] = self(batch)
+                    scores[to_device(batch.indices, scores.device)] = self(batch)
         finally:
             self.train(was_training)
-        found: NDArray[np.float32] = scores.cpu().numpy()
-        return found
+        array: NDArray[np.float32] = scores.cpu().numpy()
+        return array
 
     def predict(self, pairs: Iterable[tuple[str, str]], **options: Any) -> NDArray[np.float32]:
         """The scores of pairs of texts (query, document), ``[N]``."""
@@ -254,19 +254,19 @@ class TextRanker(nn.Module):
         Without passages and with a classification head, sentence-transformers'
         ``CrossEncoder(folder)`` gives the same scores.
         """
-        with _files.atomic_folder(Path(folder)) as place:
-            self._save_network(place)
+        with _files.atomic_folder(Path(folder)) as unfinished:
+            self._save_network(unfinished)
             if self.similarity is not None:
-                _files.write_tensors(place / HEAD, self.similarity.state_dict())
-            parts = sorted(path.name for path in place.iterdir() if path.is_file())
+                _files.write_tensors(unfinished / HEAD, self.similarity.state_dict())
+            parts = sorted(path.name for path in unfinished.iterdir() if path.is_file())
             for name in parts:
-                _files.sync(place / name)
+                _files.sync(unfinished / name)
             metadata = {
                 "format": _FORMAT,
                 "version": _VERSION,
                 "reading": {**asdict(self.reading), "max_length": self.max_length},
             }
-            _files.write_json(place / MANIFEST, metadata, parts)
+            _files.write_json(unfinished / MANIFEST, metadata, parts)
 
     def _save_network(self, folder: Path) -> None:
         """Write network and tokenizer; changes of their settings are undone."""
@@ -295,8 +295,8 @@ def architecture(name_or_path: str | os.PathLike[str]) -> str:
     from transformers import AutoConfig
 
     check_there(name_or_path)
-    found = AutoConfig.from_pretrained(os.fspath(name_or_path)).architectures or [""]
-    return str(found[0])
+    architectures = AutoConfig.from_pretrained(os.fspath(name_or_path)).architectures or [""]
+    return str(architectures[0])
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -404,13 +404,13 @@ def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
 
 
 def _without_autocast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-    """A forward hook: the output in float32, which autocast would round, so that scores tie."""
+    """A forward hook that computes the head in float32: rounded scores would tie."""
     features = args[0]
     if not torch.is_autocast_enabled(features.device.type):
         return None
     with torch.autocast(features.device.type, enabled=False):
-        found: Tensor = module.forward(features.to(next(module.parameters()).dtype))
-    return found
+        exact: Tensor = module.forward(features.to(next(module.parameters()).dtype))
+    return exact
 
 
 def _bert_head(network: Any, vectors: Tensor) -> Any:
@@ -444,14 +444,16 @@ _PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def _apart(
+def _separated(
     network: PreTrainedModel, query: Tensor, document: Tensor, cross_attention: float = 0.0
 ) -> dict[str, Tensor]:
-    """Inputs whose two texts hardly attend to each other; each has positions of its own."""
+    """Attention mask and positions with which two texts in one input are encoded separately.
+
+    Attention between them is multiplied by ``cross_attention``.
+    """
     device = query.device
-    side = document.long() + 2 * (
-        ~query & ~document
-    )  # padding attends to padding, so that no row is empty
+    # Padding is the third side. It attends to padding, so that no row is empty.
+    side = document.long() + 2 * (~query & ~document)
     half = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if half else network.dtype
     # Eager attention adds the mask to the logits, so that it cannot be boolean.
@@ -460,11 +462,11 @@ def _apart(
     if cross_attention > 0:
         across = query[:, :, None] & document[:, None, :]
         mask.masked_fill_((across | across.mT)[:, None], math.log(cross_attention))
-    places, first = torch.arange(side.shape[1], device=device), first_position(network)
-    places = torch.where(query, places, places - query.sum(-1, keepdim=True)) + first
+    positions, first = torch.arange(side.shape[1], device=device), first_position(network)
+    positions = torch.where(query, positions, positions - query.sum(-1, keepdim=True)) + first
     return {
         "attention_mask": mask,
-        "position_ids": torch.where(side < 2, places, max(0, first - 1)),
+        "position_ids": torch.where(side < 2, positions, max(0, first - 1)),
     }
 
 

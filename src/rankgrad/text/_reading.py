@@ -53,16 +53,16 @@ class Prompt:
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no prompt at {path}")
         try:
-            found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"{path} is not TOML: {error}") from None
-        known = [field.name for field in fields(cls)]
-        for name, value in found.items():
-            if name not in known:
-                raise ValueError(f"{path}: there is no {name!r} in a prompt, only: {known}")
+        allowed = [field.name for field in fields(cls)]
+        for name, value in values.items():
+            if name not in allowed:
+                raise ValueError(f"{path}: there is no {name!r} in a prompt, only: {allowed}")
             if not isinstance(value, str):
                 raise ValueError(f"{path}: {name} must be a text, found {value!r}")
-        prompt = cls(**found)
+        prompt = cls(**values)
         for part in ("{query}", "{document}"):
             if part not in prompt.body:
                 raise ValueError(f"{path}: the body must have {part} in it")

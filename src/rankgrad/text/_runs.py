@@ -93,17 +93,17 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         """An error that says what differs, if these are not the settings and data of this run."""
         folders.refuse_differences(self.path, settings.differences(self.settings))
         then = _schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
-        for name, own in data.items():
-            if then.get(name) != _data(own):
+        for name, candidates in data.items():
+            if then.get(name) != _data(candidates):
                 raise ValueError(f"the {name} data are not those {self.path} was started with")
 
     def restore(
         self, ranker: TextRanker, optimizer: torch.optim.Optimizer
     ) -> tuple[EpochState, dict[str, Tensor]]:
-        """Bring ranker and optimizer to the last epoch saved, if there is one.
+        """Load the last saved epoch into ranker and optimizer, if there is one.
 
         Returns:
-            How far training has come, and the weights of the best epoch.
+            The state of training, and the weights of the best epoch.
         """
         self.recover()
         last = self.path / folders.LAST
@@ -115,10 +115,10 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         if state.epoch != len(state.history):
             raise _files.damaged(last / folders.STATE, "epoch and history differ")
         ranker.load_state_dict(_files.read_tensors(last / _WEIGHTS, saved))
-        found = _files.read_tensors(last / _OPTIMIZER, saved)
-        known = optimizer.state_dict()
-        known["state"] = _nested(found)
-        optimizer.load_state_dict(known)
+        tensors = _files.read_tensors(last / _OPTIMIZER, saved)
+        optimizer_state = optimizer.state_dict()
+        optimizer_state["state"] = _nested(tensors)
+        optimizer.load_state_dict(optimizer_state)
         self._log(state)
         best = self.best().state_dict()
         return state, {name: value.to(ranker.device) for name, value in best.items()}
@@ -135,15 +135,15 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         if improved:
             ranker.save(self.path / folders.BEST)
         self._log(state)
-        with _files.atomic_folder(self.path / folders.LAST) as place:
-            _files.write_tensors(place / _WEIGHTS, ranker.state_dict())
-            own = {
+        with _files.atomic_folder(self.path / folders.LAST) as unfinished:
+            _files.write_tensors(unfinished / _WEIGHTS, ranker.state_dict())
+            tensors = {
                 f"{number}.{name}": torch.as_tensor(value)
                 for number, values in optimizer.state_dict()["state"].items()
                 for name, value in values.items()
             }
-            _files.write_tensors(place / _OPTIMIZER, own)
-            _files.write_json(place / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
+            _files.write_tensors(unfinished / _OPTIMIZER, tensors)
+            _files.write_json(unfinished / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _log(self, state: EpochState) -> None:
         lines = "".join(map(folders.history_line, state.history))
@@ -151,10 +151,10 @@ class TextRun(folders.TrainingFolder[TextSettings]):
 
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far."""
-        place = self.path / folders.BEST
-        if not _files.readable_path(place).is_dir():
+        folder = self.path / folders.BEST
+        if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
-        return _files.read_folder(place, MANIFEST, TextRanker.from_pretrained)
+        return _files.read_folder(folder, MANIFEST, TextRanker.from_pretrained)
 
     @property
     def weight(self) -> float | None:
@@ -192,7 +192,7 @@ def metadata(
         "ranker": "text",
         "command": shlex.join(folders.command()),
         "versions": folders.versions(_PACKAGES),
-        "data": {name: _data(own) for name, own in data.items()},
+        "data": {name: _data(candidates) for name, candidates in data.items()},
         "labels": dict(labels or {}),
     }
 
@@ -206,12 +206,12 @@ def save_evaluation(
     labels: Mapping[str, Any],
 ) -> None:
     """Write what a run scored on a part of the data, as an evaluation and as a TREC run."""
-    found = candidates.evaluate(scores, metrics).values
-    names = tuple(str(metric) for metric in found.metrics)
+    evaluation = candidates.evaluate(scores, metrics).values
+    names = tuple(str(metric) for metric in evaluation.metrics)
     Evaluated(
         metrics=names,
-        mean=dict(found.mean),
-        values=np.stack([found.per_list[name].double().numpy() for name in names], 1),
+        mean=dict(evaluation.mean),
+        values=np.stack([evaluation.per_list[name].double().numpy() for name in names], 1),
         qids=np.array(candidates.qids),
         offsets=candidates.offsets,
         labels=candidates.labels,
@@ -236,10 +236,10 @@ def _data(candidates: Candidates) -> dict[str, Any]:
     }
 
 
-def _nested(found: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+def _nested(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     """The state of an optimizer's parameters, from names ``number.name``."""
     nested: dict[int, dict[str, Tensor]] = {}
-    for key, value in found.items():
+    for key, value in tensors.items():
         number, name = key.split(".", 1)
         nested.setdefault(int(number), {})[name] = value
     return nested

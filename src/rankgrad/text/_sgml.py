@@ -83,14 +83,14 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
     start, attributes = 0, ""
     inside: list[str] = []
     for number, raw in _text_lines.numbered(path):
-        line, at = _decode(raw), 0
+        line, position = _decode(raw), 0
         for match in tag.finditer(line):
-            text, at = line[at : match.start()], match.end()
+            text, position = line[position : match.start()], match.end()
             ends = match[2] == "/"
             if ends != bool(start):
-                found = f"</{name}> without a <{name}> before it" if ends else f"<{name}> inside"
+                problem = f"</{name}> without a <{name}> before it" if ends else f"<{name}> inside"
                 where = "" if ends else f" of the <{name}> of line {start}, which does not end"
-                raise ValueError(f"{path}, line {number}: {found}{where}")
+                raise ValueError(f"{path}, line {number}: {problem}{where}")
             if ends:
                 yield _Block(start, attributes, "\n".join([*inside, text]))
                 start, inside = 0, []
@@ -98,9 +98,9 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
                 _check_markup(path, number, text, name)
                 start, attributes = number, match[3] if tag.groups > 2 else ""
         if start:
-            inside.append(line[at:])
+            inside.append(line[position:])
         else:
-            _check_markup(path, number, line[at:], name)
+            _check_markup(path, number, line[position:], name)
     if start:
         raise ValueError(f"{path}, line {start}: <{name}> does not end; the file is cut off")
 
@@ -115,10 +115,10 @@ def _check_markup(path: Path, number: int, text: str, name: str) -> None:
 def _topic_field(text: str, field: str) -> str:
     """A field's text up to the next tag, without the label that TREC begins it with."""
     tag, label = _TOPIC_FIELDS[field]
-    found = re.search(
+    match = re.search(
         rf"<(?:{tag})>\s*(?:{label})?(.*?)(?=</?[A-Za-z]|\Z)", text, re.IGNORECASE | re.DOTALL
     )
-    return _plain(found[1]) if found else ""
+    return _plain(match[1]) if match else ""
 
 
 def _plain(text: str) -> str:

@@ -64,5 +64,5 @@ def text_records(path: Path) -> Iterator[TextRecord]:
 
 
 def _record(line: int, name: str, fields: dict[str, list[str]]) -> Record:
-    joined = {letter: " ".join(" ".join(found).split()) for letter, found in fields.items()}
+    joined = {letter: " ".join(" ".join(lines).split()) for letter, lines in fields.items()}
     return Record(line, name, joined)

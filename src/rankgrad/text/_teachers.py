@@ -69,9 +69,9 @@ class MixedLoss(nn.Module):
                 f"labels must have shape {[*scores.shape, 2]}, a grade and a teacher's label each, "
                 f"found {list(labels.shape)}"
             )
-        own = self.loss(scores, labels[..., 0], mask, offsets=offsets)
-        its = self.teacher_loss(scores, labels[..., 1], mask, offsets=offsets)
-        mixed: Tensor = (1 - self.weight) * own + self.weight * its
+        from_grades = self.loss(scores, labels[..., 0], mask, offsets=offsets)
+        from_teacher = self.teacher_loss(scores, labels[..., 1], mask, offsets=offsets)
+        mixed: Tensor = (1 - self.weight) * from_grades + self.weight * from_teacher
         return mixed
 
     @property
@@ -157,12 +157,12 @@ def teacher_labels(
         raise ValueError(f"a teacher's scores must have shape [n], found {list(values.shape)}")
     bad = values.isnan() | (values == float("inf"))
     if bool(bad.any()):
-        place = int(bad.nonzero()[0])
-        raise ValueError(f"a teacher's scores must be numbers; item {place} is {values[place]:g}")
-    known = values > float("-inf")
+        index = int(bad.nonzero()[0])
+        raise ValueError(f"a teacher's scores must be numbers; item {index} is {values[index]:g}")
+    has_score = values > float("-inf")
     labels = torch.zeros_like(values)
-    if bool(known.any()):
-        labels[known] = _transformed(values[known], transform, temperature)
+    if bool(has_score.any()):
+        labels[has_score] = _transformed(values[has_score], transform, temperature)
     return labels
 
 
@@ -204,22 +204,22 @@ def labels_from_run(
             raise ValueError(
                 f"an order has no scores: transform must be 'rank', found {transform!r}"
             )
-        scores = {name: -float(place) for place, name in enumerate(teacher)}
+        scores = {name: -float(rank) for rank, name in enumerate(teacher)}
         if len(scores) < len(teacher):
             raise ValueError("the teacher's order has a document twice")
         transform = "rank"
-    found = [float(scores.get(name, float("-inf"))) for name in documents]
-    return teacher_labels(found, transform or "shift", temperature=temperature)
+    teacher_scores = [float(scores.get(name, float("-inf"))) for name in documents]
+    return teacher_labels(teacher_scores, transform or "shift", temperature=temperature)
 
 
 def _transformed(scores: Tensor, transform: Transform, temperature: float) -> Tensor:
     if transform == "softmax":
         return (scores / temperature).softmax(0)
     if transform == "rank":
-        _, place, ties = scores.unique(return_inverse=True, return_counts=True)
+        _, score_index, ties = scores.unique(return_inverse=True, return_counts=True)
         above = len(scores) - ties.cumsum(0)  # for each score, from the lowest
         ranks: Tensor = above + (ties + 1) / 2
-        return ranks[place].to(scores).reciprocal()
+        return ranks[score_index].to(scores).reciprocal()
     above_lowest = scores - scores.min()
     if transform == "shift":
         return above_lowest / temperature

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # what a token is part of
 _PAIRS = 4096  # tokenized at a time
-_UNLIMITED = 10**9  # tokenizers without a limit say more
-_USUAL = 512
+_UNLIMITED = 10**9  # a tokenizer without a limit has a larger number
+_DEFAULT_LENGTH = 512  # where there is no limit
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class InputBatch:
         segments: ``[m, length]``: 0 on the query's tokens, 1 on the document's, 2 on the special
             tokens of both, 3 on padding.
         pair_of: ``[m]``: which of the mini-batch's pairs an input is of.
-        places: which of the pairs asked for these are, ``[p]``, on the CPU.
+        indices: ``[p]``, on the CPU: where its pairs are among those asked for.
     """
 
     input_ids: Tensor
@@ -45,11 +45,11 @@ class InputBatch:
     token_type_ids: Tensor | None
     segments: Tensor
     pair_of: Tensor
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
 
     def __len__(self) -> int:
         """The number of pairs, whose scores a mini-batch gives."""
-        return len(self.places)
+        return len(self.indices)
 
 
 class PairInputs:
@@ -110,14 +110,14 @@ class PairInputs:
             size: pairs per mini-batch.
 
         Returns:
-            Mini-batches whose ``places`` say where in ``pairs`` their pairs are.
+            Mini-batches, whose ``indices`` say where in ``pairs`` their pairs are.
         """
         order = np.argsort(self._max_lengths[pairs], kind="stable")
         for start in range(0, len(pairs), size):
-            places = order[start : start + size]
-            yield self._batch(pairs[places], places)
+            indices = order[start : start + size]
+            yield self._batch(pairs[indices], indices)
 
-    def _batch(self, pairs: NDArray[np.int64], places: NDArray[np.int64]) -> InputBatch:
+    def _batch(self, pairs: NDArray[np.int64], indices: NDArray[np.int64]) -> InputBatch:
         counts = self.pairs[pairs + 1] - self.pairs[pairs]
         owners = np.repeat(np.arange(len(pairs)), counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -125,11 +125,11 @@ class PairInputs:
         lengths = self._lengths[inputs]
         columns = torch.arange(int(lengths.max()), device=self.device)
         mask = columns < self._sent(lengths)[:, None]
-        at = torch.where(mask, self._sent(self.offsets[inputs])[:, None] + columns, 0)
-        ids = torch.where(mask, self.ids[at].long(), self.padding)
-        types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
-        segments = torch.where(mask, self.segments[at], PADDING)
-        return InputBatch(ids, mask, types, segments, self._sent(owners), places)
+        positions = torch.where(mask, self._sent(self.offsets[inputs])[:, None] + columns, 0)
+        ids = torch.where(mask, self.ids[positions].long(), self.padding)
+        types = None if self.types is None else torch.where(mask, self.types[positions].long(), 0)
+        segments = torch.where(mask, self.segments[positions], PADDING)
+        return InputBatch(ids, mask, types, segments, self._sent(owners), indices)
 
     def _sent(self, values: NDArray[np.int64]) -> Tensor:
         return to_device(values, self.device)
@@ -212,7 +212,7 @@ def tokenize(
     *,
     max_length: int,
     passages: Passages | None = None,
-    apart: bool = False,
+    separate: bool = False,
 ) -> PairInputs:
     """Tokenize pairs of texts.
 
@@ -226,7 +226,7 @@ def tokenize(
         texts: the document of each pair, ``[N]``.
         max_length: tokens per input, special ones included.
         passages: how long documents are read; by default in one input.
-        apart: both texts have special tokens of their own, which count as theirs, and up to
+        separate: both texts have special tokens of their own, which count as theirs, and up to
             ``max_length`` tokens each: what a bi-encoder reads, one after the other.
 
     Raises:
@@ -249,14 +249,16 @@ def tokenize(
     typed = "token_type_ids" in tokenizer.model_input_names
     for start in range(0, len(texts), _PAIRS):
         stop = start + _PAIRS
-        found = _encodings(tokenizer, queries[start:stop], texts[start:stop], max_length, apart)
-        for own, own_types, texts_of in found:
-            ids.append(np.array(own, np.int32))
-            types.append(np.array(own_types, np.int8))
+        encodings = _encodings(
+            tokenizer, queries[start:stop], texts[start:stop], max_length, separate
+        )
+        for tokens, token_types, texts_of in encodings:
+            ids.append(np.array(tokens, np.int32))
+            types.append(np.array(token_types, np.int8))
             segments.append(
                 np.array([SPECIAL if text is None else text for text in texts_of], np.int8)
             )
-    offsets = np.concatenate([[0], np.cumsum([len(own) for own in ids], dtype=np.int64)])
+    offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in ids], dtype=np.int64)])
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return PairInputs(
         _joined(ids, np.int32),
@@ -294,28 +296,28 @@ def length_limit(
     *,
     least: int = 1,
 ) -> int:
-    """Tokens per input: what is wanted, within what network and tokenizer can take.
+    """The number of tokens per input: ``wanted``, or the limit of network and tokenizer.
 
     Args:
         network: an encoder or a causal language model.
         tokenizer: its tokenizer.
-        wanted: None for as many as there can be, or 512 where there is no limit.
-        least: how many there must be.
+        wanted: None for the limit, or for 512 where there is none.
+        least: the fewest that are allowed.
 
     Raises:
-        ValueError: fewer or more are wanted.
+        ValueError: ``wanted`` is below ``least`` or above the limit.
     """
-    known = int(tokenizer.model_max_length)
+    limit = int(tokenizer.model_max_length)
     positions = getattr(network.config, "max_position_embeddings", None)
     if positions is not None and int(positions) > 0:  # some say -1 for no limit
-        known = min(known, int(positions) - first_position(network))
-    if wanted is None and known > _UNLIMITED:
-        return _USUAL
+        limit = min(limit, int(positions) - first_position(network))
+    if wanted is None and limit > _UNLIMITED:
+        return _DEFAULT_LENGTH
     if wanted is None:
-        return known
-    if not least <= wanted <= known:
+        return limit
+    if not least <= wanted <= limit:
         raise ValueError(
-            f"max_length must be from {least} to the model's limit {known}, found {wanted}"
+            f"max_length must be from {least} to the model's limit {limit}, found {wanted}"
         )
     return wanted
 
@@ -325,21 +327,22 @@ def _encodings(
     queries: Sequence[str],
     texts: Sequence[str],
     max_length: int,
-    apart: bool,
+    separate: bool,
 ) -> Iterator[tuple[list[int], list[int], list[int | None]]]:
-    """Tokens, their types, and the texts that they are of (0, 1, or None), of each pair."""
-    if not apart:
-        found = tokenizer(
+    """Of each pair the tokens, their types, and their texts: 0, 1, or None for special tokens."""
+    if not separate:
+        encoded = tokenizer(
             list(queries), list(texts), truncation="longest_first", max_length=max_length
         )
-        yield from ((own.ids, own.type_ids, own.sequence_ids) for own in found.encodings)
+        for pair in encoded.encodings:
+            yield pair.ids, pair.type_ids, pair.sequence_ids
         return
     first, second = (
         [
-            own.ids
-            for own in tokenizer(list(given), truncation=True, max_length=max_length).encodings
+            encoding.ids
+            for encoding in tokenizer(list(side), truncation=True, max_length=max_length).encodings
         ]
-        for given in (queries, texts)
+        for side in (queries, texts)
     )
     for query, text in zip(first, second, strict=True):
         sides: list[int | None] = [*[QUERY] * len(query), *[DOCUMENT] * len(text)]
@@ -356,17 +359,17 @@ def _parts(
     """The passages of each pair's document, which depend on how long its query is."""
     lengths = {query: _length(tokenizer, query) for query in dict.fromkeys(queries)}
     special = int(tokenizer.num_special_tokens_to_add(pair=True))
-    known: dict[str, Any] = {}
-    found = []
+    encodings: dict[str, Any] = {}
+    parts = []
     for query, text in zip(queries, texts, strict=True):
         # A query takes at most half of an input, as it does beside a long document.
         space = max_length - special - min(lengths[query], (max_length - special) // 2)
         if space < 1:
             raise ValueError(f"max_length={max_length} leaves no space for a document")
-        if text not in known:
-            known[text] = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
-        found.append(passages.split(text, known[text], space))
-    return found
+        if text not in encodings:
+            encodings[text] = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
+        parts.append(passages.split(text, encodings[text], space))
+    return parts
 
 
 def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:

@@ -34,7 +34,7 @@ OnStep = Callable[[float], None]
 
 @dataclass
 class TextData:
-    """Candidates with their tokens, and which of their lists are to train and to validate on."""
+    """Candidates with their tokens, and the indices of training and of validation lists."""
 
     candidates: Candidates
     inputs: PairInputs
@@ -44,7 +44,7 @@ class TextData:
 
 @dataclass(frozen=True)
 class TextFit:
-    """What training gives: the ranker of the best epoch, of the last one without validation.
+    """The result of training: the ranker of the best epoch, or of the last without validation.
 
     ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
@@ -54,13 +54,13 @@ class TextFit:
     stopped: str
 
 
-class Keeper(Protocol):
-    """Where training is saved, so that it can be resumed."""
+class Checkpointer(Protocol):
+    """Saves each epoch of a training, so that it can be resumed."""
 
     def restore(
         self, ranker: TextRanker, optimizer: torch.optim.Optimizer
     ) -> tuple[EpochState, dict[str, Tensor]]:
-        """Bring ranker and optimizer to the last epoch; the state, and the best epoch's weights."""
+        """Load the last epoch into ranker and optimizer; return its state and the best weights."""
         ...
 
     def save(
@@ -81,12 +81,12 @@ def fit(
     settings: TextSettings,
     *,
     loss: LossFunction | None = None,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> TextFit:
-    """Train a ranker in place and give it the weights of the best epoch.
+    """Train a ranker in place. At the end it has the weights of the best epoch.
 
     PyTorch's random state is afterwards as it was before.
 
@@ -95,7 +95,7 @@ def fit(
         data: to train and to validate on.
         settings: how to train; ``model`` and the settings of the ranker itself are ignored.
         loss: instead of ``settings.loss``: a function of scores, labels and offsets.
-        keeper: saves each epoch, and says where to go on.
+        checkpointer: saves each epoch, and says where to go on.
         on_epoch: called with the values of each finished epoch.
         on_step: called with the part of the present epoch that is done.
         interrupted: asked after each step whether to stop; what the epoch has done is lost then.
@@ -104,7 +104,7 @@ def fit(
         ValueError: there is nothing to train on, or training diverged.
     """
     with isolated(ranker.device, custom=True):
-        run = _Training(ranker, data, settings, loss, keeper)
+        run = _Training(ranker, data, settings, loss, checkpointer)
         return run.run(on_epoch, on_step, interrupted)
 
 
@@ -115,13 +115,14 @@ class _Training:
         data: TextData,
         settings: TextSettings,
         loss: LossFunction | None,
-        keeper: Keeper | None,
+        checkpointer: Checkpointer | None,
     ) -> None:
-        self.ranker, self.data, self.settings, self.keeper = ranker, data, settings, keeper
-        found = data.candidates
-        self.targets = found.targets  # [N], or with grades and a teacher [N, 2]
-        if found.teacher is not None and settings.teacher_weight < 1 and loss is None:
-            self.targets = np.stack([found.labels, found.teacher], 1)
+        self.ranker, self.data, self.settings = ranker, data, settings
+        self.checkpointer = checkpointer
+        candidates = data.candidates
+        self.targets = candidates.targets  # [N], or with grades and a teacher [N, 2]
+        if candidates.teacher is not None and settings.teacher_weight < 1 and loss is None:
+            self.targets = np.stack([candidates.labels, candidates.teacher], 1)
         self.loss: Any = self._loss() if loss is None else loss
         lengths = np.diff(data.candidates.offsets)
         self.lists = data.train[lengths[data.train] > 0]
@@ -130,8 +131,8 @@ class _Training:
         self.steps = math.ceil(len(self.lists) / settings.lists_per_step)  # per epoch
         self.optimizer = _optimizer(ranker, settings)
         self.state, self.best = EpochState(), dict[str, Tensor]()
-        if keeper is not None:
-            self.state, self.best = keeper.restore(ranker, self.optimizer)
+        if checkpointer is not None:
+            self.state, self.best = checkpointer.restore(ranker, self.optimizer)
         self.labels = torch.from_numpy(self.targets).to(ranker.device)
 
     def _loss(self) -> Loss | MixedLoss:
@@ -204,8 +205,8 @@ class _Training:
     def _seed_loss(self) -> None:
         """Reseed the noise of a loss that has its own seed, by the epoch."""
         mixed = isinstance(self.loss, MixedLoss)
-        own = [self.loss.loss, self.loss.teacher_loss] if mixed else [self.loss]
-        drawing = [randomness_of(loss) for loss in own if isinstance(loss, Loss)]
+        parts = [self.loss.loss, self.loss.teacher_loss] if mixed else [self.loss]
+        drawing = [randomness_of(loss) for loss in parts if isinstance(loss, Loss)]
         for randomness in itertools.chain.from_iterable(each.values() for each in drawing):
             if randomness.seed is not None:
                 generator = randomness.generator(self.labels.device)
@@ -225,14 +226,14 @@ class _Training:
         ends = np.cumsum([0, *map(len, chosen)])
         batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
         # Scores come in the order of the mini-batches, shortest documents first.
-        places = np.concatenate([batch.places for batch in batches])
+        indices = np.concatenate([batch.indices for batch in batches])
         device = self.labels.device
-        back = to_device(np.argsort(places, kind="stable"), device)
+        inverse = to_device(np.argsort(indices, kind="stable"), device)
         labels = self.labels[to_device(items, device)]
         offsets = to_device(ends, device)
 
         def loss(scores: Tensor) -> Tensor:
-            value: Tensor = self.loss(scores[back], labels, offsets=offsets)
+            value: Tensor = self.loss(scores[inverse], labels, offsets=offsets)
             return value
 
         if settings.cache and len(batches) > 1:
@@ -250,16 +251,16 @@ class _Training:
         return value.detach()
 
     def _documents(self, number: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """The items of a list that a step takes."""
+        """The items of a list that a step trains on: all, or a sample."""
         first, last = self.data.candidates.offsets[number : number + 2]
-        items, most = np.arange(first, last), self.settings.documents
-        if most is None or len(items) <= most:
+        items, max_documents = np.arange(first, last), self.settings.documents
+        if max_documents is None or len(items) <= max_documents:
             return items
         targets = self.targets[items]
         relevant = (targets if targets.ndim == 1 else targets[:, 0]) > 0
         good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
-        count = min(len(good), max(1, most // 2, most - len(other)))
-        return np.concatenate([good[:count], other[: most - count]])
+        count = min(len(good), max(1, max_documents // 2, max_documents - len(other)))
+        return np.concatenate([good[:count], other[: max_documents - count]])
 
     def _autocast(self) -> torch.autocast:
         return autocast(self.ranker.device, self.settings.precision)
@@ -287,8 +288,8 @@ class _Training:
             batch_size=4 * self.settings.mini_batch_size,
             precision=self.settings.precision,
         )
-        found = candidates.select(vali).evaluate(scores, self.settings.logged)
-        return dict(found.values.mean)
+        evaluation = candidates.select(vali).evaluate(scores, self.settings.logged)
+        return dict(evaluation.values.mean)
 
     def _finish(self, line: dict[str, float]) -> None:
         """Record whether the epoch is the best so far, and save it."""
@@ -301,8 +302,8 @@ class _Training:
         if improved:
             state.best_epoch = state.epoch
             self.best = {k: v.detach().clone() for k, v in self.ranker.state_dict().items()}
-        if self.keeper is not None:
-            self.keeper.save(self.ranker, self.optimizer, state, improved=improved)
+        if self.checkpointer is not None:
+            self.checkpointer.save(self.ranker, self.optimizer, state, improved=improved)
 
 
 def _optimizer(ranker: TextRanker, settings: TextSettings) -> torch.optim.AdamW:

@@ -31,9 +31,8 @@ from rankgrad._threads import for_work, passes
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.batches import Batch, Batches, process_memory
 from rankgrad.inputs import as_lists
-from rankgrad.metrics import evaluate
-from rankgrad.metrics._base import Metric
-from rankgrad.metrics.evaluate import list_values
+from rankgrad.metrics import Evaluation, evaluate
+from rankgrad.metrics._base import Metric, list_values
 from rankgrad.training._settings import AUTO_PATIENCE
 
 EVALUATIONS, METADATA = "evaluations", "evaluation.json"
@@ -89,13 +88,7 @@ class Evaluated:
         {'rr': 0.5}
         """
         array = np.asarray(scores, np.float32)
-        found = evaluate(
-            array,
-            np.array(data.labels),
-            offsets=np.array(data.offsets),
-            weights=None if data.weights is None else np.array(data.weights),
-            metrics=list(metrics),
-        )
+        found = evaluate_scores(array, data, list(metrics))
         names = tuple(str(metric) for metric in found.metrics)
         columns = [found.per_list[name].double().numpy() for name in names]
         return cls(
@@ -142,11 +135,10 @@ class Evaluated:
             array: _schemas.read_array(place / f"{array}.npy", metadata, *kind)
             for array, kind in _KINDS.items()
         }
-        lists, metrics = arrays["values"].shape
-        if len(arrays["qids"]) != lists or len(arrays["offsets"]) != lists + 1:
-            raise _files.damaged(place, "its arrays are of unequal lengths")
         items, ends = len(arrays["labels"]), arrays["offsets"]
-        if metrics != len(metadata["metrics"]) or len(arrays["scores"]) != items:
+        shape = len(arrays["qids"]), len(metadata["metrics"])
+        lengths = len(ends) - 1, len(arrays["scores"])
+        if arrays["values"].shape != shape or lengths != (shape[0], items):
             raise _files.damaged(place, "its arrays are of unequal lengths")
         if set(metadata["mean"]) != set(metadata["metrics"]):
             raise _files.damaged(place / METADATA, "it has means of other metrics")
@@ -166,6 +158,20 @@ class Evaluated:
         if metric not in self.metrics:
             raise KeyError(f"{metric!r} was not evaluated; there are: {', '.join(self.metrics)}")
         return self.values[:, self.metrics.index(metric)]
+
+
+def evaluate_scores(
+    scores: Any, data: Dataset, metrics: str | Metric | Iterable[str | Metric]
+) -> Evaluation:
+    """Evaluate scores of the items of a data set, as :func:`rankgrad.metrics.evaluate` does."""
+    # PyTorch warns of arrays that are read-only, as those of a store are: it gets copies.
+    return evaluate(
+        scores,
+        np.array(data.labels),
+        offsets=np.array(data.offsets),
+        weights=None if data.weights is None else np.array(data.weights),
+        metrics=metrics,
+    )
 
 
 def names(run: str | os.PathLike[str]) -> list[str]:

@@ -19,7 +19,7 @@ from rankgrad._quoting import shorten
 from rankgrad._threads import available, for_work, passes
 from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data._blocks import check_infinite
-from rankgrad.data._dataset import Categories, Dataset, as_float32
+from rankgrad.data._dataset import Categories, Dataset, as_float32, categories_of
 from rankgrad.data.batches import Batches
 from rankgrad.data.transforms import Pipeline, SplitColumns
 from rankgrad.models import EmbeddedScorer, Model, Scorer, models
@@ -32,9 +32,8 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-_ADDED_FIELDS = dict.fromkeys(
-    ["feature_names", "zero_based", "categories"]
-)  # not in the first versions
+# The first versions did not write these.
+_ADDED_FIELDS = dict.fromkeys(["feature_names", "zero_based", "categories"])
 _VALUES = 1 << 22  # values of features scored at a time
 _ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
@@ -219,9 +218,9 @@ class FittedRanker:
         for batch in batches.evaluation(_DOCUMENTS):
             assert batch.mask is not None
             found = self.network(batch.features, batch.mask)[batch.mask]
-            own = lists.select(batch.lists.numpy())
-            starts = np.repeat(ends[batch.lists.numpy()] - own.offsets[:-1], own.lengths)
-            scores[np.arange(own.n_items) + starts] = found.float().cpu().numpy()
+            scored = lists.select(batch.lists.numpy())
+            starts = np.repeat(ends[batch.lists.numpy()] - scored.offsets[:-1], scored.lengths)
+            scores[np.arange(scored.n_items) + starts] = found.float().cpu().numpy()
         return scores
 
     def _dataset(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
@@ -260,9 +259,9 @@ class FittedRanker:
         """Load what :meth:`tensors` gave."""
         self.__dict__.pop("_prepare", None)  # which was made of other tensors
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
-            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             try:
-                module.load_state_dict(own)
+                module.load_state_dict(state)
             except RuntimeError as error:
                 what = shorten(" ".join(str(error).split()), 300)
                 raise ValueError(f"the weights are of another model: {what}") from None
@@ -314,7 +313,7 @@ class FittedRanker:
             )
         tensors = _files.read_tensors(folder / WEIGHTS, manifest)
         model = models.get(settings.model)
-        categories = _categories(manifest["categories"])
+        categories = categories_of(manifest["categories"])
         transform: Pipeline | SplitColumns = Pipeline(settings.transforms)
         imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
         if imputes:  # not so in earlier versions
@@ -439,12 +438,6 @@ def _build(model: Model, transform: Pipeline | SplitColumns, n_inputs: int) -> n
     if isinstance(transform, SplitColumns):
         return EmbeddedScorer(model, n_inputs, transform.category_sizes)
     return model.build(n_inputs)
-
-
-def _categories(found: list[list[str] | None] | None) -> Categories | None:
-    if found is None:
-        return None
-    return tuple(None if names is None else tuple(names) for names in found)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -216,9 +216,8 @@ def fit_in_process(fabric: Any, job: Job) -> FitResult:
         checkpoint = fabric.broadcast(checkpoint)
         with isolated(fabric.device, custom=job.network is not None) as random:
             try:
-                with for_work(
-                    _OPERATIONS_PER_VALUE * job.train.features.size
-                ):  # transforms are fitted
+                # Transforms are fitted.
+                with for_work(_OPERATIONS_PER_VALUE * job.train.features.size):
                     trainer = Trainer(fabric, job, run, checkpoint, random)
                 return trainer.run()
             except BaseException:
@@ -254,9 +253,8 @@ def _folder(job: Job, lock: ExitStack) -> tuple[RunFolder, Checkpoint | None]:
     return run, run.checkpoint()
 
 
-_shared_generator_lock = (
-    threading.RLock()
-)  # for trainings that draw from the generators that all threads share
+#: For trainings that draw from the generators that all threads share.
+_shared_generator_lock = threading.RLock()
 
 
 class RandomState:

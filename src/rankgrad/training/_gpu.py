@@ -168,16 +168,16 @@ class Graphs:
 
     def _make(self, batch: Batch) -> _Captured:
         copies: dict[str, Any] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
-        own = replace(batch, **copies)
+        static_batch = replace(batch, **copies)
         graph = torch.cuda.CUDAGraph()
         # Another thread may be reading ahead into memory that it asks CUDA for.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            sums = self._passes(own)
+            sums = self._passes(static_batch)
         finally:
             graph.capture_end()
         gradients = [parameter.grad for parameter in self._parameters]
-        return _Captured(graph, own, sums, gradients, _addresses(self._fixed))
+        return _Captured(graph, static_batch, sums, gradients, _addresses(self._fixed))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 from typing_extensions import TypedDict, override
@@ -232,8 +232,6 @@ class TensorBoard(Logger):
         folder: where they are written; None for the run folder.
     """
 
-    name: ClassVar[str] = "tensorboard"
-
     folder: str | None = None
     _writer: Any = field(default=None, init=False, repr=False)
 
@@ -272,8 +270,6 @@ class MLflow(Logger):
         uri: of the tracking server or store; None for what MLflow is configured with.
     """
 
-    name: ClassVar[str] = "mlflow"
-
     experiment: str = "rankgrad"
     run: str | None = None
     uri: str | None = None
@@ -286,17 +282,14 @@ class MLflow(Logger):
             from mlflow import MlflowClient
             from mlflow.entities import Param
         self._client = MlflowClient(tracking_uri=self.uri)
-        before = _logged_before(folder, self.name)
+        before = _runs(folder).get(self.name)
         if before is not None:
             self._id = before
             self._client.update_run(self._id, status="RUNNING")
             return
         found = self._client.get_experiment_by_name(self.experiment)
-        number = (
-            self._client.create_experiment(self.experiment)
-            if found is None
-            else found.experiment_id
-        )
+        create = self._client.create_experiment
+        number = create(self.experiment) if found is None else found.experiment_id
         self._id = self._client.create_run(number, run_name=self.run).info.run_id
         names = settings.applicable()
         parameters = [Param(name, str(getattr(settings, name))) for name in names]
@@ -335,8 +328,6 @@ class WandB(Logger):
         folder: where files are written; None for the run folder, or the working folder without one.
     """
 
-    name: ClassVar[str] = "wandb"
-
     project: str = "rankgrad"
     run: str | None = None
     mode: Mode | None = None
@@ -352,7 +343,7 @@ class WandB(Logger):
         with requires("wandb"):
             import wandb
         place = self.folder or folder
-        before = _logged_before(folder, self.name)
+        before = _runs(folder).get(self.name)
         self._run = wandb.init(
             project=self.project,
             name=self.run,
@@ -375,20 +366,14 @@ class WandB(Logger):
         self._run.finish(exit_code=int(failed))
 
 
-def _logged_before(folder: Path | None, logger: str) -> str | None:
-    """The run of a tracking server in which a run folder has been logged."""
+def _runs(folder: Path | None) -> dict[str, str]:
+    """The runs of tracking servers in which a run folder has been logged, by logger."""
     if folder is None or not (folder / _RUNS).is_file():
-        return None
-    return _known(folder).get(logger)
+        return {}
+    runs: dict[str, str] = _schemas.read_json(folder / _RUNS, _Runs)["runs"]
+    return runs
 
 
 def _remember(folder: Path | None, logger: str, run: str) -> None:
-    if folder is None:
-        return
-    known = _known(folder) if (folder / _RUNS).is_file() else {}
-    _files.write_json(folder / _RUNS, {"runs": known | {logger: run}})
-
-
-def _known(folder: Path) -> dict[str, str]:
-    runs: dict[str, str] = _schemas.read_json(folder / _RUNS, _Runs)["runs"]
-    return runs
+    if folder is not None:
+        _files.write_json(folder / _RUNS, {"runs": _runs(folder) | {logger: run}})

@@ -44,6 +44,9 @@ class Optimizer(HasSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments(Optimizer):
+    """An optimizer with running means of the gradient and of its square."""
+
+    kind: ClassVar[type[torch.optim.Adam]]
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -53,17 +56,17 @@ class _Moments(Optimizer):
         check_rate("beta2", self.beta2)
         check_positive("epsilon", self.epsilon)
 
+    def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
+        betas = (self.beta1, self.beta2)
+        return self.kind(groups, lr=rate, betas=betas, eps=self.epsilon, fused=True)
+
 
 @optimizers.register("adam")
 @dataclass(frozen=True, kw_only=True)
 class Adam(_Moments):
     """Adam (Kingma and Ba 2015); weight decay is added to the gradient."""
 
-    name: ClassVar[str] = "adam"
-
-    def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
-        betas = (self.beta1, self.beta2)
-        return torch.optim.Adam(groups, lr=rate, betas=betas, eps=self.epsilon, fused=True)
+    kind = torch.optim.Adam
 
 
 @optimizers.register("adamw")
@@ -71,11 +74,7 @@ class Adam(_Moments):
 class AdamW(_Moments):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
-    name: ClassVar[str] = "adamw"
-
-    def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
-        betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=self.epsilon, fused=True)
+    kind = torch.optim.AdamW
 
 
 @optimizers.register("adagrad")
@@ -87,7 +86,6 @@ class Adagrad(Optimizer):
         initial: what the sums of squared gradients start from; TensorFlow's default is 0.1.
     """
 
-    name: ClassVar[str] = "adagrad"
     initial: float = 0.0
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
@@ -99,7 +97,6 @@ class Adagrad(Optimizer):
 class SGD(Optimizer):
     """Stochastic gradient descent."""
 
-    name: ClassVar[str] = "sgd"
     momentum: float = 0.0
     nesterov: bool = False
 
@@ -124,8 +121,6 @@ class LearningRate(HasSpec):
 class Constant(LearningRate):
     """The same throughout."""
 
-    name: ClassVar[str] = "constant"
-
     @override
     def factor(self, epoch: float, epochs: int) -> float:
         return 1.0
@@ -141,7 +136,6 @@ class Step(LearningRate):
         by: the factor of a step.
     """
 
-    name: ClassVar[str] = "step"
     every: int = 50
     by: float = 0.1
 
@@ -167,7 +161,6 @@ class Cosine(LearningRate):
     [0.5, 1.0, 0.5, 0.0]
     """
 
-    name: ClassVar[str] = "cosine"
     end: float = 0.0
     warmup: float = 0.0
 
@@ -275,12 +268,12 @@ class WeightAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The network with the averaged weights in place of its own."""
-        own = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+        weights = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
         self.network.load_state_dict(self.tensors)
         try:
             yield
         finally:
-            self.network.load_state_dict(own)
+            self.network.load_state_dict(weights)
 
     def state(self) -> dict[str, Tensor]:
         """Its state, by name."""

@@ -272,7 +272,7 @@ class _Started:
         if "OMP_NUM_THREADS" not in os.environ:  # the threads, divided among the processes
             sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
-            own, other = context.Pipe()
+            connection, other = context.Pipe()
             process = context.Process(
                 target=_work, args=(other, self.settings, function), daemon=True
             )
@@ -281,7 +281,7 @@ class _Started:
                 process.start()
             other.close()
             self.processes.append(process)
-            self.connections.append(own)
+            self.connections.append(connection)
 
     def interrupt(self) -> None:
         """Ask all of them to save and stop."""
@@ -300,8 +300,8 @@ class _Started:
 
     def _receive(self, found: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
         """What those that had not answered say."""
-        ranks = {own: rank for rank, own in enumerate(self.connections) if rank not in found}
-        ready = [ranks[own] for own in wait(list(ranks), timeout)]  # type: ignore[index]
+        ranks = {end: rank for rank, end in enumerate(self.connections) if rank not in found}
+        ready = [ranks[end] for end in wait(list(ranks), timeout)]  # type: ignore[index]
         return {rank: self._answer(rank) for rank in ready}
 
     def _answer(self, rank: int) -> _Answer:
@@ -402,49 +402,30 @@ class DatasetHandle:
 
     def receive(self) -> Dataset:
         """The data set again."""
-        values = {name: _unpack(value) for name, value in self.values.items()}
+        values = {k: v() if isinstance(v, partial) else v for k, v in self.values.items()}
         return Dataset(**values, check=False)
 
 
-@dataclass(frozen=True)
-class _File:
-    path: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    checksum: str | None
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """A part of a file that is compared with its checksums as it is read, there as here."""
-
-    path: str
-    sums: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-
 def _pack(array: Any) -> Any:
+    """What to send for an array: a call that maps its file again, where it is mapped from one."""
     if isinstance(array, ChecksummedArray):
-        file = array.file
-        path = str(file.path.resolve())
-        return _Checked(path, file.sums, array.dtype.str, array.shape, array.offset)
+        file = array.file.path.resolve(), array.file.sums
+        return partial(_map_checked, *file, array.dtype, array.shape, array.offset)
     # A part of a map says its offset wrong, so only a whole one goes by name.
     if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename:
-        mark = _checksums.of_bytes(array) if array.nbytes <= _SMALL else None
-        return _File(os.fspath(array.filename), array.dtype.str, array.shape, array.offset, mark)
+        checksum = _checksums.of_bytes(array) if array.nbytes <= _SMALL else None
+        path = os.fspath(array.filename)
+        return partial(_map, checksum, path, array.dtype, "r", array.offset, array.shape)
     return array
 
 
-def _unpack(array: Any) -> Any:
-    if isinstance(array, _Checked):
-        file = ChecksummedFile(Path(array.path), array.sums)
-        return ChecksummedArray(file, np.dtype(array.dtype), array.shape, array.offset)
-    if isinstance(array, _File):
-        there = np.memmap(array.path, array.dtype, "r", array.offset, array.shape)
-        if array.checksum not in (None, _checksums.of_bytes(there)):
-            raise ValueError(f"{array.path} was replaced while processes were started: start again")
-        return there
+def _map_checked(path: Path, sums: str, *layout: Any) -> ChecksummedArray:
+    """A part of a file that is compared with its checksums as it is read, there as here."""
+    return ChecksummedArray(ChecksummedFile(path, sums), *layout)
+
+
+def _map(checksum: str | None, path: str, *layout: Any) -> np.memmap[Any, Any]:
+    array: np.memmap[Any, Any] = np.memmap(path, *layout)
+    if checksum not in (None, _checksums.of_bytes(array)):
+        raise ValueError(f"{path} was replaced while processes were started: start again")
     return array

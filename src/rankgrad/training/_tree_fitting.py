@@ -27,9 +27,10 @@ from rankgrad.data._dataset import Dataset
 from rankgrad.data.transforms import Pipeline
 from rankgrad.losses import Loss
 from rankgrad.losses._base import randomness_of
-from rankgrad.metrics import evaluate, metrics
+from rankgrad.metrics import metrics
 from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
+from rankgrad.training._evaluations import evaluate_scores
 from rankgrad.training._fitted import FitResult, FittedRanker, TreeScorer
 from rankgrad.training._loggers import Callbacks
 from rankgrad.training._processes import Interrupts
@@ -197,12 +198,8 @@ class _Trees:
         )
 
     def _values(self, scores: np.ndarray) -> dict[str, float]:
-        vali, specs = self.job.vali, self.job.settings.logged
-        assert vali is not None
-        found = evaluate(
-            scores, vali.labels, offsets=vali.offsets, weights=vali.weights, metrics=list(specs)
-        )
-        return dict(found.mean)
+        assert self.job.vali is not None
+        return dict(evaluate_scores(scores, self.job.vali, self.job.settings.logged).mean)
 
     def _seconds(self) -> float:
         return self.before + time.perf_counter() - self.began

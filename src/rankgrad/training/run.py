@@ -277,8 +277,7 @@ class RunFolder(TrainingFolder[Settings]):
     @property
     def metadata(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, data, command."""
-        metadata: dict[str, Any] = _schemas.read_json(self.path / RUN, RunMetadata)
-        return metadata
+        return _read_metadata(self.path)
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -403,8 +402,8 @@ def refuse_differences(path: Path, differences: Sequence[str]) -> None:
 def command() -> list[str]:
     """The command that is running, without the path of the program."""
     program = Path(sys.argv[0])
-    own = program.name == "__main__.py" and program.parent.name == "rankgrad"
-    return ["rankgrad" if own else program.name, *sys.argv[1:]]
+    is_module = program.name == "__main__.py" and program.parent.name == "rankgrad"
+    return ["rankgrad" if is_module else program.name, *sys.argv[1:]]
 
 
 def read_settings(path: Path) -> str:

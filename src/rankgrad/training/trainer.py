@@ -355,13 +355,13 @@ class Trainer:
         if self.average is not None:
             state |= {f"average.0.{name}": value for name, value in self.average.state().items()}
         for name, generator in self._generators().items():
-            own = generator.get_state()
+            generator_state = generator.get_state()
             if self.ranks > 1:
-                on_device = own.to(self.fabric.device)
+                on_device = generator_state.to(self.fabric.device)
                 gathered = [torch.empty_like(on_device) for _ in range(self.ranks)]
                 distributed.all_gather(gathered, on_device)
             else:
-                gathered = [own]
+                gathered = [generator_state]
             state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
         return state
 
@@ -372,9 +372,9 @@ class Trainer:
         if device.type == "cuda":
             found["cuda"] = torch.cuda.default_generators[device.index]
         for name, randomness in randomness_of(self.loss).items():
-            own = None if randomness.seed is None else randomness.generator(device)
-            if own is not None:
-                found[name] = own
+            generator = None if randomness.seed is None else randomness.generator(device)
+            if generator is not None:
+                found[name] = generator
         return found
 
     def _restore(self, checkpoint: Checkpoint) -> None:

@@ -5,8 +5,6 @@ computes the sums of each span, relative to the largest score in it; a second ke
 and writes the gradient.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import triton
@@ -24,7 +22,7 @@ from rankgrad.kernels.gpu._flat_lists import (
 )
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
 
-_WHOLE = 8192  # the longest list that one program computes alone
+_SHORT = 8192  # the longest list that one program computes alone
 _SPAN = 4096
 _WIDTH = 256  # spans joined at a time
 
@@ -47,7 +45,7 @@ def cross_entropy(
         offsets,
     )
     kind = target == "softmax", mask is not None, weights is not None
-    if max_length <= _WHOLE:
+    if max_length <= _SHORT:
         span = max(32, next_power_of_2(max_length))
         warps = 1 if span <= 256 else min(16, span // 256)
         _sum_span[(lists, 1)](*arguments, values, *results, *kind, True, span, num_warps=warps)

@@ -7,8 +7,6 @@ the sum over its block times the item's weight in the block: one over the size o
 entropic regularization, softmax(a).
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import torch

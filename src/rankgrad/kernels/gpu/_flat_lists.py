@@ -1,7 +1,5 @@
 """Lists in the flat layout on GPUs: how kernels find and load items, and memory for results."""
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import torch

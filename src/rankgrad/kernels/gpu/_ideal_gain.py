@@ -3,8 +3,6 @@
 Other modules of this package import the gains, discounts and pair-tile helpers from here.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import torch
@@ -28,7 +26,7 @@ LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4,
 #: Rows of a tile of pairs. A thread holds all rows of one column.
 ROWS = 16
 COUNTED = 4096  # up to this length, ideal ranks are counted pair by pair; longer lists are sorted
-_WHOLE = 256  # the longest list that one program computes alone
+_SHORT = 256  # the longest list that one program computes alone
 _SPAN = 4096  # the most gains that one program sums
 
 
@@ -56,8 +54,8 @@ def ideal_gain(
     defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
     if lists == 0:
         return gains, scale, lengths, defined
-    whole, ranked = max_length <= _WHOLE, norm == IDEAL and max_length > COUNTED
-    rows = max(16, next_power_of_2(max_length)) if whole else ROWS
+    short, ranked = max_length <= _SHORT, norm == IDEAL and max_length > COUNTED
+    rows = max(16, next_power_of_2(max_length)) if short else ROWS
     if norm != IDEAL or ranked:
         rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
     blocks = max(1, cdiv(max_length, rows))
@@ -66,7 +64,7 @@ def ideal_gain(
     _count[(lists, blocks)](
         labels, or_placeholder(mask, labels), or_placeholder(weights, labels), offsets, threshold,
         k, gains, parts, scale, lengths, defined, kind, SUM if ranked else norm,
-        mask is not None, weights is not None, at_once, rows, 16 if whole else 128,
+        mask is not None, weights is not None, at_once, rows, 16 if short else 128,
         num_warps=8 if rows > 64 else 4,
     )  # fmt: skip
     if at_once:
@@ -182,10 +180,10 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
         if CURVE == 3:
             beyond += k + 1.0
         inner, outer, fall = soft_inside(place, k, beta)
-        whole = length <= k
+        is_within = length <= k
         cut = tl.where(place > k + 0.75, 0.0, inner * derivative) + fall * (discount - beyond)
-        derivative = tl.where(whole, derivative, cut)
-        discount = tl.where(whole, discount, inner * discount + outer * beyond)
+        derivative = tl.where(is_within, derivative, cut)
+        discount = tl.where(is_within, discount, inner * discount + outer * beyond)
     return discount, derivative
 
 

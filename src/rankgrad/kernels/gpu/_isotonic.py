@@ -6,8 +6,6 @@ order. If they do, they merge, and the merged block absorbs neighbors on both si
 holds. All parts of one size are joined in parallel, then all parts of twice the size.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import torch
@@ -67,8 +65,8 @@ def _log_add(a, b):
     """``log(exp(a) + exp(b))``; a or b may be -inf."""
     top, low = tl.maximum(a, b), tl.minimum(a, b)
     empty = top == float("-inf")
-    gap = tl.where(empty, 0.0, low) - tl.where(empty, 0.0, top)
-    return tl.where(empty, top, top + tl.log(1.0 + tl.exp(gap)))
+    difference = tl.where(empty, 0.0, low) - tl.where(empty, 0.0, top)
+    return tl.where(empty, top, top + tl.log(1.0 + tl.exp(difference)))
 
 
 @triton.jit

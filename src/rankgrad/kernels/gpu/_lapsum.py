@@ -5,8 +5,6 @@ exponentials factorize, so a chunk needs only the sum of another chunk's exponen
 that chunk's nearest score. Pairs are summed within chunks only.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import torch
@@ -108,12 +106,12 @@ def _pairs(
 @triton.jit
 def _terms(score, grad, other, other_grad, strength, BACKWARD: tl.constexpr):
     """Terms of the ranks, or of the gradient, of pairs; other scores are -inf on padding."""
-    gap = other[None, :] - score[:, None]
-    near = tl.exp2(tl.abs(gap) * -strength)
+    difference = other[None, :] - score[:, None]
+    near = tl.exp2(tl.abs(difference) * -strength)
     if BACKWARD:
         return near * (other_grad[None, :] - grad[:, None])
     else:
-        return tl.where(gap > 0, 1.0 - 0.5 * near, 0.5 * near)
+        return tl.where(difference > 0, 1.0 - 0.5 * near, 0.5 * near)
 
 
 @triton.jit

@@ -6,8 +6,6 @@ only. So the second call with the same options and shapes is recorded: its alloc
 launches with the memory that they use. Later calls allocate new memory and repeat the launches.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -263,8 +261,8 @@ def _are_disjoint(inputs: list[Tensor]) -> bool:
 def _are_own_allocations(outputs: list[Tensor], made: list[tuple[Tensor, bool]]) -> bool:
     """Whether every output is an allocation of its own, and not a view of part of one."""
     sizes = {tensor.data_ptr(): tensor.nbytes for tensor, _ in made}
-    whole = all(sizes.get(tensor.data_ptr()) == tensor.nbytes > 0 for tensor in outputs)
-    return whole and len({tensor.data_ptr() for tensor in outputs}) == len(outputs)
+    complete = all(sizes.get(tensor.data_ptr()) == tensor.nbytes > 0 for tensor in outputs)
+    return complete and len({tensor.data_ptr() for tensor in outputs}) == len(outputs)
 
 
 def _lay_out(

@@ -4,8 +4,6 @@ Triton's own launch binds, types and hashes all arguments in Python, which takes
 small kernels here run. The compiled kernel depends on only a few properties of the arguments.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 from __future__ import annotations
 
 import inspect
@@ -140,6 +138,7 @@ class CachedLauncher:
             if is_queued(
                 lambda: self._launch(grid, *arguments, **options),
                 None if compiled else lambda: self.jit.warmup(*arguments, grid=grid, **options),
+                (self, *key),
             ):
                 return
         x, y, z = (*grid, 1, 1)[:3]

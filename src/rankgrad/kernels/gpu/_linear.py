@@ -1,7 +1,5 @@
 """Helpers of the kernels of linear metrics (see :mod:`rankgrad.metrics.linear`)."""
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import triton

@@ -1,7 +1,5 @@
 """ListMLE on GPUs: sort by label, then one scan backward and one forward."""
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import torch

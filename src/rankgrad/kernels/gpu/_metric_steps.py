@@ -19,8 +19,6 @@ the derivative with respect to v_l is ``m_1 ... m_{l-1} D_l`` with
 ``m_1 D_1``.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
@@ -176,7 +174,7 @@ def through_operator(
 
 
 @cached_launch
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _add(total, other, count, BLOCK: tl.constexpr):
     """Add one tensor to another in place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

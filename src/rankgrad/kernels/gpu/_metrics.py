@@ -4,8 +4,6 @@ One program per list reads the sorted list span by span. All sums are in float64
 are reported. No call synchronizes with the host.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import struct
@@ -95,8 +93,7 @@ class _Batch:
 
     @cached_property
     def _groups(self) -> tuple[Tensor, Tensor]:
-        shape, device = (2, self.labels.numel()), self.labels.device
-        start, end = torch.empty(shape, dtype=torch.int32, device=device)
+        start, end = self._two_rows(torch.int32)
         options = self.options(_TILE)
         _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
             self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
@@ -125,7 +122,16 @@ class _Batch:
     @cached_property
     def scratch(self) -> Tensor:
         """Two scratch tensors of one number per item, used by one metric after the other."""
-        return torch.empty(2, self.labels.numel(), dtype=torch.float64, device=self.labels.device)
+        return self._two_rows(torch.float64)
+
+    def _two_rows(self, dtype: torch.dtype) -> Tensor:
+        """Two rows of one number per item, at multiples of 16 bytes.
+
+        Triton would compile kernels anew for other addresses.
+        """
+        items = self.labels.numel()
+        rows = torch.empty(2, cdiv(items, 4) * 4, dtype=dtype, device=self.labels.device)
+        return rows[:, :items]
 
 
 def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:

@@ -19,8 +19,6 @@ computed in float64 and rounded once. All three are small near the diagonal. If 
 they are not, few entries matter, and logits are summed in float64.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import math
@@ -691,11 +689,11 @@ def _finish(
     mean, scale = tl.load(moments + list_index * 2), tl.load(moments + list_index * 2 + 1)
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     if tl.load(counts + list_index * 2 + 1) > 0:
-        whole = tl.zeros([CHUNK], tl.float64)
+        chunk_sums = tl.zeros([CHUNK], tl.float64)
         for left in range(begin, end, CHUNK):
             at = left + tl.arange(0, CHUNK)
-            whole += tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
-        after = tl.sum(whole, 0) + tl.zeros([1], tl.float64)
+            chunk_sums += tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
+        after = tl.sum(chunk_sums, 0) + tl.zeros([1], tl.float64)
         before = tl.zeros([1], tl.float64)
         for left in range(begin, end, CHUNK):
             at = left + tl.arange(0, CHUNK)

@@ -8,8 +8,6 @@ third kernel averages over duplicates (items of equal score, label and weight) a
 results in input order.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import math
@@ -29,7 +27,7 @@ _FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sor
 _LOG2E = math.log2(math.e)
 
 #: What a cutoff does: nothing, a factor for pairs past it (eq. 17), or a mask of pairs.
-_WHOLE, _FACTOR, _MASK = 0, 1, 2
+_UNCUT, _FACTOR, _MASK = 0, 1, 2
 
 
 def pair_derivatives(
@@ -81,7 +79,7 @@ def pair_derivatives(
 
 def _cut(config: PairConfig) -> int:
     if config.k == 0:
-        return _WHOLE
+        return _UNCUT
     if config.kind == "lambdarank" or config.heuristic:
         return _MASK
     return _FACTOR
@@ -269,7 +267,7 @@ def _add_tile(
 ):  # fmt: skip
     """Add the pairs of a tile.
 
-    Its columns are whole and ranked below all rows (``is_below``) or above them, unless MIXED.
+    All its columns are items, ranked below all rows (``is_below``) or above them, unless MIXED.
     """
     row = first + tl.arange(0, ROWS)
     column = left + tl.arange(0, COLUMNS)
@@ -296,8 +294,8 @@ def _add_tile(
     if MIXED:
         swap = tl.where(column[None, :] < last, swap, 0.0)
     if NORM:
-        gap = tl.abs(score[:, None] - scores[None, :])
-        swap /= tl.where(least > 0, least + gap, 1.0)
+        difference = tl.abs(score[:, None] - scores[None, :])
+        swap /= tl.where(least > 0, least + difference, 1.0)
     swap *= apart  # negative where the column's item is more relevant
     if MIXED:
         scores = tl.where(column < last, scores, middle)
@@ -350,34 +348,34 @@ def _sum_pairs(
         # Tiles of columns above the rows, below them, and those that overlap them or the end.
         above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
         below = tl.maximum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, above)
-        whole = tl.maximum(last // COLUMNS * COLUMNS, below)
+        full_end = tl.maximum(last // COLUMNS * COLUMNS, below)
         near = (top - bottom) * steepness <= 110.0
         mixed = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
-        # One body of code for whole tiles of either side: warps on lists of unequal lengths are in
+        # One body of code for full tiles of either side: warps on lists of unequal lengths are in
         # different parts of the code, which should fit into the instruction cache.
-        for whole_tiles in tl.static_range(0, 2):
-            tiles = mixed + (whole < last).to(tl.int32)
-            if whole_tiles:
-                tiles = (above + whole - below) // COLUMNS
+        for are_full in tl.static_range(0, 2):
+            tiles = mixed + (full_end < last).to(tl.int32)
+            if are_full:
+                tiles = (above + full_end - below) // COLUMNS
             for tile in range(0, tiles):
                 left = tile * COLUMNS
-                if whole_tiles:
+                if are_full:
                     left = tl.where(left < above, left, left - above + below)
                 else:
-                    left = tl.where(tile < mixed, above + left, whole)
+                    left = tl.where(tile < mixed, above + left, full_end)
                 if near:
                     grads, hessians, lambdas = _add_tile(
                         ranked, delta, start, wide, last, first, left, k, middle, steepness,
                         by_distance, least, score, lift, gain, weight, discount, cut,
                         grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
-                        LINEAR, WEIGHTED, NORM, True, whole_tiles == 0, FAST, ROWS, COLUMNS,
+                        LINEAR, WEIGHTED, NORM, True, are_full == 0, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
                 else:
                     grads, hessians, lambdas = _add_tile(
                         ranked, delta, start, wide, last, first, left, k, middle, steepness,
                         by_distance, least, score, lift, gain, weight, discount, cut,
                         grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
-                        LINEAR, WEIGHTED, NORM, False, whole_tiles == 0, FAST, ROWS, COLUMNS,
+                        LINEAR, WEIGHTED, NORM, False, are_full == 0, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
         to = ranked + start + row
         tl.store(to + 3 * wide, tl.sum(grads, 1) * sigma, mask=row < length)

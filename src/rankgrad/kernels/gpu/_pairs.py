@@ -9,8 +9,6 @@ For metrics other than NDCG, swapping items i and j changes the metric by ``|upp
 where i is ranked higher. One more launch computes ``upper`` and ``lower`` of every item.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import math
@@ -42,6 +40,7 @@ from rankgrad.kernels.gpu._ideal_gain import (
     SUM,
     gain_key,
     sign_bit,
+    sum_blocks,
     tile,
 )
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
@@ -62,7 +61,7 @@ _SWAP, _SWAP_DELTA = 6, 7
 _AP, _RR, _TOP, _RANK, _ANY, _PAST, _NO_CHANGE = 0, 1, 2, 3, 4, 5, -1
 
 #: A pair's weight by the cutoff: 1, that of eqs. 16-17, or whether its upper item is inside.
-_WHOLE, _CORRECTED, _INSIDE = 0, 1, 2
+_UNCUT, _CORRECTED, _INSIDE = 0, 1, 2
 _LOG2E = math.log2(math.e)
 
 
@@ -149,7 +148,7 @@ def _of_ndcg(kind: str, k: int, gain: str, truncation: str) -> PairWeights:
     """The weights of RankNet, hinge, and the lambda losses of NDCG."""
     code = KINDS[kind]
     if k == 0 or code == _LAMBDARANK:
-        cut = _WHOLE
+        cut = _UNCUT
     else:
         is_inside = code < _LAMBDARANK or truncation == "heuristic"
         cut = _INSIDE if is_inside else _CORRECTED
@@ -173,7 +172,7 @@ def _of_swaps(metric: str, k: int, is_lambdarank: bool, truncation: str) -> Pair
     if metric == "precision":
         norm = CUTOFF if k else ONE  # without a cutoff no swap changes precision
     reach = k > 0 and change not in (_ANY, _PAST)
-    return PairWeights(kind, change, _WHOLE, reach, LINEAR if metric == "arp" else BINARY, norm)
+    return PairWeights(kind, change, _UNCUT, reach, LINEAR if metric == "arp" else BINARY, norm)
 
 
 @triton.jit
@@ -555,17 +554,17 @@ def _pair_tile(
         signed *= counted
     if SIDE == 1:
         right = apart > 0.0  # the more relevant item ranks higher
-        gap = score[:, None] - scores[None, :]
+        difference = score[:, None] - scores[None, :]
     elif SIDE == -1:
         right = apart < 0.0
-        gap = scores[None, :] - score[:, None]
+        difference = scores[None, :] - score[:, None]
     else:
         held = (column < length)[None, :] & (row < length)[:, None]
         signed = tl.where(held, signed, 0.0)
         right = (apart > 0.0) == (column[None, :] > row[:, None])
-        gap = tl.abs(score[:, None] - scores[None, :])
+        difference = tl.abs(score[:, None] - scores[None, :])
     if KIND == 1:
-        away = sigma + tl.where(right, -gap, gap)
+        away = sigma + tl.where(right, -difference, difference)
         grad_sum += tl.where(away > 0.0, signed, 0.0)
         term = tl.abs(signed) * tl.maximum(away, 0.0)
     else:
@@ -573,7 +572,7 @@ def _pair_tile(
             small = lift[:, None] * _bounded_exp2(SIDE * powers)[None, :]
             fall = SIDE * (power[:, None] - powers[None, :])
         else:
-            fall = gap * steepness
+            fall = difference * steepness
             small = tl.exp2(-fall)
         root = tl.math.rsqrt(1.0 + small)
         over = root * root
@@ -642,9 +641,9 @@ def _sum_pairs(
         last = tl.where(first >= k, tl.minimum(last, k), last)
     among = tl.minimum(first // COLUMNS * COLUMNS, last)
     after = tl.cdiv(first + ROWS, COLUMNS) * COLUMNS
-    whole = last // COLUMNS * COLUMNS
+    full_end = last // COLUMNS * COLUMNS
     mixed = tl.cdiv(tl.minimum(after, last) - among, COLUMNS)
-    ragged = tl.maximum(whole, after)
+    ragged = tl.maximum(full_end, after)
     # Tiles of columns that overlap the rows, and the last, incomplete tile.
     for turn in range(0, mixed + (ragged < last).to(tl.int32)):
         grad_sum, total = _pair_tile(
@@ -656,7 +655,7 @@ def _sum_pairs(
     near = (high - low) * steepness <= 116.0
     for side in tl.static_range(-1, 2, 2):  # columns ranked above the rows, then below
         begin = last * 0 if side == -1 else after
-        end = among if side == -1 else whole
+        end = among if side == -1 else full_end
         if near:
             lift = _bounded_exp2(power * -side)
             for left in range(begin, end, COLUMNS):
@@ -744,9 +743,5 @@ def _scatter_grads(
         padding = (row < width) & (tl.load(mask + start + row, mask=row < width, other=1) == 0)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
     if block == 0:
-        terms = tl.zeros([WIDTH], tl.float32)
-        for left in range(0, blocks, WIDTH):
-            at = left + tl.arange(0, WIDTH)
-            terms += tl.load(sums + list_index * blocks + at, mask=at < blocks, other=0.0)
-        tl.store(values + list_index, tl.sum(terms, 0) * scale)
+        tl.store(values + list_index, sum_blocks(sums, list_index, blocks, WIDTH) * scale)
         tl.store(defined + list_index, valid)

@@ -6,14 +6,13 @@ a queue, and their kernels are compiled on threads. The queue is launched, in or
 the call, and before any operation of PyTorch that may read what the kernels write.
 """
 
-# mypy: disable-error-code="import-untyped"
-
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import Any
@@ -86,6 +85,7 @@ class LaunchQueue(TorchDispatchMode):
         super().__init__()
         self._launches: list[Callable[[], None]] = []
         self._compilers: Any = None
+        self._started: set[Hashable] = set()
         # Triton's mode of compilation is a context variable: a context of its own keeps it from
         # other code, also if an exception ends this call.
         self._context = Context()
@@ -95,8 +95,11 @@ class LaunchQueue(TorchDispatchMode):
         """False: PyTorch would import its compiler to skip it, which takes seconds."""
         return False
 
-    def compile(self, compile_only: Callable[[], Any]) -> None:
-        """Start the compilation of a kernel that is not compiled."""
+    def compile(self, compile_only: Callable[[], Any], key: Hashable) -> None:
+        """Have a kernel compiled before the next launch, once for each key."""
+        if key in self._started:
+            return
+        self._started.add(key)
         if self._compilers is None:
             hash_triton().join()
             # A failed compilation is repeated by the launch, which raises its error.
@@ -113,6 +116,7 @@ class LaunchQueue(TorchDispatchMode):
         compilers, self._compilers = self._compilers, None
         launches, self._launches = self._launches, []
         if compilers is not None:
+            compilers.executor.start()
             self._context.run(compilers.__exit__, None, None, None)
             compilers.executor.shutdown()
         queue, _call.queue = _call.queue, None
@@ -132,17 +136,37 @@ class LaunchQueue(TorchDispatchMode):
 
 
 class _Executor(ThreadPoolExecutor):
-    """Threads that compile a kernel, and beside it the C function by which Triton launches it."""
+    """Threads that compile kernels, those with most code first.
+
+    The C functions by which Triton launches kernels are compiled, too.
+    """
 
     def __init__(self) -> None:
-        super().__init__(_THREADS, "rankgrad-compile")
+        super().__init__(min(_THREADS, os.cpu_count() or 1), "rankgrad-compile")
+        self._tasks: list[tuple[int, Future[Any], Callable[[], Any]]] = []
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
+        """Add a task; :meth:`start` starts it."""
         named = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-        source = named.get("src")
+        source, future = named.get("src"), Future[Any]()
         if source is not None:  # as in Triton 3.6
-            super().submit(driver.active.launcher_cls, source, _Unknown())
-        return super().submit(function, *args, **kwargs)
+            build = functools.partial(driver.active.launcher_cls, source, _Unknown())
+            self._tasks.append((0, Future(), build))
+        self._tasks.append((0 if source is None else len(source.fn.src), future, function))
+        return future
+
+    def start(self) -> None:
+        """Start all tasks."""
+        tasks, self._tasks = self._tasks, []
+        for _, future, task in sorted(tasks, key=lambda task: -task[0]):
+            super().submit(_complete, future, task)
+
+
+def _complete(future: Future[Any], task: Callable[[], Any]) -> None:
+    try:
+        future.set_result(task())
+    except Exception as error:
+        future.set_exception(error)
 
 
 class _Unknown:
@@ -152,12 +176,15 @@ class _Unknown:
         return 0
 
 
-def is_queued(launch: Callable[[], None], compile_only: Callable[[], Any] | None) -> bool:
+def is_queued(
+    launch: Callable[[], None], compile_only: Callable[[], Any] | None, key: Hashable
+) -> bool:
     """Add a launch to the queue of this thread's call.
 
     Args:
         launch: launches a kernel.
         compile_only: compiles it instead; None if it is compiled.
+        key: of the compiled kernel.
 
     Returns:
         Whether the queue will launch it; if not, the caller must.
@@ -169,7 +196,7 @@ def is_queued(launch: Callable[[], None], compile_only: Callable[[], Any] | None
         queue = _call.queue = LaunchQueue()
         queue.__enter__()
     if compile_only is not None:
-        queue.compile(compile_only)
+        queue.compile(compile_only, key)
     if not _call.is_ahead:
         queue.append(launch)
     return True

@@ -15,8 +15,6 @@ in which no terms of size n cancel. ``above_i`` and ``below_i`` count the items 
 higher and lower.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -372,8 +370,8 @@ def _count_pairs(
             ties += same.to(tl.int32)
         else:
             ties += (other[None, :] < score[:, None]).to(tl.int32) - over
-            gap = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
-            distance += tl.where(valid[None, :], gap, 0.0)
+            difference = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
+            distance += tl.where(valid[None, :], difference, 0.0)
         if IDEAL:
             gains = load_gains(labels, weights, begin + column, valid, threshold, KIND, WEIGHTED)
             equal = (gains[None, :] == gain[:, None]) & earlier

@@ -3,8 +3,6 @@
 One program computes a list. Long lists are cut into spans, whose sums a second kernel joins.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import triton

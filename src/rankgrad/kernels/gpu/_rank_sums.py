@@ -5,8 +5,6 @@ tiles of pairs: O(n²) work, O(n) memory. RR and hits take a softmax of ``-β r`
 items.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import math
@@ -176,10 +174,10 @@ def _sum_ahead(
     for left in range(0, last, COLUMNS):
         column = left + tl.arange(0, COLUMNS)
         other, place = _load_values(ranks, values, start + column, column < length)
-        gap = (rank[:, None] - place[None, :]) * steepness
-        small = tl.exp2(-tl.abs(gap))
+        difference = (rank[:, None] - place[None, :]) * steepness
+        small = tl.exp2(-tl.abs(difference))
         root = tl.math.rsqrt(1.0 + small)
-        total += other[None, :] * (tl.where(gap >= 0, 1.0, small) * root * root)
+        total += other[None, :] * (tl.where(difference >= 0, 1.0, small) * root * root)
     ahead = tl.sum(total, 1)
     items = tl.load(lengths + list_index)
     rank = tl.where(value != 0, rank, 1.0)

@@ -1,7 +1,5 @@
 """Linear metrics through relaxed ranks, and sigmoid ranks (Qin et al. 2010), in tiles of pairs."""
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import math
@@ -227,10 +225,10 @@ def _rank_tile(
         root = tl.math.rsqrt(own[:, None] + power[None, :])
         above += (power[None, :] * root) * root
     else:
-        gap = (other[None, :] - score[:, None]) * steepness
-        small = tl.exp2(-tl.abs(gap))
+        difference = (other[None, :] - score[:, None]) * steepness
+        small = tl.exp2(-tl.abs(difference))
         root = tl.math.rsqrt(1.0 + small)
-        above += tl.where(gap >= 0, 1.0, small) * root * root
+        above += tl.where(difference >= 0, 1.0, small) * root * root
     if MASKED:
         items += valid.to(tl.int32)
     if IDEAL:

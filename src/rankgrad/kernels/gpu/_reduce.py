@@ -1,7 +1,5 @@
 """The sum or the mean over lists."""
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import torch

@@ -14,7 +14,7 @@ One launch computes a linear metric and its gradient. Two launches of the same k
 operator P and its adjoint: the first stores u and v of every step for the second.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
+# mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu._launcher import cached_launch
+from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._linear import beyond, discount
 
 #: By number of columns: programs that share the rows, warps per program, registers per thread.
@@ -76,11 +76,16 @@ class ResidentLayout:
         return self.columns // self.shared
 
     def floats(self, lists: int, size: int, iterations: int, mode: str) -> int:
-        """The size of ``work`` in floats: column sums, partial values, and scratch of programs."""
+        """The size of ``work`` in floats: column sums, partial values, and scratch of programs.
+
+        It is a multiple of 4, so that what follows is aligned to 16 bytes; Triton would compile
+        kernels anew for other addresses.
+        """
         factors = (iterations + 1) * (self.rows + self.columns)
         factors = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
         scratch = factors + 2 * (self.columns + 1)
-        return 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
+        floats = 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
+        return cdiv(floats, 4) * 4
 
     def launch(self, *arguments: Any) -> None:
         """Launch :func:`_scale_resident`; the arguments are those before its constants."""
@@ -111,8 +116,10 @@ def load_places(ranked, high, low, base, at, items):
 @triton.jit
 def entries_of(row, score, high, low, score_, high_, low_, sharpness):
     """A tile of K. Differences of close numbers are exact; fma does not round its product."""
-    gap = score_ - score
-    main = tl.fma(tl.broadcast_to((-2 * row).to(tl.float32), gap.shape), gap, high - high_)
+    difference = score_ - score
+    main = tl.fma(
+        tl.broadcast_to((-2 * row).to(tl.float32), difference.shape), difference, high - high_
+    )
     return tl.exp2((main + (low - low_)) * (sharpness * 1.4426950408889634))
 
 

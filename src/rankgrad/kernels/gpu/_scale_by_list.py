@@ -1,7 +1,5 @@
 """Multiply the gradient of every item by a factor of its list."""
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import torch

@@ -1,7 +1,5 @@
 """Sort lists by descending score, and find groups of tied items."""
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 from dataclasses import dataclass

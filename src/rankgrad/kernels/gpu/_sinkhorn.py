@@ -21,7 +21,7 @@ One launch computes a linear metric and its gradient. Two launches compute the o
 adjoint: the first stores u and v of every step for the second.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def, attr-defined"
+# mypy: disable-error-code="attr-defined"
 
 from __future__ import annotations
 
@@ -358,10 +358,10 @@ def _rank(
         tl.store(ranked + at, score, mask=real)
         gain = tl.load(gains + start + row, mask=real, other=0.0)
         tl.store(ranked_gains + at, gain, mask=real)
-        whole = distance - (tl.load(lengths + list_index) - 1).to(tl.float64) * score.to(tl.float64)
-        rounded = whole.to(tl.float32)
+        exact = distance - (tl.load(lengths + list_index) - 1).to(tl.float64) * score.to(tl.float64)
+        rounded = exact.to(tl.float32)
         tl.store(high + at, rounded, mask=real)
-        tl.store(low + at, (whole - rounded.to(tl.float64)).to(tl.float32), mask=real)
+        tl.store(low + at, (exact - rounded.to(tl.float64)).to(tl.float32), mask=real)
 
 
 @cached_launch
@@ -426,10 +426,10 @@ def _logit(matrix, row, column):
     """One logit of K, times the temperature."""
     base, ranked = matrix.base, matrix.scores
     high, low = ranked + matrix.size, ranked + 2 * matrix.size
-    gap = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row)
+    difference = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row)
     main = tl.load(high + base + column).to(tl.float64) - tl.load(high + base + row)
     rest = tl.load(low + base + column) - tl.load(low + base + row)
-    return -(2 * row * gap + main + rest)
+    return -(2 * row * difference + main + rest)
 
 
 @triton.jit

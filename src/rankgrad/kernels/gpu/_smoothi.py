@@ -4,8 +4,6 @@ One program holds a short list in registers. Several programs share a long list,
 row: the sweep that updates the products by row r also computes the sums of row r + 1.
 """
 
-# mypy: disable-error-code="import-untyped, no-untyped-call, no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 from typing import Any

@@ -4,8 +4,6 @@ With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm
 ties. Ranks are counted in tiles of pairs: O(n²) work, O(n) memory.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import torch
@@ -91,36 +89,36 @@ def _center(
     weight_sum = tl.zeros([CHUNK], tl.float32)
     rank_sum = tl.zeros([CHUNK], tl.float32)
     score_rank_sum = tl.zeros([CHUNK], tl.float32)
-    lowest = tl.full([CHUNK], float("inf"), tl.float32)
-    highest = tl.zeros([CHUNK], tl.float32)
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
-        inside = row < length
-        real = is_real(mask, start + row, inside, MASKED)
-        weight = load_weights(weights, start + row, real, WEIGHTED)
-        rank = tl.load(gains + start + row, mask=inside, other=0.0)
-        items += real.to(tl.int32)
-        weight_sum += weight
-        rank_sum += weight * rank
-        score_rank_sum += weight * tl.load(by_score + start + row, mask=inside, other=0.0)
-        lowest = tl.where(weight > 0, tl.minimum(lowest, rank), lowest)
-        highest = tl.where(weight > 0, tl.maximum(highest, rank), highest)
-    total = tl.sum(weight_sum, 0)
-    valid = tl.max(highest, 0) > tl.min(lowest, 0)
-    inverse = 1.0 / tl.where(total > 0, total, 1.0)
-    mean, mean_by_score = tl.sum(rank_sum, 0) * inverse, tl.sum(score_rank_sum, 0) * inverse
     squares = tl.zeros([CHUNK], tl.float32)
     score_squares = tl.zeros([CHUNK], tl.float32)
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
-        inside = row < length
-        real = is_real(mask, start + row, inside, MASKED)
-        weight = load_weights(weights, start + row, real, WEIGHTED)
-        centered = tl.load(gains + start + row, mask=inside, other=0.0) - mean
-        other = tl.load(by_score + start + row, mask=inside, other=0.0) - mean_by_score
-        squares += weight * centered * centered
-        score_squares += weight * other * other
-        tl.store(gains + start + row, weight * centered, mask=inside)
+    lowest = tl.full([CHUNK], float("inf"), tl.float32)
+    highest = tl.zeros([CHUNK], tl.float32)
+    mean, mean_by_score = 0.0, 0.0
+    for centering in tl.static_range(2):  # first the means, then the sums of squares
+        for left in range(0, length, CHUNK):
+            row = left + tl.arange(0, CHUNK)
+            inside = row < length
+            real = is_real(mask, start + row, inside, MASKED)
+            weight = load_weights(weights, start + row, real, WEIGHTED)
+            rank = tl.load(gains + start + row, mask=inside, other=0.0)
+            score_rank = tl.load(by_score + start + row, mask=inside, other=0.0)
+            if centering:
+                rank -= mean
+                score_rank -= mean_by_score
+                squares += weight * rank * rank
+                score_squares += weight * score_rank * score_rank
+                tl.store(gains + start + row, weight * rank, mask=inside)
+            else:
+                items += real.to(tl.int32)
+                weight_sum += weight
+                rank_sum += weight * rank
+                score_rank_sum += weight * score_rank
+                lowest = tl.where(weight > 0, tl.minimum(lowest, rank), lowest)
+                highest = tl.where(weight > 0, tl.maximum(highest, rank), highest)
+        total = tl.sum(weight_sum, 0)
+        inverse = 1.0 / tl.where(total > 0, total, 1.0)
+        mean, mean_by_score = tl.sum(rank_sum, 0) * inverse, tl.sum(score_rank_sum, 0) * inverse
+    valid = tl.max(highest, 0) > tl.min(lowest, 0)
     norm = tl.sqrt(tl.sum(squares, 0)) * tl.sqrt(tl.sum(score_squares, 0))
     tl.store(scale + list_index, tl.where(valid, 1.0 / tl.where(valid, norm, 1.0), 0.0))
     tl.store(lengths + list_index, tl.sum(items, 0))

@@ -4,8 +4,6 @@ The kernel writes the result into pinned host memory. This needs no copy, and th
 work until it needs the result.
 """
 
-# mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
-
 from __future__ import annotations
 
 import threading
