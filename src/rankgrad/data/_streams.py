@@ -95,12 +95,10 @@ def named(path: str | os.PathLike[str]) -> Iterator[None]:
     """Errors of decompression as a ``ValueError`` that names the file."""
     try:
         yield
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{shown(path)}: damaged compressed file: {error}") from None
-    except OSError as error:
-        if error.errno is not None:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not of gzip and bz2
             raise
-        raise ValueError(f"{shown(path)}: damaged compressed file: {error}") from None  # from bz2
+        raise ValueError(f"{shown(path)}: damaged compressed file: {error}") from None
 
 
 def _without_mark(file: Any) -> IO[bytes]:

@@ -321,6 +321,16 @@ class Metric(HasSpec, DeclaresKernel):
     ) -> ListValues:
         raise ValueError(_not_relaxed(self))
 
+    def _weighted_at_ranks(
+        self, relaxation: SortRelaxation, lists: Lists, values: ItemValues, expect: Expectation
+    ) -> Float[Tensor, "b c k"]:
+        """Values at each rank up to the cutoff; and the same times the item weights, if any."""
+        if expect == "label":
+            raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
+        channels = [values] if lists.item_weights is None else [values, lists.weighted(values)]
+        k = self.cutoff(values.shape[-1])
+        return relaxation.sort(torch.stack(channels, 1), lists.scores, lists.mask, k)
+
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         raise ValueError(_not_relaxed(self))
 

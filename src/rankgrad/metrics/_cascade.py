@@ -69,16 +69,12 @@ class CascadeMetric(Metric):
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
     ) -> ListValues:
-        if expect == "label":
-            raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
         stops = self.stops(lists.labels) * lists.mask
-        values = [stops] if lists.item_weights is None else [stops, lists.weighted(stops)]
-        k = self.cutoff(stops.shape[-1])
-        at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
+        at_rank = self._weighted_at_ranks(relaxation, lists, stops, expect)
         misses = 1 - at_rank[:, 0].clamp(max=1.0)
         passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
-        discount = self.discount(torch.arange(1, k + 1, device=stops.device).to(stops))
-        return (at_rank[:, -1] * passed * discount).sum(-1)
+        ranks = torch.arange(1, at_rank.shape[-1] + 1, device=stops.device)
+        return (at_rank[:, -1] * passed * self.discount(ranks.to(stops))).sum(-1)
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         """``Σ_i discount(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""

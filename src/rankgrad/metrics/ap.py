@@ -57,15 +57,11 @@ class AP(BinaryMetric):
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
     ) -> ListValues:
-        if expect == "label":
-            raise ValueError('expect="label" is for dcg and ndcg, not for ap')
         relevance = self.gains(lists.labels) * lists.mask
-        weighted = lists.weighted(relevance)
-        values = [relevance] if lists.item_weights is None else [relevance, weighted]
-        k = self.cutoff(relevance.shape[-1])
-        at_rank = relaxation.sort(torch.stack(values, 1), lists.scores, lists.mask, k)
-        precision = at_rank[:, 0].cumsum(-1) / torch.arange(1, k + 1, device=relevance.device)
-        return divide((at_rank[:, -1] * precision).sum(-1), weighted.sum(-1))
+        at_rank = self._weighted_at_ranks(relaxation, lists, relevance, expect)
+        ranks = torch.arange(1, at_rank.shape[-1] + 1, device=relevance.device)
+        precision = at_rank[:, 0].cumsum(-1) / ranks
+        return divide((at_rank[:, -1] * precision).sum(-1), lists.weighted(relevance).sum(-1))
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i`` (Qin et al. 2010)."""

@@ -52,24 +52,17 @@ class BatchNorm(nn.BatchNorm1d):
             return self._by_parts(items, real)
         if len(items) < 2:
             return self._by_running_statistics(items)
-        share = max(1 / self._count(), self.momentum or 0.0)
-        return F.batch_norm(
-            items,
-            self.running_mean,
-            self.running_var,
-            self.weight,
-            self.bias,
-            True,
-            share,
-            self.eps,
-        )
+        return self._whole_batch(items, max(1 / self._count(), self.momentum or 0.0))
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
         if items.shape[0] == 0:
             return items
-        return F.batch_norm(
-            items, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-        )
+        return self._whole_batch(items)
+
+    def _whole_batch(self, items: Tensor, share: float | None = None) -> Tensor:
+        """Normalize by the batch, which counts so much for the running statistics, or by these."""
+        tensors = self.running_mean, self.running_var, self.weight, self.bias
+        return F.batch_norm(items, *tensors, share is not None, share or 0.0, self.eps)
 
     def _count(self) -> int:
         """The number of this batch, tracked on the host to avoid synchronizing."""

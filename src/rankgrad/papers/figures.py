@@ -227,12 +227,8 @@ def _neuralndcg_1(inputs: Inputs) -> _Chart:
         "NeuralNDCG (τ = 1), no Sinkhorn": "neural_ndcg(sinkhorn=false)",
     }
     series = one_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
-    return _Chart(
-        tuple(series),
-        "score x",
-        "NDCG",
-        notes=("Labels [2, 1, 0, 0, 0], scores [4, 1, 0, 0, x], as the paper's caption says.",),
-    )
+    note = "Labels [2, 1, 0, 0, 0], scores [4, 1, 0, 0, x], as the paper's caption says."
+    return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
 
 
 @_figure("neuralndcg", 2, "NDCG against one score, by temperature")
@@ -242,15 +238,11 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
         f"NeuralNDCG (τ = {t:g})": f"neural_ndcg(temperature={t})" for t in (0.01, 0.1, 1.0, 10.0)
     }
     series = one_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
-    return _Chart(
-        tuple(series),
-        "score x",
-        "NDCG",
-        notes=(
-            "Labels [1, 2, 3, 4, 5], scores [1, 2, 3, 4, x], as the paper's caption says; the "
-            "temperatures are ours.",
-        ),
+    note = (
+        "Labels [1, 2, 3, 4, 5], scores [1, 2, 3, 4, x], as the paper's caption says; the "
+        "temperatures are ours."
     )
+    return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
 
 
 # ---------------------------------------------------------------------- PiRank

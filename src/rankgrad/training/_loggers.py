@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -188,39 +190,32 @@ def tags(line: Mapping[str, float], metrics: Sequence[str]) -> dict[str, float]:
     return found
 
 
-class Callbacks:
-    """What is called after each epoch of a job; loggers among it are started and finished.
+@contextmanager
+def callbacks(job: Job, enabled: bool = True) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    """What is to be called after each epoch of a job; its loggers are started and finished.
 
     Args:
         job: its callbacks are called, and TensorBoard's logger where its settings ask for it.
         enabled: whether they are called in this process.
     """
+    called = job.on_epoch if enabled else ()
+    if enabled and job.settings.tensorboard:
+        called = (TensorBoard(), *called)
 
-    def __init__(self, job: Job, enabled: bool = True) -> None:
-        self._job, self._called = job, job.on_epoch if enabled else ()
-        if enabled and job.settings.tensorboard:
-            self._called = (TensorBoard(), *self._called)
-        self._started: list[Logger] = []
-
-    def __enter__(self) -> Callbacks:
-        try:
-            for each in self._called:
-                if isinstance(each, Logger):
-                    each.begin(self._job.settings, self._job.folder)
-                    self._started.append(each)
-        except BaseException as error:
-            self.__exit__(type(error))
-            raise
-        return self
-
-    def __call__(self, line: Mapping[str, float]) -> None:
-        """Log an epoch."""
-        for each in self._called:
+    def call_all(line: Mapping[str, float]) -> None:
+        for each in called:
             each(dict(line))
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        for logger in self._started:
-            logger.finish(failed=kind is not None)
+    with ExitStack() as started:
+        for each in called:
+            if isinstance(each, Logger):
+                each.begin(job.settings, job.folder)
+                started.push(partial(_finish, each))
+        yield call_all
+
+
+def _finish(logger: Logger, error: type[BaseException] | None, *_: object) -> None:
+    logger.finish(failed=error is not None)
 
 
 @loggers.register("tensorboard")

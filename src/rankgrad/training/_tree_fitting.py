@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
 from rankgrad.training._evaluations import evaluate_scores
 from rankgrad.training._fitted import FitResult, FittedRanker, TreeScorer
-from rankgrad.training._loggers import Callbacks
+from rankgrad.training._loggers import callbacks
 from rankgrad.training._processes import Interrupts
 from rankgrad.training._settings import AUTO_PATIENCE, NETWORK_ONLY, Settings
 from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
@@ -75,7 +76,7 @@ def fit_trees(job: Job) -> FitResult:
         if run is not None and checkpoint is None and (run.path / BEST).exists():
             return _finished(run)  # of an earlier version
         try:
-            with Callbacks(job) as called, Interrupts() as interrupts:
+            with callbacks(job) as called, Interrupts() as interrupts:
                 return _Trees(job, run, called, interrupts, checkpoint).fit()
         except Exception:  # a run with trees stays, to be resumed
             if run is not None and not job.resume and not run.started:
@@ -108,7 +109,7 @@ class _Trees:
         self,
         job: Job,
         run: RunFolder | None,
-        called: Callbacks,
+        called: Callable[[Mapping[str, float]], None],
         interrupts: Interrupts,
         checkpoint: _Checkpoint | None,
     ) -> None:

@@ -363,10 +363,8 @@ class RunFolder(TrainingFolder[Settings]):
         state = _train_state(saved, last / STATE)
         manifest = read_manifest(last)
         self._check_saved(manifest["settings"], last)
-        model, other = (
-            _files.read_tensors(last / WEIGHTS, manifest),
-            _files.read_tensors(last / _OPTIMIZER, saved),
-        )
+        model = _files.read_tensors(last / WEIGHTS, manifest)
+        other = _files.read_tensors(last / _OPTIMIZER, saved)
         best = self.path / BEST
         chosen = _files.read_tensors(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
         _files.write(self.path / METRICS, "".join(map(history_line, state.history)))

@@ -25,7 +25,7 @@ from rankgrad.models import Scorer
 from rankgrad.training._evaluations import is_over, score, validate
 from rankgrad.training._fitted import FitResult, FittedRanker
 from rankgrad.training._gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
-from rankgrad.training._loggers import Callbacks, Progress
+from rankgrad.training._loggers import Progress, callbacks
 from rankgrad.training._optimizers import WeightAverage, learning_rates, optimizers
 from rankgrad.training._processes import Interrupts
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
@@ -71,11 +71,8 @@ class Trainer:
         self.optimizer = optimizers.get(settings.optimizer).build(
             self.ranker.network, settings.learning_rate, settings.weight_decay
         )
-        self.average = (
-            None
-            if settings.average is None
-            else WeightAverage(self.ranker.network, settings.average)
-        )
+        decay = settings.average
+        self.average = None if decay is None else WeightAverage(self.ranker.network, decay)
         self.graphs = self._graphs()
         self.train, self.vali = self._batches(job.train, _with_loss(self.loss, job.train)), None
         if job.vali is not None:
@@ -109,14 +106,14 @@ class Trainer:
         settings, state = self.settings, self.state
         self.ranker.network.train()
         stopped = self._reason()
-        drawing = self.random.training(self.ranker.network, self.loss)
+        draw = self.random.training(self.ranker.network, self.loss)
         items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
         threads = for_work(passes(self.ranker.network, items))
-        callbacks = Callbacks(self.job, enabled=self.rank == 0)
-        with Progress(self) as progress, callbacks, Interrupts() as interrupts, drawing, threads:
+        called = callbacks(self.job, enabled=self.rank == 0)
+        with Progress(self) as progress, called as log, Interrupts() as interrupts, draw, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
-                    callbacks(self._finish_epoch(progress))
+                    log(self._finish_epoch(progress))
                 stopped = self._reason() or ("interrupted" if self.stop_requested else None)
             if stopped == "interrupted":
                 self._save()
