@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from kernel_harness import KINDS, FlatBatch, assert_matches
 from kernels.test_cpu_ranks import METRICS, relaxed
 
+from rankgrad import losses
+from rankgrad.kernels.cpu import _relaxed
 from rankgrad.kernels.ops import backend_kernel
 
 through_sinkhorn = backend_kernel("through_sinkhorn", "cpu")
@@ -50,3 +53,25 @@ def test_rows_computed_anew(transposed):
     base = f"neuralsort(temperature=900.0), iterations=3, transposed={transposed}"
     wanted = batch.reference(relaxed(f"sinkhorn(base={base})", "ap"))
     assert_matches(batch, found, wanted, 1e-9, 1e-8)
+
+
+def test_the_state_of_many_lists_is_not_saved_and_changes_no_bits(monkeypatch):
+    scores, labels = torch.randn(40, 10), torch.randint(0, 2, (40, 10)).float()
+    loss, gradients = losses.get("neural_ap"), []
+    for most in (1 << 20, 0):
+        monkeypatch.setattr(_relaxed, "_MOST_STATE", most)
+        leaf = scores.clone().requires_grad_()
+        loss(leaf, labels).backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(*gradients)
+    offsets = np.arange(0, 40_001, 10)
+    _, (_, memory, _) = _relaxed.Permutation(None, state_rows=lambda _: 402).with_state(
+        ("option",), offsets, 0, 4000
+    )
+    assert memory.size == 0
+
+
+def test_iterations_below_one_are_an_error():
+    batch = FlatBatch.of_kind("plain")
+    with pytest.raises(ValueError, match="iterations must be at least 1, found 0"):
+        through_sinkhorn(*batch.arguments, 1.0, 0, 1e-6, False, *METRICS["ndcg"])

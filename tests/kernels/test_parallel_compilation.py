@@ -96,12 +96,14 @@ def test_kernels_of_a_call_are_compiled_at_the_same_time_and_launched_in_order()
         assert log[7:] == ["b"]
 
 
-def test_what_waits_is_launched_before_pytorch_reads():
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_waits_is_launched_before_pytorch_reads(mode):
     log = []
     first, second = kernels("ab", log)
-    with CallScope():
+    with mode(), CallScope():
         first[(1,)](NUMBERS)
-        log.append(NUMBERS.sum().item())
+        copy = NUMBERS.view(2, 2).t().reshape(4)
+        log.append(copy.sum().item())
         second[(1,)](NUMBERS)
         launch_queued()  # as the host does before it reads pinned memory
         log.append("read")

@@ -65,6 +65,7 @@ Lists = tuple[Array, Array, Array, Array, int]
 
 NOTHING = np.empty(0)
 STATE = 2  # rows of the state that relaxed ranks save for their adjoint
+_MOST_STATE = 1 << 20  # numbers (8 MiB); above, the loops compute their state anew, which is faster
 
 
 class Permutation(NamedTuple):
@@ -88,11 +89,12 @@ class Permutation(NamedTuple):
     def with_state(
         self, options: tuple[Any, ...], offsets: Array, first: int = 0, last: int = 0
     ) -> tuple[Any, ...]:
-        """The options, and a new state of the lists ``first:last``."""
+        """The options, and a new state of the lists ``first:last``; a large one is left empty."""
         if self.state_rows is None:
             return options
         items = int(offsets[last] - offsets[first]) + APART * (last - first)
-        memory = np.empty(self.state_rows(options) * items)
+        numbers = self.state_rows(options) * items
+        memory = np.empty(numbers if numbers <= _MOST_STATE else 0)
         return *options, (first, memory, np.zeros(last - first, np.int64))
 
 

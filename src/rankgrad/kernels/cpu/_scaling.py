@@ -56,6 +56,8 @@ U, V, WEIGHTED, ROWS = 0, 2, 3, 4
 
 def block_rows(iterations: int) -> int:
     """The number of rows of a list's block."""
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, found {iterations}")
     return ROWS * iterations + V
 
 

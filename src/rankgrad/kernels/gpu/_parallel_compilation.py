@@ -42,8 +42,15 @@ def hash_triton() -> threading.Thread:
 
 
 def only_allocates(function: Any) -> bool:
-    """Whether an operation of PyTorch reads no memory: it allocates a tensor, or views one."""
-    return function._schema.name in EMPTY + ZEROS or function.is_view
+    """Whether an operation of PyTorch reads no memory: it allocates a tensor, or views one.
+
+    In inference mode, ``reshape`` and others that may copy arrive here as views.
+    """
+    if function._schema.name in EMPTY + ZEROS:
+        return "out" not in function._overloadname
+    composite = "CompositeImplicitAutograd"
+    may_copy = torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), composite)
+    return function.is_view and not may_copy
 
 
 class _Call(threading.local):
@@ -201,8 +208,9 @@ def is_queued(
     if queue is None:
         if compile_only is None or _call.depth == 0 or not _CAN_COMPILE:
             return False
-        queue = _call.queue = LaunchQueue()
+        queue = LaunchQueue()
         queue.__enter__()
+        _call.queue = queue
     if compile_only is not None:
         queue.compile(compile_only, key)
     if not _call.is_ahead:
