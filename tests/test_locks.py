@@ -18,7 +18,7 @@ import sys, time
 sys.path.insert(0, {source!r})
 from pathlib import Path
 from rankgrad import _locks
-with locks.held(Path({path!r}), "training"):
+with _locks.held(Path({path!r}), "training"):
     print("held", flush=True)
     time.sleep(60)
 """

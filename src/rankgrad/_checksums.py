@@ -25,7 +25,7 @@ def of_bytes(content: Any) -> str:
     """The checksum of some bytes, or of an array's, in 8 hexadecimal digits.
 
     >>> from rankgrad import _checksums
-    >>> checksums.of_bytes(b"123456789")
+    >>> _checksums.of_bytes(b"123456789")
     'cbf43926'
     """
     return f"{zlib.crc32(content):08x}"
@@ -43,7 +43,7 @@ def split(sums: str) -> np.ndarray:
     """What :func:`of_blocks` wrote as numbers, ``[blocks]``.
 
     >>> from rankgrad import _checksums
-    >>> checksums.split("cbf4392600000001").tolist()
+    >>> _checksums.split("cbf4392600000001").tolist()
     [3421780262, 1]
     """
     return np.frombuffer(bytes.fromhex(sums), ">u4").astype(np.uint32)
@@ -57,7 +57,7 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
         parts: the checksums of other files that belong to it, by name, for ``"files"``.
 
     >>> from rankgrad import _checksums
-    >>> print(checksums.to_json({"a": 1}, {}), end="")
+    >>> print(_checksums.to_json({"a": 1}, {}), end="")
     {
      "a": 1,
      "files": {},

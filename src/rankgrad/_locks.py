@@ -43,7 +43,7 @@ def held(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
     >>> import tempfile
     >>> from rankgrad import _locks
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     with locks.held(Path(place, "run.lock"), "training"):
+    ...     with _locks.held(Path(place, "run.lock"), "training"):
     ...         print(os.listdir(place))
     ['run.lock']
     """

@@ -404,7 +404,7 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> An
     Raises:
         ValueError: more than one is given, a length is negative, or a query comes twice.
 
-    >>> as_offsets(lengths=[2, 1]), as_offsets(qid=["a", "a", "b"])
+    >>> _as_offsets(lengths=[2, 1]), _as_offsets(qid=["a", "a", "b"])
     (tensor([0, 2, 3]), tensor([0, 2, 3]))
     """
     if lengths is None and qid is None:

@@ -43,7 +43,7 @@ class Jit:
 
     def warmup(self, *arguments, grid, **options):
         self.warmups += 1
-        src = SimpleNamespace(fn=SimpleNamespace(src=self.name))
+        src = SimpleNamespace(fn=SimpleNamespace(src=self.name), make_ir=self.compile)
 
         def compile_source():  # as Triton does
             return src and self.compile()

@@ -272,8 +272,8 @@ class _LabelGain:
     Where the gain is ``2^y - 1``, the label y becomes ``log2(1 + table[y])``; where it is linear,
     ``table[y]``.
 
-    >>> from rankgrad.boosting.objectives import LabelGain
-    >>> LabelGain.of([0, 1, 3, 15], losses.get("lambdarank"))(np.array([0, 2, 3])).tolist()
+    >>> from rankgrad.boosting.objectives import _LabelGain
+    >>> _LabelGain.of([0, 1, 3, 15], losses.get("lambdarank"))(np.array([0, 2, 3])).tolist()
     [0.0, 2.0, 4.0]
     """
 

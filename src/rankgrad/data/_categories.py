@@ -28,7 +28,7 @@ def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
 
     >>> from rankgrad.data import Dataset, _categories
     >>> data = Dataset([[7.0], [3.0], [7.0]], [0, 1, 0], [0, 3], ["q"], feature_names=["color"])
-    >>> encoded = categories.encode(data, ["color"])
+    >>> encoded = _categories.encode(data, ["color"])
     >>> encoded.features[:, 0].tolist(), encoded.categories
     ([1.0, 0.0, 1.0], (('3', '7'),))
     """

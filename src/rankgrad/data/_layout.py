@@ -142,7 +142,7 @@ def fold_number(path: str | os.PathLike[str]) -> int | None:
     """The number of a fold by its folder's name; None if it is not a fold.
 
     >>> from rankgrad.data import _layout
-    >>> layout.fold_number("MQ2008/Fold3"), layout.fold_number("MQ2008")
+    >>> _layout.fold_number("MQ2008/Fold3"), _layout.fold_number("MQ2008")
     (3, None)
     """
     match = _FOLD.fullmatch(Path(path).name)

@@ -34,7 +34,7 @@ def format_of(path: str | os.PathLike[str]) -> Format:
     """The format that a file's name asks for.
 
     >>> from rankgrad.data import _scores
-    >>> [scores.format_of(name) for name in ("a.txt", "a.parquet", "a.run")]
+    >>> [_scores.format_of(name) for name in ("a.txt", "a.parquet", "a.run")]
     ['plain', 'parquet', 'trec']
     """
     suffix = columnar.suffix(path)

@@ -52,7 +52,7 @@ def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
     r"""A line as UTF-8 text; a line that is not is an error that names it.
 
     >>> from rankgrad.data import _text_lines
-    >>> text_lines.decode("topics.tsv", 3, b"caf\xe9")
+    >>> _text_lines.decode("topics.tsv", 3, b"caf\xe9")
     Traceback (most recent call last):
     ValueError: topics.tsv, line 3: not UTF-8 text (byte 4 is 0xe9)
     """
@@ -74,9 +74,9 @@ def parse_number(text: str) -> float:
         ValueError: the text is not a number.
 
     >>> from rankgrad.data import _text_lines
-    >>> text_lines.parse_number("-1.5e3")
+    >>> _text_lines.parse_number("-1.5e3")
     -1500.0
-    >>> text_lines.parse_number("1_000")
+    >>> _text_lines.parse_number("1_000")
     Traceback (most recent call last):
     ValueError: not a number
     """

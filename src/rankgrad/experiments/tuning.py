@@ -83,10 +83,10 @@ Objective = Callable[[Mapping[str, Any]], float]
 def _space_of(settings: Settings) -> dict[str, Range]:
     """What is searched for a loss.
 
-    >>> from rankgrad.experiments.tuning import space_of
-    >>> space_of(Settings(loss="smoothi_ndcg@5(alpha=2.0)", learning_rate=0.01))["alpha"]
+    >>> from rankgrad.experiments.tuning import _space_of
+    >>> _space_of(Settings(loss="smoothi_ndcg@5(alpha=2.0)", learning_rate=0.01))["alpha"]
     Range(low=0.2, high=20.0, log=True, integer=False)
-    >>> list(space_of(Settings(loss="smoothi_ndcg@5"))), list(space_of(Settings(loss="mse")))
+    >>> list(_space_of(Settings(loss="smoothi_ndcg@5"))), list(_space_of(Settings(loss="mse")))
     (['learning_rate', 'alpha', 'delta'], ['learning_rate'])
     """
     space = {"learning_rate": _around(settings.learning_rate)}
@@ -103,8 +103,8 @@ def _first_of(settings: Settings) -> dict[str, float]:
 def _options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for the values of a trial.
 
-    >>> from rankgrad.experiments.tuning import options_of
-    >>> options_of(Settings(loss="ranknet"), {"learning_rate": 0.02, "sigma": 0.5})
+    >>> from rankgrad.experiments.tuning import _options_of
+    >>> _options_of(Settings(loss="ranknet"), {"learning_rate": 0.02, "sigma": 0.5})
     {'learning_rate': 0.02, 'loss': 'ranknet(sigma=0.5)'}
     """
     spec = Spec.parse(settings.loss)

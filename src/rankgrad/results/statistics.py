@@ -59,8 +59,8 @@ class MetricValues:
 def _standard_error(values: Array) -> float:
     """The standard error of a mean; NaN of fewer than two values.
 
-    >>> from rankgrad.results.statistics import standard_error
-    >>> standard_error(np.array([1.0, 3.0]))
+    >>> from rankgrad.results.statistics import _standard_error
+    >>> _standard_error(np.array([1.0, 3.0]))
     1.0
     """
     if len(values) < 2:

@@ -25,6 +25,7 @@ from triton.runtime.driver import driver
 EMPTY = ("aten::empty", "aten::empty_like", "aten::new_empty")
 ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 _THREADS = 16
+_parsing = threading.Lock()
 
 
 @functools.cache
@@ -152,6 +153,7 @@ class _Executor(ThreadPoolExecutor):
         if source is not None:  # as in Triton 3.6
             build = functools.partial(driver.active.launcher_cls, source, _Unknown())
             self._tasks.append((0, Future(), build))
+            source.make_ir = functools.partial(_parse, source.make_ir)
         self._tasks.append((0 if source is None else len(source.fn.src), future, function))
         return future
 
@@ -160,6 +162,12 @@ class _Executor(ThreadPoolExecutor):
         tasks, self._tasks = self._tasks, []
         for _, future, task in sorted(tasks, key=lambda task: -task[0]):
             super().submit(_complete, future, task)
+
+
+def _parse(make_ir: Callable[..., Any], *arguments: Any) -> Any:
+    """Parse a kernel, which only one thread of Python can do at a time, without interruption."""
+    with _parsing:
+        return make_ir(*arguments)
 
 
 def _complete(future: Future[Any], task: Callable[[], Any]) -> None:

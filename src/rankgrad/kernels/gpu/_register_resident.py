@@ -126,7 +126,7 @@ def entries_of(row, score, high, low, score_, high_, low_, sharpness):
 @triton.jit
 def rank_offset(row, column):
     """``2 (j - i)``: the rank offset of a row, relative to that of the column's own rank."""
-    return (2 * (column - row)).to(tl.float32)
+    return (2 * column).to(tl.float32) - (2 * row).to(tl.float32)
 
 
 @triton.jit
@@ -175,12 +175,12 @@ def _tile(places, size, base, row, column, items, sharpness):
     """The program's rows of K; 0 past the list's end."""
     high, low = places + size, places + 2 * size
     score, main, rest = load_places(places, high, low, base, tl.minimum(row, items - 1), items)
+    main = tl.where(row < items, main, -1e30)
     score_, main_, rest_ = load_places(places, high, low, base, column, items)
-    entries = entries_of(
+    return entries_of(
         _by_row(row), _by_row(score), _by_row(main), _by_row(rest),
         _by_column(score_), _by_column(main_), _by_column(rest_), sharpness,
     )  # fmt: skip
-    return tl.where(_by_row(row < items), entries, 0.0)
 
 
 @triton.jit
