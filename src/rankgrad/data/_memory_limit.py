@@ -36,7 +36,8 @@ def check(needed: int, limit: int, what: str, hint: str) -> None:
         hint: what to do about it.
 
     >>> from rankgrad.data import _memory_limit
-    >>> _memory_limit.check(8 << 30, 2 << 30, "a.txt: 2 rows of 1,000,000,000 features", "drop some")
+    >>> what = "a.txt: 2 rows of 1,000,000,000 features"
+    >>> _memory_limit.check(8 << 30, 2 << 30, what, "drop some")
     Traceback (most recent call last):
     ValueError: a.txt: 2 rows of 1,000,000,000 features would take 8.6 GB of memory, and 2.1 GB can
         be had: drop some
