@@ -9,6 +9,11 @@ MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_tr
 DOCS_TESTS := tests/docs tests/test_readme.py tests/test_reference.py tests/test_examples.py
 PLATFORM := manylinux_2_17_x86_64
 GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
+# Tests write, and sync, some ten thousand files: in memory where that has 4 GB free, or else on disk.
+IN_MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
+
+# Tests start hundreds of processes, each of which would compile the package's modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test gpu-test minimum dist docs docs-test kernels lint format bench clean
 
@@ -18,7 +23,8 @@ demo: $(READY)
 # Kernels are compiled on one core while the linters use the other.
 test: $(READY)
 	$(MAKE) --no-print-directory --jobs 2 lint kernels
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY)) \
+		$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # With the packages of PYTHON, which must have PyTorch with CUDA, Triton and what the tests need.
 gpu-test:

@@ -8,11 +8,12 @@
 Call latency is one eager call and ``backward()``, waited for; on a GPU there is device time too: a
 replayed CUDA graph where a step can be one, else the time of its kernels. Those of one loss and
 shape take turns of ten calls, so that a busy machine slows all alike, and so does a loss that
-computes nothing, the floor of what a call takes; figures are medians with the 10th and 90th
-percentile. Threads that wait for each other are slowed most beside other processes: ``--cpu-time
---threads 1`` is for a busy machine. Memory is what PyTorch allocates at the peak above the inputs,
-the gradient included; on CPUs, how far the process grows where that is more; of JAX, what the
-compiled program asks for; of TensorFlow it is not known.
+computes nothing, the floor of what a call takes (on CPUs, a call on 4 lists of 20 items should take
+at most three times that); figures are medians with the 10th and 90th percentile. Threads that wait
+for each other are slowed most beside other processes: ``--cpu-time --threads 1`` is for a busy
+machine. Memory is what PyTorch allocates at the peak above the inputs, the gradient included; on
+CPUs, how far the process grows where that is more; of JAX, what the compiled program asks for; of
+TensorFlow it is not known.
 Errors of ours are against the eager form in float64; of a peer there is the cosine of its gradient
 and ours, 1 where both compute the same up to a factor.
 
@@ -58,6 +59,7 @@ from rankgrad import kernels, losses
 OURS = "rankgrad"
 PACKAGES = ("torch", "triton", "numba", "jax", "tensorflow")
 SHAPES = ("64x240", "16x1000", "4x4000")
+SMALL = "4x20"  # on CPUs, where the overhead of a call counts
 LOSSES = (
     "neural_ndcg",
     "neural_ndcg(transposed=true)",
@@ -335,6 +337,9 @@ def line(row: Row) -> str:
     ]
     facts = [f"{k} {v:.0e}" for k, v in row.get("error", {}).items()]
     facts += [f"cosine {row['cosine']:.4f}"] if "cosine" in row else []
+    if "floor_ms" in row:
+        floor = row["latency_ms"]["median"] / row["floor_ms"]["median"]
+        facts.append(f"{floor:.1f}× a loss that computes nothing")
     facts += [row["note"]] if "note" in row else []
     return " ".join([start, *cells, "", ", ".join(facts)])
 
@@ -395,7 +400,7 @@ def parse() -> argparse.Namespace:
     arguments.device = "cuda" if torch.cuda.is_available() else "cpu"
     if arguments.shapes is None:
         # On CPUs the longest takes minutes in most peers.
-        arguments.shapes = [*SHAPES] if arguments.device == "cuda" else [*SHAPES[:2]]
+        arguments.shapes = [*SHAPES] if arguments.device == "cuda" else [SMALL, *SHAPES[:2]]
     if arguments.sweep is None:
         arguments.sweep = [*arguments.losses]
     return arguments

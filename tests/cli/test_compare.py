@@ -145,7 +145,10 @@ def test_other_settings_in_the_same_folder(out, refused):
     assert "mse: learning_rate 0.5, not 0.003" in line
 
 
-def test_missing_and_categorical_values_are_read_as_in_training(rankgrad, refused, tmp_path):
+def test_missing_and_categorical_values_are_read_as_in_training(
+    rankgrad, refused, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("rankgrad.experiments.trees._GRID", {"lightgbm": [({"num_leaves": 2},)]})
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     for split in ("train", "vali", "test"):

@@ -45,6 +45,9 @@ OPTIONS = {
     "pointwise": [("mse", 0.0), ("rmse", 5.0), ("bce", 1.0), ("ordinal", 4.0)],
     "listmle": [(None,), (torch.tensor(3),)],
     "cross_entropy": [("label",), ("softmax",)],
+    "ndcg_bound": [(0, "exponential"), (4, "linear")],
+    "listap": [(20, 1.0)],
+    "margin_mse": [()],
 }
 DESCRIBED = [
     (metric, k, ties, False, 1.0, 0.8)

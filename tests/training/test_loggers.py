@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pytest
 from learnable import lists
@@ -94,17 +95,25 @@ def records(content):
             parts = b""
 
 
+def records_to_the_end(file):
+    """Once the last is there: another process writes, and may do so after a run is finished."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    until = time.monotonic() + 30
+    while True:
+        found = [Record.FromString(data) for data in records(file.read_bytes())]
+        if any(record.HasField("exit") for record in found) or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
 def test_wandb(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
-    from wandb.proto import wandb_internal_pb2
-
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path))
     history = train(WandB(project="losses", mode="offline"), tmp_path / "run")
     (file,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
     rows, config = [], {}
-    for data in records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for record in records_to_the_end(file):
         if record.HasField("history"):
             items = record.history.item
             row = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items}

@@ -110,6 +110,12 @@ LOSSES = {
     # Cross-entropies. The target is the "label" itself (the softmax loss), or the "softmax" of the
     # labels (ListNet).
     "cross_entropy": ("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
+    # Σ_i G_i log(1 / softmax(s)_i) over the ideal DCG@k of the gains G; on CPUs only.
+    "ndcg_bound": ("cross_entropy", f"({_LISTS}, int k, str gain) -> {_VALUES}"),
+    # 1 - AP over histograms of the scores' sigmoids; on CPUs only.
+    "listap": ("listap", f"({_LISTS}, int bins, float threshold) -> {_VALUES}"),
+    # The mean over pairs of ((s_i - s_j) - (y_i - y_j))²; on CPUs only.
+    "margin_mse": ("pointwise", f"({_LISTS}) -> {_VALUES}"),
     # Means over items. The number is the count of levels for "rmse" and "ordinal", the threshold
     # for "bce", and unused for "mse".
     "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
@@ -675,7 +681,12 @@ def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> fl
     return result
 
 
+<<<<<<< HEAD
 #: ``_ReducedOnCPU.apply`` without its slow binding, as :func:`rankgrad._autograd.apply`.
+=======
+#: ``_ReducedOnCPU.apply`` without its slow binding of arguments:
+#: see :func:`rankgrad._autograd.apply`.
+>>>>>>> trunk
 _apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
 
 

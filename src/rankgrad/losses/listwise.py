@@ -173,6 +173,12 @@ class NDCGBound(CrossEntropy):
         terms = lists.weighted(self._normalized_gains(lists) * penalties)
         return terms.sum(-1), has_relevant(lists)
 
+    @override
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        if self.penalty != "log":
+            return None
+        return KernelCall("ndcg_bound", (self.k or 0, self.gain))
+
     def _normalized_gains(self, lists: Lists) -> ItemValues:
         """Gains over the ideal DCG@k of the weighted gains, as in NDCG@k; 0 on padding."""
         metric = NDCG(self.k, gain=self.gain)
@@ -311,6 +317,10 @@ class ListAP(ListwiseLoss):
         precision = divide(relevant.cumsum(-1), member.sum(1).cumsum(-1))
         average = divide((precision * weighted).sum(-1), weighted.sum(-1))
         return 1 - average, has_relevant(lists, self.threshold)
+
+    @override
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("listap", (self.bins, self.threshold))
 
 
 @losses.register("neuralsort_ce")

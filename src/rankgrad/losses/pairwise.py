@@ -283,6 +283,10 @@ class MarginMSE(Loss):
         terms = (n * squares + squares.sum(-1, keepdim=True)) * lists.mask
         return (lists.weighted(terms) / (n * (n - 1))).sum(-1), lists.lengths > 1
 
+    @override
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return KernelCall("margin_mse", ())
+
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """The loss is quadratic: ``h_i = 2 Σ_{j ≠ i} (w_i + w_j) / (n (n - 1))``, exactly."""
         gradient, _, defined = super().derivatives(lists)

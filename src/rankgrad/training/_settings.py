@@ -71,8 +71,8 @@ MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]
 
 
-#: The most epochs, or trees, that the patience ``auto`` waits: see
-#: :func:`rankgrad.training._evaluations.is_over`.
+#: The most epochs, or trees, that the patience ``auto`` waits:
+#: see :func:`rankgrad.training._evaluations.is_over`.
 AUTO_PATIENCE = 20
 
 

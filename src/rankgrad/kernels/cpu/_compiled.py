@@ -48,6 +48,21 @@ def compiled_borrowing(function: Function) -> Function:
     )
 
 
+def compiled_inline(function: Function) -> Function:
+    """:func:`compiled_borrowing`, for a small function that is inlined wherever it is called.
+
+    A call passes every field of every array on the stack, which takes as long as a short loop.
+    """
+    return compile_cached(
+        function,
+        nogil=True,
+        error_model="numpy",
+        fastmath={"contract"},
+        _nrt=False,
+        forceinline=True,
+    )
+
+
 def compiled_reduction(function: Function) -> Function:
     """Compile a function whose sums may be reordered, so that they vectorize.
 

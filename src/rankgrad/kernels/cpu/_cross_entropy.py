@@ -1,4 +1,4 @@
-"""Cross-entropies of lists, softmax and ListNet, in two passes over the items."""
+"""Cross-entropies of lists, softmax, ListNet and NDCG's bound, in two passes over the items."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import math
 
 import numpy as np
 
+from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._arithmetic import exp, total
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, real_items, take
+from rankgrad.kernels.cpu._flat_arrays import (
+    Array,
+    Arrays,
+    FlatArrays,
+    Metric,
+    gains_of,
+    metric_of,
+    norm_of,
+    real_items,
+    take,
+)
 
 
 def cross_entropy(lists: FlatArrays, target: str) -> None:
@@ -42,6 +53,33 @@ def _lists(
         values[b] = _entropy(s, t, out)
         for i in range(items.size):
             grad_scores[items[i]] = out[i]
+
+
+def ndcg_bound(lists: FlatArrays, k: int, gain: str) -> None:
+    """The cross-entropy of gains over their ideal DCG@k: see :mod:`rankgrad.kernels.ops`."""
+    options = MetricOptions("ndcg", k, gain, 1.0, 0.0)
+    lists.run(_bounds, metric_of(options, lists.max_length, lists.single))
+
+
+@compiled
+def _bounds(first: int, last: int, arrays: Arrays, metric: Metric) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    code, k, linear, threshold, _, discount = metric
+    for b in range(first, last):
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        y, w = take(labels, items), take(weights, items)
+        defined[b] = items.size > 1 and _largest(y) > 0
+        if not defined[b]:
+            continue
+        targets = gains_of(y, code, linear, threshold)
+        for i in range(items.size):
+            targets[i] *= w[i]
+        norm = norm_of(targets, code, k, discount)
+        for i in range(items.size):
+            targets[i] *= 1.0 / norm if norm > 0 else 0.0
+        values[b] = _entropy(take(scores, items), targets, y)
+        for i in range(items.size):
+            grad_scores[items[i]] = y[i]
 
 
 @compiled

@@ -1,11 +1,11 @@
-"""Pointwise losses: the mean over the items of a list."""
+"""Pointwise losses, the mean over the items of a list; and MarginMSE, a sum over items too."""
 
 from __future__ import annotations
 
 import math
 
 from rankgrad.kernels.cpu._compiled import compiled
-from rankgrad.kernels.cpu._flat_arrays import Arrays, FlatArrays, level
+from rankgrad.kernels.cpu._flat_arrays import Arrays, FlatArrays, level, real_items, take
 
 KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 MSE, RMSE, BCE = range(3)
@@ -63,6 +63,36 @@ def _term(kind: int, score: float, label: float, number: float) -> tuple[float, 
         total += value
         grad += change
     return total, grad
+
+
+def margin_mse(lists: FlatArrays) -> None:
+    """The mean over pairs of ``((s_i - s_j) - (y_i - y_j))²``: see :mod:`rankgrad.kernels.ops`."""
+    lists.run(_margins, steps=8)
+
+
+@compiled
+def _margins(first: int, last: int, arrays: Arrays) -> None:
+    """``Σ_i w_i (n e_i² + Σ_j e_j²) / (n (n - 1))`` for errors e, less their mean."""
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    for b in range(first, last):
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        n, w, errors = items.size, take(weights, items), take(scores, items)
+        defined[b] = n > 1
+        if not defined[b]:
+            continue
+        mean, squares, weight, along = 0.0, 0.0, 0.0, 0.0
+        for i in range(n):
+            errors[i] -= labels[items[i]]
+            mean += errors[i] / n
+        for i in range(n):
+            errors[i] -= mean
+            squares += errors[i] * errors[i]
+            weight += w[i]
+            along += w[i] * errors[i]
+        for i in range(n):
+            values[b] += w[i] * (n * errors[i] * errors[i] + squares) / (n * (n - 1.0))
+            grad = (n * w[i] + weight) * errors[i] - along
+            grad_scores[items[i]] = 2.0 * grad / (n * (n - 1.0))
 
 
 @compiled

@@ -25,6 +25,7 @@ from rankgrad.kernels.cpu._compiled import (
     UNROLLED,
     compiled,
     compiled_borrowing,
+    compiled_inline,
     compiled_reduction,
     multiply_panel,
 )
@@ -130,7 +131,8 @@ def _matrix(x: Array) -> Matrix:
     """The matrix of descending points, with its entries if they are few enough to store."""
     n = x.size
     points, bands = np.empty((2, n)), np.empty((2, n), np.int64)
-    points[0] = x
+    for i in range(n):
+        points[0, i] = x[i]
     absolute_differences(x, points[1])
     low, high, size = 0, 0, 0
     for r in range(n):
@@ -215,7 +217,7 @@ def _multiply(matrix: Matrix, vector: Array, out: Array) -> None:
         out[r] = dot(row[some], vector[some])
 
 
-@compiled_borrowing
+@compiled_inline
 def _multiply_transposed(matrix: Matrix, pair: Array, out: Array) -> None:
     """Write Kᵀ times both rows of a pair: a, and ``r a``, which is written first."""
     _, _, _, _, entries, panels, row = matrix
@@ -230,7 +232,7 @@ def _multiply_transposed(matrix: Matrix, pair: Array, out: Array) -> None:
         _add_row(row, _compute_row(matrix, r), pair[:, r], out)
 
 
-@compiled_borrowing
+@compiled_inline
 def _multiply_panels(entries: Array, panels: Array, vectors: Array, out: Array) -> None:
     for p in range(len(panels) - 1):
         columns = (panels[p + 1, 0] - panels[p, 0]) // PANEL
@@ -272,7 +274,7 @@ def _sweep(matrix: Matrix, vector: Array, u: Array, added: Array, pair: Array, o
         _add_row(row, some, pair[:, r], out)
 
 
-@compiled_borrowing
+@compiled_inline
 def _to_factors(y: Array, u: Array, added: Array) -> None:
     """Replace y by ``1 / y``, or in the backward pass, which has a u, by ``-(y + added) u²``."""
     for r in range(added.size):

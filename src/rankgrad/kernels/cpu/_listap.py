@@ -1,0 +1,95 @@
+"""AP over histograms of the scores' sigmoids."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rankgrad.kernels.cpu._compiled import compiled
+from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, level, real_items
+
+#: Rows of a histogram: all items, relevant ones, and relevant ones by weight; then the derivatives
+#: of AP with respect to these.
+ALL, RELEVANT, WEIGHTED, GRADS = range(4)
+
+
+def listap(lists: FlatArrays, bins: int, threshold: float) -> None:
+    """1 - AP over histograms: see :mod:`rankgrad.kernels.ops`."""
+    lists.run(_lists, bins, level(threshold, lists.single), steps=32)
+
+
+@compiled
+def _lists(first: int, last: int, arrays: Arrays, bins: int, threshold: float) -> None:
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    histogram = np.empty((2 * GRADS, bins + 1))
+    for b in range(first, last):
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        histogram[:] = 0.0
+        found = 0
+        for i in items:
+            relevant = labels[i] >= threshold
+            found += relevant
+            place, nearer, _ = _place(scores[i], bins)
+            weight = weights[i] if weights.size else 1.0
+            for at, member in ((place, nearer), (place + 1, 1.0 - nearer)):
+                histogram[ALL, at] += member
+                histogram[RELEVANT, at] += member * relevant
+                histogram[WEIGHTED, at] += member * relevant * weight
+        defined[b] = items.size > 1 and found > 0
+        if not defined[b]:
+            continue
+        values[b] = 1.0 - _average_precision(histogram[:, :bins])
+        for i in items:
+            place, nearer, slope = _place(scores[i], bins)
+            weight = weights[i] if weights.size else 1.0
+            low, high = place, place + 1
+            if nearer == 1.0:  # on a bin's center, whose own membership has no derivative
+                low = max(place - 1, 0)
+            grad = histogram[GRADS + ALL, high] - histogram[GRADS + ALL, low]
+            if labels[i] >= threshold:
+                grad += histogram[GRADS + RELEVANT, high] - histogram[GRADS + RELEVANT, low]
+                by_weight = histogram[GRADS + WEIGHTED, high] - histogram[GRADS + WEIGHTED, low]
+                grad += weight * by_weight
+            grad_scores[i] = grad * slope
+
+
+@compiled
+def _place(score: float, bins: int) -> tuple[int, float, float]:
+    """The bin at or above a score's sigmoid, the item's membership in it, and the derivative.
+
+    Bins are numbered from the top. The rest of the membership is the next bin's. The derivative is
+    that of the place between the bins, with respect to the score.
+    """
+    small = math.exp(-abs(score))
+    large = 1.0 / (1.0 + small)
+    from_top = (bins - 1) * (small * large if score >= 0 else large)
+    place = int(from_top)
+    return place, 1.0 - (from_top - place), (bins - 1) * small * large * large
+
+
+@compiled
+def _average_precision(histogram: Array) -> float:
+    """AP, and its derivatives with respect to the histogram."""
+    bins, weight, average = histogram.shape[1], 0.0, 0.0
+    items, relevant = 0.0, 0.0
+    for m in range(bins):
+        items += histogram[ALL, m]
+        relevant += histogram[RELEVANT, m]
+        weight += histogram[WEIGHTED, m]
+        inverse = 1.0 / items if items > 0 else 0.0
+        histogram[GRADS + ALL, m], histogram[GRADS + WEIGHTED, m] = inverse, relevant * inverse
+        average += histogram[WEIGHTED, m] * relevant * inverse
+    if weight == 0.0:
+        histogram[GRADS:] = 0.0
+        return 0.0
+    average /= weight
+    by_all, by_relevant = 0.0, 0.0
+    for m in range(bins - 1, -1, -1):
+        precision = histogram[GRADS + WEIGHTED, m]
+        by_precision = histogram[WEIGHTED, m] * histogram[GRADS + ALL, m] / weight
+        by_relevant += by_precision
+        by_all -= by_precision * precision
+        histogram[GRADS + ALL, m], histogram[GRADS + RELEVANT, m] = by_all, by_relevant
+        histogram[GRADS + WEIGHTED, m] = (precision - average) / weight
+    return average
