@@ -35,14 +35,8 @@ def check(needed: int, limit: int, what: str, hint: str) -> None:
         what: what needs it, with the file it is from.
         hint: what to do about it.
 
-<<<<<<< HEAD
-    >>> from rankgrad.data import _memory_limit
-    >>> what = "a.txt: 2 rows of 1,000,000,000 features"
-    >>> _memory_limit.check(8 << 30, 2 << 30, what, "drop some")
-=======
     >>> from rankgrad.data._memory_limit import check
     >>> check(8 << 30, 2 << 30, "a.txt: 2 rows of 1,000,000,000 features", "drop some")
->>>>>>> trunk
     Traceback (most recent call last):
     ValueError: a.txt: 2 rows of 1,000,000,000 features would take 8.6 GB of memory, and 2.1 GB can
         be had: drop some

@@ -681,12 +681,8 @@ def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> fl
     return result
 
 
-<<<<<<< HEAD
-#: ``_ReducedOnCPU.apply`` without its slow binding, as :func:`rankgrad._autograd.apply`.
-=======
 #: ``_ReducedOnCPU.apply`` without its slow binding of arguments:
 #: see :func:`rankgrad._autograd.apply`.
->>>>>>> trunk
 _apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
 
 
