@@ -19,7 +19,7 @@ from rankgrad.cli._errors import in_words
 from rankgrad.data import Dataset, _scores, columnar, store
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path):
+def test_writing_a_file_is_atomic(tmp_path):
     path = tmp_path / "a"
     _files.write(path, "one")
     with pytest.raises(TypeError), _files.atomic_write(path) as file:
@@ -30,7 +30,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_folder_is_whole_or_as_it_was(tmp_path):
+def test_writing_a_folder_is_atomic(tmp_path):
     path = tmp_path / "new" / "a"
     for content in ("one", "two"):
         with _files.atomic_folder(path) as place:

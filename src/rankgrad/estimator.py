@@ -80,10 +80,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
     Model and schedule that are left at their defaults follow the size of the training data
-    (:func:`rankgrad.training._settings.for_data`); ``verbose`` prints how, ``model="small"`` keeps
-    them. Of the settings, ``holdout`` and ``seed`` have scikit-learn's names, and ``tensorboard``,
-    which logs in a run folder, is left out, as there is none: pass ``TensorBoard(folder="logs")``
-    of :mod:`rankgrad.training._loggers` to ``fit`` as ``on_epoch``.
+    (``verbose`` prints how); ``model="small"`` keeps them. Of the settings, ``holdout`` and
+    ``seed`` have scikit-learn's names, and ``tensorboard``, which logs in a run folder, is left
+    out, as there is none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as
+    ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -188,8 +188,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
                 This or ``eval_group`` is needed where there are several lists to train on.
             eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
-            on_epoch: called with the values of each epoch, such as a logger of
-                :mod:`rankgrad.training._loggers`; or several.
+            on_epoch: called with the values of each epoch, such as a logger
+                (:class:`rankgrad.training.TensorBoard`); or several.
         """
         X, categories = encode_frame(X, named=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)

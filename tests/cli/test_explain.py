@@ -46,7 +46,7 @@ def test_a_pair_adds_up(rankgrad, in_json, run, folder):
     assert "14 others" in shown
 
 
-def test_the_inspector_has_what_is_kept(rankgrad, run, folder, tmp_path):
+def test_the_inspector_shows_saved_explanations(rankgrad, run, folder, tmp_path):
     keep = ("explain", run, folder, "--repeats", 1, "--queries", 2, "--save", "--device", "cpu")
     assert f"rankgrad evaluate {run} {folder} --save" in rankgrad(*keep).stderr  # not shown without
     rankgrad("evaluate", run, folder, "--save", "--device", "cpu")

@@ -89,7 +89,7 @@ def test_pairs_refuse_learned_item_weights(name, mode):
             assert loss(scores, labels, weights=weights.clone().requires_grad_()) > 0
 
 
-def test_offsets_made_within_a_transform_are_not_kept(monkeypatch):
+def test_offsets_of_a_transform_are_not_cached(monkeypatch):
     monkeypatch.setattr(lists, "_cache", {})
     made = []
 

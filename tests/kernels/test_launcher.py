@@ -80,7 +80,7 @@ def test_other_arguments_are_left_to_triton(argument, constexpr):
     assert _launcher.Plan.of([param(constexpr=constexpr)], (type(argument),)) is None
 
 
-def test_tensors_are_given_as_addresses_and_all_else_as_it_is():
+def test_tensors_are_passed_as_addresses_and_all_else_as_it_is():
     arguments = (STORAGE, 3, 0.5, None, True)
     plan = _launcher.Plan.of([param()] * 5, tuple(map(type, arguments)))
     assert plan.key_of(arguments)[1] == [STORAGE.data_ptr(), 3, 0.5, None, True]

@@ -92,7 +92,7 @@ def test_without_a_defined_list_the_loss_is_0_and_attached():
     assert value.item() == 0 and scores.grad.eq(0).all()
 
 
-def test_back_again_gives_the_same():
+def test_a_second_backward_gives_the_same():
     scores = torch.randn(2, 3, device=DEVICE, requires_grad=True)
     labels = torch.tensor([[0.0, 1, 2], [1, 0, 0]], device=DEVICE)
     value = losses.get("approx_ndcg")(scores, labels)

@@ -181,7 +181,7 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
     assert both.marks("NDCG@5") == {"Bad": "†"}
 
 
-def test_what_validation_chose_is_said_and_kept(done):
+def test_what_validation_chose_is_printed_and_saved(done):
     trial_log = _files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
     assert [trial["parameters"]["learning_rate"] for trial in trial_log["trials"]] == [
         0.05,

@@ -125,7 +125,7 @@ def test_a_gpu_with_memory_enough_has_the_large_one(monkeypatch, memory, list_si
     assert found.model == str(models.get(model)) and f"model {model}" in note
 
 
-def test_what_is_given_stays():
+def test_explicit_settings_are_unchanged():
     many = lists(500, 100)
     model = Settings(model="small")
     assert for_data(model, many, explicit={"model"}) == (model, [])

@@ -383,7 +383,7 @@ def test_the_loss_of_members_is_their_mean(weights):
     assert done.history[0]["loss"] == pytest.approx(sum(exact).item() / 4, abs=1e-5)
 
 
-def test_averaged_weights_are_what_is_validated_and_given(train, vali):
+def test_averaged_weights_are_validated_and_returned(train, vali):
     seen = []
     options = {"epochs": 4, "learning_rate": 0.05, "metric": "ap"}
     plain = fit(small(**options), train, vali)

@@ -43,7 +43,7 @@ class Results:
         else:
             columns, rows = self._several()
         first = self.evaluations[0]
-        under = [f"{len(first.queries)} queries", *str(self.conventions).splitlines()]
+        under = [f"{len(first.queries)} queries", *self.conventions.lines()]
         under += [*first.values.empty_rules(), *self._gains()]
         if self.p_values:
             under.append(f"p: against {self.names[0]}, {self.significance}")

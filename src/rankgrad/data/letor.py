@@ -1,4 +1,4 @@
-"""LETOR and LibSVM text files to a :class:`~rankgrad.data._dataset.Dataset`.
+"""LETOR and LibSVM text files to a :class:`~rankgrad.data.Dataset`.
 
 A row is ``label qid:Q id:value id:value ... # comment``. All that scikit-learn's
 ``load_svmlight_file`` reads gives the same values here. In addition, qids may be any strings and

@@ -1,5 +1,7 @@
 """The report: run folders in, one page out that opens from disk.
 
+It chooses which queries are shown; all its numbers come from :mod:`rankgrad.results`.
+
 >>> from rankgrad import report
 >>> report.find(["/nowhere"])
 Traceback (most recent call last):

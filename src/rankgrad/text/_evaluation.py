@@ -50,16 +50,16 @@ class Conventions:
         check_whole("level", self.level)
         check_choice("ties", self.ties, get_args(Ties))
 
-    def __str__(self) -> str:
-        """One sentence per convention, one per line."""
+    def lines(self) -> list[str]:
+        """A sentence for each convention."""
         queries = "all judged queries" if self.complete else "the judged queries of the run"
         width = "float64" if self.double else "float32"
         ties = "by document id, descending" if self.ties == "trec_eval" else "averaged"
-        return (
-            f"mean over {queries}; relevant documents that were not retrieved count\n"
-            f"binary relevance from grade {self.level} on; unjudged documents are not relevant\n"
-            f"equal scores (as {width}): {ties}"
-        )
+        return [
+            f"mean over {queries}; relevant documents that were not retrieved count",
+            f"binary relevance from grade {self.level} on; unjudged documents are not relevant",
+            f"equal scores (as {width}): {ties}",
+        ]
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,27 @@ from rankgrad.extras import lazy_names
 if TYPE_CHECKING:
     from rankgrad.training._fitted import FitResult, FittedRanker
     from rankgrad.training._fitting import fit
+    from rankgrad.training._loggers import MLflow, TensorBoard, WandB
     from rankgrad.training._settings import Settings
     from rankgrad.training.run import RunFolder
 
-__all__ = ["FitResult", "FittedRanker", "RunFolder", "Settings", "fit"]
+__all__ = [
+    "FitResult",
+    "FittedRanker",
+    "MLflow",
+    "RunFolder",
+    "Settings",
+    "TensorBoard",
+    "WandB",
+    "fit",
+]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "_fitted": ("FitResult", "FittedRanker"),
         "_fitting": ("fit",),
+        "_loggers": ("MLflow", "TensorBoard", "WandB"),
         "run": ("RunFolder",),
         "_settings": ("Settings",),
     },

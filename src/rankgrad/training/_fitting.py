@@ -145,7 +145,7 @@ def fit(
         others: further data sets by name, on which the metrics are logged each epoch, as
             ``"name metric"`` in the history; they choose nothing.
         on_epoch: called with each new entry of the history; or several such functions, in this
-            order. Loggers of :mod:`rankgrad.training._loggers` are some.
+            order. Loggers, such as :class:`rankgrad.training.TensorBoard`, are some.
         quiet: show no progress on the terminal.
 
     Returns:

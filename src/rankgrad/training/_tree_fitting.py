@@ -64,10 +64,10 @@ def for_trees(settings: Settings) -> Settings:
 def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
-    Of the settings count loss, model, metric and metrics, transforms, epochs (trees), patience and
-    seed. Ctrl-C saves all trees after the one that is being grown, and so does every minute. A run
-    that is resumed goes on from them: see :func:`rankgrad.boosting.boosters.boost` for what is the
-    same then.
+    The settings that apply are loss, model, metric and metrics, transforms, epochs (the number of
+    trees), patience and seed. All trees are saved every minute, and on Ctrl-C once the current tree
+    is grown. A resumed run continues from them: see :func:`rankgrad.boosting.boosters.boost` for
+    what is the same then.
     """
     _check(job.settings)
     with ExitStack() as lock:
