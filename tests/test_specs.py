@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankgrad import losses
-from rankgrad.specs import Registry, Spec
+from rankgrad.specs import HasSpec, Registry, Spec
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(
     lambda name: name not in ("true", "false", "none", "inf")
@@ -127,3 +127,22 @@ def test_none_is_a_word_where_an_option_takes_words(name):
 def test_digits_of_other_scripts_are_no_numbers(text):
     with pytest.raises(ValueError, match="cannot read the spec"):
         Spec.parse(text)
+
+
+def test_a_class_without_a_name_takes_that_of_its_registration():
+    registry = Registry("shape")
+
+    @registry.register("round", "circle")
+    class Round(HasSpec):
+        pass
+
+    @registry.register("square")
+    class Square(Round):
+        name = "four sides"
+
+    @registry.register("oval")
+    class Oval(Round):
+        pass
+
+    names = [str(registry.get(spec)) for spec in ("circle", "square", "oval")]
+    assert names == ["round", "four sides", "oval"]

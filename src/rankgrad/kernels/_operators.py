@@ -214,9 +214,9 @@ def _adjoint(
         if values is None:
             product: Tensor = operator.adjoint(grad.reshape(-1).contiguous())
             return product.reshape(scores.shape)
-        whole = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
+        padded = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
         flat = values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
-        parts = [operator.adjoint(*each) for each in zip(flat, whole.contiguous(), strict=True)]
+        parts = [operator.adjoint(*each) for each in zip(flat, padded.contiguous(), strict=True)]
     return torch.stack(parts).sum(0).reshape(scores.shape)
 
 

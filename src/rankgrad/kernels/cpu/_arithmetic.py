@@ -23,8 +23,8 @@ def exp(x: float) -> float:
     """
     x = max(x, -700.0)
     shifted = x * LOG2_E + ROUNDING
-    whole = shifted - ROUNDING
-    r = (x - whole * LN_2_HIGH) - whole * LN_2_LOW
+    m = shifted - ROUNDING
+    r = (x - m * LN_2_HIGH) - m * LN_2_LOW
     p = 1.0 / 479001600.0
     p = p * r + 1.0 / 39916800.0
     p = p * r + 1.0 / 3628800.0

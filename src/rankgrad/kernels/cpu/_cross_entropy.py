@@ -89,12 +89,12 @@ def _entropy(s: Array, t: Array, out: Array) -> float:
     Scores are subtracted from the largest one, so all terms are positive and none cancel.
     """
     top = _largest(s)
-    whole = _exponentials(s, top, out)
+    normalizer = _exponentials(s, top, out)
     mass, cost = _mass_and_cost(s, t, top)
-    scale = mass / whole
+    scale = mass / normalizer
     for i in range(s.size):
         out[i] = scale * out[i] - t[i]
-    return cost + mass * math.log(whole)
+    return cost + mass * math.log(normalizer)
 
 
 @compiled_reduction
@@ -119,13 +119,13 @@ def _softmax(x: Array) -> Array:
 def _largest(x: Array) -> float:
     """The largest number, by four independent maxima that the CPU computes in parallel."""
     a = b = c = d = -np.inf
-    whole = x.size - x.size % 4
-    for i in range(0, whole, 4):
+    multiple = x.size - x.size % 4
+    for i in range(0, multiple, 4):
         a = x[i] if x[i] > a else a
         b = x[i + 1] if x[i + 1] > b else b
         c = x[i + 2] if x[i + 2] > c else c
         d = x[i + 3] if x[i + 3] > d else d
-    for i in range(whole, x.size):
+    for i in range(multiple, x.size):
         a = x[i] if x[i] > a else a
     return max(max(a, b), max(c, d))
 

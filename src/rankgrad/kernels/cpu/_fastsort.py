@@ -83,15 +83,15 @@ def _adjoint(
         n, start, begin = counts[b], offsets[b], 0
         while begin < n:
             end = int(state[0, start + begin])
-            total, whole = 0.0, 0.0
+            total, normalizer = 0.0, 0.0
             for i in range(start + begin, start + end):
                 weight = ranks[i] if entropic else 1.0
                 total += weight * grad[i]
-                whole += weight
+                normalizer += weight
             if end - begin > 1:
                 for i in range(start + begin, start + end):
                     weight = (ranks[i] if entropic else 1.0) / strength
-                    grad_scores[order[i]] += weight * (total / whole - grad[i])
+                    grad_scores[order[i]] += weight * (total / normalizer - grad[i])
             begin = end
 
 

@@ -125,10 +125,10 @@ def start_spearman(
         counts[b] = n if defined[b] else 0
         if not defined[b]:
             continue
-        by_label, by_score, whole = 0.0, 0.0, total(w)
+        by_label, by_score, weight = 0.0, 0.0, total(w)
         for i in range(n):
-            by_label += w[i] * gains[i] / whole
-            by_score += w[i] * i / whole
+            by_label += w[i] * gains[i] / weight
+            by_score += w[i] * i / weight
         of_labels, of_scores = 0.0, 0.0
         for i in range(n):
             gains[i] -= by_label
@@ -424,7 +424,7 @@ def _step_first(
 
     The softmax over relevant items relaxes the choice of the first one.
     """
-    value, whole, lowest = 0.0, 0.0, pairs[POINTS, 0]
+    value, normalizer, lowest = 0.0, 0.0, pairs[POINTS, 0]
     found = pairs.shape[1] - APART
     for i in range(found):
         lowest = max(lowest, pairs[POINTS, i])
@@ -432,13 +432,13 @@ def _step_first(
         at = relevant[i]
         discount, change = _discount(block[RANKS, at], n, metric, beta)
         probability = math.exp(pairs[POINTS, i] - lowest)
-        whole += probability
+        normalizer += probability
         value += probability * discount * block[WEIGHTED, at]
         pairs[GRADS, i] = probability
         pairs[SUMS, i] = discount * block[WEIGHTED, at]
         block[GRAD, at] = change * block[WEIGHTED, at]
-    value /= whole
+    value /= normalizer
     for i in range(found):
         change = block[GRAD, relevant[i]] - beta * (pairs[SUMS, i] - value)
-        block[GRAD, relevant[i]] = -change * pairs[GRADS, i] / whole
+        block[GRAD, relevant[i]] = -change * pairs[GRADS, i] / normalizer
     return 1.0 - value

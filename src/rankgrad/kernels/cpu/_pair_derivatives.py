@@ -212,11 +212,11 @@ def _hinge_row(
     z, y, w = others
     grad_sum, hess_sum = 0.0, 0.0
     for j in range(z.size):
-        gap = score - z[j]
+        difference = score - z[j]
         right = weight if label > y[j] else 0.0
         wrong = w[j] if label < y[j] else 0.0
-        grad = (right if gap < margin else 0.0) - wrong
-        hess = 0.5 * (right / max(abs(margin - gap), margin) + wrong / (margin + gap))
+        grad = (right if difference < margin else 0.0) - wrong
+        hess = 0.5 * (right / max(abs(margin - difference), margin) + wrong / (margin + difference))
         grad_sum += grad
         hess_sum += hess
         gradient[j] += grad

@@ -295,11 +295,11 @@ def _hinge_row(
 ) -> tuple[float, float]:
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
-        gap = own - z[j]
+        difference = own - z[j]
         right = weight if label > y[j] else 0.0
         wrong = w[j] if label < y[j] else 0.0
-        right = right if gap < margin else 0.0
-        total += right * (margin - gap) + wrong * (margin + gap)
+        right = right if difference < margin else 0.0
+        total += right * (margin - difference) + wrong * (margin + difference)
         change = right - wrong
         grad_sum += change
         out[j] += change

@@ -78,9 +78,9 @@ def _neuralsort(
 def absolute_differences(z: Array, sums: Array) -> None:
     """Write ``Σ_k |z_j - z_k|`` for each j; z is descending."""
     n = z.size
-    above, whole = 0.0, total(z)
+    above, sum_of_all = 0.0, total(z)
     for i in range(n):
-        below = whole - above - z[i]
+        below = sum_of_all - above - z[i]
         sums[i] = (above - i * z[i]) + ((n - 1 - i) * z[i] - below)
         above += z[i]
 
@@ -89,13 +89,13 @@ def absolute_differences(z: Array, sums: Array) -> None:
 def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
     """Add ``Σ_j (g_i + g_j) sign(z_i - z_j)`` to each item i; tied items have sign 0."""
     n = z.size
-    whole, above, start = total(grad), 0.0, 0
+    sum_of_all, above, start = total(grad), 0.0, 0
     while start < n:
         end, own = start, 0.0
         while end < n and z[end] == z[start]:
             own += grad[end]
             end += 1
-        below = whole - above - own
+        below = sum_of_all - above - own
         for i in range(start, end):
             out[i] += (n - end - start) * grad[i] + (below - above)
         above += own
@@ -209,12 +209,12 @@ def _softsort_adjoint(
         # Signed sums over items outside the tie group: those below it minus those above it.
         ones, of_values = sums[1, end - 1] - sums[0, start], sums[3, end - 1] - sums[2, start]
         of_rows, of_means = sums[5, end - 1] - sums[4, start], sums[7, end - 1] - sums[6, start]
-        size, moved, tie_offset, whole = end - start, 0.0, 0.0, 0.0
+        size, moved, tie_offset, sum_of_values = end - start, 0.0, 0.0, 0.0
         for i in range(start, end):
             moved += a[i] * (of_values - means[i] * ones)
             tie_offset += a[i] * ((end - 1 - i) - (i - start)) / size
-            whole += values[i]
-        within = tie_offset * (whole - size * means[start])
+            sum_of_values += values[i]
+        within = tie_offset * (sum_of_values - size * means[start])
         for i in range(start, end):
             change = moved / size + of_rows * values[i] - of_means
             if size > 1:

@@ -148,13 +148,13 @@ def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scor
 
     The minimum is differentiated too; items that tie for it share its gradient equally.
     """
-    n, ties, whole = items.size, 0, 0.0
+    n, ties, total = items.size, 0, 0.0
     lowest, _ = _range(scores, items)
     for i in range(n):
         ties += scores[items[i]] == lowest
-        whole += grad[i]
+        total += grad[i]
     for i in range(n):
-        through_lowest = whole / ties if scores[items[i]] == lowest else 0.0
+        through_lowest = total / ties if scores[items[i]] == lowest else 0.0
         grad_scores[items[i]] += alpha * (grad[i] - through_lowest)
 
 
@@ -246,11 +246,11 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
     ones, values, weights = block[ONES, :n], block[VALUES, :n], block[WEIGHTS, :n]
     lost, by_value, by_weight = block[LOST, :n], block[BY_VALUE, :n], block[BY_WEIGHT, :n]
     for r in range(out.size):
-        whole, mean, mean_weight = 0.0, 0.0, 1.0
+        normalizer, mean, mean_weight = 0.0, 0.0, 1.0
         if bound <= NEAR_ZERO:
             for j in range(points.size):
                 row[j] = exp_near_zero(points[j] * product[j])
-                whole += row[j] * ones[j]
+                normalizer += row[j] * ones[j]
                 mean += row[j] * values[j]
         else:
             shift = 0.0
@@ -259,9 +259,9 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
                     shift = max(shift, points[j] * product[j])
             for j in range(points.size):
                 row[j] = exp(points[j] * product[j] - shift)
-                whole += row[j] * ones[j]
+                normalizer += row[j] * ones[j]
                 mean += row[j] * values[j]
-        inverse = 1.0 / whole
+        inverse = 1.0 / normalizer
         mean *= inverse
         gain, derivative = mean, 1.0
         if by_label and not linear:
@@ -372,15 +372,15 @@ def _indicator(
 ) -> None:
     """Write the indicator of the next rank, and update the products."""
     alpha, delta = options
-    lowest, top, whole = scores[items[items.size - 1]], 0.0, 0.0  # items are sorted
+    lowest, top, normalizer = scores[items[items.size - 1]], 0.0, 0.0  # items are sorted
     for i in range(items.size):
         row[i] = alpha * (scores[items[i]] - lowest) * product[i]
         top = max(top, row[i])
     for i in range(items.size):
         row[i] = exp(row[i] - top)
-        whole += row[i]
+        normalizer += row[i]
     for i in range(items.size):
-        row[i] /= whole
+        row[i] /= normalizer
         product[i] *= (1.0 - delta) - row[i]
 
 
