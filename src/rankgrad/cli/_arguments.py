@@ -60,7 +60,7 @@ Metrics = Annotated[
     typer.Option(
         "--metric",
         "-m",
-        help="A metric, such as ndcg@10 or 'ndcg(empty=1)'; give it several times for several. "
+        help="A metric, such as ndcg@10 or 'ndcg(empty=1)'; may be given several times. "
         "See `rankgrad metrics`.",
         show_default=", ".join(DEFAULT_METRICS),
     ),

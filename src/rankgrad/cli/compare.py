@@ -68,7 +68,7 @@ def compare(
             [default: for text runs that are there, their folder]
         validation_metric: What chooses the best epoch, and the best trial. [default: the first
             --metric, or that of --settings]
-        settings: Settings that all share, in TOML; options go before them.
+        settings: Settings that all share, in TOML; options override them.
 
     What is compared:
         losses: Losses, commas between them. See `rankgrad losses`. [default: softmax]

@@ -46,7 +46,7 @@ def evaluate(
     scores rank as in trec_eval, whose numbers come out.
 
     Inputs:
-        rankers: A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a
+        rankers: A run folder of `rankgrad train`, or a file of scores: one per line, Parquet with a
             column 'score', or a TREC run; - is the standard input. Before QRELS, one TREC run or
             several.
         data: Data with labels: a LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV
@@ -56,8 +56,8 @@ def evaluate(
             CISI.
 
     Options:
-        metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; give it several times
-            for several. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr; with QRELS
+        metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; may be given several
+            times. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr; with QRELS
             nDCG@10, AP, RR, P@10, R@100]
         per_list: With --json, also the values of each list.
         save: Also keep the values of each list in the run folder for `rankgrad report`, under the

@@ -48,7 +48,7 @@ def train(
     Options:
         output: The run folder. [default: runs/DATE-LOSS]
         vali: Validation data, where DATA is not a folder that has it.
-        settings: Settings in TOML, such as RUN/settings.toml; options go before them.
+        settings: Settings in TOML, such as RUN/settings.toml; options override them.
         resume: Go on with the run that RUN holds; with more --epochs also after its end.
 
     \b

@@ -145,7 +145,7 @@ class TomlSettings(BaseModel):
 
         Args:
             text: the TOML.
-            overrides: settings that go before those of the text.
+            overrides: settings that override those of the text.
         """
         try:
             values = tomllib.loads(text)
