@@ -20,6 +20,8 @@ from rankgrad._quoting import quote
 from rankgrad.specs import HasSpec, Registry, Spec
 
 schedules: Registry[Schedule] = Registry("schedule")
+#: The metrics of an evaluation that names none.
+DEFAULT_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
 _LARGEST_COUNT = 2**31 - 1  # of sizes, counts and ranks, so that products of two fit in 64 bits
 _SMALLEST, _LARGEST = 1e-30, 1e30  # with them scores up to 1e4 stay finite in float32

@@ -110,9 +110,9 @@ def compare(
           --losses "hinge, lambdaloss@10" --seeds 3 -o out
       rankgrad compare runs/text --baseline "first stage" --correction holm
     """  # noqa: D301
+    from rankgrad._validation import DEFAULT_METRICS
     from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
-    from rankgrad.metrics.evaluate import DEFAULT
 
     how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
@@ -133,7 +133,7 @@ def compare(
         raise ValueError("--max-length is for text: it goes with --collection")
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
-    metrics = tuple(metric or DEFAULT)
+    metrics = tuple(metric or DEFAULT_METRICS)
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
     shared = options.chosen({**passed, "metric": validation_metric, "metrics": metrics}, settings)

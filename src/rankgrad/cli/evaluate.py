@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Device, Fold, Json, Split, check_stdin, load
+from rankgrad.cli._arguments import Device, Fold, Json, Split, check_run_folder, check_stdin, load
 from rankgrad.cli._evaluate_trec import (
     evaluate_runs,
     interval_rows,
@@ -96,8 +96,8 @@ def evaluate(
         **{"complete": complete, "level": level, "ties": ties, "double": double, "test": test},
     )
     ranker = _only(rankers, data)
-    if save and not (ranker / "run.json").is_file():
-        raise ValueError(f"{ranker} is not a run folder: --save has nowhere to keep the values")
+    if save:
+        check_run_folder(ranker, "values")
     result, scores, dataset = _evaluate_data(ranker, data, split, fold, metric, device)
     if save:
         _save(ranker, scores, dataset, list(result.metrics), split, fold)
@@ -135,12 +135,12 @@ def _evaluate_data(
 ) -> tuple[Evaluation, Any, Dataset]:
     """The values of a ranker on data with a score for each item, the scores, and the data."""
     import rankgrad.metrics
+    from rankgrad._validation import DEFAULT_METRICS
     from rankgrad.data import _scores as files
-    from rankgrad.metrics.evaluate import DEFAULT
     from rankgrad.training._evaluations import evaluate_scores
 
     check_stdin(ranker, data)
-    metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
+    metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT_METRICS]
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
         scores = model.predict(dataset.features, dataset.offsets)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Data, Device, Fold, Json, Split
+from rankgrad.cli._arguments import Data, Device, Fold, Json, Split, check_run_folder
 from rankgrad.cli._printing import console, show_json, show_notes, show_table
 from rankgrad.cli.predict import Run, open_ranker
 
@@ -81,8 +81,8 @@ def explain(
     from rankgrad.training._evaluations import EVALUATIONS
     from rankgrad.training._fitted import TreeScorer
 
-    if save and not (run / "run.json").is_file():
-        raise ValueError(f"{run} is not a run folder: --save has nowhere to keep the explanation")
+    if save:
+        check_run_folder(run, "explanation")
     if output is not None and output.exists():
         raise FileExistsError(f"{output} is there already: name a new folder")
     if query is None and (above is not None or below is not None):

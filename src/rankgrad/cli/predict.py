@@ -90,8 +90,9 @@ def open_ranker(
 def load_ranker(run: Path) -> FittedRanker:
     """The ranker of a run folder, of a saved model, or of a saved estimator."""
     from rankgrad.training import FittedRanker, RunFolder
+    from rankgrad.training.run import BEST
 
-    if (run / "run.json").is_file():
+    if RunFolder.is_run(run):
         return RunFolder.open(run).best()
-    best = run / "best"
+    best = run / BEST
     return FittedRanker.load(best if best.is_dir() else run)

@@ -114,13 +114,13 @@ def train(
 
 def _settings_of_run(run: Path | None, settings: Path | None) -> Path:
     """The settings of a run that is resumed."""
-    from rankgrad.training import RunFolder
+    from rankgrad.training.run import SETTINGS, RunFolder
 
     if run is None:
         raise ValueError("--resume needs the run to go on with: -o RUN")
     if settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")
-    return RunFolder.open(run).path / "settings.toml"
+    return RunFolder.open(run).path / SETTINGS
 
 
 def _new_run(loss: str) -> Path:

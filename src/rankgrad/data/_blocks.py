@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rankgrad._shapes import Bool, Float, Int
+from rankgrad._shapes import Array, Bool, Float, Int
 
 if TYPE_CHECKING:
     from rankgrad.data.transforms import Transform
-
-Array = NDArray[Any]
 
 _BLOCK = 1 << 22  # values worked on at a time, to bound memory
 _RIDGE = 1e-3  # ridge penalty of the imputing regression, whose features have variance 1

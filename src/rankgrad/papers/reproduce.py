@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad import _files, significance
+from rankgrad._shapes import Array
 from rankgrad.experiments import compare
 from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import Comparison, Plan
@@ -23,7 +24,7 @@ from rankgrad.papers import _splits
 from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
 from rankgrad.results._comparison_tables import in_line
-from rankgrad.results.statistics import Array, MetricValues
+from rankgrad.results.statistics import MetricValues
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 from rankgrad.training import Settings
 from rankgrad.training._evaluations import Evaluated

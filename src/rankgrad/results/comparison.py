@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from rankgrad import significance
+from rankgrad._shapes import Array
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.results._groups import Fold, Place, RunGroup
 from rankgrad.results.runs import Run
-from rankgrad.results.statistics import Array, MetricValues
+from rankgrad.results.statistics import MetricValues
 from rankgrad.significance import Difference, Interval, Significance, check_same_queries
 from rankgrad.training._evaluations import Evaluated
 
