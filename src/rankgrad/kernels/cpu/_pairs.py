@@ -148,8 +148,7 @@ def _ranknet_lists(
                 norm = norm_of(gains, code, k, ndcg_discounts)
                 for i in range(items.size):
                     block[_W, i] *= gains[i] / (norm if norm > 0 else 1.0) * ndcg_discounts[i]
-            end = min(top_ranks, items.size)
-            values[b] = _logistic_pairs(block, ties, lower_rank_factor, end)
+            values[b] = _logistic_pairs(block, ties, lower_rank_factor, min(top_ranks, items.size))
             _write_gradient(arrays, sigma, items, block)
 
 
@@ -354,6 +353,7 @@ def _lambdas(
     upper, lower_factor, lower = costs[_U], costs[_F], costs[_L]
     _, distance_factor, lower_rank_factor, _ = tables
     _, top_ranks, _, _, by_distance, by_change, _ = weighting
+    coefficients = by_distance, by_change
     total, start, end = 0.0, 0, min(top_ranks, n)
     while start < end:
         near, far = reach_of(z, start)
@@ -361,9 +361,9 @@ def _lambdas(
         exponentials(z, start, far, center, block[_E])
         for i in range(start, min(near, end)):
             item, below = (y[i], w[i], gains[i], upper[i], lower_factor[i]), slice(i + 1, n)
-            lower_items = y[below], w[below], gains[below], lower[below]
-            by_rank = distance_factor, lower_rank_factor[below], by_distance, by_change
-            _weigh_lambdas(item, lower_items, by_rank, right[below], wrong[below])
+            lower_items = y[below], w[below], gains[below], lower[below], lower_rank_factor[below]
+            results = right[below], wrong[below]
+            _weigh_lambdas(item, lower_items, distance_factor, coefficients, *results)
             total += _pair_row(i, math.exp(center - z[i]), block)
         start = near
     return total
@@ -372,15 +372,16 @@ def _lambdas(
 @compiled
 def _weigh_lambdas(
     item: tuple[float, float, float, float, float],
-    lower_items: tuple[Array, Array, Array, Array],
-    by_rank: tuple[Array, Array, float, float],
+    lower_items: tuple[Array, Array, Array, Array, Array],
+    distance_factor: Array,
+    coefficients: tuple[float, float],
     right: Array,
     wrong: Array,
 ) -> None:
     """Write the weights of an item's pairs, as :func:`weigh_by_preferred` does."""
     label, weight, gain, upper, factor = item
-    y, w, gains, lower = lower_items
-    distance_factor, lower_rank_factor, by_distance, by_change = by_rank
+    y, w, gains, lower, lower_rank_factor = lower_items
+    by_distance, by_change = coefficients
     for j in range(right.size):
         cost = by_distance * (distance_factor[j] * lower_rank_factor[j])
         cost += by_change * abs(upper - factor * lower[j])
