@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch import Tensor
+from numpy.typing import NDArray
 
-__all__ = ["Bool", "Float", "Int", "Real"]
+__all__ = ["Array", "Bool", "Float", "Int", "Real"]
 __all__ += ["ChannelValues", "ItemMask", "ItemValues", "ListMask", "ListValues", "RankValues"]
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Real
+    from torch import Tensor
 else:
 
     class _Unchecked:
@@ -24,7 +25,10 @@ else:
         def __class_getitem__(cls, item: Any) -> Any:
             return Any
 
-    Bool = Float = Int = Real = _Unchecked
+    Bool = Float = Int = Real = Tensor = _Unchecked
+
+#: A NumPy array of any shape and type.
+Array: TypeAlias = NDArray[Any]
 
 #: ``[lists, items]``: a number for each item of padded lists.
 ItemValues: TypeAlias = Float[Tensor, "b n"]

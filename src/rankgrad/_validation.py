@@ -20,8 +20,10 @@ from rankgrad._quoting import quote
 from rankgrad.specs import HasSpec, Registry, Spec
 
 schedules: Registry[Schedule] = Registry("schedule")
+#: The metrics of an evaluation that names none.
+DEFAULT_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
-_MOST = 2**31 - 1  # of sizes, counts and ranks, so that products of two fit in 64 bits
+_LARGEST_COUNT = 2**31 - 1  # of sizes, counts and ranks, so that products of two fit in 64 bits
 _SMALLEST, _LARGEST = 1e-30, 1e30  # with them scores up to 1e4 stay finite in float32
 
 
@@ -30,7 +32,7 @@ def check_cutoff(k: int | None) -> int | None:
     return None if k is None else check_whole("k", k)
 
 
-def check_whole(option: str, value: Any, least: int = 1, most: int = _MOST) -> int:
+def check_whole(option: str, value: Any, least: int = 1, most: int = _LARGEST_COUNT) -> int:
     """Check a whole number, which may be NumPy's, and return it as an int."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
         found = quote(value)
@@ -84,7 +86,7 @@ class Schedule(HasSpec):
 
     def at(self, progress: float) -> float:
         """The value at this progress, which is clamped to [0, 1]."""
-        raise TypeError(f"{type(self).__name__} does not say its value over progress")
+        raise TypeError(f"{type(self).__name__} must implement at(progress)")
 
 
 schedules.base_class = Schedule
@@ -183,7 +185,7 @@ def set_temperature(holder: object, *options: str) -> None:
         object.__setattr__(holder, option, as_temperature(option, getattr(holder, option)))
 
 
-def number(value: float | Schedule) -> float:
+def initial_value(value: float | Schedule) -> float:
     """The value of a temperature; that of a schedule at its start."""
     return value.at(0.0) if isinstance(value, Schedule) else value
 

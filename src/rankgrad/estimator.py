@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas, hub
 from rankgrad._quoting import quote, shorten
+from rankgrad._shapes import Array
 from rankgrad.data import Dataset
 from rankgrad.data._categories import encode_frame, number_columns
 from rankgrad.data._dataset import Categories, as_float32
@@ -39,9 +40,8 @@ with requires("train"):
     from sklearn.utils.validation import _check_sample_weight as check_sample_weight
     from sklearn.utils.validation import check_is_fitted, validate_data
 
-__all__ = ["Array", "Ranker"]
+__all__ = ["Ranker"]
 
-Array = np.ndarray[Any, Any]
 
 _MANIFEST, _MODEL = "ranker.json", "best"
 _FORMAT, _VERSION = "rankgrad ranker", 1

@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from rankgrad._deprecation import renamed_value
 from rankgrad._quoting import listing, quote
 
-__all__ = ["HasSpec", "Registry", "Spec", "T", "options_of", "spec_of", "split", "takes_cutoff"]
+__all__ = ["HasSpec", "Registry", "Spec", "options_of", "spec_of", "split", "takes_cutoff"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
@@ -111,7 +111,7 @@ class HasSpec:
         return str(spec_of(self, self.name))
 
 
-class Registry(Generic[T]):
+class Registry(Generic[_T]):
     """The named objects of one kind, and how each is made.
 
     >>> shapes = Registry("shape")
@@ -131,13 +131,13 @@ class Registry(Generic[T]):
         self.base_class: type = object  # what an object of this kind is an instance of
         # Among names with the same ending, errors name these first.
         self.preferred: tuple[str, ...] = ()
-        self._factories: dict[str, Callable[..., T]] = {}
+        self._factories: dict[str, Callable[..., _T]] = {}
         self._former: dict[str, str] = {}
         self.also(lambda name: None, list)
 
     def register(
         self, *names: str, former: Iterable[str] = ()
-    ) -> Callable[[Callable[..., T]], Any]:
+    ) -> Callable[[Callable[..., _T]], Any]:
         """A decorator that registers a class or function under one or more names.
 
         Args:
@@ -146,7 +146,7 @@ class Registry(Generic[T]):
                 replaces them.
         """
 
-        def enter(factory: Callable[..., T]) -> Callable[..., T]:
+        def enter(factory: Callable[..., _T]) -> Callable[..., _T]:
             for name in names:
                 if not _NAME.fullmatch(name):
                     raise ValueError(
@@ -164,7 +164,7 @@ class Registry(Generic[T]):
         return enter
 
     def also(
-        self, factory: Callable[[str], Callable[..., T] | None], names: Callable[[], list[str]]
+        self, factory: Callable[[str], Callable[..., _T] | None], names: Callable[[], list[str]]
     ) -> None:
         """Add objects by a function from a name to a factory or None, and one that lists names."""
         self._further, self._further_names = factory, names
@@ -178,7 +178,7 @@ class Registry(Generic[T]):
         """All names, sorted."""
         return sorted([*self._factories, *self._further_names()])
 
-    def factory(self, name: str) -> Callable[..., T]:
+    def factory(self, name: str) -> Callable[..., _T]:
         """The class or function that makes the object of this name."""
         if name in self._former:
             name = renamed_value(name, self._former)
@@ -192,7 +192,7 @@ class Registry(Generic[T]):
         """Parse a spec; a registry may override this to accept other names."""
         return Spec.parse(text)
 
-    def get(self, spec: str | Spec | T, **options: Any) -> T:
+    def get(self, spec: str | Spec | _T, **options: Any) -> _T:
         """The object that a spec names.
 
         Args:

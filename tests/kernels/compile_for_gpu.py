@@ -88,7 +88,7 @@ def compile_losses(specs, one):
     lists = unchecked_lists(*one[:2], offsets=one.offsets, max_length=one.max_length)
     for spec in specs:
         call = losses.get(spec).kernel(lists)
-        if call is not None:
+        if call is not None and ops._is_written("cuda", ops.LOSSES[call.name][0], call.name):
             kernel = ops.backend_kernel(call.name, "gpu")
             getattr(kernel, "function", kernel)(*one, *call.options)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rankgrad._shapes import Array
 from rankgrad.boosting.objectives import (
-    Array,
     CallerLists,
     RowLists,
     RowMetric,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rankgrad import losses, metrics
 from rankgrad._quoting import quote
+from rankgrad._shapes import Array
 from rankgrad._validation import check_choice, check_positive
 from rankgrad.extras import load
 from rankgrad.losses import Loss
@@ -21,7 +22,6 @@ from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import Metric, evaluate
 
 __all__ = [
-    "Array",
     "CallerLists",
     "RowLists",
     "RowMetric",
@@ -31,7 +31,6 @@ __all__ = [
     "undefined",
 ]
 
-Array = np.ndarray[Any, Any]
 
 #: With fewer lists, the Hessian of all rows sums to at least 1 for this many rows, up to a maximum:
 #: a minimum Hessian of 1 in a leaf is some 20 rows, LightGBM's minimum of rows.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankgrad._shapes import Array
 from rankgrad.boosting.objectives import (
-    Array,
     CallerLists,
     RowLists,
     RowMetric,

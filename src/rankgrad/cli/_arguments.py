@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.cli._settings import setting_option
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ Metrics = Annotated[
     typer.Option(
         "--metric",
         "-m",
-        help="A metric, such as ndcg@10 or 'ndcg(empty=1)'; give it several times for several. "
+        help="A metric, such as ndcg@10 or 'ndcg(empty=1)'; may be given several times. "
         "See `rankgrad metrics`.",
-        show_default="ndcg@5, ndcg@10, ap, rr",
+        show_default=", ".join(DEFAULT_METRICS),
     ),
 ]
 Missing = Annotated[list[str] | None, setting_option("missing")]
@@ -72,6 +73,14 @@ def check_stdin(*paths: Path | None) -> None:
     """Raise if more than one argument is the standard input."""
     if sum(path is not None and str(path) == "-" for path in paths) > 1:
         raise ValueError("the standard input (-) can be read only once: name a file for the other")
+
+
+def check_run_folder(path: Path, result: str) -> None:
+    """Raise if a result is to be saved in a folder that is no run folder."""
+    from rankgrad.training import RunFolder
+
+    if not RunFolder.is_run(path):
+        raise ValueError(f"{path} is not a run folder: --save has nowhere to keep the {result}")
 
 
 def check_known(path: Path) -> None:

@@ -36,7 +36,7 @@ _FLAGS = {
     "transforms": ("--transform",),
     "learning_rate": ("--learning-rate", "--lr"),
 }
-_SEVERAL = "Several times for several."
+_SEVERAL = "May be given several times."
 
 Log = Annotated[
     list[str] | None,
@@ -139,7 +139,7 @@ def chosen(options: dict[str, Any], file: Path | None) -> Settings:
 
 
 def read_settings(kind: type[S], file: Path, **overrides: Any) -> S:
-    """Settings of a file; overrides go before them."""
+    """Settings of a file; overrides replace them."""
     if not file.is_file():
         raise FileNotFoundError(f"there are no settings at {file}")
     try:

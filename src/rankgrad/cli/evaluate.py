@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Device, Fold, Json, Split, check_stdin, load
+from rankgrad.cli._arguments import Device, Fold, Json, Split, check_run_folder, check_stdin, load
 from rankgrad.cli._evaluate_trec import (
     evaluate_runs,
     interval_rows,
@@ -46,7 +46,7 @@ def evaluate(
     scores rank as in trec_eval, whose numbers come out.
 
     Inputs:
-        rankers: A run folder of `rankgrad train`, or a file of scores: one a line, Parquet with a
+        rankers: A run folder of `rankgrad train`, or a file of scores: one per line, Parquet with a
             column 'score', or a TREC run; - is the standard input. Before QRELS, one TREC run or
             several.
         data: Data with labels: a LETOR/LibSVM file (also .gz, .bz2, .xz), a Parquet, Arrow or CSV
@@ -56,8 +56,8 @@ def evaluate(
             CISI.
 
     Options:
-        metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; give it several times
-            for several. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr; with QRELS
+        metric: A metric, such as ndcg@10, 'ndcg(empty=1)', nDCG@10 or P_5; may be given several
+            times. See `rankgrad metrics`. [default: ndcg@5, ndcg@10, ap, rr; with QRELS
             nDCG@10, AP, RR, P@10, R@100]
         per_list: With --json, also the values of each list.
         save: Also keep the values of each list in the run folder for `rankgrad report`, under the
@@ -96,8 +96,8 @@ def evaluate(
         **{"complete": complete, "level": level, "ties": ties, "double": double, "test": test},
     )
     ranker = _only(rankers, data)
-    if save and not (ranker / "run.json").is_file():
-        raise ValueError(f"{ranker} is not a run folder: --save has nowhere to keep the values")
+    if save:
+        check_run_folder(ranker, "values")
     result, scores, dataset = _evaluate_data(ranker, data, split, fold, metric, device)
     if save:
         _save(ranker, scores, dataset, list(result.metrics), split, fold)
@@ -135,12 +135,12 @@ def _evaluate_data(
 ) -> tuple[Evaluation, Any, Dataset]:
     """The values of a ranker on data with a score for each item, the scores, and the data."""
     import rankgrad.metrics
+    from rankgrad._validation import DEFAULT_METRICS
     from rankgrad.data import _scores as files
-    from rankgrad.metrics.evaluate import DEFAULT
     from rankgrad.training._evaluations import evaluate_scores
 
     check_stdin(ranker, data)
-    metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT]
+    metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT_METRICS]
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
         scores = model.predict(dataset.features, dataset.offsets)
@@ -164,10 +164,10 @@ def _save(
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
-    found = Evaluated.of(
+    evaluated = Evaluated.of(
         scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
     )
-    found.save(run, _layout.split_name(split or "test"))
+    evaluated.save(run, _layout.split_name(split or "test"))
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def import_(
         output: The store to write, or a .parquet file.
         query: Columnar files: the column of query ids.
         label: Columnar files: the column of labels.
-        feature: Columnar files: a column to take as a feature; several times for several.
+        feature: Columnar files: a column to take as a feature; may be given several times.
             [default: all other numbers]
         weight: Columnar files: the column of item weights.
         id: Columnar files: the column of item ids.

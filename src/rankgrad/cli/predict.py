@@ -39,7 +39,7 @@ def predict(
 ) -> None:
     """Score data with a trained ranker, from its best epoch.
 
-    Plain scores are one a line, in the order of the rows of the data. The data need no labels: a
+    Plain scores are one per line, in the order of the rows of the data. The data need no labels: a
     LETOR row may begin with its qid. Documents are called by their ids, which LETOR files have in
     comments (#docid = X).
 
@@ -54,13 +54,13 @@ def predict(
       rankgrad predict runs/neural web30k --fold 1 -o scores.parquet
       rankgrad predict runs/neural test.txt --tag neural -o neural.run
     """  # noqa: D301
-    from rankgrad.data import _scores as files
+    from rankgrad.data import _scores
 
     dataset, model = open_ranker(run, data, split, fold, device, labeled=False, ids="auto")
     scores = model.predict(dataset.features, dataset.offsets)
-    files.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
+    _scores.write(output, scores, dataset, format=format, tag=tag, overwrite=overwrite)
     show_notes(dataset.notes)
-    if dataset.ids is None and (format or files.format_of(output)) != "plain":
+    if dataset.ids is None and (format or _scores.format_of(output)) != "plain":
         show_notes(["the data have no document ids: positions in the lists are written for them"])
 
 
@@ -90,8 +90,9 @@ def open_ranker(
 def load_ranker(run: Path) -> FittedRanker:
     """The ranker of a run folder, of a saved model, or of a saved estimator."""
     from rankgrad.training import FittedRanker, RunFolder
+    from rankgrad.training.run import BEST
 
-    if (run / "run.json").is_file():
+    if RunFolder.is_run(run):
         return RunFolder.open(run).best()
-    best = run / "best"
+    best = run / BEST
     return FittedRanker.load(best if best.is_dir() else run)

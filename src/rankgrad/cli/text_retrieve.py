@@ -35,10 +35,10 @@ def retrieve(
             Cranfield or CISI; ir_datasets:ID or datasets:NAME where that package is installed.
 
     Options:
-        format: Of the topics. [default: by name and first line]
-        field: What of TREC topics is the query.
+        format: The format of the topics. [default: by name and first line]
+        field: The field of TREC topics that is the query.
         output: The TREC run to write, also .gz.
-        depth: Documents a query at most.
+        depth: The most documents per query.
         tag: The name of the run.
 
     \b

@@ -55,7 +55,7 @@ def train(
     teacher_labels: TeacherLabels = "shift",
     losses: Annotated[list[str] | None, typer.Option("--loss", "-l")] = None,
     folds: Annotated[int | None, typer.Option(min=3)] = None,
-    only: Annotated[list[int] | None, typer.Option("--fold")] = None,
+    chosen_folds: Annotated[list[int] | None, typer.Option("--fold")] = None,
     seeds: Annotated[int | None, typer.Option(min=1)] = None,
     interpolate: bool = False,
     protocol: str | None = None,
@@ -77,12 +77,12 @@ def train(
             the grades, or beside them, which evaluate as ever.
         losses: See `rankgrad losses`; several times to compare several. [default: softmax]
         folds: Of the cross-validation by query. [default: 5]
-        only: Train on this fold alone; several times for several.
+        chosen_folds: Train on this fold alone; may be given several times.
         seeds: Train with this many seeds, from 0. [default: 1]
         interpolate: Mix scores with those of the first stage; validation chooses the weight.
         protocol: Train as a paper's table says, such as smoothi_table2: its losses, settings,
-            depth, folds and seeds; options go before them.
-        settings: Settings in TOML, as run folders have; options go before them.
+            depth, folds and seeds; options override them.
+        settings: Settings in TOML, as run folders have; options override them.
 
     \b
     Examples:
@@ -102,16 +102,17 @@ def train(
 
     passed["prompt"] = arguments.read_prompt(prompt)
     paper = _protocol(protocol)
+    text = paper.text if paper else None
     chosen = settings_of(passed, settings, paper)
     plan = CrossValidation(
         settings=chosen,
         losses=tuple(losses or ([row.losses[0] for row in paper.rows] if paper else [chosen.loss])),
-        seeds=tuple(range(seeds)) if seeds else paper.text.seeds if paper and paper.text else (0,),
-        folds=folds or (paper.text.folds if paper and paper.text else 5),
-        chosen=None if only is None else tuple(only),
+        seeds=tuple(range(seeds)) if seeds else text.seeds if text else (0,),
+        folds=folds or (text.folds if text else 5),
+        chosen=None if chosen_folds is None else tuple(chosen_folds),
         interpolate=interpolate,
     )
-    depth = depth or (paper.text.depth if paper and paper.text else None)
+    depth = depth or (text.depth if text else None)
     candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
     if teacher is None and (passed["teacher_weight"], passed["teacher_loss"]) != (None, None):
         raise ValueError("--teacher-weight and --teacher-loss need a teacher: give --teacher RUN")
@@ -218,8 +219,8 @@ def _show(output: Path, json: bool) -> None:
     from rankgrad.results.comparison import compare
     from rankgrad.results.runs import find, read
 
-    found = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
-    rows = list(_rows(found))
+    comparison = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
+    rows = list(_rows(comparison))
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
         return
@@ -231,10 +232,10 @@ def _show(output: Path, json: bool) -> None:
     show_table(
         columns,
         texts,
-        title=f"test, {len(found.queries)} queries",
-        under=[f"p: against the {FIRST_STAGE} ({found.how})", *found.conventions],
+        title=f"test, {len(comparison.queries)} queries",
+        under=[f"p: against the {FIRST_STAGE} ({comparison.how})", *comparison.conventions],
     )
-    show_notes(f"{entry.name}: {why}" for entry in found.entries for why in entry.problems)
+    show_notes(f"{entry.name}: {why}" for entry in comparison.entries for why in entry.problems)
     show_notes(_weights(output))
     console().print(f"Next: rankgrad report {output}")
 
@@ -254,12 +255,12 @@ def _weights(output: Path) -> list[str]:
     ]
 
 
-def _rows(found: Comparison) -> Any:
-    for name in found.names:
+def _rows(comparison: Comparison) -> Any:
+    for name in comparison.names:
         row: dict[str, Any] = {"candidate": name}
-        for metric in found.metrics:
-            if found.has(name, metric):
-                row[metric] = found.mean(name, metric)
-                tested = found.difference(name, metric)
+        for metric in comparison.metrics:
+            if comparison.has(name, metric):
+                row[metric] = comparison.mean(name, metric)
+                tested = comparison.difference(name, metric)
                 row[f"p ({metric})"] = "" if tested is None else tested.corrected
         yield row

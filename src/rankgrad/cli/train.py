@@ -48,7 +48,7 @@ def train(
     Options:
         output: The run folder. [default: runs/DATE-LOSS]
         vali: Validation data, where DATA is not a folder that has it.
-        settings: Settings in TOML, such as RUN/settings.toml; options go before them.
+        settings: Settings in TOML, such as RUN/settings.toml; options override them.
         resume: Go on with the run that RUN holds; with more --epochs also after its end.
 
     \b
@@ -114,13 +114,13 @@ def train(
 
 def _settings_of_run(run: Path | None, settings: Path | None) -> Path:
     """The settings of a run that is resumed."""
-    from rankgrad.training import RunFolder
+    from rankgrad.training.run import SETTINGS, RunFolder
 
     if run is None:
         raise ValueError("--resume needs the run to go on with: -o RUN")
     if settings is not None:
         raise ValueError("--resume takes the settings of the run: leave out --settings")
-    return RunFolder.open(run).path / "settings.toml"
+    return RunFolder.open(run).path / SETTINGS
 
 
 def _new_run(loss: str) -> Path:

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rankgrad._shapes import Bool, Float, Int
+from rankgrad._shapes import Array, Bool, Float, Int
 
 if TYPE_CHECKING:
     from rankgrad.data.transforms import Transform
 
-Array = NDArray[Any]
-
 _BLOCK = 1 << 22  # values worked on at a time, to bound memory
-_RIDGE = 1e-3  # added to variances of 1 in the regression that imputes
+_RIDGE = 1e-3  # ridge penalty of the imputing regression, whose features have variance 1
 
 
 def block_height(columns: int) -> int:
@@ -33,7 +30,7 @@ class Blocks:
 
     features: Array
     offsets: Array | None = None
-    through: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] = ()
 
     def __len__(self) -> int:
         return len(self.features)
@@ -45,7 +42,7 @@ class Blocks:
 
     def then(self, transform: Transform) -> Blocks:
         """The rows after one more transform: computed now if they are a single block."""
-        after = replace(self, through=(*self.through, transform))
+        after = replace(self, transforms=(*self.transforms, transform))
         if self.features.size > _BLOCK:
             return after
         return Blocks(after.rows(slice(None)).numpy(), self.offsets)
@@ -53,14 +50,14 @@ class Blocks:
     def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
         """Some rows, transformed exactly as in prediction."""
         values = torch.from_numpy(np.array(self.features[which], _numpy_float(self.features)))
-        for transform in self.through:
+        for transform in self.transforms:
             values = transform(values)
         return values
 
     @property
     def width(self) -> int:
         """The number of columns of a block."""
-        return self.through[-1].n_outputs if self.through else self.features.shape[1]
+        return self.transforms[-1].n_outputs if self.transforms else self.features.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -88,10 +85,10 @@ class Moments:
         for block in blocks:
             values = block.double()
             absent = values.isnan()
-            here = len(values) - absent.sum(0)
-            total = count + here
+            n_present = len(values) - absent.sum(0)
+            total = count + n_present
             if absent.any():
-                block_mean = values.nansum(0) / here.clamp(min=1)
+                block_mean = values.nansum(0) / n_present.clamp(min=1)
                 # The mean adds nothing to the squares.
                 values = torch.where(absent, block_mean, values)
                 low = low.minimum(values.where(~absent, float("inf")).amin(0))
@@ -101,13 +98,13 @@ class Moments:
                 low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
             step = block_mean - mean
             squares = squares + (values - block_mean).square().sum(0)
-            squares = squares + step.square() * (count * here / total.clamp(min=1).double())
-            mean = mean + step * (here / total.clamp(min=1).double())
+            squares = squares + step.square() * (count * n_present / total.clamp(min=1).double())
+            mean = mean + step * (n_present / total.clamp(min=1).double())
             count, missing = total, missing + absent.sum(0)
         empty = count == 0
         low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
         deviation = (squares / count.clamp(min=1)).sqrt()
-        # Rounding may leave a constant column with a mean a little beside its one value.
+        # Rounding may put the mean of a constant column slightly off its value.
         return cls(mean.clamp(low, high), deviation, low, high, missing, count)
 
     @property
@@ -122,7 +119,7 @@ class Moments:
 
 
 def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether a column differs between two items of some list: then it does between neighbors."""
+    """Whether a column has two values in some list. If it has, two neighbors differ."""
     if blocks.offsets is None:
         raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
     starts = np.zeros(len(blocks) + 1, bool)
@@ -176,7 +173,7 @@ def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
 def quantiles_of(values: Array, levels: Array) -> Array:
     """The quantiles of the values that are not missing; zeros if all are.
 
-    This is ``numpy.quantile``, to the last bit, which takes several times as long for many levels.
+    Equal to ``numpy.quantile`` to the last bit, and several times as fast for many levels.
     """
     ordered = np.sort(values).astype(np.float64)  # missing values are last
     count = len(ordered) - int(np.isnan(ordered).sum())

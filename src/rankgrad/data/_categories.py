@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from rankgrad._quoting import listing, quote
+from rankgrad._shapes import Array
 from rankgrad.data._dataset import Categories, Dataset, FeaturesError
-
-Array = np.ndarray[Any, Any]
 
 
 def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:

@@ -60,8 +60,8 @@ def is_single(path: str | os.PathLike[str]) -> bool:
 def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Path]:
     r"""Where each split of a folder lies, ``train`` first.
 
-    A folder with several sets of splits, such as Yahoo's ``set1.train.txt`` and ``set2.train.txt``,
-    is given with the part before: ``folder/set1``.
+    Where a folder has several sets of splits, such as Yahoo's ``set1.train.txt`` and
+    ``set2.train.txt``, add the part before the split's name: ``folder/set1``.
 
     Args:
         path: the folder.
@@ -88,7 +88,7 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
 
 
 def _splits(path: Path, fold: int | None) -> dict[str, Path]:
-    """Find the splits of a folder, which may not be replaced while it is listed."""
+    """Find the splits of a folder; :func:`_files.snapshot` repeats it if the folder is replaced."""
     check_exists(path)
     if _streams.is_stream(path):
         raise ValueError(
@@ -160,7 +160,7 @@ def split_name(split: str) -> str:
 
 
 def check_exists(path: Path) -> None:
-    """A missing path is an error that names the nearest thing there is."""
+    """Raise FileNotFoundError, with the most similar name that exists."""
     if _streams.is_stream(path):
         return
     _streams.check_link(path)
@@ -191,7 +191,7 @@ def describe(path: Path, fold: int | None) -> str:
 
 
 def _find_splits(path: Path) -> dict[str, list[Path]]:
-    """What is one data set in a folder and has a split's name between the dots of its own."""
+    """The data sets of a folder by split, whose name is between dots: ``set1.train.txt``."""
     folder, prefix = (path, "") if path.is_dir() else (path.parent, f"{path.name}.")
     found: dict[str, list[Path]] = {}
     for inside in sorted(folder.iterdir()):

@@ -17,8 +17,8 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from rankgrad._compilation import compile_cached
+from rankgrad._shapes import Array
 
-Array = np.ndarray[Any, Any]
 Unsigned = np.uint64
 
 # Without Numba's check for a division by zero, as powers of ten are not zero.

@@ -13,17 +13,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import numpy as np
 
 from rankgrad import _files
 from rankgrad._quoting import listing, quote, shorten
+from rankgrad._shapes import Array
 from rankgrad.data import _layout, _streams, _text_lines, columnar, trec
 from rankgrad.data._dataset import LONGEST_ID, Dataset
 from rankgrad.extras import load
 
-Array = np.ndarray[Any, Any]
 Format = Literal["plain", "parquet", "trec"]
 
 FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")

@@ -20,19 +20,17 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankgrad._shapes import Bool, Float, Int
+from rankgrad._shapes import Array, Bool, Float, Int
 from rankgrad._validation import check_choice
 from rankgrad.data._dataset import Dataset
 from rankgrad.data._ordered_map import ordered_map
 from rankgrad.data.transforms import Pipeline, Transform
 
-__all__ = ["BATCHINGS", "Array", "Batch", "Batches", "Batching", "process_memory"]
+__all__ = ["BATCHINGS", "Batch", "Batches", "Batching", "process_memory"]
 
-Array = NDArray[Any]
 Batching = Literal["queries", "documents", "query"]
 BATCHINGS: tuple[Batching, ...] = get_args(Batching)
 

@@ -21,19 +21,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import numpy as np
 
 from rankgrad._quoting import quote, shorten
+from rankgrad._shapes import Array
 from rankgrad.data import _memory_limit, _streams, _text_lines
 from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, id_array
 from rankgrad.data._missing import MissingValues
 from rankgrad.data._ordered_map import Item, Result, ordered_map
 
-__all__ = ["Array", "cores", "read"]
+__all__ = ["cores", "read"]
 
-Array = np.ndarray[Any, Any]
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
 _AFTER = 40  # bytes after a block: for a line end that is missing, and for the kernel

@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
 from rankgrad._deprecation import renamed_attributes
-from rankgrad._shapes import Float, Int, Real
+from rankgrad._shapes import Array, Float, Int, Real
 from rankgrad._validation import check_choice, check_positive, check_whole
 from rankgrad.data._blocks import (
     Blocks,
@@ -33,7 +32,6 @@ from rankgrad.data._quantile_kernel import WIDE, quantile_levels
 from rankgrad.specs import HasSpec, Registry, Spec
 
 __all__ = [
-    "Array",
     "Clip",
     "Distribution",
     "DropConstant",
@@ -52,7 +50,6 @@ __all__ = [
 
 transforms: Registry[Transform] = Registry("transform")
 
-Array = NDArray[Any]
 Fitted = TypeVar("Fitted", bound="Transform")
 Distribution = Literal["normal", "uniform"]
 

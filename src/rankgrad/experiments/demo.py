@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad import _files
+from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.data import Dataset, synthetic
 from rankgrad.results._groups import group
 from rankgrad.results.comparison import Comparison, compare
@@ -29,7 +30,6 @@ LOSSES: Mapping[str, str] = {
     "approx_ndcg": "direct: NDCG through sigmoid ranks",
     "neural_ndcg@10": "direct: NDCG through NeuralSort",
 }
-_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 BEST = "best achievable"
 _MARK = "demo.json"  # says that a folder is a demonstration's
 
@@ -40,7 +40,7 @@ _OnEpoch = Callable[[str, dict[str, float]], None]
 class Demo:
     """What the demonstration found; the last entry of the comparison is the best achievable."""
 
-    found: Comparison
+    comparison: Comparison
     data: Mapping[str, Dataset]
     settings: Settings
     seconds: float
@@ -54,7 +54,7 @@ def settings_for(size: str, **options: Any) -> Settings:
     shared: dict[str, Any] = {
         "model": "mlp(hidden=[64, 32], dropout=0.2)",
         "metric": "ndcg@10",
-        "metrics": _METRICS,
+        "metrics": DEFAULT_METRICS,
         "epochs": 16 if size == "small" else 50,
         "patience": None if size == "small" else 10,
         "batch_size": 16 if size == "small" else 64,
@@ -90,15 +90,15 @@ def run(
             raise KeyboardInterrupt
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
-        Evaluated.of(scores, test, _METRICS, labels).save(place)
+        Evaluated.of(scores, test, DEFAULT_METRICS, labels).save(place)
     # The best ranking was not trained: tables show it, and tests leave it out.
     best = folder / BEST.replace(" ", "-")
     best.mkdir()
     _files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
-    Evaluated.of(synthetic.oracle(test), test, _METRICS, labels).save(best)
-    found = compare(group([read(place) for place in (*places, best)]))
-    return Demo(found, data, shared, time.perf_counter() - started)
+    Evaluated.of(synthetic.oracle(test), test, DEFAULT_METRICS, labels).save(best)
+    comparison = compare(group([read(place) for place in (*places, best)]))
+    return Demo(comparison, data, shared, time.perf_counter() - started)
 
 
 def _is_demo(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.data import _layout, store
 from rankgrad.data._dataset import Dataset
 from rankgrad.metrics import metrics
@@ -136,7 +137,7 @@ class NetworkEntry:
         from rankgrad.training import RunFolder, fit
 
         settings = self.training(task.plan.settings, seed=task.seed, **task.values)
-        started = (task.path / "run.json").exists()
+        started = RunFolder.is_run(task.path)
         if started:  # metrics that are only logged may be others now
             logged = RunFolder.open(task.path).settings.metrics
             settings = Settings(**{**settings.model_dump(), "metrics": logged})
@@ -179,7 +180,7 @@ class Plan:
     entries: tuple[Entry, ...]
     folds: tuple[int | None, ...] = (None,)
     seeds: tuple[int, ...] = (0,)
-    metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
+    metrics: tuple[str, ...] = DEFAULT_METRICS
     settings: Settings = field(default_factory=Settings)
     tune: int | None = None
 

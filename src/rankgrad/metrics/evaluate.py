@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from rankgrad._shapes import Float, ListMask, ListValues
+from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.inputs import as_lists
 from rankgrad.metrics._base import Metric, list_values, metrics
 
-__all__ = ["DEFAULT", "Evaluation", "evaluate", "list_values"]
-
-DEFAULT = ("ndcg@5", "ndcg@10", "ap", "rr")
+__all__ = ["Evaluation", "evaluate", "list_values"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def evaluate(
     qid: Any = None,
     weights: Any = None,
     retrieved: Any = None,
-    metrics: str | Metric | Iterable[str | Metric] = DEFAULT,
+    metrics: str | Metric | Iterable[str | Metric] = DEFAULT_METRICS,
 ) -> Evaluation:
     """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
 

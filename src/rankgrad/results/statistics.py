@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["Array", "MetricValues"]
+from rankgrad._shapes import Array
 
-Array = NDArray[np.float64]
+__all__ = ["MetricValues"]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from rankgrad._validation import (
     check_choice,
     check_positive,
     check_whole,
-    number,
+    initial_value,
     set_temperature,
 )
 from rankgrad.kernels import KernelCall
@@ -71,10 +71,12 @@ class FastSort(Relaxation):
     @override
     def kernel(self) -> KernelCall | None:
         entropic = self.regularization != "l2"
-        return KernelCall("fastsort", (number(self.strength), entropic))
+        return KernelCall("fastsort", (initial_value(self.strength), entropic))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        ranks = _soft_ranks(-scores.double() / number(self.strength), mask, self.regularization)
+        ranks = _soft_ranks(
+            -scores.double() / initial_value(self.strength), mask, self.regularization
+        )
         return ranks.to(scores.dtype)
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad._padded import Randomness
 from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad._validation import Schedule, check_flag, check_whole, number, set_temperature
+from rankgrad._validation import Schedule, check_flag, check_whole, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, Route, as_base, check_scores, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
@@ -95,7 +95,7 @@ class Gumbel(Relaxation):
     def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
         assert self._random is not None
         noise = -self._random.exponential(mask, self.samples).log()
-        scale = number(self.scale)
+        scale = initial_value(self.scale)
         noise = (noise * scale).to(scores.dtype)
         if self.log_scores:
             scores = scale * _positive(scores, mask).log()

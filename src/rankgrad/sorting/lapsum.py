@@ -12,7 +12,7 @@ from typing_extensions import override
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._padded import descending, invert
 from rankgrad._shapes import Float, ItemMask, ItemValues
-from rankgrad._validation import Schedule, number, set_temperature
+from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, Route, relaxations
 
@@ -42,10 +42,10 @@ class LapSum(Relaxation):
 
     @override
     def kernel(self) -> KernelCall | None:
-        return KernelCall("lapsum", (number(self.temperature),))
+        return KernelCall("lapsum", (initial_value(self.temperature),))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        ranks: Tensor = _Ranks.apply(scores / number(self.temperature), mask)
+        ranks: Tensor = _Ranks.apply(scores / initial_value(self.temperature), mask)
         return ranks
 
 

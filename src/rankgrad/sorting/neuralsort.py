@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._padded import descending, invert, tie_groups, tiles
 from rankgrad._shapes import Float, ItemMask, ItemValues
-from rankgrad._validation import Schedule, number, set_temperature
+from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, relaxations
 
@@ -45,10 +45,10 @@ class NeuralSort(Relaxation):
 
     @override
     def kernel(self) -> KernelCall | None:
-        return KernelCall("neuralsort", (number(self.temperature),))
+        return KernelCall("neuralsort", (initial_value(self.temperature),))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        rows: Tensor = _PermutationRows.apply(scores, mask, k, number(self.temperature))
+        rows: Tensor = _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
         return rows
 
     def log_permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
@@ -62,7 +62,9 @@ class NeuralSort(Relaxation):
         coefficients = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
         apart = (exact[:, :, None] - exact[:, None, :]).abs() * mask[:, None, :]
         logits = coefficients[:, :, None] * exact[:, None, :] - apart.sum(-1)[:, None, :]
-        logits = (logits / number(self.temperature)).masked_fill(~mask[:, None, :], float("-inf"))
+        logits = (logits / initial_value(self.temperature)).masked_fill(
+            ~mask[:, None, :], float("-inf")
+        )
         real = (coefficients > -length)[:, :, None]
         logits = torch.where(real, logits, 0.0).log_softmax(-1)
         return torch.where(real & mask[:, None, :], logits, 0.0).to(scores.dtype)
@@ -85,7 +87,7 @@ class NeuralSort(Relaxation):
         of_item = start.gather(-1, invert(order)).masked_fill(~mask, -2)
         groups = start.masked_fill(~inside, -1), of_item
         terms: Tensor = _CrossEntropy.apply(
-            scores, mask, descending(scores, mask), *groups, k, number(self.temperature)
+            scores, mask, descending(scores, mask), *groups, k, initial_value(self.temperature)
         )
         return terms
 

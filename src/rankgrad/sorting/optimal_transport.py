@@ -11,7 +11,13 @@ from typing_extensions import override
 
 from rankgrad._padded import descending, divide, invert, tie_groups
 from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad._validation import Schedule, check_positive, check_whole, number, set_temperature
+from rankgrad._validation import (
+    Schedule,
+    check_positive,
+    check_whole,
+    initial_value,
+    set_temperature,
+)
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, relaxations
 from rankgrad.sorting.sinkhorn import scale, scale_and_sort
@@ -52,16 +58,16 @@ class OptimalTransport(Relaxation):
 
     @override
     def kernel(self) -> KernelCall | None:
-        return KernelCall("ot", (number(self.epsilon), self.iterations, self.tolerance))
+        return KernelCall("ot", (initial_value(self.epsilon), self.iterations, self.tolerance))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
+        kernel = _kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
         return scale(kernel, self.iterations, self.tolerance)[:, :k]
 
     def _sort(
         self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
     ) -> RankValues:
-        kernel = _kernel(_squash(scores, mask), mask, number(self.epsilon))
+        kernel = _kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
         return scale_and_sort(kernel, values, self.iterations, self.tolerance)[:, :, :k]
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._padded import tiles
 from rankgrad._shapes import ItemMask, ItemValues
-from rankgrad._validation import Schedule, number, set_temperature
+from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, Route, relaxations
 
@@ -43,10 +43,10 @@ class SigmoidRanks(Relaxation):
 
     @override
     def kernel(self) -> KernelCall | None:
-        return KernelCall("sigmoid", (number(self.alpha),))
+        return KernelCall("sigmoid", (initial_value(self.alpha),))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        ranks: Tensor = _SigmoidSums.apply(scores * number(self.alpha), mask)
+        ranks: Tensor = _SigmoidSums.apply(scores * initial_value(self.alpha), mask)
         return torch.where(mask, ranks + 0.5, 0.0)
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
-from rankgrad._validation import check_flag, check_positive, check_whole, number
+from rankgrad._validation import check_flag, check_positive, check_whole, initial_value
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, as_base, relaxations
@@ -61,7 +61,7 @@ class Sinkhorn(Relaxation):
         if not (isinstance(base, NeuralSort) and base.kernel_applies):
             return None
         scaling = (self.iterations, self.tolerance, self.transposed)
-        return KernelCall("sinkhorn", (number(base.temperature), *scaling))
+        return KernelCall("sinkhorn", (initial_value(base.temperature), *scaling))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._shapes import Float, ItemMask, ItemValues
-from rankgrad._validation import Schedule, check_between, check_flag, number, set_temperature
+from rankgrad._validation import Schedule, check_between, check_flag, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, relaxations
 
@@ -50,11 +50,11 @@ class SmoothI(Relaxation):
     def kernel(self) -> KernelCall | None:
         if not self.stop_gradient:
             return None
-        return KernelCall("smoothi", (number(self.alpha), self.delta))
+        return KernelCall("smoothi", (initial_value(self.alpha), self.delta))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
-        scaled = torch.where(mask, scores - lowest, 0.0) * number(self.alpha)
+        scaled = torch.where(mask, scores - lowest, 0.0) * initial_value(self.alpha)
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
         if self.stop_gradient:
             indicators: Tensor = _Indicators.apply(scaled, mask, k, self.delta)

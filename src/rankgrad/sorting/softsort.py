@@ -12,7 +12,7 @@ from typing_extensions import override
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._padded import descending, invert, tie_groups
 from rankgrad._shapes import Float, ItemMask, ItemValues
-from rankgrad._validation import Schedule, number, set_temperature
+from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, relaxations
@@ -43,11 +43,11 @@ class SoftSort(Relaxation):
 
     @override
     def kernel(self) -> KernelCall | None:
-        return KernelCall("softsort", (number(self.temperature),))
+        return KernelCall("softsort", (initial_value(self.temperature),))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         distances: Tensor = _Distances.apply(scores, mask, k)
-        logits = -distances / number(self.temperature)
+        logits = -distances / initial_value(self.temperature)
         # Entries that would be denormal numbers are 0: they slow everything that follows.
         negligible = logits < (-69.0 if scores.dtype == torch.float32 else -690.0)
         logits = logits.masked_fill(negligible | ~mask[:, None, :], float("-inf"))

@@ -1,18 +1,19 @@
 """Collections of documents and topics (queries), in the formats that test collections come in.
 
 ========== ============================================================================
-``jsonl``  one object a line: ``id`` (or ``docid``, ``_id``, ``docno``), an optional
+``jsonl``  one object per line: ``id`` (or ``docid``, ``_id``, ``docno``), an optional
            ``title``, and ``text`` (or ``contents``, ``body``)
 ``tsv``    MS MARCO: ``id<TAB>text``, or ``id<TAB>url<TAB>title<TAB>body``
 ``trec``   ``<DOC><DOCNO>...`` documents, ``<top><num>...<title>...`` topics
 ``smart``  ``.I``, ``.T``, ``.W`` fields: Cranfield, CISI
 ========== ============================================================================
 
-A format is known by a file's name and first line, or given. Files may be compressed. A folder is
-read file by file, in the order of their names; of Cranfield's and CISI's folders only what is asked
-for, see :mod:`rankgrad.text._classic`. ``ir_datasets:ID`` and ``datasets:NAME`` read
-through these packages where they are installed. The text of a document is its title and its body;
-an empty document stays in the collection, with the empty text.
+The format is recognized by a file's name and first line, unless ``format`` says it. Files may be
+compressed. A folder is read file by file, in the order of their names; in Cranfield's and CISI's
+folders only the documents, topics or judgments are read, see :mod:`rankgrad.text._classic`.
+``ir_datasets:ID`` and ``datasets:NAME`` read through these packages where they are installed. The
+text of a document is its title and its body; an empty document stays in the collection, with the
+empty text.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def read_documents(path: Source, format: Format | None = None) -> Documents:
     if _classic.is_known(path):
         return _classic.load(path).documents
     texts: dict[str, str] = {}
-    for file in _files(Path(path)):
+    for file in _files_in(Path(path)):
         kind = _format(file, format)
         _collect(file, _DOCUMENTS[kind](file), "document", texts)
     if not texts:
@@ -126,7 +127,7 @@ def _format(path: Path, format: Format | None) -> Format:
     return format
 
 
-def _files(path: Path) -> list[Path]:
+def _files_in(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     inside = sorted(file for file in path.rglob("*") if file.is_file())

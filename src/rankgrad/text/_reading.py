@@ -1,6 +1,6 @@
 """How text rankers read pairs of texts: lengths, passages, the head, and a language model's prompt.
 
-Nothing heavy is imported, so that the command line has its options from here.
+It imports nothing heavy, because the command line takes its options from here.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Prompt:
 class Reading:
     """How a ranker reads a pair of texts and makes a score of it.
 
-    Args:
+    Attributes:
         max_length: tokens per input, special ones included; None for the model's limit.
         passages: inputs per document, at most.
-        document_tokens: of a document that are read, at most; None for as many as fit.
+        document_tokens: the most tokens of a document that are read; None for all that fit.
         pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
-        head: ``"auto"``, a causal language model's own for one, and a classifier for others;
+        head: ``"auto"``: ``"causal"`` for causal language models, ``"classifier"`` for others;
             ``"classifier"``, the [CLS] vector through the model's classification head, which is
             new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
             the query's and of the document's tokens, plus a linear function of the [CLS] vector
@@ -95,7 +95,7 @@ class Reading:
         cross_attention: with ``"embedding"``, what attention from one text to the other is
             multiplied by before it is normalized, from 0 to 1. Above 0 it is a cross-encoder,
             which starts near the bi-encoder if it is small.
-        prompt: what a causal language model is asked; None for what Qwen3-Reranker is.
+        prompt: what a causal language model is asked; None for the prompt of Qwen3-Reranker.
     """
 
     max_length: int | None = None

@@ -54,26 +54,26 @@ class TextSettings(TomlSettings):
     metrics: tuple[str, ...] = ("ap",)
     """Further validation metrics, logged each epoch."""
 
-    head: Head = "auto"
+    head: Head = Reading.head
     """classifier, similarity, embedding or causal; auto for causal where the model is a causal
     language model, else classifier."""
 
-    cross_attention: float = Field(default=0.0, ge=0, le=1)
+    cross_attention: float = Field(default=Reading.cross_attention, ge=0, le=1)
     """With the head embedding, the factor of attention between the two texts."""
 
-    prompt: Annotated[Prompt | None, BeforeValidator(parse_none)] = None
+    prompt: Annotated[Prompt | None, BeforeValidator(parse_none)] = Reading.prompt
     """What a causal language model is asked: prefix, body, suffix, yes and no."""
 
-    max_length: MaybeCount = None
+    max_length: MaybeCount = Reading.max_length
     """Tokens per input; none for the model's limit."""
 
-    passages: Count = 1
+    passages: Count = Reading.passages
     """Inputs per document, at most."""
 
-    document_tokens: MaybeCount = None
+    document_tokens: MaybeCount = Reading.document_tokens
     """Tokens of a document that are read, at most; none for as many as fit."""
 
-    pooling: Pooling = "mean"
+    pooling: Pooling = Reading.pooling
     """How the vectors of a document's passages become one: mean or max."""
 
     epochs: Count = 4

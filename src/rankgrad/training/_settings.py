@@ -19,6 +19,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from rankgrad._quoting import quote, shorten
+from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.extras import requires
 
 with requires("train"):
@@ -144,7 +145,7 @@ class TomlSettings(BaseModel):
 
         Args:
             text: the TOML.
-            overrides: settings that go before those of the text.
+            overrides: settings that override those of the text.
         """
         try:
             values = tomllib.loads(text)
@@ -215,7 +216,7 @@ class Settings(TomlSettings):
     metric: MetricSpec = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
 
-    metrics: tuple[str, ...] = ("ndcg@5", "ndcg@10", "ap", "rr")
+    metrics: tuple[str, ...] = DEFAULT_METRICS
     """Further validation metrics, logged each epoch."""
 
     transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")

@@ -38,7 +38,7 @@ from rankgrad.training._processes import Interrupts
 from rankgrad.training._settings import AUTO_PATIENCE, NETWORK_ONLY, Settings
 from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
 
-#: In last/: the random state of the loss, and of DART the trees after the best round.
+#: Files in ``last/``: the random state of the loss and, for DART, the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
 _SAVE_EVERY = 60.0  # seconds between two checkpoints
 
@@ -64,7 +64,7 @@ def for_trees(settings: Settings) -> Settings:
 def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
-    The settings that apply are loss, model, metric and metrics, transforms, epochs (the number of
+    The settings that apply are loss, model, metric, metrics, transforms, epochs (the number of
     trees), patience and seed. All trees are saved every minute, and on Ctrl-C once the current tree
     is grown. A resumed run continues from them: see :func:`rankgrad.boosting.boosters.boost` for
     what is the same then.
@@ -76,8 +76,8 @@ def fit_trees(job: Job) -> FitResult:
         if run is not None and checkpoint is None and (run.path / BEST).exists():
             return _finished(run)  # of an earlier version
         try:
-            with callbacks(job) as called, Interrupts() as interrupts:
-                return _Trees(job, run, called, interrupts, checkpoint).fit()
+            with callbacks(job) as callback, Interrupts() as interrupts:
+                return _Trees(job, run, callback, interrupts, checkpoint).fit()
         except Exception:  # a run with trees stays, to be resumed
             if run is not None and not job.resume and not run.started:
                 shutil.rmtree(run.path, ignore_errors=True)
@@ -109,14 +109,14 @@ class _Trees:
         self,
         job: Job,
         run: RunFolder | None,
-        called: Callable[[Mapping[str, float]], None],
+        callback: Callable[[Mapping[str, float]], None],
         interrupts: Interrupts,
         checkpoint: _Checkpoint | None,
     ) -> None:
-        self.job, self.run, self.called, self.interrupts = job, run, called, interrupts
-        self.start = checkpoint
+        self.job, self.run, self.callback, self.interrupts = job, run, callback, interrupts
+        self.checkpoint = checkpoint
         self.history = [] if checkpoint is None else list(checkpoint.history)
-        self.before = 0.0 if checkpoint is None else checkpoint.seconds
+        self.seconds_before = 0.0 if checkpoint is None else checkpoint.seconds
         self.began = self.saved_at = time.perf_counter()
         model = models.get(job.settings.model)
         assert isinstance(model, TreeModel)
@@ -142,7 +142,7 @@ class _Trees:
             vali,
             _boosting(job.settings, self.model, self.loss),
             self._end_round,
-            None if self.start is None else self.start.state,
+            None if self.checkpoint is None else self.checkpoint.state,
         )
         ranker = self._ranker(done.saved)
         if self.run is not None and len(self.history) > self._rounds_before:
@@ -152,7 +152,7 @@ class _Trees:
 
     @property
     def _rounds_before(self) -> int:
-        return 0 if self.start is None else len(self.start.history)
+        return 0 if self.checkpoint is None else len(self.checkpoint.history)
 
     def _end_round(self, done: Round) -> bool:
         """Log a round, and save now and then; whether Ctrl-C asks to stop."""
@@ -162,7 +162,7 @@ class _Trees:
         self.history.append(line)
         if self.run is not None:
             self.run.log(line)
-        self.called(line)
+        self.callback(line)
         if time.perf_counter() - self.saved_at > _SAVE_EVERY:
             self._save(done.state())
         return self.interrupts.stop_requested
@@ -203,7 +203,7 @@ class _Trees:
         return dict(evaluate_scores(scores, self.job.vali, self.job.settings.logged).mean)
 
     def _seconds(self) -> float:
-        return self.before + time.perf_counter() - self.began
+        return self.seconds_before + time.perf_counter() - self.began
 
     def _result(self, ranker: FittedRanker, done: BoostedTrees) -> FitResult:
         settings = self.job.settings
@@ -220,7 +220,7 @@ class _Trees:
 
 
 def _generators(loss: Loss) -> dict[str, torch.Generator]:
-    """What draws random numbers in the loss, by name."""
+    """The random generators of the loss, by name."""
     cpu = torch.device("cpu")
     found = {name: one.generator(cpu) for name, one in randomness_of(loss).items()}
     return {name: generator for name, generator in found.items() if generator is not None}
@@ -262,7 +262,8 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
         return None
     run = RunFolder.of_job(job, lock)
     if job.resume:
-        older = (run.path / BEST).exists() and not run.started  # its best trees, and no checkpoint
+        # An earlier version saved its best trees only.
+        older = (run.path / BEST).exists() and not run.started
         if older and job.settings.extension(run.settings):
             raise ValueError(f"{run.path} is finished, and more trees need a new run: name another")
         run.extend(job.settings)
@@ -296,7 +297,7 @@ def _checkpoint(run: RunFolder) -> _Checkpoint | None:
 
 
 def _finished(run: RunFolder) -> FitResult:
-    """The result of a run that is there."""
+    """The result of a run that an earlier version finished, from its folder."""
     history, settings = run.history, run.settings
     values = [line[settings.metric] for line in history if settings.metric in line]
     best = _best_epoch(values, settings) if values else len(history) or settings.epochs
@@ -312,7 +313,7 @@ def _finished(run: RunFolder) -> FitResult:
 
 
 def _patience(settings: Settings) -> int | None:
-    """In trees."""
+    """How many trees to wait for a better value; None for all."""
     return AUTO_PATIENCE if settings.patience == "auto" else settings.patience
 
 

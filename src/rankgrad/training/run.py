@@ -234,7 +234,7 @@ class RunFolder(TrainingFolder[Settings]):
                 _files.write_json(place / RUN, metadata(), [SETTINGS])
                 _files.write(place / METRICS, "")
         except OSError:
-            if (path / RUN).exists():
+            if RunFolder.is_run(path):
                 raise FileExistsError(
                     f"another process has just started a run in {path}: wait for it, or choose "
                     "another folder"
@@ -247,14 +247,19 @@ class RunFolder(TrainingFolder[Settings]):
         """Raise if the path exists, or another process trains there."""
         if path.exists():
             _locks.check(path / LOCK, "training")
-            hint = "resume it, or choose another" if (path / RUN).exists() else "choose another"
+            hint = "resume it, or choose another" if RunFolder.is_run(path) else "choose another"
             raise FileExistsError(f"{path} is there already: {hint}")
+
+    @staticmethod
+    def is_run(path: Path) -> bool:
+        """Whether there is a run in a folder."""
+        return (path / RUN).is_file()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
         """A run folder that is there."""
         path = Path(path)
-        if not (path / RUN).is_file():
+        if not cls.is_run(path):
             what = "is not a run folder" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {what}: nothing to resume")
         if _read_metadata(path).get("ranker") == "text":
