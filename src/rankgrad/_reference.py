@@ -97,7 +97,7 @@ def cell_entry(
     symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
     numbers = _written()["measured"].get(name, _UNMEASURED)
     use = " ".join(part for part in (measured.as_loss, numbers) if part)
-    found = NameReference(
+    reference = NameReference(
         formula=value if lower_is_better else f"1 - {value}",
         paper=relaxation.paper,
         cost=relaxation.cost,
@@ -105,20 +105,20 @@ def cell_entry(
         elsewhere=_written()["elsewhere"].get(name, elsewhere),
         symbols=". ".join(symbols),
     )
-    return _with_noise(found, name) if stochastic else found
+    return _with_noise(reference, name) if stochastic else reference
 
 
-def _with_noise(found: NameReference, name: str) -> NameReference:
+def _with_noise(reference: NameReference, name: str) -> NameReference:
     """The entry of the stochastic form of a loss of the grid."""
     noise = _written()["noise"]
     return replace(
-        found,
-        formula=rf"{noise['formula']}, \quad L(s) = {found.formula}",
-        paper=f"{noise['paper']} {found.paper}",
-        cost=f"For each sample: {found.cost}",
-        use=f"{noise['use']}\n\nWithout noise: {found.use}",
+        reference,
+        formula=rf"{noise['formula']}, \quad L(s) = {reference.formula}",
+        paper=f"{noise['paper']} {reference.paper}",
+        cost=f"For each sample: {reference.cost}",
+        use=f"{noise['use']}\n\nWithout noise: {reference.use}",
         elsewhere=_written()["elsewhere"].get(f"gumbel_{name}", ""),
-        symbols=f"{noise['symbols']}. {found.symbols}",
+        symbols=f"{noise['symbols']}. {reference.symbols}",
     )
 
 

@@ -100,7 +100,7 @@ def done(tmp_path_factory):
 
 
 def test_ours_is_the_mean_over_folds_and_seeds_beside_the_paper(done):
-    runs = [done.found.evaluated["Bad", f, s] for f in (1, 2) for s in (0, 1)]
+    runs = [done.comparison.evaluated["Bad", f, s] for f in (1, 2) for s in (0, 1)]
     ours = done.estimate("Bad", "NDCG@5")
     assert ours.mean == pytest.approx(np.mean([run.mean["ndcg@5"] for run in runs]))
     by_seed = [np.mean([runs[s].mean["ndcg@5"], runs[2 + s].mean["ndcg@5"]]) for s in (0, 1)]
@@ -118,7 +118,7 @@ def test_ours_is_the_mean_over_folds_and_seeds_beside_the_paper(done):
 
 
 def test_shifted_labels_change_the_gain_but_not_which_lists_are_empty(done):
-    run = done.found.evaluated["Good", 1, 0]
+    run = done.comparison.evaluated["Good", 1, 0]
     shifted = evaluate(run.scores, run.labels + 1, offsets=run.offsets, metrics=["ndcg"])
     expected = shifted.per_list["ndcg"].numpy()[1:]  # the first list is empty
     ours = done.values["Good", "odd"].folds[0][0]
@@ -128,7 +128,7 @@ def test_shifted_labels_change_the_gain_but_not_which_lists_are_empty(done):
 
 def test_a_metric_of_lists_of_one_length(done):
     metric = Metric(name="short", spec="precision@1", length=6)
-    run = done.found.evaluated["Good", 1, 0]
+    run = done.comparison.evaluated["Good", 1, 0]
     specs = {"metrics": ("precision@1",), "values": np.arange(15.0)[:, None]}
     run = dataclasses.replace(run, **specs)
     assert reproduce._values(run, metric).tolist() == list(range(15))
@@ -137,11 +137,11 @@ def test_a_metric_of_lists_of_one_length(done):
 
 
 def test_the_comparison_is_tested_as_the_paper_does(done):
-    kept = json.loads((done.found.folder / "comparison.json").read_text())["test"]
+    kept = json.loads((done.comparison.folder / "comparison.json").read_text())["test"]
     assert (kept["test"], kept["correction"], kept["sides"]) == ("t", "none", 2)
     other = protocol(significance={"against": "Bad", "sided": "one", "correction": "holm"})
     plan = reproduce.plan_of(
-        other, done.data, Path(done.found.plan["data"]), done.found.folder, RunOptions()
+        other, done.data, Path(done.comparison.plan["data"]), done.comparison.folder, RunOptions()
     )
     given = reproduce._test_of(other, plan)
     assert given == {"how": Significance("t", "holm", 1), "baseline": "Bad"}
@@ -152,14 +152,17 @@ def test_marks_follow_the_papers_test(done):
     good = done.values["Good", "NDCG@5"].per_list - done.values["Bad", "NDCG@5"].per_list
     assert good.mean() > 0.1
     bold = reproduce.Reproduced(
-        protocol(significance={"sided": "one", "better": "*"}), done.data, RunOptions(), done.found
+        protocol(significance={"sided": "one", "better": "*"}),
+        done.data,
+        RunOptions(),
+        done.comparison,
     )
     assert bold.marks("NDCG@5") == {"Good": "*"}
     against = reproduce.Reproduced(
         protocol(significance={"against": "Bad", "better": "^", "worse": "v"}),
         done.data,
         RunOptions(),
-        done.found,
+        done.comparison,
     )
     assert against.marks("NDCG@5") == {"Good": "^"}
 
@@ -171,7 +174,7 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
         (name, "NDCG@5"): MetricValues.of((value + noise[at],))
         for at, (name, value) in enumerate(scores.items())
     }
-    both = reproduce.Reproduced(protocol(), done.data, RunOptions(extra=True), done.found)
+    both = reproduce.Reproduced(protocol(), done.data, RunOptions(extra=True), done.comparison)
     both.__dict__["values"] = made
     assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "‡"}
     made["Ours", "NDCG@5"] = MetricValues.of((0.1 + noise[2],))
@@ -182,14 +185,16 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
 
 
 def test_what_validation_chose_is_printed_and_saved(done):
-    trial_log = _files.read_json(done.found.folder / "tuning" / "Good" / "fold1.json")
+    trial_log = _files.read_json(done.comparison.folder / "tuning" / "Good" / "fold1.json")
     assert [trial["parameters"]["learning_rate"] for trial in trial_log["trials"]] == [
         0.05,
         0.1,
     ] * 2
     best = max(trial_log["trials"], key=lambda trial: trial["value"])["parameters"]
     assert trial_log["chosen"] == best
-    settings = (done.found.folder / "runs" / "Good" / "fold1-seed1" / "settings.toml").read_text()
+    settings = (
+        done.comparison.folder / "runs" / "Good" / "fold1-seed1" / "settings.toml"
+    ).read_text()
     assert Settings.from_toml(settings).loss == best["loss"]
     notes = "\n".join(done.notes())
     assert f"fold 1 {best['loss']} at {best['learning_rate']:g}" in notes
@@ -222,10 +227,10 @@ def test_choices_are_those_of_the_data_set_and_of_the_full_run(done):
     published = {**protocol().published, "Other": protocol().published["MQ2008"]}
     data = [*(one.model_dump() for one in protocol().data), other]
     table = protocol(choices=choices, data=data, published=published)
-    whole = reproduce.Reproduced(table, done.data, RunOptions(), done.found).notes()
+    whole = reproduce.Reproduced(table, done.data, RunOptions(), done.comparison).notes()
     chosen = [line for line in whole if line.startswith("chosen for ")]
     assert chosen == ["chosen for epochs: 50 (so)", "chosen for splits: one (so)"]
-    quick = reproduce.Reproduced(table, done.data, RunOptions(quick=True), done.found).notes()
+    quick = reproduce.Reproduced(table, done.data, RunOptions(quick=True), done.comparison).notes()
     assert "chosen for epochs (less of it here): 50 (so)" in quick
     with pytest.raises(ValueError, match=r"choices\.seeds: there is no data set 'Other'"):
         protocol(choices=choices)
@@ -236,7 +241,7 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
     rows.append({"name": "Trees", "trees": "lightgbm", "extra": True})
     table = protocol(rows=rows, significance={"worse": "†", "correction": "bonferroni"})
     values = {"num_leaves": 15, "learning_rate": 0.03}
-    found = dataclasses.replace(done.found, chosen={("Trees", 2): values})
+    found = dataclasses.replace(done.comparison, chosen={("Trees", 2): values})
     both = reproduce.Reproduced(table, done.data, RunOptions(extra=True), found)
     names = ("Good", "Bad", "Ours", "Trees")
     zeros = MetricValues.of((np.zeros((2, 30)),))
@@ -249,7 +254,7 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
 
 
 def test_files_are_written_and_runs_are_not_repeated(done):
-    place, source = done.found.folder.parent, Path(done.found.plan["data"])
+    place, source = done.comparison.folder.parent, Path(done.comparison.plan["data"])
     metadata = json.loads((place / "reproduction.json").read_text())
     [row] = [r for r in metadata["rows"] if (r["row"], r["metric"]) == ("Good", "NDCG@5")]
     assert row["paper"] == 0.7 and row["difference"] == pytest.approx(row["ours"] - 0.7)
@@ -275,11 +280,11 @@ def test_quick_is_less_and_says_so(source, tmp_path):
     quick = reproduce.run(
         table, table.data[0], source, tmp_path / "out", RunOptions(quick=True), workers=0
     )
-    assert quick.found.plan["folds"] == [1] and quick.found.plan["seeds"] == [0]
-    assert quick.found.plan["candidates"]["Good"]["options"][0]["epochs"] == 1
-    assert not (quick.found.folder / "tuning").exists()
+    assert quick.comparison.plan["folds"] == [1] and quick.comparison.plan["seeds"] == [0]
+    assert quick.comparison.plan["candidates"]["Good"]["options"][0]["epochs"] == 1
+    assert not (quick.comparison.folder / "tuning").exists()
     assert "quick" in quick.table().title and "1 fold × 1 seed" in "\n".join(quick.notes())
-    assert len(quick.found.evaluated["Good", 1, 0].qids) == 10
+    assert len(quick.comparison.evaluated["Good", 1, 0].qids) == 10
 
 
 def test_a_row_that_fails_is_missing_with_its_reason(source, tmp_path):
@@ -297,7 +302,7 @@ def test_drawings_have_their_own_deviation(source, tmp_path):
     data = [{"name": "MQ2008", "label": "MQ", "folds": [1], "split": split}]
     table = protocol(data=data)
     found = reproduce.run(table, table.data[0], source, tmp_path / "out", workers=0)
-    runs = [found.found.evaluated["Bad", f, 0].mean["ndcg@5"] for f in (1, 2, 3)]
+    runs = [found.comparison.evaluated["Bad", f, 0].mean["ndcg@5"] for f in (1, 2, 3)]
     assert found.estimate("Bad", "NDCG@5").of_drawing == pytest.approx(np.std(runs, ddof=1))
     assert "3 drawings" in "\n".join(found.notes())
 

@@ -78,7 +78,7 @@ class Results:
             columns += [name, "p"]
         rows: list[Sequence[str]] = []
         for metric, tests in self.p_values.items():
-            first, *others = (found.values.mean[metric] for found in self.evaluations)
+            first, *others = (evaluation.values.mean[metric] for evaluation in self.evaluations)
             cells = [metric, f"{first:.4f}"]
             for mean, p in zip(others, tests, strict=True):
                 cells += [f"{mean:.4f}", f"{p:.4f}" if p == p else "-"]
@@ -91,58 +91,62 @@ class Results:
         return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
 
     def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
-        found = self.evaluations[at]
+        evaluation = self.evaluations[at]
         return {
             "run": self.names[at],
-            "queries": len(found.queries),
-            **means_dict(found.values),
-            "judged_not_in_run": found.missing,
-            "in_run_not_judged": found.unjudged,
-            **(lists_dict(found.values, found.queries) if per_query else {}),
+            "queries": len(evaluation.queries),
+            **means_dict(evaluation.values),
+            "judged_not_in_run": evaluation.missing,
+            "in_run_not_judged": evaluation.unjudged,
+            **(lists_dict(evaluation.values, evaluation.queries) if per_query else {}),
         }
 
     def _notes(self) -> list[str]:
         notes = []
-        for name, found in zip(self.names, self.evaluations, strict=True):
-            if found.unjudged:
-                notes.append(f"queries of {name} without judgments, left out: {found.unjudged}")
-            if found.missing and self.conventions.complete:
-                notes.append(f"judged queries not in {name}, nothing retrieved: {found.missing}")
-            elif found.missing:
+        for name, evaluation in zip(self.names, self.evaluations, strict=True):
+            if evaluation.unjudged:
                 notes.append(
-                    f"judged queries not in {name}, left out: {found.missing}; --complete (-c) "
-                    "counts them"
+                    f"queries of {name} without judgments, left out: {evaluation.unjudged}"
+                )
+            if evaluation.missing and self.conventions.complete:
+                notes.append(
+                    f"judged queries not in {name}, nothing retrieved: {evaluation.missing}"
+                )
+            elif evaluation.missing:
+                notes.append(
+                    f"judged queries not in {name}, left out: {evaluation.missing}; "
+                    "--complete (-c) counts them"
                 )
         return notes
 
 
-def intervals(found: Evaluation) -> dict[str, Interval]:
+def intervals(evaluation: Evaluation) -> dict[str, Interval]:
     """The 95% bootstrap interval of the mean of each metric."""
     from rankgrad import significance  # NumPy takes long to import
 
-    return significance.intervals(found.per_list)
+    return significance.intervals(evaluation.per_list)
 
 
-def interval_rows(found: Evaluation) -> list[Sequence[str]]:
+def interval_rows(evaluation: Evaluation) -> list[Sequence[str]]:
     """Rows of a table: each metric, its mean and the interval of the mean."""
     return [
-        (name, f"{found.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
-        for name, (low, high) in intervals(found).items()
+        (name, f"{evaluation.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
+        for name, (low, high) in intervals(evaluation).items()
     ]
 
 
-def means_dict(found: Evaluation) -> dict[str, Any]:
+def means_dict(evaluation: Evaluation) -> dict[str, Any]:
     """The means of the metrics, for a machine."""
     return {
-        "mean": dict(found.mean),
-        "interval95": intervals(found),
-        "without_relevant": dict(found.without_relevant),
+        "mean": dict(evaluation.mean),
+        "interval95": intervals(evaluation),
+        "without_relevant": dict(evaluation.without_relevant),
     }
 
 
-def lists_dict(found: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
+def lists_dict(evaluation: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
     """The values of each list, for a machine."""
-    values = {name: each.tolist() for name, each in found.per_list.items()}
+    values = {name: each.tolist() for name, each in evaluation.per_list.items()}
     return {"per_list": {"qid": qids, **values}}
 
 
@@ -179,9 +183,11 @@ def evaluate_runs(
             )
     qrels = _qrels(judgments)
     names = _names(runs)
-    found = [evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs]
-    tests = p_values(found, names, significance) if len(found) > 1 else {}
-    return Results(judgments, names, found, tests, conventions, significance)
+    evaluations = [
+        evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs
+    ]
+    tests = p_values(evaluations, names, significance) if len(runs) > 1 else {}
+    return Results(judgments, names, evaluations, tests, conventions, significance)
 
 
 def _qrels(path: Path) -> Qrels:

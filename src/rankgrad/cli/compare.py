@@ -151,23 +151,23 @@ def compare(
         baseline = plan.entry(baseline).name
     try:
         with _progress(plan) as show:
-            found = experiment.run(
+            comparison = experiment.run(
                 plan, output, workers=workers, on_change=show, how=how, baseline=baseline
             )
     except KeyboardInterrupt:
         raise interrupted_run(output) from None
-    _finish(found, intervals, format, json)
+    _finish(comparison, intervals, format, json)
 
 
-def _finish(found: Comparison, intervals: bool, format: TableFormat, json: bool) -> None:
+def _finish(comparison: Comparison, intervals: bool, format: TableFormat, json: bool) -> None:
     """Show the comparison; the exit code is 1 if runs are missing."""
     from rankgrad.results._comparison_tables import to_json
 
     if json:
-        show_json(to_json(found))
+        show_json(to_json(comparison))
     else:
-        _show(found, intervals, format)
-    if len(found.complete) < len(found.entries):
+        _show(comparison, intervals, format)
+    if len(comparison.complete) < len(comparison.entries):
         raise typer.Exit(1)
 
 
@@ -263,15 +263,15 @@ def _drawn(plan: Plan, progress: Progress) -> Any:
     return drawn
 
 
-def _show(found: Comparison, intervals: bool, format: TableFormat) -> None:
+def _show(comparison: Comparison, intervals: bool, format: TableFormat) -> None:
     from rankgrad.results._comparison_tables import differences_table, table, tuned_table
 
-    means = table(found, intervals=intervals)
+    means = table(comparison, intervals=intervals)
     if format == "csv":
         show_csv(means)
         return
-    differences = differences_table(found, found.metrics[0])
-    tables = [means, *(more for more in (differences, tuned_table(found)) if more.rows)]
+    differences = differences_table(comparison, comparison.metrics[0])
+    tables = [means, *(more for more in (differences, tuned_table(comparison)) if more.rows)]
     if format != "terminal":
         print("\n\n".join(each.render(format) for each in tables))
         return
@@ -280,5 +280,5 @@ def _show(found: Comparison, intervals: bool, format: TableFormat) -> None:
             console().print()
         show_results(each)
     console().print(
-        f"\nRuns, evaluations and comparison.json are in {found.folder}", soft_wrap=True
+        f"\nRuns, evaluations and comparison.json are in {comparison.folder}", soft_wrap=True
     )

@@ -77,47 +77,47 @@ def demo(
             if not err.is_terminal and line["epoch"] == total:
                 err.print(f"{loss}: {value}")
 
-        found = experiment.run(size, folder=output, on_epoch=show, **options)
+        result = experiment.run(size, folder=output, on_epoch=show, **options)
     page = output / REPORT
     report.write([output], page, title=f"{len(experiment.LOSSES)} losses on a simulated search log")
     if json:
-        show_json({**_to_json(found), "report": str(page)})
+        show_json({**_to_json(result), "report": str(page)})
     else:
-        _show(found, size, page)
+        _show(result, size, page)
 
 
 def _to_json(demo: Demo) -> dict[str, Any]:
     from rankgrad.experiments.demo import BEST, LOSSES
 
-    found = demo.found
+    comparison = demo.comparison
     return {
         "rows": [
             {
                 "loss": entry.name,
                 "kind": LOSSES.get(entry.name, BEST),
-                "mean": {m: found.mean(entry.name, m) for m in found.metrics},
-                "interval95": {m: found.interval(entry.name, m) for m in found.metrics},
+                "mean": {m: comparison.mean(entry.name, m) for m in comparison.metrics},
+                "interval95": {m: comparison.interval(entry.name, m) for m in comparison.metrics},
                 "best_epoch": entry.runs[0].best_epoch,
                 "seconds": entry.seconds,
             }
-            for entry in found.entries
+            for entry in comparison.entries
         ],
         "settings": demo.settings.model_dump(mode="json", exclude={"loss"}),
-        "conventions": found.conventions,
+        "conventions": comparison.conventions,
         "seconds": demo.seconds,
     }
 
 
 def _show(demo: Demo, size: str, page: Path) -> None:
-    found, test, settings = demo.found, demo.data["test"], demo.settings
-    best = found.best(settings.metric)
+    comparison, test, settings = demo.comparison, demo.data["test"], demo.settings
+    best = comparison.best(settings.metric)
     show_table(
-        ("loss", "kind", *found.metrics, "seconds"),
-        [_cells(found, entry) for entry in found.entries],
+        ("loss", "kind", *comparison.metrics, "seconds"),
+        [_cells(comparison, entry) for entry in comparison.entries],
         title=f"{len(test):,} test queries, {test.n_items:,} pages, {settings.model}",
         under=[
-            f"± half the 95% bootstrap interval; {found.conventions[0]}",
-            *found.conventions[1:],
+            f"± half the 95% bootstrap interval; {comparison.conventions[0]}",
+            *comparison.conventions[1:],
             f"{demo.seconds:.0f} seconds in all. The epoch with the best validation "
             f"{settings.metric} is taken.",
             "",
@@ -152,12 +152,12 @@ def _command(text: str, what: str) -> str:
     return f"  rankgrad {text:<50} {what}"
 
 
-def _cells(found: Comparison, entry: RunGroup) -> list[str]:
+def _cells(comparison: Comparison, entry: RunGroup) -> list[str]:
     from rankgrad.experiments.demo import LOSSES
 
     values = []
-    for metric in found.metrics:
-        low, high = found.interval(entry.name, metric)
-        values.append(f"{found.mean(entry.name, metric):.4f} ±{(high - low) / 2:.3f}")
+    for metric in comparison.metrics:
+        low, high = comparison.interval(entry.name, metric)
+        values.append(f"{comparison.mean(entry.name, metric):.4f} ±{(high - low) / 2:.3f}")
     kind = LOSSES.get(entry.name, "known, as the data are simulated")
     return [entry.name, kind, *values, "-" if entry.seconds is None else f"{entry.seconds:.1f}"]

@@ -111,7 +111,7 @@ def _read(
     return {name: load(data, name, fold, like) for name in _layout.splits(data, fold)}
 
 
-def _show(found: list[QualityLoss], title: str, lists: int) -> None:
+def _show(losses: list[QualityLoss], title: str, lists: int) -> None:
     from rankgrad.results._comparison_tables import p_value
 
     rows = [
@@ -119,7 +119,7 @@ def _show(found: list[QualityLoss], title: str, lists: int) -> None:
             *(one.metric, f"{one.teacher:.4f}", f"{one.student:.4f}", f"{one.difference:+.4f}"),
             *(f"{one.interval.low:+.4f} to {one.interval.high:+.4f}", p_value(one.p)),
         )
-        for one in found
+        for one in losses
     ]
     columns = ("metric", "teacher", "student", "difference", "95% interval", "p")
     under = f"{lists} lists; p of the two-sided paired randomization test, uncorrected"

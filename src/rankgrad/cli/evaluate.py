@@ -164,10 +164,10 @@ def _save(
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
-    found = Evaluated.of(
+    evaluated = Evaluated.of(
         scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
     )
-    found.save(run, _layout.split_name(split or "test"))
+    evaluated.save(run, _layout.split_name(split or "test"))
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:

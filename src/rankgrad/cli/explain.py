@@ -96,7 +96,7 @@ def explain(
         trees = isinstance(ranker.network, TreeScorer)
         return _explain_query(pair, top, json, _OF_TREES if trees else _OF_NETWORKS)
     with _progress(quiet=json) as on_feature:
-        found = explanations.explain(
+        explanation = explanations.explain(
             ranker,
             dataset,
             metric,
@@ -111,18 +111,18 @@ def explain(
         from rankgrad.data import _layout
 
         part = _layout.split_name(split or "test")
-        found.save(run, part)
+        explanation.save(run, part)
         if not (run / EVALUATIONS / part).is_dir():
             options = "" if fold is None else f" --fold {fold}"
             options += "" if part == "test" else f" --split {part}"
             note = f"`rankgrad report` shows it beside an evaluation, and {run} has none of {part}"
             show_notes([f"{note}: rankgrad evaluate {run} {data}{options} --save"])
     if output is not None:
-        found.export(output)
+        explanation.export(output)
     if json:
-        show_json(found.to_dict())
+        show_json(explanation.to_dict())
     else:
-        _show(found, dataset, f"{run} on {data}", top)
+        _show(explanation, dataset, f"{run} on {data}", top)
     show_notes(dataset.notes)
 
 
@@ -159,11 +159,11 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, every: bar.update(task, completed=done, total=every)
 
 
-def _show(found: Explanation, dataset: Dataset, title: str, top: int) -> None:
-    importance = found.importance
+def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> None:
+    importance = explanation.importance
     rows = [
         (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", how)
-        for name, value, low, high, how in found.importance_rows()[:top]
+        for name, value, low, high, how in explanation.importance_rows()[:top]
     ]
     lists, more = importance.n_lists, len(importance.features) - len(rows)
     of = "" if lists == len(dataset) else f" of {len(dataset):,}"

@@ -57,7 +57,7 @@ def report(
 
     if output.is_file() and not overwrite and not _files.is_stream(output):
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
-    found = write(
+    comparison = write(
         runs,
         output,
         part=part,
@@ -67,15 +67,15 @@ def report(
         correction=correction,
         title=title,
     )
-    _show_written(output, found)
+    _show_written(output, comparison)
 
 
-def _show_written(output: Path, found: Comparison) -> None:
+def _show_written(output: Path, comparison: Comparison) -> None:
     """Say what was written and how to open it."""
     from rankgrad import _files
     from rankgrad.report._sections import counted, rivals
 
-    competing = rivals(found)
+    competing = rivals(comparison)
     runs = sum(len(entry.runs) for entry in competing)
     counts = f"{counted(len(competing), 'rankers')}, {counted(runs, 'runs')}"
     if _files.is_stream(output):  # the reader of a pipe gets the page alone
@@ -83,4 +83,4 @@ def _show_written(output: Path, found: Comparison) -> None:
     else:
         typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")
         typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
-    show_notes(f"{entry.name}: {why}" for entry in found.entries for why in entry.problems)
+    show_notes(f"{entry.name}: {why}" for entry in comparison.entries for why in entry.problems)

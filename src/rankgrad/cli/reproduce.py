@@ -81,15 +81,15 @@ def reproduce(
         _figures(paper, data, output, quick, json)
         return
     options = RunOptions(quick, extra, seeds, search, {"device": device})
-    found = _run(chosen, data, only, output, options, workers)
+    results = _run(chosen, data, only, output, options, workers)
     if json:
-        show_json([one.to_json() for one in found])
+        show_json([one.to_json() for one in results])
     else:
-        for one in found:
+        for one in results:
             _show(one, format)
         if format == "terminal":
             console().print(f"\nRuns and tables are in {output}", soft_wrap=True)
-    if any(one.found is not None and one.found.missing for one in found):
+    if any(one.comparison is not None and one.comparison.missing for one in results):
         raise typer.Exit(1)
 
 
@@ -155,16 +155,16 @@ def _progress() -> Iterator[OnChange]:
         yield show
 
 
-def _show(found: Reproduced, format: TableFormat) -> None:
-    if found.found is None:
-        console(stderr=True).print(f"{found.title}: not run: {found.reason}\n", soft_wrap=True)
+def _show(result: Reproduced, format: TableFormat) -> None:
+    if result.comparison is None:
+        console(stderr=True).print(f"{result.title}: not run: {result.reason}\n", soft_wrap=True)
     elif format == "terminal":
-        show_results(found.table())
+        show_results(result.table())
         console().print()
     elif format == "csv":
-        show_csv(found.table())
+        show_csv(result.table())
     else:
-        print(found.table().render(format))
+        print(result.table().render(format))
 
 
 def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:

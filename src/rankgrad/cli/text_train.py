@@ -219,8 +219,8 @@ def _show(output: Path, json: bool) -> None:
     from rankgrad.results.comparison import compare
     from rankgrad.results.runs import find, read
 
-    found = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
-    rows = list(_rows(found))
+    comparison = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
+    rows = list(_rows(comparison))
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
         return
@@ -232,10 +232,10 @@ def _show(output: Path, json: bool) -> None:
     show_table(
         columns,
         texts,
-        title=f"test, {len(found.queries)} queries",
-        under=[f"p: against the {FIRST_STAGE} ({found.how})", *found.conventions],
+        title=f"test, {len(comparison.queries)} queries",
+        under=[f"p: against the {FIRST_STAGE} ({comparison.how})", *comparison.conventions],
     )
-    show_notes(f"{entry.name}: {why}" for entry in found.entries for why in entry.problems)
+    show_notes(f"{entry.name}: {why}" for entry in comparison.entries for why in entry.problems)
     show_notes(_weights(output))
     console().print(f"Next: rankgrad report {output}")
 
@@ -255,12 +255,12 @@ def _weights(output: Path) -> list[str]:
     ]
 
 
-def _rows(found: Comparison) -> Any:
-    for name in found.names:
+def _rows(comparison: Comparison) -> Any:
+    for name in comparison.names:
         row: dict[str, Any] = {"candidate": name}
-        for metric in found.metrics:
-            if found.has(name, metric):
-                row[metric] = found.mean(name, metric)
-                tested = found.difference(name, metric)
+        for metric in comparison.metrics:
+            if comparison.has(name, metric):
+                row[metric] = comparison.mean(name, metric)
+                tested = comparison.difference(name, metric)
                 row[f"p ({metric})"] = "" if tested is None else tested.corrected
         yield row

@@ -21,10 +21,9 @@ from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
 from rankgrad.experiments._workers import LOCK, WORKERS, default_count, exclusive
 from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
 from rankgrad.experiments.trees import TreeEntry
-from rankgrad.results import comparison
 from rankgrad.results._comparison_tables import FORMAT, VERSION, to_json
 from rankgrad.results._groups import RunGroup
-from rankgrad.results.comparison import Comparison, Key
+from rankgrad.results.comparison import Comparison, Key, check_same_data, compare
 from rankgrad.results.runs import COMPARISON, read
 from rankgrad.significance import Significance
 
@@ -81,10 +80,10 @@ def run(
     with exclusive(place):
         _check_plan(plan, place)
         runner = Runner(plan, place, on_change)
-        found = _collect(plan, place, runner.run(count), runner.reevaluated)
-        found = found.tested(how, baseline)
-        save(found)
-    return found
+        comparison = _collect(plan, place, runner.run(count), runner.reevaluated)
+        comparison = comparison.tested(how, baseline)
+        save(comparison)
+    return comparison
 
 
 def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
@@ -92,10 +91,10 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
     return _collect(plan, Path(folder), {})
 
 
-def save(found: Comparison) -> None:
+def save(comparison: Comparison) -> None:
     """Write ``comparison.json``, from which reports take the test and the baseline."""
-    assert found.folder is not None
-    _files.write(found.folder / COMPARISON, json.dumps(to_json(found), indent=1) + "\n")
+    assert comparison.folder is not None
+    _files.write(comparison.folder / COMPARISON, json.dumps(to_json(comparison), indent=1) + "\n")
 
 
 def _collect(
@@ -121,9 +120,9 @@ def _collect(
             if entry.is_tuned(plan):
                 chosen[entry.name, task.fold] = _jobs.chosen(task)
         groups.append(RunGroup(entry.name, tuple(runs), missing))
-    comparison.check_same_data(groups)
+    check_same_data(groups)
     keys = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
-    return comparison.compare(
+    return compare(
         groups,
         metrics=plan.metrics,
         notes=plan.notes(),

@@ -40,7 +40,7 @@ _OnEpoch = Callable[[str, dict[str, float]], None]
 class Demo:
     """What the demonstration found; the last entry of the comparison is the best achievable."""
 
-    found: Comparison
+    comparison: Comparison
     data: Mapping[str, Dataset]
     settings: Settings
     seconds: float
@@ -97,8 +97,8 @@ def run(
     _files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
     Evaluated.of(synthetic.oracle(test), test, DEFAULT_METRICS, labels).save(best)
-    found = compare(group([read(place) for place in (*places, best)]))
-    return Demo(found, data, shared, time.perf_counter() - started)
+    comparison = compare(group([read(place) for place in (*places, best)]))
+    return Demo(comparison, data, shared, time.perf_counter() - started)
 
 
 def _is_demo(folder: Path) -> bool:

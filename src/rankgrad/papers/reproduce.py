@@ -75,7 +75,7 @@ class Reproduced:
     protocol: Protocol
     data: Data
     options: RunOptions
-    found: Comparison | None
+    comparison: Comparison | None
     reason: str = ""
 
     @cached_property
@@ -87,15 +87,15 @@ class Reproduced:
     def values(self) -> dict[tuple[str, str], MetricValues]:
         """The values of complete rows in the units of the paper, by row and metric."""
         found: dict[tuple[str, str], MetricValues] = {}
-        if self.found is None:
+        if self.comparison is None:
             return found
-        for name in self.found.complete:
-            runs = self.found.runs[name]
+        for name in self.comparison.complete:
+            runs = self.comparison.runs[name]
             seeds = sorted({seed for _, seed in runs if seed is not None})
             for metric in self.protocol.metrics:
                 folds = [
                     np.stack([_values(runs[fold, seed].with_items(), metric) for seed in seeds])
-                    for fold in self.found.folds
+                    for fold in self.comparison.folds
                 ]
                 scaled = tuple(self.protocol.scale * fold for fold in folds)
                 found[name, metric.name] = MetricValues.of(scaled)
@@ -224,7 +224,7 @@ class Reproduced:
 
     def _why_missing(self, name: str) -> str:
         """Why a row has no numbers."""
-        missing = {} if self.found is None else self.found.missing
+        missing = {} if self.comparison is None else self.comparison.missing
         reasons = [reason for key, reason in missing.items() if key[0] == name]
         return f"missing: {reasons[0]}" if reasons else "not run"
 
@@ -245,7 +245,7 @@ class Reproduced:
         protocol, lines = self.protocol, []
         if self.reason:
             lines.append(f"not run: {self.reason}")
-        if self.found is not None:
+        if self.comparison is not None:
             lines += self._about_runs()
         lines += self._about_metrics()
         if protocol.significance is not None:
@@ -278,9 +278,9 @@ class Reproduced:
         ]
 
     def _about_runs(self) -> list[str]:
-        assert self.found is not None
+        assert self.comparison is not None
         lines: list[str] = []
-        folds, seeds = len(self.found.plan["folds"]), len(self.found.plan["seeds"])
+        folds, seeds = len(self.comparison.plan["folds"]), len(self.comparison.plan["seeds"])
         what = "drawing" if self.drawn else "fold"
         counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((folds, what), (seeds, "seed"))]
         quick = self.protocol.quick
@@ -301,13 +301,15 @@ class Reproduced:
             chosen = self._chosen(row)
             if chosen:
                 lines.append(f"{row.name}: {chosen}")
-        lines += [f"{line}" for line in self.found.problems()]
+        lines += [f"{line}" for line in self.comparison.problems()]
         return lines
 
     def _chosen(self, row: Row) -> str:
         """What validation data chose, fold by fold."""
-        assert self.found is not None
-        tuned = [(f, values) for (name, f), values in self.found.chosen.items() if name == row.name]
+        assert self.comparison is not None
+        tuned = [
+            (f, values) for (name, f), values in self.comparison.chosen.items() if name == row.name
+        ]
         if not tuned:
             return ""
         parts = []
@@ -397,14 +399,14 @@ def run(
     if plan is None:
         return Reproduced(protocol, data, options, None, "none of its rows is run here")
     shown = Reproduced(protocol, data, options, None)
-    found = compare.run(
+    comparison = compare.run(
         plan,
         place / "comparison",
         workers=workers,
         on_change=None if on_change is None else lambda now: on_change(shown.title, now),
         **_test_of(protocol, plan),
     )
-    done = Reproduced(protocol, data, options, found)
+    done = Reproduced(protocol, data, options, comparison)
     _files.write(place / _RESULT, json.dumps(done.to_json(), indent=1) + "\n")
     _files.write(place / "table.md", done.table().to_markdown() + "\n")
     _files.write(place / "table.csv", done.table().to_csv() + "\n")
@@ -471,16 +473,19 @@ def _trees(row: Row) -> Entry:
     return TreeEntry(row.name, row.trees, dict(row.settings))
 
 
-def _values(found: Evaluated, metric: Metric) -> Array:
+def _values(evaluated: Evaluated, metric: Metric) -> Array:
     """The metric of each list; of shifted labels and some lists where the protocol says so."""
-    values = plain = found.of_metric(metric.spec)
+    values = plain = evaluated.of_metric(metric.spec)
     if metric.shift:
         shifted = evaluate(
-            found.scores, found.labels + metric.shift, offsets=found.offsets, metrics=[metric.spec]
+            evaluated.scores,
+            evaluated.labels + metric.shift,
+            offsets=evaluated.offsets,
+            metrics=[metric.spec],
         )
         values = np.where(np.isnan(plain), np.nan, shifted.per_list[metric.spec].double().numpy())
     if metric.length is not None:
-        values = np.where(np.diff(found.offsets) == metric.length, values, np.nan)
+        values = np.where(np.diff(evaluated.offsets) == metric.length, values, np.nan)
     return values
 
 

@@ -61,10 +61,10 @@ def write(
     """
     if Path(output).is_dir():
         raise IsADirectoryError(f"{output} is a folder: name the file to write")
-    page, found = build(runs, **options)
+    page, comparison = build(runs, **options)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     _files.write(Path(output), page)
-    return found
+    return comparison
 
 
 def build(
@@ -108,7 +108,7 @@ def build(
     groups = group([read(path, part, items=False) for path in find(places)])
     known = recorded(places)
     how = known.how or Significance()
-    found = compare(
+    comparison = compare(
         add_failed(groups, failed_runs(places)),
         primary=metric,
         baseline=baseline,
@@ -117,23 +117,24 @@ def build(
     )
     blocks = {
         "title": _sections.escape(_title(title, known)),
-        "subtitle": _sections.escape(_subtitle(found, part, known)),
-        "headline": _sections.headline(found),
-        "cards": _sections.cards(found),
-        "meanings": _sections.meanings(found),
-        "comparison": _sections.comparison(found),
-        "footnotes": _sections.footnotes(found, part),
-        "differences": _sections.differences(found),
-        "missing": _sections.missing(found),
-        "settings": _sections.settings(found.entries),
-        "provenance": _sections.provenance(found.entries, part),
-        "runs": _sections.runs(found.entries),
+        "subtitle": _sections.escape(_subtitle(comparison, part, known)),
+        "headline": _sections.headline(comparison),
+        "cards": _sections.cards(comparison),
+        "meanings": _sections.meanings(comparison),
+        "comparison": _sections.comparison_table(comparison),
+        "footnotes": _sections.footnotes(comparison, part),
+        "differences": _sections.differences(comparison),
+        "missing": _sections.missing(comparison),
+        "settings": _sections.settings(comparison.entries),
+        "provenance": _sections.provenance(comparison.entries, part),
+        "runs": _sections.runs(comparison.entries),
         "style": _packaged("page.css"),
         "script": _packaged("page.js"),
         "plotly": _plotly(),
-        "data": _in_script(_data(found, part)),
+        "data": _in_script(_data(comparison, part)),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _packaged("page.html")), found
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: blocks[match[1]], _packaged("page.html"))
+    return page, comparison
 
 
 def _title(title: str, known: Recorded) -> str:
@@ -142,65 +143,74 @@ def _title(title: str, known: Recorded) -> str:
     return f"{named} (quick)" if known.quick else named
 
 
-def _subtitle(found: Comparison, part: str, known: Recorded) -> str:
+def _subtitle(comparison: Comparison, part: str, known: Recorded) -> str:
     """What was compared on what."""
     reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
-    return _compared(found, part, known.data) + (reduced if known.quick else "")
+    return _compared(comparison, part, known.data) + (reduced if known.quick else "")
 
 
-def _compared(found: Comparison, part: str, data: str) -> str:
-    names = [name for name in found.names if name in found.complete]
+def _compared(comparison: Comparison, part: str, data: str) -> str:
+    names = [name for name in comparison.names if name in comparison.complete]
     if not names:
-        count = _sections.counted(len(_sections.rivals(found)), "rankers")
+        count = _sections.counted(len(_sections.rivals(comparison)), "rankers")
         return f"{count}{f' on {data}' if data else ''}"
     listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
-    folds = f" of {len(found.folds)} folds" if len(found.folds) > 1 else ""
-    queries = _sections.counted(len(found.queries), "queries").replace(" ", f" {part} ")
+    folds = f" of {len(comparison.folds)} folds" if len(comparison.folds) > 1 else ""
+    queries = _sections.counted(len(comparison.queries), "queries").replace(" ", f" {part} ")
     return f"{listed} on {queries}{folds}{f' of {data}' if data else ''}"
 
 
-def _data(found: Comparison, part: str) -> dict[str, Any]:
+def _data(comparison: Comparison, part: str) -> dict[str, Any]:
     """What the script draws."""
-    reference = found.reference(found.primary) if found.primary else None
-    names = list(found.names)
+    reference = comparison.reference(comparison.primary) if comparison.primary else None
+    names = list(comparison.names)
     return {
         "entries": names,
-        "reference": [entry.is_reference for entry in found.entries],
-        "folds": [fold.name for fold in found.folds],
-        "metrics": list(found.metrics),
-        "lower": [found.lower_is_better(metric) for metric in found.metrics],
-        "primary": found.metrics.index(found.primary) if found.primary else 0,
+        "reference": [entry.is_reference for entry in comparison.entries],
+        "folds": [fold.name for fold in comparison.folds],
+        "metrics": list(comparison.metrics),
+        "lower": [comparison.lower_is_better(metric) for metric in comparison.metrics],
+        "primary": comparison.metrics.index(comparison.primary) if comparison.primary else 0,
         "against": None if reference is None else names.index(reference),
-        "baseline": None if found.baseline is None else names.index(found.baseline),
-        "order": [names.index(e.name) for e in _sections.order(found) if e.name in found.complete],
-        "seconds": [entry.seconds for entry in found.entries],
-        "trees": [entry.is_tree for entry in found.entries],
-        "means": [[_interval(found, name, metric) for name in names] for metric in found.metrics],
-        "differences": [_differences(found, metric) for metric in found.metrics],
-        "curves": curves(found.entries),
-        "relaxed": relaxed(found.entries, found.primary),
-        "changes": _per_query.changes(found),
-        "lists": _per_query.lists(found, part),
+        "baseline": None if comparison.baseline is None else names.index(comparison.baseline),
+        "order": [
+            names.index(e.name)
+            for e in _sections.order(comparison)
+            if e.name in comparison.complete
+        ],
+        "seconds": [entry.seconds for entry in comparison.entries],
+        "trees": [entry.is_tree for entry in comparison.entries],
+        "means": [
+            [_interval(comparison, name, metric) for name in names] for metric in comparison.metrics
+        ],
+        "differences": [_differences(comparison, metric) for metric in comparison.metrics],
+        "curves": curves(comparison.entries),
+        "relaxed": relaxed(comparison.entries, comparison.primary),
+        "changes": _per_query.changes(comparison),
+        "lists": _per_query.lists(comparison, part),
     }
 
 
-def _interval(found: Comparison, name: str, metric: str) -> list[float | None] | None:
+def _interval(comparison: Comparison, name: str, metric: str) -> list[float | None] | None:
     """The mean of an entry and its interval."""
-    if not found.has(name, metric):
+    if not comparison.has(name, metric):
         return None
-    return [number(value) for value in (found.mean(name, metric), *found.interval(name, metric))]
+    return [
+        number(value)
+        for value in (comparison.mean(name, metric), *comparison.interval(name, metric))
+    ]
 
 
-def _differences(found: Comparison, metric: str) -> list[dict[str, Any]]:
+def _differences(comparison: Comparison, metric: str) -> list[dict[str, Any]]:
     return [
         {
-            "entry": found.names.index(d.entry),
+            "entry": comparison.names.index(d.entry),
             "difference": [number(value) for value in (d.difference, *d.interval)],
             "p": number(d.corrected),
             "significant": d.significant,
             "better": d.better,
         }
-        for d in found.differences(metric)
+        for d in comparison.differences(metric)
     ]
 
 

@@ -23,32 +23,34 @@ _ITEMS = 220_000  # ranked items on the page, at most
 _NONE, _STEPS = -32768, 65534  # how NaN is written, and the steps that a metric's range has
 
 
-def compared(found: Comparison) -> list[int]:
+def compared(comparison: Comparison) -> list[int]:
     """The entries that are complete, by number."""
-    return [at for at, name in enumerate(found.names) if name in found.complete]
+    return [at for at, name in enumerate(comparison.names) if name in comparison.complete]
 
 
-def changes(found: Comparison) -> dict[str, Any]:
+def changes(comparison: Comparison) -> dict[str, Any]:
     """The value of every query under every entry in 16 bits, seeds averaged.
 
     As many metrics as fit, that of the headline first. If one metric has too many queries, some are
     drawn: the page says how many.
     """
-    used = compared(found)
-    queries = len(found.queries) if used else 0
+    used = compared(comparison)
+    queries = len(comparison.queries) if used else 0
     rows = np.arange(queries)
     if used and queries * len(used) > _CELLS:
         random = np.random.default_rng(0)
         rows = np.sort(random.choice(queries, _CELLS // len(used), replace=False))
-    order = sorted(range(len(found.metrics)), key=lambda m: found.metrics[m] != found.primary)
+    order = sorted(
+        range(len(comparison.metrics)), key=lambda m: comparison.metrics[m] != comparison.primary
+    )
     fitting = max(1, _CELLS // max(1, len(rows) * len(used)))
     packed = []
     for at in order[:fitting] if used else []:
-        metric = found.metrics[at]
+        metric = comparison.metrics[at]
         values = {
-            c: found.values(found.names[c], metric)[rows]
+            c: comparison.values(comparison.names[c], metric)[rows]
             for c in used
-            if found.has(found.names[c], metric)
+            if comparison.has(comparison.names[c], metric)
         }
         low, step = _scale(list(values.values()))
         columns = {str(c): _sixteen(column, low, step) for c, column in values.items()}
@@ -56,7 +58,7 @@ def changes(found: Comparison) -> dict[str, Any]:
     return {
         "queries": queries,
         "rows": len(rows),
-        "qids": [found.queries[row][1] for row in rows],
+        "qids": [comparison.queries[row][1] for row in rows],
         "index": None if len(rows) == queries else rows.tolist(),
         "metrics": packed,
     }
@@ -75,27 +77,31 @@ def _sixteen(values: NDArray[np.float64], low: float, step: float) -> str:
     return _pack(np.where(np.isnan(codes), _NONE, codes).astype("<i2"))
 
 
-def lists(found: Comparison, part: str) -> dict[str, Any]:
+def lists(comparison: Comparison, part: str) -> dict[str, Any]:
     """The ranked lists of some queries under every entry: the first items of each.
 
     A list is as one run ranked it, that of the entry's first seed: an average of the scores of
     several runs would be no model's.
     """
-    used = compared(found)
-    if not used or not found.metrics:
+    used = compared(comparison)
+    if not used or not comparison.metrics:
         return {"queries": [], "entries": []}
-    fold_of = np.array([found.folds.index(fold) for fold, _ in found.queries])
-    starts = np.searchsorted(fold_of, np.arange(len(found.folds)))
-    runs = {(c, f): _first_run(found, c, fold) for c in used for f, fold in enumerate(found.folds)}
+    fold_of = np.array([comparison.folds.index(fold) for fold, _ in comparison.queries])
+    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds)))
+    runs = {
+        (c, f): _first_run(comparison, c, fold)
+        for c in used
+        for f, fold in enumerate(comparison.folds)
+    }
     explained = Explained(runs, part)
-    chosen = _chosen(found, used, explained.rows(starts.tolist()))
+    chosen = _chosen(comparison, used, explained.rows(starts.tolist()))
     shape = (len(used), len(chosen), TOP)
     items, labels = np.zeros(shape, "<u4"), np.zeros(shape, "<f4")
     scores = np.zeros(shape, "<f4")
-    values = np.full((len(used), len(chosen), len(found.metrics)), np.nan, "<f4")
+    values = np.full((len(used), len(chosen), len(comparison.metrics)), np.nan, "<f4")
     about: list[dict[str, Any]] = [{} for _ in chosen]
     for c, entry in enumerate(used):
-        for f in range(len(found.folds)):
+        for f in range(len(comparison.folds)):
             evaluated = runs[entry, f].with_items()
             for q, row in enumerate(chosen):
                 if fold_of[row] != f:
@@ -106,7 +112,7 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
                 items[c, q, : len(first)] = first + 1
                 scores[c, q, : len(first)] = evaluated.scores[inside][first]
                 labels[c, q, : len(first)] = evaluated.labels[inside][first]
-                for m, name in enumerate(found.metrics):
+                for m, name in enumerate(comparison.metrics):
                     if name in evaluated.metrics:  # NaN otherwise
                         values[c, q, m] = evaluated.of_metric(name)[at]
                 if not about[q]:
@@ -116,10 +122,10 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
         "top": TOP,
         "entries": used,
         "seeds": [runs[c, 0].seed for c in used],
-        "averaged": any(len(found.entries[c].seeds) > 1 for c in used),
+        "averaged": any(len(comparison.entries[c].seeds) > 1 for c in used),
         "rows": [int(row) for row in chosen],
         "queries": [
-            {"qid": found.queries[row][1], "fold": int(fold_of[row]), **about[q]}
+            {"qid": comparison.queries[row][1], "fold": int(fold_of[row]), **about[q]}
             for q, row in enumerate(chosen)
         ],
         "labels": distinct,
@@ -131,15 +137,17 @@ def lists(found: Comparison, part: str) -> dict[str, Any]:
     }
 
 
-def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = ()) -> list[int]:
+def _chosen(
+    comparison: Comparison, used: Sequence[int], explained: Sequence[int] = ()
+) -> list[int]:
     """The queries that the page shows.
 
     Explained ones, up to a quarter; then in turn the largest changes of each pair, then some at
     random.
     """
-    total = min(LISTS, len(found.queries), max(1, _ITEMS // (TOP * len(used))))
+    total = min(LISTS, len(comparison.queries), max(1, _ITEMS // (TOP * len(used))))
     chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])
-    turns = [_by_change(found, pair) for pair in _pairs(found, used)]
+    turns = [_by_change(comparison, pair) for pair in _pairs(comparison, used)]
     while turns and len(chosen) < total * 3 // 4:
         for turn in list(turns):
             row = next((r for r in turn if r not in chosen), None)
@@ -148,34 +156,36 @@ def _chosen(found: Comparison, used: Sequence[int], explained: Sequence[int] = (
             elif len(chosen) < total * 3 // 4:
                 chosen[row] = None
     random = np.random.default_rng(0)
-    rest = [int(r) for r in random.permutation(len(found.queries)) if int(r) not in chosen]
+    rest = [int(r) for r in random.permutation(len(comparison.queries)) if int(r) not in chosen]
     return sorted([*chosen, *rest[: total - len(chosen)]])
 
 
-def _pairs(found: Comparison, used: Sequence[int]) -> list[tuple[int, int]]:
+def _pairs(comparison: Comparison, used: Sequence[int]) -> list[tuple[int, int]]:
     """Pairs of entries, those with the best or the baseline first."""
-    reference = found.names.index(found.reference(_primary(found)) or found.names[used[0]])
+    reference = comparison.names.index(
+        comparison.reference(_primary(comparison)) or comparison.names[used[0]]
+    )
     pairs = list(combinations(used, 2))
     return sorted(pairs, key=lambda pair: reference not in pair)[:LISTS]
 
 
-def _primary(found: Comparison) -> str:
-    return found.primary or found.metrics[0]
+def _primary(comparison: Comparison) -> str:
+    return comparison.primary or comparison.metrics[0]
 
 
-def _by_change(found: Comparison, pair: tuple[int, int]) -> Iterator[int]:
+def _by_change(comparison: Comparison, pair: tuple[int, int]) -> Iterator[int]:
     """Queries by how much their value differs, from the largest change on."""
-    names, metric = [found.names[c] for c in pair], _primary(found)
-    if not all(found.has(name, metric) for name in names):
+    names, metric = [comparison.names[c] for c in pair], _primary(comparison)
+    if not all(comparison.has(name, metric) for name in names):
         return iter(())
-    one, other = (found.values(name, metric) for name in names)
+    one, other = (comparison.values(name, metric) for name in names)
     change = np.nan_to_num(np.abs(one - other))
     order = np.argsort(-change, kind="stable")[: LISTS * 2]
     return iter([int(row) for row in order if change[row] > 0])
 
 
-def _first_run(found: Comparison, entry: int, fold: Fold) -> Run:
-    places = found.runs[found.names[entry]]
+def _first_run(comparison: Comparison, entry: int, fold: Fold) -> Run:
+    places = comparison.runs[comparison.names[entry]]
     runs = [run for (other, _), run in places.items() if other == fold]
     return min(runs, key=lambda run: (run.seed is None, run.seed or 0))
 

@@ -55,48 +55,48 @@ def counted(number: int, plural: str) -> str:
     return f"{number:,} {_SINGULAR.get(plural, plural[:-1]) if number == 1 else plural}"
 
 
-def rivals(found: Comparison) -> list[RunGroup]:
+def rivals(comparison: Comparison) -> list[RunGroup]:
     """The entries that compete; references are only shown."""
-    return [entry for entry in found.entries if not entry.is_reference]
+    return [entry for entry in comparison.entries if not entry.is_reference]
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """What was found, in a few sentences."""
-    runs = sum(len(entry.runs) for entry in found.entries)
-    if not found.folds and found.evaluated:
+    runs = sum(len(entry.runs) for entry in comparison.entries)
+    if not comparison.folds and comparison.evaluated:
         return (
             "Nothing can be compared: every ranker lacks some of its runs. What is missing, and "
             "why, is under the table."
         )
-    if not found.folds and not runs:
+    if not comparison.folds and not runs:
         return "Nothing can be compared: every run failed. The reasons are under the table."
-    if not found.folds:
+    if not comparison.folds:
         none = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
         return (
             f"{none} be compared yet: no evaluation was found. Make them with "
             "<code>rankgrad evaluate RUN DATA --save</code>."
         )
-    metric = found.primary or found.metrics[0]
-    best = found.best(metric)
+    metric = comparison.primary or comparison.metrics[0]
+    best = comparison.best(metric)
     if best is None:
         return "There is nothing to compare: only reference rankings were evaluated."
     says = (
         f"<strong>{escape(best)}</strong> has the "
-        f"{'lowest' if found.lower_is_better(metric) else 'highest'} {escape(metric)}: "
-        f"<strong>{found.mean(best, metric):.4f}</strong> "
-        f"(95% interval {_range(found, best, metric)})."
+        f"{'lowest' if comparison.lower_is_better(metric) else 'highest'} {escape(metric)}: "
+        f"<strong>{comparison.mean(best, metric):.4f}</strong> "
+        f"(95% interval {_range(comparison, best, metric)})."
     )
-    return f"{says} {_significance(found, metric)}{_other_metrics(found, metric)}"
+    return f"{says} {_significance(comparison, metric)}{_other_metrics(comparison, metric)}"
 
 
-def _significance(found: Comparison, metric: str) -> str:
+def _significance(comparison: Comparison, metric: str) -> str:
     """Whether the lead of the best is significant, or who differs from the baseline."""
-    tested = [d for d in found.differences(metric) if not math.isnan(d.corrected)]
+    tested = [d for d in comparison.differences(metric) if not math.isnan(d.corrected)]
     if not tested:
         return "There is nothing to test it against."
     apart = [d for d in tested if d.significant]
-    if found.baseline is not None:
-        return _against_baseline(found, tested)
+    if comparison.baseline is not None:
+        return _against_baseline(comparison, tested)
     alike = [escape(d.entry) for d in tested if not d.significant]
     if not alike:
         others = "the other" if len(tested) == 1 else f"all of the other {len(tested)}"
@@ -112,11 +112,11 @@ def _significance(found: Comparison, metric: str) -> str:
     return f"{ahead}{'its' if apart else 'Its'} lead over {listed} is not significant."
 
 
-def _against_baseline(found: Comparison, tested: Sequence[Difference]) -> str:
-    name, total = escape(found.baseline), len(tested)
+def _against_baseline(comparison: Comparison, tested: Sequence[Difference]) -> str:
+    name, total = escape(comparison.baseline), len(tested)
     better = sum(d.significant and d.better for d in tested)
     worse = sum(d.significant and not d.better for d in tested)
-    if found.how.sides == 1:
+    if comparison.how.sides == 1:
         return f"{better} of the other {total} are significantly better than the baseline {name}."
     return (
         f"{better + worse} of the other {total} differ significantly from the baseline {name}: "
@@ -124,17 +124,17 @@ def _against_baseline(found: Comparison, tested: Sequence[Difference]) -> str:
     )
 
 
-def _other_metrics(found: Comparison, primary: str) -> str:
+def _other_metrics(comparison: Comparison, primary: str) -> str:
     """A sentence for each other metric that would lead to another conclusion."""
-    main_conclusion = _conclusion(found, primary)
+    main_conclusion = _conclusion(comparison, primary)
     lines = []
-    for metric in found.metrics:
-        conclusion = _conclusion(found, metric)
+    for metric in comparison.metrics:
+        conclusion = _conclusion(comparison, metric)
         if metric == primary or conclusion == main_conclusion:
             continue
-        best = found.best(metric)
-        changed = [d.entry for d in found.differences(metric) if d.significant]
-        against = "it" if found.baseline is None else "the baseline"
+        best = comparison.best(metric)
+        changed = [d.entry for d in comparison.differences(metric) if d.significant]
+        against = "it" if comparison.baseline is None else "the baseline"
         differ = f"{len(changed)} differ{'s' * (len(changed) == 1)} significantly from {against}"
         lines.append(f"by {escape(metric)}, {escape(best)} is best and {differ}")
     if not lines:
@@ -143,23 +143,23 @@ def _other_metrics(found: Comparison, primary: str) -> str:
     return f' <span class="aside">{shown[0].upper()}{shown[1:]}.</span>'
 
 
-def _conclusion(found: Comparison, metric: str) -> tuple[Any, ...]:
-    tested = found.differences(metric)
-    return found.best(metric), {(d.entry, d.better) for d in tested if d.significant}
+def _conclusion(comparison: Comparison, metric: str) -> tuple[Any, ...]:
+    tested = comparison.differences(metric)
+    return comparison.best(metric), {(d.entry, d.better) for d in tested if d.significant}
 
 
-def cards(found: Comparison) -> str:
+def cards(comparison: Comparison) -> str:
     """The numbers under the headline."""
-    competing = rivals(found)
+    competing = rivals(comparison)
     seeds = {seed for entry in competing for seed in entry.seeds} - {None}
-    missing = sum(entry.n_missing for entry in found.entries)
-    references = len(found.entries) - len(competing)
+    missing = sum(entry.n_missing for entry in comparison.entries)
+    references = len(comparison.entries) - len(competing)
     shown = [
         (len(competing), "rankers"),
         *([(references, "references")] if references else []),
         (sum(len(entry.runs) for entry in competing), "runs"),
-        (len(found.queries) if found.folds else 0, "queries"),
-        (len(found.folds), "folds"),
+        (len(comparison.queries) if comparison.folds else 0, "queries"),
+        (len(comparison.folds), "folds"),
         (len(seeds), "seeds"),
         (missing, "missing runs"),
     ]
@@ -170,34 +170,34 @@ def cards(found: Comparison) -> str:
     )
 
 
-def columns(found: Comparison) -> list[str]:
+def columns(comparison: Comparison) -> list[str]:
     """The metrics, that of the headline first."""
-    return sorted(found.metrics, key=lambda metric: metric != found.primary)
+    return sorted(comparison.metrics, key=lambda metric: metric != comparison.primary)
 
 
-def order(found: Comparison) -> list[RunGroup]:
+def order(comparison: Comparison) -> list[RunGroup]:
     """Entries by the metric of the headline, the best first, those without a mean last."""
 
     def key(entry: RunGroup) -> tuple[bool, float]:
-        if found.primary is None or not found.has(entry.name, found.primary):
+        if comparison.primary is None or not comparison.has(entry.name, comparison.primary):
             return True, 0.0
-        mean = found.mean(entry.name, found.primary)
-        return False, mean if found.lower_is_better(found.primary) else -mean
+        mean = comparison.mean(entry.name, comparison.primary)
+        return False, mean if comparison.lower_is_better(comparison.primary) else -mean
 
-    return sorted(found.entries, key=key)
+    return sorted(comparison.entries, key=key)
 
 
-def comparison(found: Comparison) -> str:
+def comparison_table(comparison: Comparison) -> str:
     """The comparison table."""
     heads = [_head("ranker", "text")]
-    for metric in columns(found):
-        arrow = " ↓" if found.lower_is_better(metric) else ""
-        heads.append(_head(metric + arrow, "number", main=metric == found.primary))
+    for metric in columns(comparison):
+        arrow = " ↓" if comparison.lower_is_better(metric) else ""
+        heads.append(_head(metric + arrow, "number", main=metric == comparison.primary))
     heads += [_head("runs", "number"), _head("seconds a run", "number")]
-    models = Counter(e.model for e in rivals(found) if e.model and not e.is_tree)
+    models = Counter(e.model for e in rivals(comparison) if e.model and not e.is_tree)
     shared, times = models.most_common(1)[0] if models else ("", 0)
     shared = shared if times > 1 else ""
-    rows = "".join(_row(found, entry, shared) for entry in order(found))
+    rows = "".join(_row(comparison, entry, shared) for entry in order(comparison))
     caption = "The mean of each metric over queries, with its 95% bootstrap interval."
     if shared:
         others = ", where nothing else is said" if len(models) > 1 else ""
@@ -217,11 +217,11 @@ def _head(text: str, kind: str, main: bool = False) -> str:
     )
 
 
-def _row(found: Comparison, entry: RunGroup, shared: str) -> str:
+def _row(comparison: Comparison, entry: RunGroup, shared: str) -> str:
     tags = notes = ""
     if entry.is_reference:
         tags += ' <span class="tag">reference</span>'
-    if found.baseline == entry.name:
+    if comparison.baseline == entry.name:
         tags += ' <span class="tag">baseline</span>'
     if entry.problems:
         more = f" (and {len(entry.problems) - 1} more)" if len(entry.problems) > 1 else ""
@@ -233,12 +233,12 @@ def _row(found: Comparison, entry: RunGroup, shared: str) -> str:
     if entry.model not in ("", entry.name, shared):
         under = f'<span class="under">{name_of(entry.model)}</span>'
     there, total = entry.n_runs - entry.n_missing, entry.n_runs
-    at = found.names.index(entry.name)
+    at = comparison.names.index(entry.name)
     cells = [
         f'<th scope="row" data-value="{escape(entry.name)}">'
         f'<span class="swatch" data-entry="{at}" aria-hidden="true"></span>'
         f'<span class="name">{name_of(entry.name)}</span>{tags}{under}{notes}</th>',
-        *(_cell(found, entry, metric) for metric in columns(found)),
+        *(_cell(comparison, entry, metric) for metric in columns(comparison)),
         f'<td data-value="{there}">{there}{"" if there == total else f" of {total}"}</td>',
     ]
     seconds = entry.seconds
@@ -248,32 +248,32 @@ def _row(found: Comparison, entry: RunGroup, shared: str) -> str:
     return f"<tr{kind}>{''.join(cells)}</tr>"
 
 
-def _cell(found: Comparison, entry: RunGroup, metric: str) -> str:
-    if not found.has(entry.name, metric):
+def _cell(comparison: Comparison, entry: RunGroup, metric: str) -> str:
+    if not comparison.has(entry.name, metric):
         return '<td data-value="" class="none">missing</td>'
-    value, sign = found.mean(entry.name, metric), mark(found, entry.name, metric)
-    best = found.best(metric) == entry.name
+    value, sign = comparison.mean(entry.name, metric), mark(comparison, entry.name, metric)
+    best = comparison.best(metric) == entry.name
     dagger = ""
     if sign:
         kind, words = ("better", "better") if sign == BETTER else ("worse", "worse")
-        title = f"significantly {words} than {found.reference(metric)}"
+        title = f"significantly {words} than {comparison.reference(metric)}"
         dagger = f'<abbr class="dagger {kind}" title="{escape(title)}">{sign}</abbr>'
-    kinds = " ".join(["best"] * best + ["main"] * (metric == found.primary))
+    kinds = " ".join(["best"] * best + ["main"] * (metric == comparison.primary))
     number = f"<strong>{value:.4f}</strong>" if best else f"{value:.4f}"
     return (
         f'<td data-value="{value}" class="{kinds}">{number}{dagger}'
-        f'<span class="interval">{_range(found, entry.name, metric)}</span></td>'
+        f'<span class="interval">{_range(comparison, entry.name, metric)}</span></td>'
     )
 
 
-def _range(found: Comparison, name: str, metric: str) -> str:
-    low, high = found.interval(name, metric)
+def _range(comparison: Comparison, name: str, metric: str) -> str:
+    low, high = comparison.interval(name, metric)
     return f"{low:.4f}–{high:.4f}"
 
 
-def meanings(found: Comparison) -> str:
+def meanings(comparison: Comparison) -> str:
     """A line for each metric on what it means."""
-    families = dict.fromkeys(re.split(r"[@(]", metric)[0] for metric in found.metrics)
+    families = dict.fromkeys(re.split(r"[@(]", metric)[0] for metric in comparison.metrics)
     lines = [
         f"<li><b>{escape(name)}</b>: {escape(_MEANINGS[name])}</li>"
         for name in families
@@ -282,14 +282,14 @@ def meanings(found: Comparison) -> str:
     return f'<ul class="meanings">{"".join(lines)}</ul>' if lines else ""
 
 
-def differences(found: Comparison) -> str:
+def differences(comparison: Comparison) -> str:
     """Differences with p-values, a table for each metric; the first is open."""
     tables = []
-    for metric in columns(found):
-        tested = differences_table(found, metric)
+    for metric in columns(comparison):
+        tested = differences_table(comparison, metric)
         if tested.rows:
             rows = [[cell.text for cell in row] for row in tested.rows]
-            lower = " (lower is better)" if found.lower_is_better(metric) else ""
+            lower = " (lower is better)" if comparison.lower_is_better(metric) else ""
             caption = "; ".join((tested.title + lower, *tested.notes))
             tables.append(table(tested.columns, rows, caption, kind="plain tested"))
     if not tables:
@@ -300,33 +300,35 @@ def differences(found: Comparison) -> str:
     return tables[0] + hidden
 
 
-def footnotes(found: Comparison, part: str) -> str:
+def footnotes(comparison: Comparison, part: str) -> str:
     """How to read the tables."""
-    if not found.folds:
+    if not comparison.folds:
         return ""
-    other = "the best of its column" if found.baseline is None else found.baseline
+    other = "the best of its column" if comparison.baseline is None else comparison.baseline
     corrected = ", corrected over the rankers of a column"
-    if found.how.correction == "none":
+    if comparison.how.correction == "none":
         corrected = ""
-    draws = f", {found.how.samples:,} draws" if found.how.test == "randomization" else ""
+    draws = f", {comparison.how.samples:,} draws" if comparison.how.test == "randomization" else ""
     signs = f"{WORSE} significantly worse than {other}"
-    if found.baseline is not None:
+    if comparison.baseline is not None:
         one_sided = f"{BETTER} significantly better than {other}"
-        signs = one_sided if found.how.sides == 1 else f"{signs}, {BETTER} significantly better"
+        signs = (
+            one_sided if comparison.how.sides == 1 else f"{signs}, {BETTER} significantly better"
+        )
     lines = [
-        f"{signs}: {found.how}, over {len(found.queries):,} queries (values averaged over seeds"
-        f"{draws}){corrected}.",
+        f"{signs}: {comparison.how}, over {len(comparison.queries):,} queries "
+        f"(values averaged over seeds{draws}){corrected}.",
         "Bold: best of its column, references aside. Intervals say how much a mean would move with "
         "other queries, not with other seeds.",
-        f"Evaluated on {part}; {'; '.join(found.conventions)}.",
+        f"Evaluated on {part}; {'; '.join(comparison.conventions)}.",
     ]
-    if len(found.folds) > 1:
-        names = ", ".join(fold.name for fold in found.folds)
+    if len(comparison.folds) > 1:
+        names = ", ".join(fold.name for fold in comparison.folds)
         lines.append(
             f"Means are over {names} of each one's mean; intervals and tests take their queries "
             "together."
         )
-    empty = [qid for queries in found.without_documents.values() for qid in queries]
+    empty = [qid for queries in comparison.without_documents.values() for qid in queries]
     if empty:
         lines.append(
             f"{len(empty)} of the queries have no documents, such as {empty[0]}: they count as "
@@ -335,9 +337,9 @@ def footnotes(found: Comparison, part: str) -> str:
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
 
 
-def missing(found: Comparison) -> str:
+def missing(comparison: Comparison) -> str:
     """All that is missing, with the reasons."""
-    every = [(entry.name, problem) for entry in found.entries for problem in entry.problems]
+    every = [(entry.name, problem) for entry in comparison.entries for problem in entry.problems]
     if not every:
         return ""
     items = "".join(f"<li><strong>{escape(n)}</strong>: {escape(why)}</li>" for n, why in every)
@@ -409,9 +411,9 @@ def provenance(entries: Sequence[RunGroup], part: str) -> str:
             about = [plain(metadata.get(k, "–")) for k in ("lists", "items", "features")]
             data[str(name), *about, str(metadata.get("checksum", "–"))] += 1
         if run.evaluated is not None:
-            found = run.evaluated
-            lists, items = f"{len(found.qids):,}", f"{int(found.offsets[-1]):,}"
-            data[part, lists, items, "–", found.checksum] += 1
+            evaluated = run.evaluated
+            lists, items = f"{len(evaluated.qids):,}", f"{int(evaluated.offsets[-1]):,}"
+            data[part, lists, items, "–", evaluated.checksum] += 1
         if run.metadata.get("command"):
             commands.setdefault(str(run.metadata["command"]))
     packages = [

@@ -14,37 +14,40 @@ from rankgrad.significance import Difference
 FORMAT, VERSION = "rankgrad comparison", 1
 
 
-def table(found: Comparison, *, intervals: bool = False, digits: int = 4) -> Table:
+def table(comparison: Comparison, *, intervals: bool = False, digits: int = 4) -> Table:
     """Means by entry and metric, the best in bold, daggers as the SmoothI paper's Table 1.
 
     † is significantly worse than the best, or than the baseline; ‡ significantly better than the
     baseline. The last column has the seconds of training a run.
     """
-    seconds = [entry.seconds for entry in found.entries]
+    seconds = [entry.seconds for entry in comparison.entries]
     timed = any(one is not None for one in seconds)
     rows = []
-    for entry, duration in zip(found.entries, seconds, strict=True):
-        cells = [_cell(found, entry.name, metric, intervals, digits) for metric in found.metrics]
+    for entry, duration in zip(comparison.entries, seconds, strict=True):
+        cells = [
+            _cell(comparison, entry.name, metric, intervals, digits)
+            for metric in comparison.metrics
+        ]
         if timed:
             known = None if duration is None else Cell(f"{duration:,.1f}", duration)
             cells.append(known or Cell("-", missing=True))
         rows.append((Cell(entry.name), *cells))
-    lines = [*legend(found)]
+    lines = [*legend(comparison)]
     if intervals:
         lines.append("in brackets: 95% bootstrap intervals over lists, seeds averaged")
     if timed:
         lines.append("seconds: training a run, without the search for its values")
     return Table(
-        columns=("ranker", *found.metrics, *(["seconds"] if timed else [])),
+        columns=("ranker", *comparison.metrics, *(["seconds"] if timed else [])),
         rows=tuple(rows),
-        notes=(*lines, *found.conventions, *found.problems()),
-        marked=found.metrics,
+        notes=(*lines, *comparison.conventions, *comparison.problems()),
+        marked=comparison.metrics,
     )
 
 
-def mark(found: Comparison, name: str, metric: str) -> str:
+def mark(comparison: Comparison, name: str, metric: str) -> str:
     """The dagger of an entry's mean: whether it differs significantly from the reference."""
-    difference = found.difference(name, metric)
+    difference = comparison.difference(name, metric)
     return "" if difference is None or not difference.significant else _sign(difference)
 
 
@@ -52,36 +55,38 @@ def _sign(difference: Difference) -> str:
     return BETTER if difference.better else WORSE
 
 
-def _cell(found: Comparison, name: str, metric: str, intervals: bool, digits: int) -> Cell:
-    if not found.is_complete(name):
-        entry = found.entry(name)
+def _cell(comparison: Comparison, name: str, metric: str, intervals: bool, digits: int) -> Cell:
+    if not comparison.is_complete(name):
+        entry = comparison.entry(name)
         there, total = entry.n_runs - entry.n_missing, entry.n_runs
         return Cell(f"missing ({there}/{total})", missing=True)
-    mean = found.mean(name, metric)
+    mean = comparison.mean(name, metric)
     if np.isnan(mean):
         return Cell("undefined", missing=True)
     text = f"{mean:.{digits}f}"
     if intervals:
-        low, high = found.interval(name, metric)
+        low, high = comparison.interval(name, metric)
         text += f" [{low:.{digits}f}, {high:.{digits}f}]"
-    return Cell(text, mean, bold=name == found.best(metric), mark=mark(found, name, metric))
+    return Cell(
+        text, mean, bold=name == comparison.best(metric), mark=mark(comparison, name, metric)
+    )
 
 
-def legend(found: Comparison) -> list[str]:
+def legend(comparison: Comparison) -> list[str]:
     """What bold and daggers mean."""
-    if found.baseline is None:
-        return [f"best in bold; {WORSE} significantly worse than the best one ({found.how})"]
-    if found.how.sides == 1:
-        words = f"{BETTER} significantly better than {found.baseline}"
+    if comparison.baseline is None:
+        return [f"best in bold; {WORSE} significantly worse than the best one ({comparison.how})"]
+    if comparison.how.sides == 1:
+        words = f"{BETTER} significantly better than {comparison.baseline}"
     else:
-        words = f"{WORSE} significantly worse, {BETTER} better than {found.baseline}"
-    return [f"best in bold; {words} ({found.how})"]
+        words = f"{WORSE} significantly worse, {BETTER} better than {comparison.baseline}"
+    return [f"best in bold; {words} ({comparison.how})"]
 
 
-def differences_table(found: Comparison, metric: str) -> Table:
+def differences_table(comparison: Comparison, metric: str) -> Table:
     """How far each entry is from the best one, or the baseline, and how sure that is."""
-    sign = 1 if found.lower_is_better(metric) else -1
-    tested = sorted(found.differences(metric), key=lambda d: sign * d.difference)
+    sign = 1 if comparison.lower_is_better(metric) else -1
+    tested = sorted(comparison.differences(metric), key=lambda d: sign * d.difference)
     rows = tuple(
         (
             Cell(d.entry),
@@ -98,22 +103,24 @@ def differences_table(found: Comparison, metric: str) -> Table:
         title=f"{metric}, difference from {reference}",
         columns=("ranker", "difference", "95% interval", "p", "corrected p", "significant"),
         rows=rows,
-        notes=(f"over {_paired(found, reference, metric)}; {found.how}",) if tested else (),
+        notes=(f"over {_paired(comparison, reference, metric)}; {comparison.how}",)
+        if tested
+        else (),
     )
 
 
-def _paired(found: Comparison, reference: str, metric: str) -> str:
+def _paired(comparison: Comparison, reference: str, metric: str) -> str:
     """How many lists were compared: a metric may leave some out."""
-    values = found.values(reference, metric)
+    values = comparison.values(reference, metric)
     there = int(np.count_nonzero(~np.isnan(values)))
     of = "" if there == len(values) else f" of {len(values)}"
     return f"{there}{of} test lists"
 
 
-def tuned_table(found: Comparison) -> Table:
+def tuned_table(comparison: Comparison) -> Table:
     """The values that a search chose, fold by fold."""
-    order = {name: at for at, name in enumerate(found.names)}
-    chosen = sorted(found.chosen.items(), key=lambda item: order[item[0][0]])
+    order = {name: at for at, name in enumerate(comparison.names)}
+    chosen = sorted(comparison.chosen.items(), key=lambda item: order[item[0][0]])
     rows = (
         (Cell(name), Cell("-" if fold is None else str(fold)), Cell(in_line(values)))
         for (name, fold), values in chosen
@@ -121,7 +128,7 @@ def tuned_table(found: Comparison) -> Table:
     return Table(("ranker", "fold", "chosen on validation data"), tuple(rows))
 
 
-def to_json(found: Comparison) -> dict[str, Any]:
+def to_json(comparison: Comparison) -> dict[str, Any]:
     """All of a comparison as ``comparison.json`` has it, less the values of each list."""
     differences = [
         {
@@ -135,53 +142,57 @@ def to_json(found: Comparison) -> dict[str, Any]:
             "significant": d.significant,
             "better": d.better,
         }
-        for metric in found.metrics
-        for d in found.differences(metric)
+        for metric in comparison.metrics
+        for d in comparison.differences(metric)
     ]
     return {
         "format": FORMAT,
         "version": VERSION,
-        "plan": dict(found.plan),
-        "rows": [_row(found, name) for name in found.names],
-        "significance": str(found.how),
-        "test": {**vars(found.how), "baseline": found.baseline},
+        "plan": dict(comparison.plan),
+        "rows": [_row(comparison, name) for name in comparison.names],
+        "significance": str(comparison.how),
+        "test": {**vars(comparison.how), "baseline": comparison.baseline},
         "differences": differences,
-        "conventions": list(found.conventions),
-        "problems": list(found.problems()),
+        "conventions": list(comparison.conventions),
+        "problems": list(comparison.problems()),
     }
 
 
-def _row(found: Comparison, name: str) -> dict[str, Any]:
-    complete = found.is_complete(name)
-    keys = [key for key in (*found.evaluated, *found.missing) if key[0] == name]
+def _row(comparison: Comparison, name: str) -> dict[str, Any]:
+    complete = comparison.is_complete(name)
+    keys = [key for key in (*comparison.evaluated, *comparison.missing) if key[0] == name]
     keys.sort(key=lambda key: (key[1] or 0, key[2] or 0))
-    known = {m: found.metric_values(name, m) for m in found.metrics if found.has(name, m)}
+    known = {
+        m: comparison.metric_values(name, m) for m in comparison.metrics if comparison.has(name, m)
+    }
     return {
         "candidate": name,
         "complete": complete,
-        "mean": {m: number(found.mean(name, m)) for m in found.metrics},
+        "mean": {m: number(comparison.mean(name, m)) for m in comparison.metrics},
         "standard_error": {
-            m: number(known[m].standard_error) if m in known else None for m in found.metrics
+            m: number(known[m].standard_error) if m in known else None for m in comparison.metrics
         },
         "interval95": {
-            m: [number(end) for end in found.interval(name, m)] if complete else None
-            for m in found.metrics
+            m: [number(end) for end in comparison.interval(name, m)] if complete else None
+            for m in comparison.metrics
         },
-        "seconds": found.entry(name).seconds,
+        "seconds": comparison.entry(name).seconds,
         "runs": [
             {
                 "fold": key[1],
                 "seed": key[2],
-                "mean": {m: number(found.evaluated[key].mean.get(m)) for m in found.metrics}
-                if key in found.evaluated
+                "mean": {
+                    m: number(comparison.evaluated[key].mean.get(m)) for m in comparison.metrics
+                }
+                if key in comparison.evaluated
                 else None,
-                "reason": found.missing.get(key),
+                "reason": comparison.missing.get(key),
             }
             for key in keys
         ],
         "tuned": [
             {"fold": fold, "values": dict(tuned_values)}
-            for (entry, fold), tuned_values in found.chosen.items()
+            for (entry, fold), tuned_values in comparison.chosen.items()
             if entry == name
         ],
     }

@@ -347,7 +347,7 @@ def compare(
             complete.add(entry.name)
     names = _metrics(runs, complete) if required is None else required
     done = [_note_metrics(e, runs, names) if e.name in complete else e for e in done]
-    found = Comparison(
+    comparison = Comparison(
         entries=tuple(done),
         complete=frozenset(complete),
         runs=runs,
@@ -358,11 +358,11 @@ def compare(
         **more,
     )
     if baseline is None:
-        return replace(found, baseline=usual if usual in complete else None)
-    reference = found.entry(baseline)
+        return replace(comparison, baseline=usual if usual in complete else None)
+    reference = comparison.entry(baseline)
     if reference.name not in complete:
         raise ValueError(f"{baseline} cannot be the baseline: {reference.problems[-1]}")
-    return replace(found, baseline=reference.name)
+    return replace(comparison, baseline=reference.name)
 
 
 def check_same_data(entries: Iterable[RunGroup]) -> None:
@@ -400,10 +400,10 @@ def _known(metric: str) -> Metric | None:
         return None
 
 
-def _without_relevant(found: Evaluated, chosen: Sequence[Metric]) -> Mapping[str, int]:
+def _without_relevant(evaluated: Evaluated, chosen: Sequence[Metric]) -> Mapping[str, int]:
     """How many lists have no relevant item, by metric."""
     return evaluate(
-        found.scores, found.labels, offsets=found.offsets, metrics=chosen
+        evaluated.scores, evaluated.labels, offsets=evaluated.offsets, metrics=chosen
     ).without_relevant
 
 

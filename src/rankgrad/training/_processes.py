@@ -291,16 +291,16 @@ class _Started:
 
     def result(self) -> Any:
         """Wait for all of them; what the first one gives, or the error that explains the others."""
-        found: dict[int, _Answer] = {}
-        while len(found) < self.count and not any(answer.error for answer in found.values()):
-            found |= self._receive(found, None)
-        if any(answer.error for answer in found.values()):
-            raise self._explain(found)
-        return found[0].value
+        answers: dict[int, _Answer] = {}
+        while len(answers) < self.count and not any(answer.error for answer in answers.values()):
+            answers |= self._receive(answers, None)
+        if any(answer.error for answer in answers.values()):
+            raise self._explain(answers)
+        return answers[0].value
 
-    def _receive(self, found: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
+    def _receive(self, answers: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
         """What those that had not answered say."""
-        ranks = {end: rank for rank, end in enumerate(self.connections) if rank not in found}
+        ranks = {end: rank for rank, end in enumerate(self.connections) if rank not in answers}
         ready = [ranks[end] for end in wait(list(ranks), timeout)]  # type: ignore[index]
         return {rank: self._answer(rank) for rank in ready}
 
@@ -319,12 +319,12 @@ class _Started:
             return _Answer(error=ChildProcessError(text))
         return answer
 
-    def _explain(self, found: dict[int, _Answer]) -> BaseException:
+    def _explain(self, answers: dict[int, _Answer]) -> BaseException:
         """The error to raise: where a process dies, the others fail too, and may be heard first."""
         deadline = time.monotonic() + _GRACE
-        while len(found) < self.count and (left := deadline - time.monotonic()) > 0:
-            found |= self._receive(found, left)
-        errors = [error for _, (_, error) in sorted(found.items()) if error is not None]
+        while len(answers) < self.count and (left := deadline - time.monotonic()) > 0:
+            answers |= self._receive(answers, left)
+        errors = [error for _, (_, error) in sorted(answers.items()) if error is not None]
         kinds = (ChildProcessError, ValueError, OSError, BaseException)
         return next(error for kind in kinds for error in errors if isinstance(error, kind))
 
