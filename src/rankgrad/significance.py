@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,10 @@ from rankgrad._validation import check_choice
 from rankgrad.extras import requires
 
 __all__ = [
-    "ALTERNATIVES",
-    "CORRECTIONS",
     "SAMPLES",
-    "TESTS",
-    "Alternative",
     "Correction",
     "Difference",
     "Interval",
-    "Key",
     "Significance",
     "Test",
     "bonferroni",
@@ -39,13 +34,10 @@ __all__ = [
     "randomization_tests",
 ]
 
-Key = TypeVar("Key", bound=Hashable)
-Alternative = Literal["two-sided", "less", "greater"]
+_Key = TypeVar("_Key", bound=Hashable)
+_Alternative = Literal["two-sided", "less", "greater"]
 Correction = Literal["holm", "bonferroni", "none"]
-ALTERNATIVES = ("two-sided", "less", "greater")
-CORRECTIONS = ("holm", "bonferroni", "none")
 Test = Literal["t", "randomization"]
-TESTS = ("t", "randomization")
 _FORMER_TESTS = {"randomisation": "randomization"}
 SAMPLES = 100_000  # draws of signs: a p-value of 0.05 is then known to about 0.001
 
@@ -117,7 +109,7 @@ def bootstrap_intervals(
     return np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2], axis=0).T
 
 
-def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided") -> float:
+def paired_t_test(one: Any, other: Any, *, alternative: _Alternative = "two-sided") -> float:
     """The p-value of Student's paired t-test of the values of two rankers on the same lists.
 
     t = mean(d) / (sd(d) / √n) with d = one - other and n - 1 degrees of freedom.
@@ -134,7 +126,7 @@ def paired_t_test(one: Any, other: Any, *, alternative: Alternative = "two-sided
     with requires("report"):
         from scipy.special import stdtr
 
-    check_choice("alternative", alternative, ALTERNATIVES)
+    check_choice("alternative", alternative, get_args(_Alternative))
     differences = _paired_differences(one, other)
     n = len(differences)
     if n < 2:
@@ -154,7 +146,7 @@ def randomization_test(
     one: Any,
     other: Any,
     *,
-    alternative: Alternative = "two-sided",
+    alternative: _Alternative = "two-sided",
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> float:
@@ -185,7 +177,7 @@ def randomization_test(
 def randomization_tests(
     differences: Any,
     *,
-    alternative: Alternative = "two-sided",
+    alternative: _Alternative = "two-sided",
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> NDArray[np.float64]:
@@ -201,7 +193,7 @@ def randomization_tests(
     >>> randomization_tests([[0.1, 0.0], [0.2, 0.0], [0.1, 0.0], [0.0, 0.0]]).tolist()
     [0.25, 1.0]
     """
-    check_choice("alternative", alternative, ALTERNATIVES)
+    check_choice("alternative", alternative, get_args(_Alternative))
     given = np.asarray(differences, np.float64)
     values = np.nan_to_num(given[~np.isnan(given).all(1)])
     moved = (values != 0).sum(0)  # on lists without a difference a sign changes nothing
@@ -244,7 +236,7 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 
 def correct(p_values: Any, correction: Correction) -> NDArray[np.float64]:
     """P-values of several tests, corrected for their number."""
-    check_choice("correction", correction, CORRECTIONS)
+    check_choice("correction", correction, get_args(Correction))
     if correction == "none":
         return np.asarray(p_values, np.float64)
     return holm(p_values) if correction == "holm" else bonferroni(p_values)
@@ -274,8 +266,8 @@ class Significance:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "test", renamed_value(self.test, _FORMER_TESTS))
-        check_choice("test", self.test, TESTS)
-        check_choice("correction", self.correction, CORRECTIONS)
+        check_choice("test", self.test, get_args(Test))
+        check_choice("correction", self.correction, get_args(Correction))
         check_choice("sides", self.sides, (1, 2))
         if not 0 < self.level < 1:
             raise ValueError(f"level must be between 0 and 1, found {self.level}")
@@ -294,7 +286,7 @@ class Significance:
             differences: higher being better; NaN marks a list that is left out.
             better: what is asked if one-sided: whether they are better, or else worse.
         """
-        alternative: Alternative = "greater" if better else "less"
+        alternative: _Alternative = "greater" if better else "less"
         if self.sides == 2:
             alternative = "two-sided"
         if self.test == "randomization":
@@ -323,7 +315,7 @@ class Difference:
     better: bool
 
 
-def intervals(values: Mapping[Key, Any]) -> dict[Key, Interval]:
+def intervals(values: Mapping[_Key, Any]) -> dict[_Key, Interval]:
     """95% bootstrap intervals of means over lists; values that leave out the same share the draws.
 
     Args:
@@ -334,10 +326,10 @@ def intervals(values: Mapping[Key, Any]) -> dict[Key, Interval]:
     {'ap': Interval(low=0.5, high=0.5), 'rr': Interval(low=1.0, high=1.0)}
     """
     arrays = {key: np.asarray(own, np.float64).ravel() for key, own in values.items()}
-    alike: dict[bytes, list[Key]] = {}
+    alike: dict[bytes, list[_Key]] = {}
     for key, own in arrays.items():
         alike.setdefault(np.isnan(own).tobytes(), []).append(key)
-    found: dict[Key, Interval] = {}
+    found: dict[_Key, Interval] = {}
     for keys in alike.values():
         columns = np.stack([arrays[key] for key in keys], axis=1)
         ends = bootstrap_intervals(columns[~np.isnan(columns[:, 0])])
@@ -470,7 +462,7 @@ def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
 
 
 def _sign_test_p_values(
-    values: NDArray[np.float64], total: int, exact: bool, seed: int, alternative: Alternative
+    values: NDArray[np.float64], total: int, exact: bool, seed: int, alternative: _Alternative
 ) -> NDArray[np.float64]:
     """The p-values of columns: the share of signs whose sums are as far off as those observed."""
     observed = values.sum(0)
@@ -502,7 +494,7 @@ def _signed_sums(
         yield values.sum(0) - 2 * (flipped.astype(np.float64) @ values)
 
 
-def _p_value(above: float, below: float, alternative: Alternative) -> float:
+def _p_value(above: float, below: float, alternative: _Alternative) -> float:
     if alternative == "greater":
         return min(1.0, above)
     return min(1.0, below if alternative == "less" else 2 * min(above, below))

@@ -29,10 +29,10 @@ from rankgrad.data._dataset import Dataset
 from rankgrad.data._ordered_map import ordered_map
 from rankgrad.data.transforms import Pipeline, Transform
 
-__all__ = ["BATCHINGS", "Batch", "Batches", "Batching", "process_memory"]
+__all__ = ["BATCHINGS", "Batch", "Batches", "process_memory"]
 
-Batching = Literal["queries", "documents", "query"]
-BATCHINGS: tuple[Batching, ...] = get_args(Batching)
+_Batching = Literal["queries", "documents", "query"]
+BATCHINGS: tuple[_Batching, ...] = get_args(_Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
 _LISTS = (1 << 16) - 1  # lists in a batch: GPUs run attention over no more at a time
@@ -121,7 +121,7 @@ class Batches:
         self,
         dataset: Dataset,
         *,
-        batching: Batching = "queries",
+        batching: _Batching = "queries",
         size: int = 32,
         documents: int = 8192,
         list_size: int | None = None,

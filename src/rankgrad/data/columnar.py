@@ -39,11 +39,11 @@ from rankgrad.data._layout import parts
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import load
 
-__all__ = ["ARROW", "PARQUET", "TEXT", "is_columnar", "read", "suffix", "write"]
+__all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
 
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
-TEXT = {".csv": ",", ".tsv": "\t"}
+_TEXT = {".csv": ",", ".tsv": "\t"}
 _ROWS = 1 << 14  # rows of a batch, at most
 _CELLS = 1 << 22  # values of a batch, at most, but for one row
 _CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: usually, and at most
@@ -73,7 +73,7 @@ def suffix(path: str | os.PathLike[str]) -> str:
 
 def is_columnar(path: str | os.PathLike[str]) -> bool:
     """Whether a file's name is that of a columnar file."""
-    return suffix(path) in (*PARQUET, *ARROW, *TEXT)
+    return suffix(path) in (*PARQUET, *ARROW, *_TEXT)
 
 
 @renamed_arguments(labelled="labeled")
@@ -492,11 +492,11 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
         elif kind in ARROW:
             with arrow.memory_map(os.fspath(path)) as source:
                 yield None, _valid(_arrow_batches(source, roles))
-        elif kind in TEXT:
+        elif kind in _TEXT:
             with _text_batches(path, roles) as batches:
                 yield None, batches
         else:
-            known = ", ".join((*PARQUET, *ARROW, *TEXT))
+            known = ", ".join((*PARQUET, *ARROW, *_TEXT))
             raise ValueError(f"{path} must end in one of {known}")
     except arrow.ArrowException as error:
         raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
@@ -539,7 +539,7 @@ def _csv_block(path: Path) -> int:
         header = file.readline(most // 4)
     if len(header) == most // 4:
         raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
-    columns = header.count(TEXT[suffix(path)].encode()) + 1
+    columns = header.count(_TEXT[suffix(path)].encode()) + 1
     what = f"{path}: to read a text file of {columns:,} columns"
     _memory_limit.check(
         columns * _CSV_COLUMN, _memory_limit.available(), what, "give a Parquet file"
@@ -554,7 +554,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     Without the second, whole numbers that turn to fractions far down would be an error.
     """
     csv, arrow = load("pyarrow.csv", "columnar"), load("pyarrow", "columnar")
-    delimiter = csv.ParseOptions(delimiter=TEXT[suffix(path)])
+    delimiter = csv.ParseOptions(delimiter=_TEXT[suffix(path)])
     block = csv.ReadOptions(block_size=_csv_block(path))
     nulls = _null_texts(csv, roles.missing)
     with (

@@ -48,7 +48,6 @@ __all__ = [
     "SIZES",
     "SPLITS",
     "STREAMS",
-    "WORLDS",
     "make",
     "oracle",
     "splits",
@@ -57,7 +56,7 @@ __all__ = [
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 SPLITS = ("train", "vali", "test")
-WORLDS = ("listwise", "pointwise")
+_WORLDS = ("listwise", "pointwise")
 SIZES: Mapping[str, tuple[int, int, int]] = {
     "small": (1000, 300, 500),
     "medium": (6000, 2000, 2000),  # WEB10K's
@@ -146,7 +145,7 @@ def make(
     names = _names(_check_whole("features", features, least=len(INFORMATIVE)))
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
-    check_choice("world", world, WORLDS)
+    check_choice("world", world, _WORLDS)
     blocks = [_Queries.draw(seed, split, block) for block in range(-(-queries // _BLOCK))]
     lengths = np.concatenate([block.lengths for block in blocks] or [np.zeros(0, np.int64)])
     offsets = np.concatenate([[0], lengths[:queries].cumsum()]).astype(np.int64)
@@ -196,7 +195,7 @@ def oracle(dataset: Dataset, *, world: str = "listwise") -> _Array:
         dataset: what :func:`make` made.
         world: in which it was made.
     """
-    check_choice("world", world, WORLDS)
+    check_choice("world", world, _WORLDS)
     names = dataset.feature_names or NAMES
     missing = [name for name in INFORMATIVE if name not in names[: dataset.n_features]]
     if missing:

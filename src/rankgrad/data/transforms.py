@@ -35,7 +35,6 @@ __all__ = [
     "Clip",
     "Distribution",
     "DropConstant",
-    "Fitted",
     "Impute",
     "Log1p",
     "Pipeline",
@@ -50,7 +49,7 @@ __all__ = [
 
 transforms: Registry[Transform] = Registry("transform")
 
-Fitted = TypeVar("Fitted", bound="Transform")
+_Fitted = TypeVar("_Fitted", bound="Transform")
 Distribution = Literal["normal", "uniform"]
 
 _NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
@@ -78,7 +77,7 @@ class Transform(HasSpec, nn.Module):
         for buffer in ("columns", *self.learned):
             self.register_buffer(buffer, torch.empty(0))
 
-    def fit(self: Fitted, features: Array, offsets: Array | None = None) -> Fitted:
+    def fit(self: _Fitted, features: Array, offsets: Array | None = None) -> _Fitted:
         """Learn from training data ``[N, F]``, block by block with sums in float64.
 
         Args:
@@ -104,7 +103,7 @@ class Transform(HasSpec, nn.Module):
             first += len(block)
         return self.fit_blocks(blocks)
 
-    def fit_blocks(self: Fitted, blocks: Blocks) -> Fitted:
+    def fit_blocks(self: _Fitted, blocks: Blocks) -> _Fitted:
         """:meth:`fit` on checked data after other transforms."""
         for name, value in self._learn(blocks).items():
             buffer = value.to(blocks.dtype) if value.is_floating_point() else value

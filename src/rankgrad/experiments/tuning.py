@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Grid",
-    "Objective",
     "Range",
     "Space",
     "TrialLog",
@@ -77,7 +76,7 @@ class TrialLog(TypedDict):
     chosen: dict[str, Any] | None
 
 
-Objective = Callable[[Mapping[str, Any]], float]
+_Objective = Callable[[Mapping[str, Any]], float]
 
 
 def _space_of(settings: Settings) -> dict[str, Range]:
@@ -191,7 +190,7 @@ def validated(settings: Settings, data: Splits) -> float:
 
 def search(
     space: Space | Grid,
-    objective: Objective,
+    objective: _Objective,
     metric: str,
     trial_log: Path,
     on_progress: ProgressCallback,

@@ -6,14 +6,14 @@ from importlib import resources
 
 from rankgrad.losses import Loss
 
-__all__ = ["GRADIENT_CACHING", "citation"]
+__all__ = ["citation"]
 
 _FILE = resources.files("rankgrad.integrations").joinpath("citations.bib")
 _ENTRIES = {
     entry.partition("{")[2].partition(",")[0]: entry
     for entry in _FILE.read_text(encoding="utf-8").rstrip().split("\n\n")
 }
-GRADIENT_CACHING = _ENTRIES["gao2021scaling"]
+_GRADIENT_CACHING = _ENTRIES["gao2021scaling"]
 
 _PAPERS = {  # by the beginning of a loss's name
     "neural_": "pobrotyn2021neuralndcg",
@@ -40,4 +40,4 @@ def citation(*trained: Loss) -> str:
     names = [str(loss).removeprefix("gumbel_") for loss in trained]
     keys = [key for name in names for start, key in _PAPERS.items() if name.startswith(start)]
     papers = [_ENTRIES[key] for key in keys]
-    return "\n\n".join(dict.fromkeys([*papers, GRADIENT_CACHING]))
+    return "\n\n".join(dict.fromkeys([*papers, _GRADIENT_CACHING]))

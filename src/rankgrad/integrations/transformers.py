@@ -41,9 +41,9 @@ from rankgrad.losses import Loss
 from rankgrad.text._cached import cached_scores
 from rankgrad.text._teachers import MixedLoss, Transform, taught_loss, teacher_labels
 
-__all__ = ["PADDING_LABEL", "CachedTrainer", "ListCollator", "ListLoss", "ScheduleCallback"]
+__all__ = ["CachedTrainer", "ListCollator", "ListLoss", "ScheduleCallback"]
 
-PADDING_LABEL = -100  # what Trainer does not count
+_PADDING_LABEL = -100  # what Trainer does not count
 
 
 class ListLoss:
@@ -98,13 +98,13 @@ class ListLoss:
             shape = "none" if labels is None else list(labels.shape)
             wanted = "[lists, items, 2]" if mixed else "[lists, items]"
             raise ValueError(f"labels must have shape {wanted}, found {shape}")
-        mask = (labels[..., 0] if mixed else labels) != PADDING_LABEL
+        mask = (labels[..., 0] if mixed else labels) != _PADDING_LABEL
         scores = _as_lists(outputs["logits"] if isinstance(outputs, dict) else outputs.logits, mask)
         value: Tensor = self.loss(scores, self._labels(labels, mask), mask)
         if num_items_in_batch is None:
             return value
         # Trainer has counted both columns.
-        return value * ((labels != PADDING_LABEL).sum() / max(1, num_items_in_batch))
+        return value * ((labels != _PADDING_LABEL).sum() / max(1, num_items_in_batch))
 
     def _labels(self, labels: Tensor, mask: Tensor) -> Tensor:
         if isinstance(self.loss, MixedLoss):
@@ -212,7 +212,7 @@ class ListCollator:
             pairs, least = [(example[query], "") for example in examples], 1
         for example in examples:
             row = self._row(example)
-            rows.append(torch.cat([row, row.new_full((least, *row.shape[1:]), PADDING_LABEL)]))
+            rows.append(torch.cat([row, row.new_full((least, *row.shape[1:]), _PADDING_LABEL)]))
         encoded = self.tokenizer(
             [pair[0] for pair in pairs],
             [pair[1] for pair in pairs],
@@ -222,7 +222,7 @@ class ListCollator:
             return_tensors="pt",
         )
         padded = torch.nn.utils.rnn.pad_sequence(
-            rows, batch_first=True, padding_value=PADDING_LABEL
+            rows, batch_first=True, padding_value=_PADDING_LABEL
         )
         return {**encoded, "labels": padded}
 

@@ -37,7 +37,6 @@ __all__ = [
     "InvalidValuesError",
     "KernelCall",
     "Mode",
-    "Reduction",
     "Values",
     "available",
     "backend_kernel",
@@ -127,7 +126,7 @@ METRICS = {"exact_metrics": ("metrics",)}
 #: Value checks: plain functions too.
 _CHECKS = {"check_values": ("value_check",)}
 
-Reduction = Literal["mean", "sum", "none"]
+_Reduction = Literal["mean", "sum", "none"]
 #: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
 #: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run with NaN guards.
 Values = Literal["valid", "unknown", "unreadable"]
@@ -450,7 +449,7 @@ def _flat(lists: FlatLists) -> list[Tensor | None]:
 def reduced_loss(
     call: KernelCall,
     lists: FlatLists,
-    reduction: Reduction,
+    reduction: _Reduction,
     list_weights: Tensor | None = None,
     known: Values = "valid",
 ) -> Tensor:
@@ -496,7 +495,7 @@ class _Details(NamedTuple):
     name: str
     options: tuple[Any, ...]
     max_length: int
-    reduction: Reduction
+    reduction: _Reduction
     known: Values
 
 
@@ -615,7 +614,7 @@ class _ReducedOnCPU(torch.autograd.Function):
         lists: FlatLists,
         list_weights: Tensor | None,
         call: KernelCall,
-        reduction: Reduction,
+        reduction: _Reduction,
         known: Values,
     ) -> Tensor:
         arrays_for, kernel, reduce_lists, has_metric = _cpu_kernel(call.name)

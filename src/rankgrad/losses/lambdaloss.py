@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -29,10 +29,9 @@ from rankgrad.metrics import NDCG
 from rankgrad.metrics._base import Gain
 from rankgrad.sorting import Schedule
 
-__all__ = ["METRICS", "LambdaLoss", "LambdaMetric", "LambdaPairs", "LambdaRank"]
+__all__ = ["LambdaLoss", "LambdaPairs", "LambdaRank"]
 
-LambdaMetric = Literal["ndcg", "precision", "recall", "ap", "rr", "arp"]
-METRICS: tuple[LambdaMetric, ...] = ("ndcg", "precision", "recall", "ap", "rr", "arp")
+_LambdaMetric = Literal["ndcg", "precision", "recall", "ap", "rr", "arp"]
 _Scheme = Literal["ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"]
 _Truncation = Literal["corrected", "heuristic"]
 
@@ -65,14 +64,14 @@ class LambdaPairs(PairwiseLoss):
     def __init__(
         self,
         k: int | None,
-        metric: LambdaMetric,
+        metric: _LambdaMetric,
         sigma: float | Schedule,
         gain: Gain,
         threshold: float,
         reduction: Reduction,
     ) -> None:
         super().__init__(k, reduction=reduction)
-        check_choice("metric", metric, METRICS)
+        check_choice("metric", metric, get_args(_LambdaMetric))
         check_choice("gain", gain, ("exponential", "linear"))
         check_positive("threshold", threshold)
         self.metric = metric
@@ -184,7 +183,7 @@ class LambdaRank(LambdaPairs):
         self,
         k: int | None = None,
         *,
-        metric: LambdaMetric = "ndcg",
+        metric: _LambdaMetric = "ndcg",
         sigma: float | Schedule = 1.0,
         gain: Gain = "exponential",
         threshold: float = 1.0,
@@ -283,7 +282,7 @@ class LambdaLoss(LambdaPairs):
         self,
         k: int | None = None,
         *,
-        metric: LambdaMetric = "ndcg",
+        metric: _LambdaMetric = "ndcg",
         scheme: _Scheme = "ndcg_loss2",
         truncation: _Truncation = "corrected",
         mu: float = 10.0,

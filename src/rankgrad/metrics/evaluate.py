@@ -15,7 +15,7 @@ from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.inputs import as_lists
 from rankgrad.metrics._base import Metric, list_values, metrics
 
-__all__ = ["Evaluation", "evaluate", "list_values"]
+__all__ = ["Evaluation", "evaluate"]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from rankgrad._validation import check_choice
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["BETTER", "FORMATS", "WORSE", "Cell", "Table", "latex"]
+__all__ = ["BETTER", "WORSE", "Cell", "Table", "latex"]
 
 _Format = Literal["markdown", "latex", "csv"]
-FORMATS = ("markdown", "latex", "csv")
+_FORMATS = ("markdown", "latex", "csv")
 WORSE, BETTER = "†", "‡"
 
 _LATEX = {
@@ -94,7 +94,7 @@ class Table:
 
     def render(self, format: _Format) -> str:
         """The table as text for elsewhere."""
-        check_choice("format", format, FORMATS)
+        check_choice("format", format, _FORMATS)
         writers = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
         return writers[format]()
 

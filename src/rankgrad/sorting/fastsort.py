@@ -29,16 +29,14 @@ from rankgrad.lists import as_scores
 from rankgrad.sorting._base import Relaxation, Route, check_scores, relaxations
 
 __all__ = [
-    "REGULARIZATIONS",
     "FastSort",
-    "Regularization",
     "soft_rank",
     "soft_sort",
     "soft_topk_mask",
 ]
 
-Regularization = Literal["l2", "entropic", "kl"]
-REGULARIZATIONS: tuple[Regularization, ...] = ("l2", "entropic", "kl")
+_Regularization = Literal["l2", "entropic", "kl"]
+_REGULARIZATIONS: tuple[_Regularization, ...] = ("l2", "entropic", "kl")
 
 
 @relaxations.register("fastsort")
@@ -62,11 +60,11 @@ class FastSort(Relaxation):
     forms: ClassVar[tuple[Route, ...]] = ("ranks",)
 
     strength: float | Schedule = 1.0
-    regularization: Regularization = "l2"
+    regularization: _Regularization = "l2"
 
     def __post_init__(self) -> None:
         set_temperature(self, "strength")
-        check_choice("regularization", self.regularization, REGULARIZATIONS)
+        check_choice("regularization", self.regularization, _REGULARIZATIONS)
 
     @override
     def kernel(self) -> KernelCall | None:
@@ -82,7 +80,7 @@ class FastSort(Relaxation):
 
 def soft_rank(
     values: Float[Tensor, "*b n"],
-    regularization: Regularization = "l2",
+    regularization: _Regularization = "l2",
     regularization_strength: float = 1.0,
     *,
     descending: bool = False,
@@ -112,7 +110,7 @@ def soft_rank(
 
 def soft_sort(
     values: Float[Tensor, "*b n"],
-    regularization: Regularization = "l2",
+    regularization: _Regularization = "l2",
     regularization_strength: float = 1.0,
     *,
     descending: bool = False,
@@ -151,7 +149,7 @@ def soft_sort(
 def soft_topk_mask(
     values: Float[Tensor, "*b n"],
     k: int,
-    regularization: Regularization = "l2",
+    regularization: _Regularization = "l2",
     regularization_strength: float = 1.0,
     *,
     mask: Bool[Tensor, "*b n"] | None = None,
@@ -194,13 +192,13 @@ _descending = descending
 def _rows(
     values: Tensor, regularization: str, strength: float, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    check_choice("regularization", regularization, REGULARIZATIONS)
+    check_choice("regularization", regularization, _REGULARIZATIONS)
     check_positive("regularization_strength", strength)
     rows, inside, _ = check_scores(values, mask)
     return rows, inside
 
 
-def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: Regularization) -> Tensor:
+def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) -> Tensor:
     """The projection of the anchors onto the permutahedron of 1..n of each list; 0 on padding."""
     order = descending(anchors, mask)
     front = mask.gather(-1, order)
