@@ -26,8 +26,8 @@ def _forward(
         start, end = offsets[b], offsets[b] + counts[b]
         above = 0.0
         for i in range(start, end):
-            difference = scores[order[i]] - scores[order[i - 1]] if i > start else 0.0
-            state[DECAY, i] = math.exp(difference / options[0])
+            log_decay = (scores[order[i]] - scores[order[i - 1]]) / options[0] if i > start else 0.0
+            state[DECAY, i] = math.exp(log_decay)
             above = state[DECAY, i] * (above + 1.0) if i > start else 0.0
             state[NEAR, i] = above
             ranks[i] = i - start + 1.0 - 0.5 * above

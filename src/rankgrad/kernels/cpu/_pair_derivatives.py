@@ -24,7 +24,7 @@ from rankgrad.kernels.cpu._flat_arrays import (
     new_block,
     sort_descending,
 )
-from rankgrad.kernels.cpu._pairs import average_duplicates, sort_by_score, weigh_ones
+from rankgrad.kernels.cpu._pairs import average_duplicates, sort_by_score, weigh_by_preferred
 
 RANKNET, HINGE, LAMBDAS, LOSS1 = range(4)
 _KINDS = {"ranknet": RANKNET, "hinge": HINGE, "ndcg_loss1": LOSS1}
@@ -105,13 +105,13 @@ def _tables(config: PairConfig, max_length: int) -> tuple[Array, Array, Array, A
     """
     k = config.k
     discount = 1 / np.log2(1 + np.arange(1.0, max_length + 3))
-    later = np.ones(max_length)
+    lower_rank_factor = np.ones(max_length)
     if k and config.kind.startswith("ndcg_loss") and not config.heuristic:
-        later[k:] = 1 / (1 - discount[k:max_length])
+        lower_rank_factor[k:] = 1 / (1 - discount[k:max_length])
     swap_discount = discount[:max_length].copy()
     if k and not config.norm and not config.heuristic:
         swap_discount[k:] = 0.0
-    return discount, discount[:-1] - discount[1:], later, swap_discount
+    return discount, discount[:-1] - discount[1:], lower_rank_factor, swap_discount
 
 
 @compiled
@@ -128,7 +128,7 @@ def _lists(
     tables: tuple[Array, Array, Array, Array],
 ) -> None:
     kind, rows, k, sigma, linear, norm, by_distance, by_discount, half = options
-    discount, delta, later, swap_discount = tables
+    discount, delta, lower_rank_factor, swap_discount = tables
     for b in range(first, last):
         n = offsets[b + 1] - offsets[b]
         if n < 2 or not _differ(labels[offsets[b] : offsets[b + 1]]):
@@ -145,7 +145,7 @@ def _lists(
         for i in range(n):
             z[i], y[i] = scores[items[i]], labels[items[i]]
             block[_W, i] = block[_V, i] = weights[items[i]] if weights.size else 1.0
-            block[_D, i], block[_L, i] = swap_discount[i], later[i]
+            block[_D, i], block[_L, i] = swap_discount[i], lower_rank_factor[i]
         end = min(rows, n)
         if kind == HINGE:
             _hinge(block, sigma, end)
@@ -192,24 +192,25 @@ def _differ(labels: Array) -> bool:
 def _hinge(block: Array, margin: float, end: int) -> None:
     n = block.shape[1] - APART
     for i in range(end):
-        some = slice(i + 1, n)
-        own = block[_Z, i], block[_Y, i], block[_W, i]
-        others = block[_Z, some], block[_Y, some], block[_W, some]
-        grad_sum, hess_sum = _hinge_row(own, others, margin, block[_GRAD, some], block[_HESS, some])
+        below = slice(i + 1, n)
+        item = block[_Z, i], block[_Y, i], block[_W, i]
+        lower_items = block[_Z, below], block[_Y, below], block[_W, below]
+        results = block[_GRAD, below], block[_HESS, below]
+        grad_sum, hess_sum = _hinge_row(item, lower_items, margin, *results)
         block[_GRAD, i] -= grad_sum
         block[_HESS, i] += hess_sum
 
 
 @compiled_reduction
 def _hinge_row(
-    own: tuple[float, float, float],
-    others: tuple[Array, Array, Array],
+    item: tuple[float, float, float],
+    lower_items: tuple[Array, Array, Array],
     margin: float,
     gradient: Array,
     hessian: Array,
 ) -> tuple[float, float]:
-    score, label, weight = own
-    z, y, w = others
+    score, label, weight = item
+    z, y, w = lower_items
     grad_sum, hess_sum = 0.0, 0.0
     for j in range(z.size):
         difference = score - z[j]
@@ -265,33 +266,33 @@ def _logistic(
             block[_E, j] = exp(z[j] - z[0])
     total = 0.0
     for i in range(end):
-        some = slice(i + 1, n)
+        below = slice(i + 1, n)
         scale = 1.0
         if near:
             scale = exp(z[0] - z[i])
         else:
             for j in range(i + 1, n):
                 block[_E, j] = exp(z[j] - z[i])
-        results = block[_GRAD, some], block[_HESS, some]
+        results = block[_GRAD, below], block[_HESS, below]
         if kind == LAMBDAS:
-            own = block[_V, i], block[_G, i], block[_D, i], z[i]
-            others = block[_V, some], block[_G, some], block[_D, some], block[_L, some]
-            places = block[_E, some], z[some]
+            item = block[_V, i], block[_G, i], block[_D, i], z[i]
+            lower_items = block[_V, below], block[_G, below], block[_D, below], block[_L, below]
+            places = block[_E, below], z[below]
             if parts[3] > 0:
                 scales = scale, parts[3] * sigma, sigma
                 grad_sum, hess_sum, lambda_sum = _normalized_row(
-                    own, others, places, scales, results
+                    item, lower_items, places, scales, results
                 )
             else:
                 grad_sum, hess_sum, lambda_sum = _lambda_row(
-                    own, others, delta, places, scale, parts, results
+                    item, lower_items, delta, places, scale, parts, results
                 )
             total += lambda_sum
         else:
-            right, wrong = block[_RIGHT, some], block[_WRONG, some]
-            y, v, later = block[_Y, some], block[_V, some], block[_L, some]
-            weigh_ones(block[_Y, i], block[_V, i], parts[2], y, v, later, right, wrong)
-            grad_sum, hess_sum = _pair_row(block[_E, some], scale, right, wrong, *results)
+            right, wrong = block[_RIGHT, below], block[_WRONG, below]
+            y, v, factor = block[_Y, below], block[_V, below], block[_L, below]
+            weigh_by_preferred(block[_Y, i], block[_V, i], parts[2], y, v, factor, right, wrong)
+            grad_sum, hess_sum = _pair_row(block[_E, below], scale, right, wrong, *results)
         block[_GRAD, i] -= grad_sum
         block[_HESS, i] += hess_sum
     return total
@@ -299,8 +300,8 @@ def _logistic(
 
 @compiled_reduction
 def _lambda_row(
-    own: tuple[float, float, float, float],
-    others: tuple[Array, Array, Array, Array],
+    item: tuple[float, float, float, float],
+    lower_items: tuple[Array, Array, Array, Array],
     delta: Array,
     places: tuple[Array, Array],
     scale: float,
@@ -311,14 +312,14 @@ def _lambda_row(
 
     With ``x = exp(z_j - z_i)`` a lambda is ``x / (1 + x)`` if i is preferred, else ``1 / (1 + x)``.
     """
-    weight, gain, top, _ = own
-    weights, gains, swap_discount, later = others
+    weight, gain, top, _ = item
+    weights, gains, swap_discount, factor = lower_items
     e, _ = places
     gradient, hessian = results
     grad_sum, hess_sum, lambda_sum = 0.0, 0.0, 0.0
     for j in range(e.size):
         apart = gain - gains[j]
-        swap = apart * (delta[j] * later[j] * parts[0] + parts[1] * (top - swap_discount[j]))
+        swap = apart * (delta[j] * factor[j] * parts[0] + parts[1] * (top - swap_discount[j]))
         x = e[j] * scale
         inverse = 1.0 / (1.0 + x)
         lambda_ = swap * (x * inverse if apart > 0 else inverse)
@@ -335,16 +336,16 @@ def _lambda_row(
 
 @compiled_reduction
 def _normalized_row(
-    own: tuple[float, float, float, float],
-    others: tuple[Array, Array, Array, Array],
+    item: tuple[float, float, float, float],
+    lower_items: tuple[Array, Array, Array, Array],
     places: tuple[Array, Array],
     scales: tuple[float, float, float],
     results: tuple[Array, Array],
 ) -> tuple[float, float, float]:
     """The same for LambdaRank, with each pair divided by its difference in scores."""
     scale, least, sigma = scales
-    weight, gain, top, score = own
-    weights, gains, swap_discount, _ = others
+    weight, gain, top, score = item
+    weights, gains, swap_discount, _ = lower_items
     e, z = places
     gradient, hessian = results
     grad_sum, hess_sum, lambda_sum = 0.0, 0.0, 0.0
