@@ -13,14 +13,7 @@ from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListValues
 from rankgrad._validation import check_choice
 from rankgrad.inputs import check_exponents
 from rankgrad.lists import Lists
-from rankgrad.metrics._base import (
-    BinaryMetric,
-    Expectation,
-    Gain,
-    Metric,
-    Ranked,
-    SortRelaxation,
-)
+from rankgrad.metrics._base import BinaryMetric, Expectation, Gain, Metric, Ranked, SortRelaxation
 
 __all__ = ["LinearBinaryMetric", "LinearGradedMetric", "LinearMetric", "clamp_ranks", "soft_inside"]
 
