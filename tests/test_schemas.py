@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ranker = Ranker(model="mlp(hidden=[2])", epochs=1, device="cpu")
     ranker.fit(data.features, data.labels, group=[2, 2, 2]).save(path.parent / "ranker")
     comparison = {
-        "rows": [{"candidate": "mse", "runs": [{"fold": 1, "seed": 0, "reason": "it failed"}]}],
+        "rows": [{"entry": "mse", "runs": [{"fold": 1, "seed": 0, "reason": "it failed"}]}],
         "plan": {"data": "MQ2008"},
         "test": {"test": "t", "correction": "holm", "baseline": "mse"},
     }

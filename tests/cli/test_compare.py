@@ -42,13 +42,13 @@ def test_the_table_and_what_it_means(out):
 def test_json(out, in_json):
     place, _, arguments = out
     metadata = in_json("compare", *arguments, "-o", place, *QUICK, "--test", "randomization")
-    assert [row["candidate"] for row in metadata["rows"]] == [
+    assert [row["entry"] for row in metadata["rows"]] == [
         "mse",
         "neural_ndcg@10(temperature=0.5, sinkhorn=false)",
     ]
     assert metadata["rows"][0]["complete"] is True
     assert metadata["plan"]["metrics"] == ["ndcg@5", "rr"]
-    assert metadata["plan"]["candidates"]["mse"]["metric"] == "ndcg@5"  # the first is validated on
+    assert metadata["plan"]["entries"]["mse"]["metric"] == "ndcg@5"  # the first is validated on
     assert {d["metric"] for d in metadata["differences"]} == {"ndcg@5", "rr"}
     assert metadata["significance"].startswith("paired randomization test, two-sided, Bonferroni")
 
@@ -77,9 +77,7 @@ def test_formats(out, rankgrad):
     assert r"ranker & difference & 95\% interval & p & corrected p & significant" in latex
     result = rankgrad(*command, "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
-    assert [row["ranker"] for row in rows] == list(
-        _files.read_json(place / "plan.json")["candidates"]
-    )
+    assert [row["ranker"] for row in rows] == list(_files.read_json(place / "plan.json")["entries"])
     assert list(rows[0]) == ["ranker", "ndcg@5", "ndcg@5 mark", "rr", "rr mark", "seconds"]
     assert 0 < float(rows[0]["ndcg@5"]) < 1
     assert "tied scores: average" in result.stderr
@@ -94,7 +92,7 @@ def test_models_are_crossed_and_seeds_counted(folder, tmp_path, in_json):
         *("--seeds", "2", "-o", tmp_path / "out", "--epochs", "1", "--workers", "0"),
         *("-m", "rr", "--device", "cpu"),
     )
-    names = [row["candidate"] for row in metadata["rows"]]
+    names = [row["entry"] for row in metadata["rows"]]
     assert names == ["mse × mlp(hidden=[4])", "mse × mlp(hidden=[8])"]
     assert [run["seed"] for run in metadata["rows"][0]["runs"]] == [0, 1]
 

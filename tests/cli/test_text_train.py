@@ -46,10 +46,10 @@ def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
     out = tmp_path / "runs"
     options = ["--model", place / "model", "-l", "softmax", "-l", "hinge", "--interpolate"]
     said = rankgrad(*train(place, *options, "-o", out)).output
-    assert "first stage" in said
+    assert "ranker" in said and "first stage" in said
     assert "p: against the first stage" in said
     again = json.loads(rankgrad(*train(place, *options, "-o", out, "--json")).stdout)
-    names = {row["candidate"]: row for row in again["candidates"]}
+    names = {row["entry"]: row for row in again["entries"]}
     assert set(names) == {"first stage", "softmax + first stage", "hinge + first stage"}
     assert "softmax: weights of the first stage" in said
     assert names["first stage"]["ndcg@10(gain=linear)"] == pytest.approx(0.5)  # third of four
@@ -136,7 +136,7 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
     options += ["--max-length", 24]
     made = ["compare", *base, *options, "--seeds", 2, "--folds", "1,2", "-o", out]
     found = json.loads(rankgrad(*made, "--json").stdout)
-    assert [row["candidate"] for row in found["rows"]] == ["first stage", "hinge", "softmax"]
+    assert [row["entry"] for row in found["rows"]] == ["first stage", "hinge", "softmax"]
     assert not found["problems"]
     assert (found["plan"]["folds"], found["plan"]["seeds"]) == ([1, 2], [0, 1])
     run = out / "runs/softmax/fold2-seed1"

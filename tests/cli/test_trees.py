@@ -133,14 +133,14 @@ def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
     arguments = ["--losses", "mse", "--trees", "lambdaloss@5, neural_ndcg@5", "--lightgbm"]
     fast = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]
     printed = in_json("compare", folder, *arguments, "-m", "ndcg@5", *fast, "-o", tmp_path / "out")
-    assert [row["candidate"] for row in printed["rows"]] == [
+    assert [row["entry"] for row in printed["rows"]] == [
         "mse", "LightGBM", "lambdaloss@5 × lightgbm", "neural_ndcg@5 × lightgbm",
     ]  # fmt: skip
     logs = (tmp_path / "out" / "tuning").rglob("*.json")
     trials = [json.loads(path.read_text())["trials"] for path in logs]
     assert len(trials) == 3  # all trees, tuned alike
     assert {len(one) for one in trials} == {2}
-    entries = printed["plan"]["candidates"]
+    entries = printed["plan"]["entries"]
     assert entries["lambdaloss@5 × lightgbm"]["loss"] == "lambdaloss@5"
     assert "loss" not in entries["LightGBM"]
 

@@ -253,15 +253,19 @@ def test_the_same_data_in_another_place_are_the_same(plan, folds, tmp_path, monk
     assert same(run(plan(data=tmp_path / "moved"), tmp_path / "out", workers=0), first)
 
 
-def test_a_plan_without_checksums_takes_those_of_its_runs(plan, folds, tmp_path):
+def test_a_plan_of_an_earlier_version_is_read_and_takes_the_checksums_of_its_runs(
+    plan, folds, tmp_path
+):
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(folds, data)
     run(plan(data=data), out, workers=0)
     metadata = _files.read_json(out / "plan.json")
     recorded = metadata.pop("checksums")
+    entries = metadata["candidates"] = metadata.pop("entries")  # as earlier versions called them
     _files.write(out / "plan.json", json.dumps(metadata))
     run(plan(data=data), out, workers=0)
-    assert _files.read_json(out / "plan.json")["checksums"] == recorded
+    now = _files.read_json(out / "plan.json")
+    assert now["checksums"] == recorded and now["entries"] == entries and "candidates" not in now
     _files.write(out / "plan.json", json.dumps(metadata))
     other_labels(data / "Fold1" / "test")
     with pytest.raises(ValueError, match="from other data; fold 1 test"):

@@ -285,7 +285,7 @@ def test_quick_is_less_and_says_so(source, tmp_path):
         table, table.data[0], source, tmp_path / "out", RunOptions(quick=True), workers=0
     )
     assert quick.comparison.plan["folds"] == [1] and quick.comparison.plan["seeds"] == [0]
-    assert quick.comparison.plan["candidates"]["Good"]["options"][0]["epochs"] == 1
+    assert quick.comparison.plan["entries"]["Good"]["options"][0]["epochs"] == 1
     assert not (quick.comparison.folder / "tuning").exists()
     assert "quick" in quick.table().title and "1 fold × 1 seed" in "\n".join(quick.notes())
     assert len(quick.comparison.evaluated["Good", 1, 0].qids) == 10

@@ -126,7 +126,7 @@ def test_a_run_that_failed_in_a_comparison(runs):
     made_since = {"fold": 1, "seed": 0, "mean": None, "reason": "old news"}
     of_earlier_version = {"fold": 1, "seed": 7, "mean": None, "gap": "the worker was killed"}
     rows = [
-        {"candidate": "mse", "runs": [failed, made_since]},
+        {"entry": "mse", "runs": [failed, made_since]},
         {"candidate": "hinge", "runs": [of_earlier_version]},
     ]
     (runs / "comparison.json").write_text(json.dumps({"rows": rows}))
@@ -222,7 +222,7 @@ def test_a_part_that_was_asked_for(runs):
 def failed(place, candidates, folds, reason="fold 2 has no vali split"):
     """A comparison.json that says which runs failed."""
     rows = [
-        {"candidate": name, "runs": [{"fold": f, "seed": 0, "reason": reason} for f in folds]}
+        {"entry": name, "runs": [{"fold": f, "seed": 0, "reason": reason} for f in folds]}
         for name in candidates
     ]
     (place / "comparison.json").write_text(json.dumps({"rows": rows}))

@@ -213,7 +213,7 @@ def _callbacks(
 
 
 def _show(output: Path, json: bool) -> None:
-    """The means of all candidates on the test folds, with tests against the first stage."""
+    """The means of all entries on the test folds, with tests against the first stage."""
     from rankgrad.experiments._text import FIRST_STAGE
     from rankgrad.results._groups import group
     from rankgrad.results.comparison import compare
@@ -222,9 +222,9 @@ def _show(output: Path, json: bool) -> None:
     comparison = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
     rows = list(_rows(comparison))
     if json:
-        show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
+        show_json({"runs": str(output), "entries": rows})
         return
-    columns = list(rows[0]) if rows else []
+    columns = ["ranker", *list(rows[0])[1:]] if rows else []
     texts = [
         [value if isinstance(value, str) else f"{value:.4f}" for value in row.values()]
         for row in rows
@@ -257,7 +257,7 @@ def _weights(output: Path) -> list[str]:
 
 def _rows(comparison: Comparison) -> Any:
     for name in comparison.names:
-        row: dict[str, Any] = {"candidate": name}
+        row: dict[str, Any] = {"entry": name}
         for metric in comparison.metrics:
             if comparison.has(name, metric):
                 row[metric] = comparison.mean(name, metric)

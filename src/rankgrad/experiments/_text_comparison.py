@@ -41,7 +41,7 @@ def load(folder: Path, metrics: Iterable[str] = ()) -> Comparison:
         "seeds": sorted({run.seed for run in runs if run.seed is not None}),
         "metrics": wanted,
         "tune": None,
-        "candidates": {one.name: {} for one in groups},
+        "entries": {one.name: {} for one in groups},
     }
     return compare(groups, metrics=wanted, plan=plan, folder=folder)
 

@@ -146,9 +146,9 @@ def _check_folder(folder: Path) -> None:
 
 
 class _PlanMetadata(TypedDict):
-    """What is read of ``plan.json``; its ``candidates`` are the entries."""
+    """What is read of ``plan.json``."""
 
-    candidates: dict[str, dict[str, Any]]
+    entries: dict[str, dict[str, Any]]
     tune: Any
     checksums: NotRequired[dict[str, dict[str, dict[str, str]]]]
 
@@ -163,12 +163,14 @@ def _check_plan(plan: Plan, folder: Path) -> None:
             raise ValueError(
                 f"{path} was written by another version of rankgrad: compare in another folder"
             )
+        if "candidates" in then:  # the entries, in files of earlier versions
+            then["entries"] = then.pop("candidates")
         _schemas.check(path, then, _PlanMetadata)
         differences = [
             f"{name}: {difference}"
-            for name, metadata in now["candidates"].items()
-            if name in then["candidates"]
-            for difference in _differences(metadata, then["candidates"][name])
+            for name, metadata in now["entries"].items()
+            if name in then["entries"]
+            for difference in _differences(metadata, then["entries"][name])
         ]
         if now["tune"] != then["tune"]:
             differences.append(f"tune: {now['tune']!r}, not {then['tune']!r}")
@@ -178,7 +180,7 @@ def _check_plan(plan: Plan, folder: Path) -> None:
                 f"{folder} holds a comparison with other settings; "
                 f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
             )
-        now["candidates"] = {**then["candidates"], **now["candidates"]}
+        now["entries"] = {**then["entries"], **now["entries"]}
         # Earlier versions saved checksums with the runs only, not in the plan.
         known = then.get("checksums") or _data_checksums.of_runs(plan.tasks(folder))
     found = _data_checksums.of_data(Path(plan.data), plan.folds, known, plan.settings.load_options)

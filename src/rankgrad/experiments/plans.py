@@ -280,7 +280,7 @@ class Plan:
             "seeds": list(self.seeds),
             "metrics": list(self.metrics),
             "tune": self.tune,
-            "candidates": {c.name: c.metadata(self.settings) for c in self.entries},
+            "entries": {entry.name: entry.metadata(self.settings) for entry in self.entries},
         }
 
 

@@ -132,7 +132,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     """All of a comparison as ``comparison.json`` has it, less the values of each list."""
     differences = [
         {
-            "candidate": d.entry,
+            "entry": d.entry,
             "reference": d.reference,
             "metric": d.metric,
             "difference": number(d.difference),
@@ -166,7 +166,7 @@ def _row(comparison: Comparison, name: str) -> dict[str, Any]:
         m: comparison.metric_values(name, m) for m in comparison.metrics if comparison.has(name, m)
     }
     return {
-        "candidate": name,
+        "entry": name,
         "complete": complete,
         "mean": {m: number(comparison.mean(name, m)) for m in comparison.metrics},
         "standard_error": {

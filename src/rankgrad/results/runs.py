@@ -172,7 +172,8 @@ class _Outcome(TypedDict, total=False):
 
 
 class _Row(TypedDict, total=False):
-    candidate: str
+    entry: str
+    candidate: str  # the entry, in files of earlier versions
     runs: list[_Outcome]
 
 
@@ -201,8 +202,9 @@ def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
         try:
             rows = _schemas.read_json(file, _Comparison)["rows"]
             found += [
-                FailedRun(str(row["candidate"]), run["fold"], run["seed"], reason)
+                FailedRun(entry, run["fold"], run["seed"], reason)
                 for row in rows
+                for entry in [row["entry"] if "entry" in row else row["candidate"]]
                 for run in row["runs"]
                 if (reason := run["reason"] if "reason" in run else run["gap"])
             ]
