@@ -18,7 +18,7 @@ import sys, time
 sys.path.insert(0, {source!r})
 from pathlib import Path
 from rankgrad import _locks
-with _locks.held(Path({path!r}), "training"):
+with _locks.hold(Path({path!r}), "training"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -33,7 +33,7 @@ def test_the_holder_is_named_and_one_that_is_killed_holds_nothing(tmp_path):
             assert other.stdout is not None and other.stdout.readline() == b"held\n"
             named = rf"is training in .* \(process {other.pid} on {socket.gethostname()} since 20"
             for attempt in (
-                _locks.held(path, "training").__enter__,
+                _locks.hold(path, "training").__enter__,
                 lambda: _locks.check(path, "training"),
             ):
                 with pytest.raises(_locks.LockedError, match=named):
@@ -42,7 +42,7 @@ def test_the_holder_is_named_and_one_that_is_killed_holds_nothing(tmp_path):
             other.kill()
     assert path.exists()  # what it left is in nobody's way
     with (
-        _locks.held(path, "training"),
+        _locks.hold(path, "training"),
         pytest.raises(_locks.LockedError, match=f"{os.getpid()} on"),
     ):
         _locks.check(path, "training")
@@ -59,7 +59,7 @@ def test_a_file_that_its_holder_removes_is_made_again(tmp_path, monkeypatch):
         return take(file, where, **options)
 
     monkeypatch.setattr(_locks, "_take", late)
-    with _locks.held(path, "training"), pytest.raises(_locks.LockedError):
+    with _locks.hold(path, "training"), pytest.raises(_locks.LockedError):
         _locks.check(path, "training")
 
 
@@ -71,7 +71,7 @@ def test_others_together_keep_one_alone_out(tmp_path):
         pytest.raises(_locks.LockedError, match="is comparing in"),
     ):
         _locks.check(path, "comparing")
-    with _locks.held(path, "comparing"):
+    with _locks.hold(path, "comparing"):
         pass
 
 
@@ -81,5 +81,5 @@ def test_a_file_system_without_locks_is_said_and_stops_nobody(tmp_path, monkeypa
 
     monkeypatch.setattr(fcntl, "flock", none)
     said = pytest.warns(UserWarning, match=r"has no locks .*No locks available.*: take care")
-    with said, _locks.held(tmp_path / "lock", "training"):
+    with said, _locks.hold(tmp_path / "lock", "training"):
         pass

@@ -15,7 +15,7 @@ from rankgrad import Ranker, _schemas
 from rankgrad.data import Dataset, store
 from rankgrad.results import runs
 from rankgrad.training import RunFolder, Settings, fit
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 WRONG = (-1, {}, ["x"], "x", None, 10**30)
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings(model="mlp(hidden=[2])", epochs=1, device="cpu")
     done = fit(settings, data, data, folder=path)
     scores = done.model.predict(data.features, data.offsets)
-    Evaluated.of(scores, data, ["ndcg@5", "rr"], {"loss": "softmax", "seed": 0}).save(path)
+    EvaluatedLists.of(scores, data, ["ndcg@5", "rr"], {"loss": "softmax", "seed": 0}).save(path)
     store.write(data, path.parent / "store")
     ranker = Ranker(model="mlp(hidden=[2])", epochs=1, device="cpu")
     ranker.fit(data.features, data.labels, group=[2, 2, 2]).save(path.parent / "ranker")
@@ -46,7 +46,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl": lambda run: (RunFolder.open(run).history, runs.read(run)),
     "best/model.json": lambda run: RunFolder.open(run).best(),
     "last/state.json": lambda run: RunFolder.open(run).checkpoint(),
-    "evaluations/test/evaluation.json": lambda run: (Evaluated.load(run), runs.read(run)),
+    "evaluations/test/evaluation.json": lambda run: (EvaluatedLists.load(run), runs.read(run)),
     "../comparison.json": lambda run: (runs.recorded([run.parent]), runs.failed_runs([run.parent])),
     "../store/manifest.json": lambda run: store.open(run.parent / "store"),
     "../ranker/ranker.json": lambda run: Ranker.load(run.parent / "ranker"),
@@ -110,7 +110,7 @@ def test_damaged_headers_of_arrays(run: Path, name: str) -> None:
             flipped[at] ^= int(random.integers(1, 256))
             path.write_bytes(flipped)
             try:
-                Evaluated.load(run)
+                EvaluatedLists.load(run)
             except ValueError as error:
                 assert "is damaged" in str(error)
     finally:

@@ -27,7 +27,7 @@ class LockedError(ValueError):
 
 
 @contextmanager
-def held(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
+def hold(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
     """Hold the lock of a file, which is made for it, for as long as the block runs.
 
     Where the file system has no locks, this is warned of and the block runs without.
@@ -43,7 +43,7 @@ def held(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
     >>> import tempfile
     >>> from rankgrad import _locks
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     with _locks.held(Path(place, "run.lock"), "training"):
+    ...     with _locks.hold(Path(place, "run.lock"), "training"):
     ...         print(os.listdir(place))
     ['run.lock']
     """
@@ -61,7 +61,7 @@ def held(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
 
 @contextmanager
 def shared(path: Path) -> Iterator[None]:
-    """Hold the lock of a file together with others; :func:`held` waits for all of them.
+    """Hold the lock of a file together with others; :func:`hold` waits for all of them.
 
     Args:
         path: the file, which is made where it is not there.
@@ -76,7 +76,7 @@ def shared(path: Path) -> Iterator[None]:
 def check(path: Path, doing: str) -> None:
     """An error if another process holds the lock of a file."""
     if path.exists():
-        with held(path, doing):
+        with hold(path, doing):
             pass
 
 

@@ -386,8 +386,8 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
         raise ValueError(
             f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
         )
-    longest = int(host.diff().max()) if len(host) > 1 else 0
-    return tensor.to(scores.device, torch.int64, non_blocking=True), longest
+    max_length = int(host.diff().max()) if len(host) > 1 else 0
+    return tensor.to(scores.device, torch.int64, non_blocking=True), max_length
 
 
 def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:

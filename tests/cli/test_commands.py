@@ -22,7 +22,7 @@ from rankgrad.experiments import demo
 from rankgrad.models import models
 from rankgrad.text._settings import TextSettings
 from rankgrad.training import FittedRanker, RunFolder, Settings
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 COMMANDS = (
     *("import", "train", "evaluate", "predict", "report", "losses", "metrics", "models", "data"),
@@ -347,7 +347,7 @@ def test_evaluate_keeps_values_for_the_report(rankgrad, refused, trained, folder
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     rankgrad("evaluate", run, folder, "--save", "-m", "ndcg@3")
-    found = Evaluated.load(run)
+    found = EvaluatedLists.load(run)
     assert found.metrics == ("ndcg@3",)
     assert found.labels_of_run == {
         "loss": "softmax",

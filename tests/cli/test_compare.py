@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rankgrad import _files
 from rankgrad.cli import app
-from rankgrad.cli.compare import _drawn
+from rankgrad.cli.compare import _progress_table
 from rankgrad.experiments.compare import NetworkEntry, Plan, Progress, Row
 from rankgrad.training import RunFolder
 
@@ -177,7 +177,7 @@ def test_the_live_table():
         Row("softmax", 0, 1, 2, (), {}),
     )
     text = io.StringIO()
-    Console(file=text, width=80).print(_drawn(plan, Progress(rows)))
+    Console(file=text, width=80).print(_progress_table(plan, Progress(rows)))
     assert "epoch 3/9" in text.getvalue()
     assert "0.2500" in text.getvalue()
     assert "1 failed" in text.getvalue()

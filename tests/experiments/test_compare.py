@@ -28,7 +28,7 @@ from rankgrad.results._comparison_tables import differences_table, table, tuned_
 from rankgrad.results._groups import RunGroup
 from rankgrad.results.runs import Run
 from rankgrad.training import RunFolder, Settings
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 TESTS = Path(__file__).resolve().parents[1]
 BAD = NetworkEntry.of("softmax", name="bad", learning_rate=1e30)
@@ -48,7 +48,7 @@ def test_every_combination_is_a_run_folder(plan, tmp_path):
     assert not found.missing
     assert len(found.evaluated) == 8
     place = tmp_path / "out" / "runs" / "softmax" / "fold2-seed3"
-    kept = Evaluated.load(place)
+    kept = EvaluatedLists.load(place)
     assert kept.labels_of_run == {
         "candidate": "softmax",
         "loss": "softmax",
@@ -125,7 +125,7 @@ def of_runs(plan, evaluated):
 def made(plan, values):
     """A comparison whose lists have these values of ndcg@5, by entry."""
     data = lists(len(next(iter(values.values()))), 0)
-    base = Evaluated.of(np.zeros(data.n_items), data, plan.metrics)
+    base = EvaluatedLists.of(np.zeros(data.n_items), data, plan.metrics)
     evaluated = {
         (name, None, 0): replace(
             base,
@@ -164,8 +164,8 @@ def test_metrics_where_lower_is_better(plan):
     data = lists(30, 0)
     good = data.labels + random.normal(size=data.n_items)
     evaluated = {
-        ("good", None, 0): Evaluated.of(good, data, ["arp"]),
-        ("bad", None, 0): Evaluated.of(-good, data, ["arp"]),
+        ("good", None, 0): EvaluatedLists.of(good, data, ["arp"]),
+        ("bad", None, 0): EvaluatedLists.of(-good, data, ["arp"]),
     }
     entries = [NetworkEntry("bad"), NetworkEntry("good")]
     small = plan(entries=entries, folds=(None,), metrics=("arp",))
@@ -384,7 +384,7 @@ def test_unequal_sets_of_queries_are_an_error(plan, folds, tmp_path):
     place = tmp_path / "out" / "runs" / "softmax" / "fold1-seed0"
     test = store.open(folds / "Fold1" / "test")
     fewer = test.select(np.arange(len(test) - 1))
-    Evaluated.of(np.zeros(fewer.n_items), fewer, small.metrics).save(place)
+    EvaluatedLists.of(np.zeros(fewer.n_items), fewer, small.metrics).save(place)
     with pytest.raises(ValueError, match="12 and 11 of them; only mse, fold 1, seed 0 has '11'"):
         compare.load(small, tmp_path / "out")
 
@@ -395,7 +395,7 @@ def test_other_data_of_the_same_queries_are_an_error(plan, folds, tmp_path):
     place = tmp_path / "out" / "runs" / "softmax" / "fold1-seed0"
     test = store.open(folds / "Fold1" / "test")
     other = replace(test, labels=np.zeros(test.n_items))
-    Evaluated.of(np.zeros(test.n_items), other, small.metrics).save(place)
+    EvaluatedLists.of(np.zeros(test.n_items), other, small.metrics).save(place)
     with pytest.raises(ValueError, match="evaluated on other data, though of the same queries"):
         compare.load(small, tmp_path / "out")
 
@@ -436,7 +436,7 @@ def test_counts_and_gains_are_those_of_the_table(plan):
         for name in ("mse", "softmax"):
             scores = np.random.default_rng(len(name)).normal(size=data.n_items)
             data = replace(data, labels=labels)
-            found[name, fold, 0] = Evaluated.of(scores, data, metrics)
+            found[name, fold, 0] = EvaluatedLists.of(scores, data, metrics)
         without.append(sum(not part.any() for part in np.split(labels, data.offsets[1:-1])))
     made = of_runs(plan(metrics=metrics), found)
     notes, counts = table(made).notes, f"({without[0]}, {without[1]})"

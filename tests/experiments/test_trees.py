@@ -9,7 +9,7 @@ import pytest
 
 from rankgrad.data import load_splits
 from rankgrad.experiments.compare import TreeEntry, run
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 FIXED = {
     "lightgbm": {"learning_rate": 0.1, "min_data_in_leaf": 5},
@@ -42,13 +42,13 @@ def test_a_tree_is_tuned_trained_and_evaluated_like_any_entry(plan, tmp_path, ki
     curve = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     values = [line["ndcg@5"] for line in curve]
     assert values[metadata["best_epoch"] - 1] == max(values) == pytest.approx(best["value"])
-    first = Evaluated.load(place)
+    first = EvaluatedLists.load(place)
     assert first.labels_of_run["model"] == kind
     assert found.mean(kind, "ndcg@5") > 0.6  # random order has 0.5
 
     shutil.rmtree(place / "evaluations")  # and from the model that is kept
     run(small, tmp_path / "out", workers=0)
-    assert np.array_equal(Evaluated.load(place).scores, first.scores)
+    assert np.array_equal(EvaluatedLists.load(place).scores, first.scores)
 
 
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
@@ -70,7 +70,7 @@ def test_boosting_is_deterministic_and_stops_by_the_validation_metric(folds, kin
     assert one.curve == other.curve
     assert one.best_round == 1 + int(np.argmax(one.curve))
     assert len(one.curve) in (40, one.best_round + 3)
-    found = Evaluated.of(one.predict(data["vali"].features), data["vali"], ["ndcg@5"])
+    found = EvaluatedLists.of(one.predict(data["vali"].features), data["vali"], ["ndcg@5"])
     assert found.mean["ndcg@5"] == pytest.approx(max(one.curve))
 
 

@@ -151,14 +151,14 @@ def test_marks_follow_the_papers_test(done):
     assert done.marks("NDCG@5") == {"Bad": "†"}
     good = done.values["Good", "NDCG@5"].per_list - done.values["Bad", "NDCG@5"].per_list
     assert good.mean() > 0.1
-    bold = reproduce.Reproduced(
+    bold = reproduce.ReproductionResult(
         protocol(significance={"sided": "one", "better": "*"}),
         done.data,
         RunOptions(),
         done.comparison,
     )
     assert bold.marks("NDCG@5") == {"Good": "*"}
-    against = reproduce.Reproduced(
+    against = reproduce.ReproductionResult(
         protocol(significance={"against": "Bad", "better": "^", "worse": "v"}),
         done.data,
         RunOptions(),
@@ -174,7 +174,9 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
         (name, "NDCG@5"): MetricValues.of((value + noise[at],))
         for at, (name, value) in enumerate(scores.items())
     }
-    both = reproduce.Reproduced(protocol(), done.data, RunOptions(extra=True), done.comparison)
+    both = reproduce.ReproductionResult(
+        protocol(), done.data, RunOptions(extra=True), done.comparison
+    )
     both.__dict__["values"] = made
     assert both.marks("NDCG@5") == {"Bad": "†", "Ours": "‡"}
     made["Ours", "NDCG@5"] = MetricValues.of((0.1 + noise[2],))
@@ -227,10 +229,12 @@ def test_choices_are_those_of_the_data_set_and_of_the_full_run(done):
     published = {**protocol().published, "Other": protocol().published["MQ2008"]}
     data = [*(one.model_dump() for one in protocol().data), other]
     table = protocol(choices=choices, data=data, published=published)
-    whole = reproduce.Reproduced(table, done.data, RunOptions(), done.comparison).notes()
+    whole = reproduce.ReproductionResult(table, done.data, RunOptions(), done.comparison).notes()
     chosen = [line for line in whole if line.startswith("chosen for ")]
     assert chosen == ["chosen for epochs: 50 (so)", "chosen for splits: one (so)"]
-    quick = reproduce.Reproduced(table, done.data, RunOptions(quick=True), done.comparison).notes()
+    quick = reproduce.ReproductionResult(
+        table, done.data, RunOptions(quick=True), done.comparison
+    ).notes()
     assert "chosen for epochs (less of it here): 50 (so)" in quick
     with pytest.raises(ValueError, match=r"choices\.seeds: there is no data set 'Other'"):
         protocol(choices=choices)
@@ -242,7 +246,7 @@ def test_how_rows_of_ours_are_corrected_and_what_trees_chose(done):
     table = protocol(rows=rows, significance={"worse": "†", "correction": "bonferroni"})
     values = {"num_leaves": 15, "learning_rate": 0.03}
     found = dataclasses.replace(done.comparison, chosen={("Trees", 2): values})
-    both = reproduce.Reproduced(table, done.data, RunOptions(extra=True), found)
+    both = reproduce.ReproductionResult(table, done.data, RunOptions(extra=True), found)
     names = ("Good", "Bad", "Ours", "Trees")
     zeros = MetricValues.of((np.zeros((2, 30)),))
     both.__dict__["values"] = {(name, "NDCG@5"): zeros for name in names}

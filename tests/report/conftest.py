@@ -12,7 +12,7 @@ import pytest
 
 from rankgrad.data import Dataset
 from rankgrad.training import Settings
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -75,7 +75,7 @@ def make_run(
         labels: dict[str, Any] = {"loss": loss, "seed": seed}
         given = {"candidate": candidate, "fold": fold, "kind": kind}
         labels |= {name: value for name, value in given.items() if value is not None}
-        Evaluated.of(scores, data, metrics, labels).save(path)
+        EvaluatedLists.of(scores, data, metrics, labels).save(path)
     return path
 
 

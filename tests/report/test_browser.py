@@ -11,7 +11,7 @@ import pytest
 
 from rankgrad import report
 from rankgrad.explanations import Explanation, Importance
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -68,7 +68,7 @@ def written(tmp_path_factory, run_folder, lists):
             run_folder(folder, data, loss=loss, candidate=loss, seed=seed, quality=quality)
     run_folder(place / "hinge" / "seed0", data, loss="hinge", evaluate=False)
     first = place / str(len("approx_ndcg")) / "seed0"
-    explained(data, Evaluated.load(first).scores).save(first)
+    explained(data, EvaluatedLists.load(first).scores).save(first)
     report.write([place], place / "report.html")
     return place / "report.html"
 

@@ -13,7 +13,7 @@ from rewritten import rewrite
 
 from rankgrad import report
 from rankgrad.data import Dataset
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 
 @pytest.fixture
@@ -153,11 +153,11 @@ def test_a_metric_that_only_some_have(runs):
     for fold in (1, 2):
         for seed in (0, 1):
             run = runs / "mse" / f"fold{fold}-seed{seed}"
-            found = Evaluated.load(run)
+            found = EvaluatedLists.load(run)
             kept = found.metrics[:2]
             mean = {name: found.mean[name] for name in kept}
             fewer = {**vars(found), "metrics": kept, "mean": mean, "values": found.values[:, :2]}
-            Evaluated(**fewer).save(run)
+            EvaluatedLists(**fewer).save(run)
     text, problems, found = problems_of(runs)
     assert problems["mse"] == [
         "ap was not evaluated in all of its runs",

@@ -18,7 +18,7 @@ from rankgrad.results._comparison_tables import to_json
 from rankgrad.results._groups import group
 from rankgrad.results.runs import find
 from rankgrad.significance import Significance
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
@@ -60,7 +60,9 @@ def test_run_folders_are_found_at_any_depth_once(compared, tmp_path):
 def test_means_are_those_of_the_runs(compared):
     place, page, found = compared
     means = [
-        np.mean([Evaluated.load(run).mean["ndcg@10"] for run in (place / "runs" / loss).iterdir()])
+        np.mean(
+            [EvaluatedLists.load(run).mean["ndcg@10"] for run in (place / "runs" / loss).iterdir()]
+        )
         for loss in ("approx_ndcg", "lightgbm", "mse")
     ]
     assert found.names == ("approx_ndcg", "lightgbm", "mse")
@@ -206,7 +208,7 @@ def test_every_query_has_its_value(compared):
             values = (codes + 32767) * packed["step"] + packed["low"]
             expected = found.values(found.names[int(entry)], found.metrics[packed["metric"]])
             np.testing.assert_allclose(values, expected, atol=packed["step"])
-    one = Evaluated.load(place / "runs/lightgbm/fold1-seed0")
+    one = EvaluatedLists.load(place / "runs/lightgbm/fold1-seed0")
     np.testing.assert_allclose(found.values("lightgbm", "ap")[:60], one.of_metric("ap"))
 
 
@@ -217,7 +219,7 @@ def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
     items, scores = unpack(data["items"], "<u4"), unpack(data["scores"], "<f4")
     items, scores = items.reshape(shape), scores.reshape(shape)
     labels = np.array(data["labels"])[unpack(data["codes"], "<u2")].reshape(shape)
-    one = Evaluated.load(place / "runs/mse/fold2-seed0")
+    one = EvaluatedLists.load(place / "runs/mse/fold2-seed0")
     for q, row in enumerate(data["rows"]):
         assert data["queries"][q]["qid"] == found.queries[row][1]
         if row >= 60:
@@ -245,7 +247,7 @@ def test_fifty_runs_of_ten_thousand_queries_fit(tmp_path, run_folder, lists):
     empty = lists(1)
     for at in range(50):
         path = run_folder(tmp_path / f"{at}", empty, candidate=f"a {at}", epochs=60, evaluate=False)
-        Evaluated(
+        EvaluatedLists(
             metrics=METRICS,
             mean=dict.fromkeys(METRICS, 0.5),
             values=random.random((count, 4)),

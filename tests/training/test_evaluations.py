@@ -13,7 +13,7 @@ from rankgrad import kernels, metrics
 from rankgrad.data import Dataset
 from rankgrad.data.batches import Batches
 from rankgrad.training import FittedRanker, Settings, _evaluations
-from rankgrad.training._evaluations import Evaluated, is_over, validate
+from rankgrad.training._evaluations import EvaluatedLists, is_over, validate
 from rankgrad.training._settings import AUTO_PATIENCE
 
 LISTS = Dataset(np.eye(5), [1, 0, 2, 0, 0], [0, 3, 5], ["a", "b"])
@@ -22,14 +22,16 @@ SCORES = [0.3, 0.2, 0.1, 0.5, 0.4]
 
 @pytest.fixture
 def saved(tmp_path):
-    found = Evaluated.of(SCORES, LISTS, ["ndcg@2", "rr(empty=skip)"], {"loss": "mse", "seed": 1})
+    found = EvaluatedLists.of(
+        SCORES, LISTS, ["ndcg@2", "rr(empty=skip)"], {"loss": "mse", "seed": 1}
+    )
     found.save(tmp_path)
     return found, tmp_path
 
 
 def test_comes_back_as_it_was(saved):
     found, run = saved
-    again = Evaluated.load(run)
+    again = EvaluatedLists.load(run)
     assert again.mean == found.mean
     assert again.labels_of_run == {"loss": "mse", "seed": 1}
     np.testing.assert_array_equal(again.values, found.values)
@@ -41,7 +43,7 @@ def test_comes_back_as_it_was(saved):
 def test_says_what_is_missing(saved):
     found, run = saved
     with pytest.raises(FileNotFoundError, match="no evaluation 'vali'"):
-        Evaluated.load(run, "vali")
+        EvaluatedLists.load(run, "vali")
     with pytest.raises(KeyError, match=r"'ap' was not evaluated; there are: ndcg@2"):
         found.of_metric("ap")
 
@@ -51,7 +53,7 @@ def test_another_version_is_named(saved):
     path = run / "evaluations" / "test" / "evaluation.json"
     rewrite(path, version=2)
     with pytest.raises(ValueError, match="another version of rankgrad"):
-        Evaluated.load(run)
+        EvaluatedLists.load(run)
 
 
 def test_damage_is_named(saved):
@@ -59,7 +61,7 @@ def test_damage_is_named(saved):
     path = run / "evaluations" / "test" / "values.npy"
     path.write_bytes(path.read_bytes()[:90])
     with pytest.raises(ValueError, match=r"values\.npy is damaged"):
-        Evaluated.load(run)
+        EvaluatedLists.load(run)
 
 
 ALONE = SimpleNamespace(global_rank=0, world_size=1)

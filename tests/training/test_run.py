@@ -14,7 +14,7 @@ from rewritten import rewrite
 
 from rankgrad import _files, _locks
 from rankgrad.training import RunFolder, Settings, fit
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 SETTINGS = Settings(
     loss="softmax", model="mlp(hidden=[4])", epochs=2, batch_size=8, metrics=(), device="cpu"
@@ -25,7 +25,7 @@ READERS = {
     "metrics.jsonl": lambda path: RunFolder.open(path).history,
     "best": lambda path: RunFolder.open(path).best(),
     "last": lambda path: RunFolder.open(path).checkpoint(),
-    "evaluations": Evaluated.load,
+    "evaluations": EvaluatedLists.load,
 }
 
 
@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
     test = lists(6, 2)
     done = fit(SETTINGS, lists(12, 0), lists(6, 1), folder=path)
     scores = done.model.predict(test.features, test.offsets)
-    Evaluated.of(scores, test, ["ndcg@5", "rr"]).save(path)
+    EvaluatedLists.of(scores, test, ["ndcg@5", "rr"]).save(path)
     return path
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from rankgrad.boosting import lightgbm as for_lightgbm
 from rankgrad.boosting import xgboost as for_xgboost
-from rankgrad.boosting.objectives import library, undefined
+from rankgrad.boosting.objectives import library, undefined_message
 from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
@@ -31,7 +31,7 @@ __all__ = [
     "boost",
     "contributor",
     "predictor",
-    "seeded",
+    "seeded_loss",
 ]
 
 Kind = Literal["lightgbm", "xgboost"]
@@ -229,7 +229,7 @@ class _Rounds:
         self.curve = [] if start is None else list(start.curve)
         self.trees = [] if start is None else list(start.trees)
         loss = config.loss
-        self.loss = seeded(loss, config.seed) if isinstance(loss, str) else loss
+        self.loss = seeded_loss(loss, config.seed) if isinstance(loss, str) else loss
         self.save: Callable[[int], bytes]  # the first trees, in the library's format
         self._lower = metrics.get(config.metric).lower_is_better
         self._best = None if start is None else start.best
@@ -283,7 +283,7 @@ class _Rounds:
         )
         self.curve.append(next(iter(found.mean.values())))
         if np.isnan(self.curve[-1]):
-            raise ValueError(undefined(self.config.metric))
+            raise ValueError(undefined_message(self.config.metric))
 
     def feval(self, scores: Any, _: Any) -> tuple[str, float, bool]:
         """:meth:`evaluate` as LightGBM calls a metric; what stops boosting is :meth:`end`."""
@@ -436,7 +436,7 @@ def _categorical(lists: Dataset) -> list[int]:
     return [at for at, names in enumerate(lists.categories or ()) if names is not None]
 
 
-def seeded(spec: str, seed: int) -> Loss:
+def seeded_loss(spec: str, seed: int) -> Loss:
     """The loss; one that draws random numbers and has no seed of its own draws by this one."""
     parsed = losses.parse(spec)
     random = "seed" in inspect.signature(losses.factory(parsed.name)).parameters

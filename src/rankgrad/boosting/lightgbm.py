@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad._shapes import Array
-from rankgrad.boosting.objectives import (
-    CallerLists,
-    RowLists,
-    RowMetric,
-    RowObjective,
-    offsets_of,
-)
+from rankgrad.boosting.objectives import CallerLists, RowLists, RowMetric, RowObjective, offsets_of
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 

@@ -28,7 +28,7 @@ __all__ = [
     "RowObjective",
     "library",
     "offsets_of",
-    "undefined",
+    "undefined_message",
 ]
 
 
@@ -358,11 +358,11 @@ class RowMetric:
         weights = np.ones(len(per_list)) if lists.list_weights is None else lists.list_weights
         counted = ~np.isnan(per_list) & (weights > 0)
         if not counted.any():
-            raise ValueError(undefined(self.metric))
+            raise ValueError(undefined_message(self.metric))
         return float(np.average(per_list[counted], weights=weights[counted]))
 
 
-def undefined(metric: str | Metric) -> str:
+def undefined_message(metric: str | Metric) -> str:
     """The error of a metric that no list of the evaluated data has a value of."""
     return f"{metric} is undefined on every list of the validation data"
 

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from rankgrad._shapes import Array
-from rankgrad.boosting.objectives import (
-    CallerLists,
-    RowLists,
-    RowMetric,
-    RowObjective,
-    library,
-)
+from rankgrad.boosting.objectives import CallerLists, RowLists, RowMetric, RowObjective, library
 from rankgrad.losses import Loss
 from rankgrad.metrics import Metric
 

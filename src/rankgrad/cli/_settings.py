@@ -130,7 +130,7 @@ def _default(field: FieldInfo) -> str | bool:
     return ", ".join(field.default) or "none" if several else str(field.default).lower()
 
 
-def chosen(options: dict[str, Any], file: Path | None) -> Settings:
+def resolve_settings(options: dict[str, Any], file: Path | None) -> Settings:
     """The options that were given, over a file of settings, over the defaults."""
     values = {} if file is None else read_settings(Settings, file).model_dump()
     return Settings(

@@ -50,7 +50,7 @@ def compare(
     interpolate: bool = False,
     max_length: str | None = None,
     json: Json = False,
-    **passed: Any,
+    **setting_options: Any,
 ) -> None:
     """Compare losses and models on the same data, and say what is significant.
 
@@ -117,12 +117,12 @@ def compare(
     how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
-        asked = {**passed, "settings": settings, "losses": losses, "models": models, "tune": tune}
-        asked["max_length"] = max_length
-        asked |= {"lightgbm": lightgbm or None, "xgboost": xgboost or None, "workers": workers}
-        asked |= {"metric": metric, "validation_metric": validation_metric}
-        asked |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
-        compared = compare_text.compare(data, output, texts, {**asked, "seeds": _seeds(seeds)})
+        text_options = setting_options | {"settings": settings, "losses": losses, "models": models}
+        text_options |= {"tune": tune, "max_length": max_length, "lightgbm": lightgbm or None}
+        text_options |= {"xgboost": xgboost or None, "workers": workers, "metric": metric}
+        text_options |= {"validation_metric": validation_metric, "seeds": _seeds(seeds)}
+        text_options |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
+        compared = compare_text.compare(data, output, texts, text_options)
         if baseline is not None:
             baseline = compared.entry(baseline).name
         compared = compared.tested(how, baseline)
@@ -136,7 +136,8 @@ def compare(
     metrics = tuple(metric or DEFAULT_METRICS)
     if validation_metric is None and (metric or settings is None):
         validation_metric = metrics[0]
-    shared = options.chosen({**passed, "metric": validation_metric, "metrics": metrics}, settings)
+    setting_options |= {"metric": validation_metric, "metrics": metrics}
+    shared = options.resolve_settings(setting_options, settings)
     alone = losses is None and (lightgbm or xgboost or trees is not None)
     plan = experiment.Plan(
         data,
@@ -240,27 +241,27 @@ def _progress(plan: Plan) -> Iterator[Callable[[Progress], None]]:
     from rich.live import Live
 
     with Live(console=err, refresh_per_second=4, transient=True) as live:
-        yield lambda progress: live.update(_drawn(plan, progress))
+        yield lambda progress: live.update(_progress_table(plan, progress))
 
 
-def _drawn(plan: Plan, progress: Progress) -> Any:
+def _progress_table(plan: Plan, progress: Progress) -> Any:
     from rich.table import Table
     from rich.text import Text
 
     metric = plan.metrics[0]
-    drawn = Table()
-    drawn.add_column("ranker", overflow="fold")
-    drawn.add_column("runs", justify="right")
-    drawn.add_column(Text(f"{metric} so far"), justify="right")
-    drawn.add_column("state", overflow="fold")
+    table = Table()
+    table.add_column("ranker", overflow="fold")
+    table.add_column("runs", justify="right")
+    table.add_column(Text(f"{metric} so far"), justify="right")
+    table.add_column("state", overflow="fold")
     for row in progress.rows:
         mean = f"{row.means[metric]:.4f}" if metric in row.means else ""
         state = "; ".join(row.running) or ("" if row.done + row.failed < row.total else "done")
         if row.failed:
             state = f"{row.failed} failed" + (f"; {state}" if state else "")
         cells = (row.entry, f"{row.done}/{row.total}", mean, state)
-        drawn.add_row(*map(Text, cells))
-    return drawn
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def _show(comparison: Comparison, intervals: bool, format: TableFormat) -> None:

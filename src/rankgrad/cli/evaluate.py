@@ -160,11 +160,11 @@ def _save(
 ) -> None:
     from rankgrad.data import _layout
     from rankgrad.training import RunFolder
-    from rankgrad.training._evaluations import Evaluated
+    from rankgrad.training._evaluations import EvaluatedLists
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
-    evaluated = Evaluated.of(
+    evaluated = EvaluatedLists.of(
         scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
     )
     evaluated.save(run, _layout.split_name(split or "test"))

@@ -168,7 +168,7 @@ def _import_folder(
     for difference in catalog.check_folds(entry, numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
     metadata = {}
-    with store.published(output, overwrite) as unfinished:
+    with store.atomic_store(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
             place = unfinished / name

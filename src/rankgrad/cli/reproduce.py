@@ -15,7 +15,7 @@ from rankgrad.cli._printing import console, show_csv, show_json, show_results, s
 
 if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
-    from rankgrad.papers.reproduce import OnChange, Reproduced, RunOptions
+    from rankgrad.papers.reproduce import OnChange, ReproductionResult, RunOptions
 
 _Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 
@@ -113,7 +113,7 @@ def _run(
     output: Path,
     options: RunOptions,
     workers: int | None,
-) -> list[Reproduced]:
+) -> list[ReproductionResult]:
     from rankgrad.papers.reproduce import run_tables
 
     try:
@@ -155,7 +155,7 @@ def _progress() -> Iterator[OnChange]:
         yield show
 
 
-def _show(result: Reproduced, format: TableFormat) -> None:
+def _show(result: ReproductionResult, format: TableFormat) -> None:
     if result.comparison is None:
         console(stderr=True).print(f"{result.title}: not run: {result.reason}\n", soft_wrap=True)
     elif format == "terminal":

@@ -36,7 +36,7 @@ def train(
     resume: bool = False,
     log: options.Log = None,
     json: Json = False,
-    **passed: Any,
+    **setting_options: Any,
 ) -> None:
     """Train a ranker and keep the best epoch in a run folder.
 
@@ -74,8 +74,8 @@ def train(
     check_known(data)
     if resume:
         settings = _settings_of_run(output, settings)
-    chosen = options.chosen(passed, settings)
-    if settings is None and passed["transforms"] is None:
+    chosen = options.resolve_settings(setting_options, settings)
+    if settings is None and setting_options["transforms"] is None:
         chosen = for_trees(chosen)
     called = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(chosen.loss)
@@ -86,11 +86,11 @@ def train(
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
-        if settings is None and passed["holdout"] is None and len(training) >= _FEWEST:
+        if settings is None and setting_options["holdout"] is None and len(training) >= _FEWEST:
             chosen = chosen.model_copy(update={"holdout": _HOLDOUT})
         show_notes([_about_validation(chosen.holdout, len(training))])
     if settings is None:
-        explicit = {name for name, value in passed.items() if value is not None}
+        explicit = {name for name, value in setting_options.items() if value is not None}
         chosen, notes = for_data(chosen, training, explicit)
         show_notes(notes)
     result = fit(

@@ -92,7 +92,8 @@ def _splits(path: Path, fold: int | None) -> dict[str, Path]:
     check_exists(path)
     if _streams.is_stream(path):
         raise ValueError(
-            f"{_streams.shown(path)} is one data set that can be read once: give a folder of splits"
+            f"{_streams.display_name(path)} is one data set that can be read once: "
+            "give a folder of splits"
         )
     path = _files.readable_path(path)
     inside = folds(path)

@@ -92,7 +92,7 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         raise ValueError(f"{path} is a folder, not a file of scores")
     if format_of(path) == "parquet":
         return _read_parquet(path, dataset)
-    named, numbered = _streams.shown(path), _numbered(path, dataset)
+    named, numbered = _streams.display_name(path), _numbered(path, dataset)
     number, first = next(((n, line) for n, line in numbered if line.split()), (0, b""))
     columns = len(first.split())
     if not columns:

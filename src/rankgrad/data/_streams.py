@@ -48,7 +48,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def display_name(path: str | os.PathLike[str]) -> str:
     """What to call a path in messages."""
     return "the standard input" if is_stdin(path) else os.fspath(path)
 
@@ -70,7 +70,7 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         start = raw.peek(6)
         for magic, reason in _REFUSED.items():
             if start.startswith(magic):
-                raise ValueError(f"{shown(path)} {reason}")
+                raise ValueError(f"{display_name(path)} {reason}")
         unpack = next((u for magic, u in _UNPACK.items() if start.startswith(magic)), None)
         if unpack is None:
             yield _without_mark(raw)
@@ -98,7 +98,7 @@ def named(path: str | os.PathLike[str]) -> Iterator[None]:
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # not of gzip and bz2
             raise
-        raise ValueError(f"{shown(path)}: damaged compressed file: {error}") from None
+        raise ValueError(f"{display_name(path)}: damaged compressed file: {error}") from None
 
 
 def _without_mark(file: Any) -> IO[bytes]:

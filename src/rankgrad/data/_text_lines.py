@@ -43,7 +43,7 @@ def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(lines, start=1):
             if len(line) > _LONGEST:
                 raise ValueError(
-                    f"{_streams.shown(path)}, line {number} has more than {_LONGEST:,} bytes"
+                    f"{_streams.display_name(path)}, line {number} has more than {_LONGEST:,} bytes"
                 )
             yield number, line.removesuffix(b"\n").removesuffix(b"\r")
 

@@ -110,7 +110,7 @@ def read(
             parts.append(part)
             guard.add(part, n_features)
 
-    named = shorten(", ".join(map(_streams.shown, files)), 400)
+    named = shorten(", ".join(map(_streams.display_name, files)), 400)
     rows = sum(part.rows for part in parts)
     if rows == 0:
         raise ValueError(f"{named}: no rows, only blank lines or comments")
@@ -150,7 +150,7 @@ class _Place:
     text: str
 
     def error(self, what: str, kind: type[ValueError] = ValueError) -> ValueError:
-        path = _streams.shown(self.path)
+        path = _streams.display_name(self.path)
         return kind(f"{path}, line {self.line}: {what}; in the line {self.text!r}")
 
 
@@ -543,8 +543,8 @@ def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterat
             capacity = max(size, 2 * len(tail)) + _AFTER
             if capacity > max(limit // 16, size + _AFTER):
                 raise ValueError(
-                    f"{_streams.shown(path)}, line {line}: the line is longer than {len(tail):,} "
-                    "bytes, which is no line of a LETOR file"
+                    f"{_streams.display_name(path)}, line {line}: the line is longer than "
+                    f"{len(tail):,} bytes, which is no line of a LETOR file"
                 )
             text = spare.pop() if spare else bytearray(capacity)
             if len(text) < capacity:
@@ -581,8 +581,8 @@ def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
     at = text.find(b"\r", 0, filled)
     if 0 <= at < len(text[:filled].rstrip()) and text.find(b"\n", 0, filled) < 0:
         raise ValueError(
-            f"{_streams.shown(path)}: lines end in carriage returns alone, as on old Macs: convert "
-            "them to line feeds (tr '\\r' '\\n')"
+            f"{_streams.display_name(path)}: lines end in carriage returns alone, as on old Macs: "
+            "convert them to line feeds (tr '\\r' '\\n')"
         )
 
 

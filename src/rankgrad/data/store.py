@@ -37,10 +37,10 @@ from rankgrad.data._dataset import ArrayError, Dataset, categories_of
 
 __all__ = [
     "MANIFEST",
+    "atomic_store",
     "is_store",
     "manifests",
     "open",
-    "published",
     "read_manifest",
     "write",
     "write_splits",
@@ -93,7 +93,7 @@ def write(
     ...     store.open(folder, verify=True).checksum() == data.checksum()
     True
     """
-    with published(Path(folder), overwrite) as unfinished:
+    with atomic_store(Path(folder), overwrite) as unfinished:
         _fill(unfinished, dataset, sources)
     return Path(folder)
 
@@ -106,7 +106,7 @@ def write_splits(
     overwrite: bool = False,
 ) -> Path:
     """Write one folder with a store per split, ``folder/train`` and so on, all or nothing."""
-    with published(Path(folder), overwrite) as unfinished:
+    with atomic_store(Path(folder), overwrite) as unfinished:
         for name, dataset in datasets.items():
             (unfinished / name).mkdir()
             _fill(unfinished / name, dataset, [sources[name]] if sources else [])
@@ -248,7 +248,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
 
 
 @contextmanager
-def published(folder: Path, overwrite: bool) -> Iterator[Path]:
+def atomic_store(folder: Path, overwrite: bool) -> Iterator[Path]:
     """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
     _files.recover(folder)
     _check_free(folder, overwrite)

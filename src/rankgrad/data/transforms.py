@@ -606,9 +606,9 @@ def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> F
     left: Int[Tensor, "f m"] = torch.searchsorted(table, columns)
     right: Int[Tensor, "f m"] = torch.searchsorted(table, columns, right=True)
     below = table.gather(-1, (left - 1).clamp(min=0)) * scale
-    gap = table.gather(-1, left.clamp(max=last)) * scale - below
+    step = table.gather(-1, left.clamp(max=last)) * scale - below
     between = (left - 1).clamp(min=0) + torch.where(
-        gap > 0, (columns * scale - below) / torch.where(gap > 0, gap, 1.0), 0.0
+        step > 0, (columns * scale - below) / torch.where(step > 0, step, 1.0), 0.0
     )
     return torch.where(right > left, (left + right - 1) / 2, between) / last
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rankgrad.data import _layout, load_splits
 from rankgrad.experiments.plans import Task
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 from rankgrad.training.run import RunFolder
 
 #: By fold ("-" where there are none) and split: the ``checksum``, and the state of the ``files``.
@@ -64,7 +64,7 @@ def of_runs(tasks: Iterable[Task]) -> Checksums:
         try:
             for name, metadata in RunFolder.open(task.path).metadata["data"].items():
                 parts.setdefault(name, {"checksum": metadata["checksum"]})
-            parts.setdefault("test", {"checksum": Evaluated.load(task.path).checksum})
+            parts.setdefault("test", {"checksum": EvaluatedLists.load(task.path).checksum})
         except (ValueError, OSError, KeyError):
             continue  # missing or damaged: the comparison reports it
     return found

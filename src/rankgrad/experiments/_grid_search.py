@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits, Task
-from rankgrad.experiments.tuning import Grid, finish, search, validated
+from rankgrad.experiments.tuning import Grid, finish, search, train_and_validate
 from rankgrad.training import Settings
 
 
@@ -51,7 +51,7 @@ class GridSearchEntry:
         shared = {"seed": plan.seeds[0], "metrics": ()}
 
         def objective(option: Mapping[str, Any]) -> float:
-            return validated(self._entry(option).training(plan.settings, **shared), data)
+            return train_and_validate(self._entry(option).training(plan.settings, **shared), data)
 
         metric = self._entry(self.options[0]).training(plan.settings).metric
         finish(trial_log, search(Grid(self.options), objective, metric, trial_log, on_progress))

@@ -13,7 +13,7 @@ from rankgrad.data._dataset import Dataset
 from rankgrad.experiments.plans import SPLITS, Plan, ProgressCallback, Task, missing_splits
 from rankgrad.experiments.tuning import TrialLog
 from rankgrad.results.runs import read_metadata
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 from rankgrad.training.run import RUN
 
 #: Errors whose message is enough as the reason of a missing run; others are named by their type.
@@ -77,7 +77,7 @@ def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallbac
         "fold": task.fold,
         "seed": task.seed,
     }
-    Evaluated.of(scores, splits["test"], plan.metrics, labels).save(task.path)
+    EvaluatedLists.of(scores, splits["test"], plan.metrics, labels).save(task.path)
     return Outcome("done")
 
 
@@ -108,7 +108,7 @@ def finished(task: Task) -> bool:
     """
     check_version(task)
     try:
-        found = Evaluated.load(task.path)
+        found = EvaluatedLists.load(task.path)
     except FileNotFoundError:
         return False
     return set(task.plan.metrics) <= set(found.metrics)

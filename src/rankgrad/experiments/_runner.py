@@ -14,7 +14,7 @@ from rankgrad.experiments._workers import Job, Pool
 from rankgrad.experiments.plans import Plan, Task
 from rankgrad.results._comparison_tables import in_line
 from rankgrad.results.comparison import Key
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Runner:
         self.reevaluated: dict[Key, str] = {}  # why an evaluation that was there is made again
         for task in plan.tasks(folder):
             if self._finished(task):
-                self.means[task.key] = Evaluated.load(task.path).mean
+                self.means[task.key] = EvaluatedLists.load(task.path).mean
             else:
                 self._plan(task)
 
@@ -111,7 +111,7 @@ class Runner:
             self.failures[task.key] = outcome.reason
             event = f"{task}: failed: {outcome.reason}"
         else:
-            self.means[task.key] = mean = Evaluated.load(task.path).mean
+            self.means[task.key] = mean = EvaluatedLists.load(task.path).mean
             first = self.plan.metrics[0]
             event = f"{task}: {first} {mean[first]:.4f}"
         self._changed(event)

@@ -228,7 +228,7 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
     path = folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}"
     metrics = run.settings.logged
     if "test" in _evaluations.names(path):
-        found = _evaluations.Evaluated.load(path)
+        found = _evaluations.EvaluatedLists.load(path)
         if found.checksum != test.checksum():
             raise ValueError(
                 f"the test data are not those {path} was made with: go on with the same, or in "

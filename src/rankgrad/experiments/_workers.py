@@ -53,9 +53,9 @@ def default_count(settings: Settings) -> int:
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Lock a folder, so that no two processes run the same comparison."""
-    with _locks.held(folder / LOCK, "comparing"):
+    with _locks.hold(folder / LOCK, "comparing"):
         # Workers of a process that was killed end by themselves, a moment later.
-        with _locks.held(folder / WORKERS, "comparing", _PATIENCE):
+        with _locks.hold(folder / WORKERS, "comparing", _PATIENCE):
             pass
         yield
 

@@ -17,7 +17,7 @@ from rankgrad.results._groups import group
 from rankgrad.results.comparison import Comparison, compare
 from rankgrad.results.runs import read
 from rankgrad.training import Settings, fit
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 from rankgrad.training.run import RUN, run_metadata
 
 __all__ = ["BEST", "LOSSES", "Demo", "run", "settings_for"]
@@ -90,13 +90,13 @@ def run(
             raise KeyboardInterrupt
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = done.model.predict(test.features, test.offsets)
-        Evaluated.of(scores, test, DEFAULT_METRICS, labels).save(place)
+        EvaluatedLists.of(scores, test, DEFAULT_METRICS, labels).save(place)
     # The best ranking was not trained: tables show it, and tests leave it out.
     best = folder / BEST.replace(" ", "-")
     best.mkdir()
     _files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
-    Evaluated.of(synthetic.oracle(test), test, DEFAULT_METRICS, labels).save(best)
+    EvaluatedLists.of(synthetic.oracle(test), test, DEFAULT_METRICS, labels).save(best)
     comparison = compare(group([read(place) for place in (*places, best)]))
     return Demo(comparison, data, shared, time.perf_counter() - started)
 

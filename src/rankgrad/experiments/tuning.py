@@ -38,8 +38,8 @@ __all__ = [
     "TrialLog",
     "finish",
     "search",
+    "train_and_validate",
     "tune_loss",
-    "validated",
 ]
 
 #: Options of losses that are scales.
@@ -173,14 +173,14 @@ def tune_loss(
 
     def objective(parameters: Mapping[str, Any]) -> float:
         tried = Settings(**{**settings.model_dump(), **_options_of(settings, parameters)})
-        return validated(tried, data)
+        return train_and_validate(tried, data)
 
     space = Space(_space_of(settings), _first_of(settings), plan.tune, plan.seeds[0])
     best = search(space, objective, settings.metric, trial_log, on_progress)
     finish(trial_log, _options_of(settings, best))
 
 
-def validated(settings: Settings, data: Splits) -> float:
+def train_and_validate(settings: Settings, data: Splits) -> float:
     """Train, and give the best value of the validation metric; NaN without one."""
     done = fit(settings, data["train"], data["vali"])
     if done.stopped == "interrupted":

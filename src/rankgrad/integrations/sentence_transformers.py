@@ -17,12 +17,7 @@ from rankgrad._validation import check_whole
 from rankgrad.integrations.citations import citation
 from rankgrad.losses import Loss
 from rankgrad.text._cached import cached_scores
-from rankgrad.text._teachers import (
-    MixedLoss,
-    Transform,
-    taught_loss,
-    teacher_labels,
-)
+from rankgrad.text._teachers import MixedLoss, Transform, taught_loss, teacher_labels
 
 if TYPE_CHECKING:
     from sentence_transformers.cross_encoder import CrossEncoder

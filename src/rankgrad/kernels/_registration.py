@@ -14,13 +14,7 @@ from torch import Tensor
 
 from rankgrad import _autograd
 from rankgrad.kernels.cpu._nan_guard import guarded_loss
-from rankgrad.kernels.ops import (
-    LOSSES,
-    backends,
-    max_length_of,
-    refuse_large,
-    scaled_by_list,
-)
+from rankgrad.kernels.ops import LOSSES, backends, max_length_of, refuse_large, scaled_by_list
 
 _library = torch.library.Library("rankgrad", "DEF")
 

@@ -11,14 +11,7 @@ from rankgrad.losses.lambdaloss import LambdaLoss, LambdaRank
 from rankgrad.losses.listwise import ListAP, ListMLE, ListNet, NDCGBound, NeuralSortCE, Softmax
 from rankgrad.losses.pairwise import Hinge, MarginMSE, RankNet
 from rankgrad.losses.pointwise import BCE, MSE, RMSE, Ordinal
-from rankgrad.losses.relaxed import (
-    ApproxNDCG,
-    GridLoss,
-    NeuralNDCG,
-    PiRank,
-    RelaxedMetric,
-    SmoothI,
-)
+from rankgrad.losses.relaxed import ApproxNDCG, GridLoss, NeuralNDCG, PiRank, RelaxedMetric, SmoothI
 
 get = losses.get
 names = losses.names

@@ -57,11 +57,11 @@ def _groups(
     sizes = lengths[order].tolist()
     last = len(sizes)
     while last > 0:  # longest first: the first list of a group has its width
-        longest = sizes[last - 1]
-        fit = _PAIRS // longest**2 if quadratic else _ITEMS // longest
+        max_length = sizes[last - 1]
+        fit = _PAIRS // max_length**2 if quadratic else _ITEMS // max_length
         first = max(0, last - max(1, fit))
         chosen = order[first:last]
-        places = torch.arange(longest, device=offsets.device)
+        places = torch.arange(max_length, device=offsets.device)
         mask = places < lengths[chosen, None]
         yield (offsets[chosen, None] + places).where(mask, 0), mask
         last = first

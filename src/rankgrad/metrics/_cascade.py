@@ -15,7 +15,7 @@ from rankgrad._padded import divide, tiles
 from rankgrad._shapes import ItemValues, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
-from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.metrics.linear import clamp_ranks, soft_inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class CascadeMetric(Metric):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             passed.append((logs[:, None, :] @ before.mT).squeeze(1))
         chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)
-        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        discount = self.discount(torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0))
         return (chance * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
 
 
@@ -116,5 +116,5 @@ class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
         logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))
         logits = torch.where(relevant.any(-1, keepdim=True), logits, 0.0)
         first = lists.weighted(logits.softmax(-1) * relevant)
-        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        discount = self.discount(torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0))
         return (first * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)

@@ -11,7 +11,7 @@ from rankgrad._padded import divide, tiles
 from rankgrad._shapes import ItemValues, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
-from rankgrad.metrics.linear import capped, soft_inside
+from rankgrad.metrics.linear import clamp_ranks, soft_inside
 
 
 @metrics.register("ap")
@@ -72,5 +72,5 @@ class AP(BinaryMetric):
             before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
             ahead.append((relevance[:, None, :] @ before.mT).squeeze(1))
         count = 1 + torch.cat(ahead, -1) - 0.5 * relevance  # an item is half ahead of itself
-        total = (weighted * count / torch.where(lists.mask, capped(ranks, self.k), 1.0)).sum(-1)
-        return divide(total, lists.weighted(relevance).sum(-1))
+        ranks = torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0)
+        return divide((weighted * count / ranks).sum(-1), lists.weighted(relevance).sum(-1))

@@ -13,16 +13,9 @@ from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListValues
 from rankgrad._validation import check_choice
 from rankgrad.inputs import check_exponents
 from rankgrad.lists import Lists
-from rankgrad.metrics._base import (
-    BinaryMetric,
-    Expectation,
-    Gain,
-    Metric,
-    Ranked,
-    SortRelaxation,
-)
+from rankgrad.metrics._base import BinaryMetric, Expectation, Gain, Metric, Ranked, SortRelaxation
 
-__all__ = ["LinearBinaryMetric", "LinearGradedMetric", "LinearMetric", "capped", "soft_inside"]
+__all__ = ["LinearBinaryMetric", "LinearGradedMetric", "LinearMetric", "clamp_ranks", "soft_inside"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +78,7 @@ class LinearMetric(Metric):
         inside = soft_inside(ranks, lists, self.k, beta)
         beyond = self._beyond(lists.lengths[:, None].to(gains.dtype))
         # Padding has rank 0 and gain 0; rank 1 in its place keeps every discount finite.
-        discount = self.discount(torch.where(lists.mask, capped(ranks, self.k), 1.0))
+        discount = self.discount(torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0))
         total = (gains * (inside * discount + (1 - inside) * beyond)).sum(-1)
         return divide(total, self._norm(gains, lists.mask))
 
@@ -140,7 +133,7 @@ class LinearGradedMetric(LinearMetric):
         return expected if weights is None else expected * at_rank[:, 1]
 
 
-def capped(ranks: ItemValues, k: int | None) -> ItemValues:
+def clamp_ranks(ranks: ItemValues, k: int | None) -> ItemValues:
     """The ranks of which discounts are taken: past the cutoff, that of the cutoff.
 
     There :func:`soft_inside` alone says how far an item is from counting. A discount that goes on

@@ -13,14 +13,7 @@ from typing_extensions import override
 
 from rankgrad._shapes import Float
 from rankgrad._validation import check_choice, check_rate, check_whole
-from rankgrad.models._base import (
-    ACTIVATIONS,
-    Activation,
-    Model,
-    Scorer,
-    check_sizes,
-    models,
-)
+from rankgrad.models._base import ACTIVATIONS, Activation, Model, Scorer, check_sizes, models
 from rankgrad.models._dropout import FastDropout
 from rankgrad.models._in_list import InList, check_in_list, in_list_columns
 from rankgrad.models._perceptrons import Perceptrons, bias_gradient

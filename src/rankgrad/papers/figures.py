@@ -25,7 +25,7 @@ from rankgrad.models import models
 from rankgrad.papers._splits import cut, find
 from rankgrad.papers.protocol import protocols
 from rankgrad.training import FittedRanker, Settings, fit
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 __all__ = ["FIGURES", "Inputs", "of_paper", "one_score", "write"]
 
@@ -320,7 +320,7 @@ def _replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
 
 def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
     scores = model.predict(lists.features, lists.offsets)
-    return Evaluated.of(scores, lists, specs).mean
+    return EvaluatedLists.of(scores, lists, specs).mean
 
 
 @_figure("pirank", 6, "gain in NDCG@k by training list size", _ANY_DATA)

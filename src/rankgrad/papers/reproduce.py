@@ -27,9 +27,9 @@ from rankgrad.results._comparison_tables import in_line
 from rankgrad.results.statistics import MetricValues
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 from rankgrad.training import Settings
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
-__all__ = ["OnChange", "Reproduced", "RunOptions", "plan_of", "run", "run_tables"]
+__all__ = ["OnChange", "ReproductionResult", "RunOptions", "plan_of", "run", "run_tables"]
 
 _RESULT = "reproduction.json"
 # Two names: the data set's own name before them would match the catalog's.
@@ -69,7 +69,7 @@ class _Estimate:
 
 
 @dataclass(frozen=True)
-class Reproduced:
+class ReproductionResult:
     """What was found for one data set of a table, or why it was not run."""
 
     protocol: Protocol
@@ -381,7 +381,7 @@ def run(
     *,
     workers: int | None = None,
     on_change: OnChange | None = None,
-) -> Reproduced:
+) -> ReproductionResult:
     """Run a table of a paper on one of its data sets, or go on where an earlier call stopped.
 
     Args:
@@ -397,8 +397,8 @@ def run(
     place = Path(folder)
     plan = plan_of(protocol, data, source, place, options)
     if plan is None:
-        return Reproduced(protocol, data, options, None, "none of its rows is run here")
-    shown = Reproduced(protocol, data, options, None)
+        return ReproductionResult(protocol, data, options, None, "none of its rows is run here")
+    shown = ReproductionResult(protocol, data, options, None)
     comparison = compare.run(
         plan,
         place / "comparison",
@@ -406,7 +406,7 @@ def run(
         on_change=None if on_change is None else lambda now: on_change(shown.title, now),
         **_test_of(protocol, plan),
     )
-    done = Reproduced(protocol, data, options, comparison)
+    done = ReproductionResult(protocol, data, options, comparison)
     _files.write(place / _RESULT, json.dumps(done.to_json(), indent=1) + "\n")
     _files.write(place / "table.md", done.table().to_markdown() + "\n")
     _files.write(place / "table.csv", done.table().to_csv() + "\n")
@@ -473,7 +473,7 @@ def _trees(row: Row) -> Entry:
     return TreeEntry(row.name, row.trees, dict(row.settings))
 
 
-def _values(evaluated: Evaluated, metric: Metric) -> Array:
+def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
     """The metric of each list; of shifted labels and some lists where the protocol says so."""
     values = plain = evaluated.of_metric(metric.spec)
     if metric.shift:
@@ -533,7 +533,7 @@ def run_tables(
     only: str | None = None,
     workers: int | None = None,
     on_change: OnChange | None = None,
-) -> list[Reproduced]:
+) -> list[ReproductionResult]:
     """Run tables on those of their data sets that are there; what is missing is a reason.
 
     An error if nothing can be run, which says where to get the data.
@@ -568,7 +568,7 @@ def run_tables(
     for table, one in wanted:
         reason = reasons[table.name, one.name]
         if reason:
-            found.append(Reproduced(table, one, options, None, reason))
+            found.append(ReproductionResult(table, one, options, None, reason))
             continue
         kind = "-quick" if options.quick else "" if options.search else "-unsearched"
         place = folder / f"{table.name}{kind}" / one.name.replace(" ", "-")

@@ -19,7 +19,7 @@ from rankgrad.results._groups import Fold, Place, RunGroup
 from rankgrad.results.runs import Run
 from rankgrad.results.statistics import MetricValues
 from rankgrad.significance import Difference, Interval, Significance, check_same_queries
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 
 __all__ = ["Comparison", "Key", "check_same_data", "compare"]
 
@@ -86,7 +86,7 @@ class Comparison:
         return self.entry(name).name in self.complete
 
     @cached_property
-    def evaluated(self) -> dict[Key, Evaluated]:
+    def evaluated(self) -> dict[Key, EvaluatedLists]:
         """The evaluation of every run, by entry, fold and seed."""
         return {
             (name, fold.number, seed): _evaluated(run)
@@ -321,7 +321,7 @@ def compare(
     baseline: str | None = None,
     usual: str | None = None,
     how: Significance | None = None,
-    **more: Any,
+    **fields: Any,
 ) -> Comparison:
     """Compare entries on the lists that they share; each must have all of them.
 
@@ -332,7 +332,7 @@ def compare(
         baseline: the entry to test the others against; an error if it cannot be compared.
         usual: the baseline where none is given, if it can be compared.
         how: the test.
-        more: further fields of :class:`Comparison`.
+        fields: further fields of :class:`Comparison`.
     """
     required = None if metrics is None else tuple(dict.fromkeys(metrics))
     entries = [_require(entry, required or ()) for entry in entries]
@@ -355,7 +355,7 @@ def compare(
         metrics=names,
         primary=_primary(done, names, primary),
         how=how or Significance(),
-        **more,
+        **fields,
     )
     if baseline is None:
         return replace(comparison, baseline=usual if usual in complete else None)
@@ -388,7 +388,7 @@ def _run_name(entry: str, fold: int | None, seed: int | None) -> str:
     return f"{entry}{'' if fold is None else f', fold {fold}'}, seed {seed}"
 
 
-def _evaluated(run: Run) -> Evaluated:
+def _evaluated(run: Run) -> EvaluatedLists:
     assert run.evaluated is not None
     return run.evaluated
 
@@ -400,7 +400,7 @@ def _known(metric: str) -> Metric | None:
         return None
 
 
-def _without_relevant(evaluated: Evaluated, chosen: Sequence[Metric]) -> Mapping[str, int]:
+def _without_relevant(evaluated: EvaluatedLists, chosen: Sequence[Metric]) -> Mapping[str, int]:
     """How many lists have no relevant item, by metric."""
     return evaluate(
         evaluated.scores, evaluated.labels, offsets=evaluated.offsets, metrics=chosen

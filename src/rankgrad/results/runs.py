@@ -16,7 +16,7 @@ from rankgrad._quoting import quote
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.significance import Significance
 from rankgrad.training import _evaluations
-from rankgrad.training._evaluations import Evaluated
+from rankgrad.training._evaluations import EvaluatedLists
 from rankgrad.training.run import (
     BEST,
     METRICS,
@@ -63,16 +63,16 @@ class Run:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[Mapping[str, float], ...] = ()
-    evaluated: Evaluated | None = None
+    evaluated: EvaluatedLists | None = None
     problems: tuple[str, ...] = ()
     other_labels: Mapping[str, Any] = field(default_factory=dict)
     part: str = "test"
 
-    def with_items(self) -> Evaluated:
+    def with_items(self) -> EvaluatedLists:
         """The evaluation with the labels and scores of its items."""
         found = self.evaluated
         if found is None or len(found.scores) != found.offsets[-1]:
-            return Evaluated.load(self.path, self.part)
+            return EvaluatedLists.load(self.path, self.part)
         return found
 
     @property
@@ -291,7 +291,7 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
     if metadata.get("error"):
         problems.append(f"it failed: {metadata['error']}")
     try:
-        evaluated = Evaluated.load(path, part)
+        evaluated = EvaluatedLists.load(path, part)
         if not items:
             none = evaluated.labels[:0].copy()
             evaluated = replace(evaluated, labels=none, scores=none)
@@ -325,7 +325,7 @@ def _labels_elsewhere(path: Path) -> dict[str, Any]:
     """The labels of the run by its evaluation on another part."""
     for part in _evaluations.names(path):
         try:
-            return dict(Evaluated.load(path, part).labels_of_run)
+            return dict(EvaluatedLists.load(path, part).labels_of_run)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # damaged
     return {}

@@ -28,12 +28,7 @@ from rankgrad.kernels._isotonic import block_sums, pool
 from rankgrad.lists import as_scores
 from rankgrad.sorting._base import Relaxation, Route, check_scores, relaxations
 
-__all__ = [
-    "FastSort",
-    "soft_rank",
-    "soft_sort",
-    "soft_topk_mask",
-]
+__all__ = ["FastSort", "soft_rank", "soft_sort", "soft_topk_mask"]
 
 _Regularization = Literal["l2", "entropic", "kl"]
 _REGULARIZATIONS: tuple[_Regularization, ...] = ("l2", "entropic", "kl")

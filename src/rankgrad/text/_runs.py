@@ -36,7 +36,7 @@ from rankgrad.text._candidates import Candidates
 from rankgrad.text._ranker import MANIFEST, TextRanker
 from rankgrad.text._settings import TextSettings
 from rankgrad.training import run as folders
-from rankgrad.training._evaluations import EVALUATIONS, Evaluated
+from rankgrad.training._evaluations import EVALUATIONS, EvaluatedLists
 from rankgrad.training.run import EpochState
 
 INTERPOLATION = "interpolation.json"
@@ -208,7 +208,7 @@ def save_evaluation(
     """Write what a run scored on a part of the data, as an evaluation and as a TREC run."""
     evaluation = candidates.evaluate(scores, metrics).values
     names = tuple(str(metric) for metric in evaluation.metrics)
-    Evaluated(
+    EvaluatedLists(
         metrics=names,
         mean=dict(evaluation.mean),
         values=np.stack([evaluation.per_list[name].double().numpy() for name in names], 1),

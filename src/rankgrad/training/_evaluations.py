@@ -55,7 +55,7 @@ class _Metadata(TypedDict):
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedLists:
     """The values of some metrics on every list of a data set, with the scores they come from.
 
     ``labels_of_run`` says what the run is in an experiment: its loss, model, fold and seed.
@@ -80,11 +80,11 @@ class Evaluated:
         data: Dataset,
         metrics: Iterable[str],
         labels_of_run: Mapping[str, Any] | None = None,
-    ) -> Evaluated:
+    ) -> EvaluatedLists:
         """Evaluate scores of the items of a data set.
 
         >>> lists = Dataset(np.eye(2), [1, 0], [0, 2], ["a"])
-        >>> Evaluated.of([0.1, 0.2], lists, ["rr"]).mean
+        >>> EvaluatedLists.of([0.1, 0.2], lists, ["rr"]).mean
         {'rr': 0.5}
         """
         array = np.asarray(scores, np.float32)
@@ -119,7 +119,7 @@ class Evaluated:
         _schemas.write_arrays(Path(run) / EVALUATIONS / name, METADATA, metadata, arrays)
 
     @classmethod
-    def load(cls, run: str | os.PathLike[str], name: str = "test") -> Evaluated:
+    def load(cls, run: str | os.PathLike[str], name: str = "test") -> EvaluatedLists:
         """Read what :meth:`save` wrote."""
         place = Path(run) / EVALUATIONS / name
         if not _files.readable_path(place).is_dir():
@@ -127,7 +127,7 @@ class Evaluated:
         return _files.read_folder(place, METADATA, cls._load)
 
     @classmethod
-    def _load(cls, place: Path) -> Evaluated:
+    def _load(cls, place: Path) -> EvaluatedLists:
         remedy = "evaluate the run again"
         metadata = _schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
         _schemas.check(place / METADATA, metadata, _Metadata)

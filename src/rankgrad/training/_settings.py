@@ -404,8 +404,8 @@ def _model(settings: Settings, train: Dataset) -> tuple[str, str]:
 
     if settings.device == "cpu" or not torch.cuda.is_available():
         return "medium", " and no GPU"
-    longest = min(int(train.lengths.max()), settings.list_size or train.n_items)
-    needed = _ITEM_BYTES * settings.batch_size * longest
+    max_length = min(int(train.lengths.max()), settings.list_size or train.n_items)
+    needed = _ITEM_BYTES * settings.batch_size * max_length
     if 2 * needed > process_memory(torch.device("cuda")):
-        return "medium", f" in lists of up to {longest:,}, too long for large on this GPU"
+        return "medium", f" in lists of up to {max_length:,}, too long for large on this GPU"
     return "large", " and a GPU"

@@ -22,7 +22,7 @@ from rankgrad.boosting.boosters import (
     BoostingState,
     Round,
     boost,
-    seeded,
+    seeded_loss,
 )
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.transforms import Pipeline
@@ -125,7 +125,7 @@ class _Trees:
                 f"{model.name} takes categorical features as they are: leave out the transforms"
             )
         self.model = model
-        self.loss = seeded(job.settings.loss, job.settings.seed)
+        self.loss = seeded_loss(job.settings.loss, job.settings.seed)
         if checkpoint is not None:
             for name, generator in _generators(self.loss).items():
                 generator.set_state(checkpoint.random[name])

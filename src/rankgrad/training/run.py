@@ -193,7 +193,7 @@ class TrainingFolder(Generic[_Settings]):
         Raises:
             LockedError: another one does; the error says which.
         """
-        return _locks.held(self.path / LOCK, "training")
+        return _locks.hold(self.path / LOCK, "training")
 
     def recover(self) -> None:
         """Clean up after a writer that was killed; a run has one writer at a time."""
