@@ -100,10 +100,17 @@ class _CrossEntropy(ListFunction):
     """
 
     @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        scores: Tensor = inputs[0]
+    def forward(
+        scores: Tensor,
+        mask: Tensor,
+        order: Tensor,
+        by_rank: Tensor,
+        by_item: Tensor,
+        k: int,
+        temperature: float,
+    ) -> Tensor:
         terms = torch.zeros_like(scores, dtype=torch.float64)
-        for logs, target, _ in _log_rows(*inputs):
+        for logs, target, _ in _log_rows(scores, mask, order, by_rank, by_item, k, temperature):
             terms = terms - torch.where(target > 0, target * logs, 0.0).sum(1)
         # A copy: PyTorch 2.11 loses the gradient of a conversion that changes nothing.
         return terms.to(scores.dtype, copy=True)
@@ -116,8 +123,8 @@ class _CrossEntropy(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, mask, order, *_ = ctx.saved_tensors
-        rows = _log_rows(*(*ctx.saved_tensors, ctx.k, ctx.temperature))
+        scores, mask, order, by_rank, by_item = ctx.saved_tensors
+        rows = _log_rows(scores, mask, order, by_rank, by_item, ctx.k, ctx.temperature)
         by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
         for logs, target, coefficients in rows:
             wanted = grad.double()[:, None, :] * target
