@@ -138,15 +138,20 @@ def compile_others(one):
         derivatives(scores, labels, weights, offsets, max_length, config)
 
 
-driver.set_active(SimpleNamespace(get_current_device=lambda: 0))
-modules["register_resident"].at_once = modules["sinkhorn"].at_once = lambda scores: 132
-JITFunction.run = compile_only
-for module in modules.values():
-    for name, kernel in list(vars(module).items()):
-        if type(kernel).__name__ == "CachedLauncher":
-            setattr(module, name, kernel.jit)
-compile_losses(loss_specs(), batch(64, 240, False))
-compile_losses(LONG, batch(2, 17_000, True))
-for one in (batch(64, 240, False), batch(2, 17_000, True)):
-    compile_operators(one)
-    compile_others(one)
+def main():
+    driver.set_active(SimpleNamespace(get_current_device=lambda: 0))
+    modules["register_resident"].at_once = modules["sinkhorn"].at_once = lambda scores: 132
+    JITFunction.run = compile_only
+    for module in modules.values():
+        for name, kernel in list(vars(module).items()):
+            if type(kernel).__name__ == "CachedLauncher":
+                setattr(module, name, kernel.jit)
+    compile_losses(loss_specs(), batch(64, 240, False))
+    compile_losses(LONG, batch(2, 17_000, True))
+    for one in (batch(64, 240, False), batch(2, 17_000, True)):
+        compile_operators(one)
+        compile_others(one)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 
+# Programs that tests run in processes of their own: not looked through for examples.
+collect_ignore = ["compile_for_gpu.py", "compile_whole.py"]
 if importlib.util.find_spec("numba") is None:
     collect_ignore_glob = ["test_cpu_*.py"]
 
