@@ -34,6 +34,12 @@ def change_each(values):
 """
 
 
+@pytest.fixture(autouse=True)
+def without_bytecode(monkeypatch):
+    """Bytecode of a file that changes within a second would be that of the former one."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
 def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import two files as a new process would: nothing is compiled yet."""
     _precompiled._digest.cache_clear()

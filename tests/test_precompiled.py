@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ from rankgrad._compilation import compile_cached
 def change(x):
     return {change}
 """
+
+
+@pytest.fixture(autouse=True)
+def without_bytecode(monkeypatch):
+    """Bytecode of a file that changes within a second would be that of the former one."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
 
 @pytest.fixture

@@ -20,14 +20,15 @@ MODULES = (*MODULES, "pool", "show", "tiny", "figure", "page")
 @pytest.fixture(scope="module")
 def study():
     sys.path.insert(0, str(STUDY))
+    registries = losses.losses._factories, models.models._factories
+    before = [set(factories) for factories in registries]
     yield {name: importlib.import_module(name) for name in MODULES}
     sys.path.remove(str(STUDY))
     for name in MODULES:
         sys.modules.pop(name)
-    for name in ("pair_field", "mixed", "by_member", "rank_bound", "standardized"):
-        losses.losses._factories.pop(name)
-    for name in ("noisy_tabm", "attentive_tabm"):
-        models.models._factories.pop(name)
+    for factories, known in zip(registries, before, strict=True):
+        for name in set(factories) - known:
+            factories.pop(name)
 
 
 def some_lists():
