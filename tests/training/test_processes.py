@@ -1,8 +1,10 @@
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,3 +134,19 @@ def _fabric(settings):
     from lightning_fabric import Fabric
 
     return Fabric(accelerator="cpu", devices=1, precision=settings.precision)
+
+
+def test_an_interrupt_waits_for_a_destructor():
+    class Released:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+            ended.append(self)
+
+    ended, before = [], signal.signal(signal.SIGINT, _processes._interrupt)
+    try:
+        Released()
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(30)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(ended) == 1

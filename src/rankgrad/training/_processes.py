@@ -74,12 +74,22 @@ def take_interrupts() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; after a destructor, in which it would be printed and lost."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def follow_parent() -> None:
     """In a new process: leave Ctrl-C to the parent, which tells it once, and end when it ends."""
     global _follows
     _follows = True
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
