@@ -8,7 +8,8 @@ MINIMUM_TESTS := tests/cli tests/data/test_columnar.py tests/experiments/test_tr
 	tests/training/test_trainer.py
 DOCS_TESTS := tests/docs tests/test_readme.py tests/test_reference.py tests/test_examples.py
 PLATFORM := manylinux_2_17_x86_64
-GPU_TESTS := tests/contract tests/kernels tests/training/test_gpu.py tests/text/test_cached.py
+GPU_TESTS := tests/contract tests/kernels tests/models/test_tabm.py tests/training/test_gpu.py \
+	tests/text/test_cached.py
 # Tests write, and sync, some ten thousand files: in memory where that has 4 GB free, or else on disk.
 IN_MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
 

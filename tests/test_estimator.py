@@ -386,7 +386,7 @@ def test_saved_and_loaded(lists, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [tuple, list])
-def test_parameters_are_loaded_as_they_were_given(lists, tmp_path, kind):
+def test_parameters_are_loaded_as_they_were_set(lists, tmp_path, kind):
     X, y, qid = lists
     given = {"metrics": kind(["ap", "rr"]), "transforms": kind(["standardize"])}
     for ranker in (Ranker("softmax", **SMALL), Ranker("softmax", **SMALL, **given)):

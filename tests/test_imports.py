@@ -103,7 +103,7 @@ MAY_IMPORT = {
             "significance",
         ),
     },
-    "report": {"explanations", "_files", "results", "significance"},
+    "report": {"explanations", "_files", "_reference", "results", "significance"},
     "hub": {"metrics", "significance"},
     "estimator": {
         *(

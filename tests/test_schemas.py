@@ -47,7 +47,10 @@ READERS: dict[str, Callable[[Path], object]] = {
     "best/model.json": lambda run: RunFolder.open(run).best(),
     "last/state.json": lambda run: RunFolder.open(run).checkpoint(),
     "evaluations/test/evaluation.json": lambda run: (EvaluatedLists.load(run), runs.read(run)),
-    "../comparison.json": lambda run: (runs.recorded([run.parent]), runs.failed_runs([run.parent])),
+    "../comparison.json": lambda run: (
+        runs.ComparisonMetadata.read([run.parent]),
+        runs.FailedRun.read([run.parent]),
+    ),
     "../store/manifest.json": lambda run: store.open(run.parent / "store"),
     "../ranker/ranker.json": lambda run: Ranker.load(run.parent / "ranker"),
 }

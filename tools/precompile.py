@@ -23,7 +23,7 @@ from rankgrad.integrations.torchmetrics import RankingMetric
 from rankgrad.losses import losses
 from rankgrad.metrics import evaluate, metrics
 from rankgrad.serving._json_shape import JsonShape
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 
 LABELS = torch.tensor([2.0, 0, 1, 1, 0, 0, 3, 1])
 QUERIES = torch.tensor([0, 0, 0, 1, 2, 2, 2, 2])

@@ -38,7 +38,7 @@ def main() -> None:
             seconds=args.seconds,
             workers=args.workers,
             changes={},
-            tasks=choices.tasks,
+            tasks=(lambda _: list(choices.timed())) if args.timed else choices.tasks,
             first=(choices.MEDIUM,),
         )
     elif args.command == "trees":
@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             command.add_argument("--cache", type=Path, help="where data are made")
             command.add_argument("--workers", type=int, default=7)
+            command.add_argument("--timed", action="store_true", help="seconds of an epoch")
         else:
             command.add_argument("--size", default="medium")
             command.add_argument("--seed", type=int, default=0)

@@ -160,6 +160,12 @@ def eligible() -> list[Task]:
 LARGE = replace(FINAL, model="tabm(hidden=[512, 256], members=16, dropout=0.2, activation=silu)")
 ONE = replace(FINAL, model="tabm(hidden=[256, 128], members=1, dropout=0.2)")
 
+CONTEXT_AWARE = replace(
+    LARGE,
+    model="context_aware(fc=[256], blocks=2, heads=8, ff=512, dropout=0.2)",
+    changes=(("learning_rate", 1e-3), ("graphs", False)),
+)
+
 
 def chosen(results: Results) -> Task | None:
     """The best of those that are eligible; None while one of them is missing."""
@@ -239,8 +245,7 @@ def attentive() -> Iterable[Task]:
     yield replace(LARGE, model=f"{spec}, similar=true)", changes=off)
     yield replace(LARGE, model=f"{spec}, similar=false, layers=1)", changes=off)
     yield replace(LARGE, model=f"{spec}, similar=true, layers=1)", changes=off)
-    context = "context_aware(fc=[256], blocks=2, heads=8, ff=512, dropout=0.2)"
-    yield replace(LARGE, model=context, changes=(("learning_rate", 1e-3), *off))
+    yield CONTEXT_AWARE
     own = replace(LARGE, model=ATTENTIVE, changes=off)
     bins, fewer_heads = f"{ATTENTIVE[:-1]}, bins=16)", ATTENTIVE.replace("heads=8", "heads=2")
     yield replace(own, model=bins)
@@ -287,15 +292,34 @@ def combined() -> Iterable[Task]:
     yield replace(own, data=replace(MEDIUM, features=informative))
 
 
+#: One loss of each kind, in the order of worth.
+KINDS = (
+    *(SOFTMAX, LAMBDA, BOUND, "ranknet", "lambdarank@10", "approx_ndcg@10", "smoothi_ndcg@10"),
+    *("neural_ndcg@10", "softsort_ndcg@10", "pirank_ndcg@10", "lapsum_ndcg@10", "fastsort_ndcg@10"),
+    *("listmle", "mse", "ordinal", "bce"),
+)
+SEEDS = (0, 1, 2, 3, 4)
+
+
 def table() -> Iterable[Task]:
-    """One loss of each kind with the model of :data:`FINAL`, then more seeds."""
-    specs = ("ranknet", "approx_ndcg", "smoothi_ndcg@10", "lambdarank@10", "listmle", "ordinal")
-    specs += ("neural_ndcg@10", "softsort_ndcg@10", "lapsum_ndcg", "mse", "pirank_ndcg@10")
-    for spec in specs:
-        yield replace(FINAL, losses=(spec,))
-    for seed in (1, 2, 3, 4):
-        for loss in (SOFTMAX, LAMBDA, BOUND):
-            yield replace(FINAL, losses=(loss,), seed=seed)
+    """Losses of every kind with the default's network and the context-aware one, then seeds."""
+    for loss in KINDS:
+        yield replace(LARGE, losses=(loss,))
+    for loss in KINDS[:8]:
+        yield replace(LARGE, losses=(loss,), data=WEB30K, recipe="short")
+    for loss in KINDS[:8]:
+        yield replace(CONTEXT_AWARE, losses=(loss,))
+    for losses in (KINDS[:4], KINDS[4:]):
+        for seed in SEEDS[1:]:
+            yield from (replace(LARGE, losses=(loss,), seed=seed) for loss in losses)
+
+
+def timed() -> Iterable[Task]:
+    """Four epochs each, for a process that has the GPU to itself (``--workers 1 --timed``)."""
+    for own in (LARGE, replace(CONTEXT_AWARE, losses=(SOFTMAX,)), ONE):
+        yield replace(own, changes=(("epochs", 4), *own.changes))
+    for loss in (LAMBDA, "neural_ndcg@10"):
+        yield replace(LARGE, losses=(loss,), changes=(("epochs", 4),))
 
 
 def tasks(results: Results) -> list[Task]:
@@ -310,6 +334,6 @@ def tasks(results: Results) -> list[Task]:
     ]
     found += [replace(FINAL, recipe="short", data=WEB30K), *eligible()]
     found += [] if task is None else claims(task)
-    found += [*further(), *list(table())[:4], *claims(FINAL), *table()]
+    found += [*further(), *claims(FINAL), *table()]
     found += [*inputs(), *sizes(), *others(), *losses(), *attention(), *recipes()]
     return list(dict.fromkeys(found))

@@ -28,7 +28,7 @@ from choices import (
     WEB30K,
 )
 from data import Data
-from plan import Task
+from plan import SOFTMAX, Task
 from pool import read_results
 from train import decode
 from trees import Trees
@@ -111,7 +111,8 @@ def write(results: Path, path: Path) -> None:
         attention=found.attention(),
         informative=found.informative(),
         columns=f"{found.best['columns']:.4f}",
-        kinds=found.seeds(),
+        kinds=found.kinds(),
+        seconds=found.seconds(),
         points=found.points(),
         runs=len(found.results),
         tree_runs=len(found.trees),
@@ -297,28 +298,57 @@ class Found:
             lines.append(_row([*cells, _p(paired_t_test(values[1], values[0]))]))
         return "\n".join(lines)
 
-    def seeds(self) -> str:
-        """Losses with the model that was chosen first, over the seeds that each has."""
-        tasks = [*choices.eligible()[:3], *choices.table()]
-        by_loss: dict[str, list[Mapping[str, Any]]] = {}
-        for task in dict.fromkeys(tasks):
-            if task.key in self.results and not task.changes and task.model == FINAL.model:
-                by_loss.setdefault(task.losses[0], []).append(self.results[task.key])
-        lines = [_row(["", "seeds", "validation", "test", "of seeds", "training", "seconds"])]
-        lines.append("|:--" + "|--:" * 6 + "|")
-        means = {loss: np.mean([r["best_value"] for r in runs]) for loss, runs in by_loss.items()}
-        for loss in sorted(by_loss, key=lambda name: -means[name]):
-            runs = by_loss[loss]
-            values = [_mean(runs, name) for name in ("best_value", "test")]
-            test = [run["test"] for run in runs]
-            span = f"{min(test):.4f} to {max(test):.4f}" if len(runs) > 1 else ""
-            seconds = f"{np.mean([run['fit_seconds'] for run in runs]):.0f}"
-            cells = [f"`{loss}`", len(runs), *values, span, _mean(runs, "train"), seconds]
-            lines.append(_row(cells))
-        done = set(by_loss)
-        missing = [f"`{task.losses[0]}`" for task in tasks if task.losses[0] not in done]
-        if missing:
-            lines += ["", f"Planned and not run: {', '.join(dict.fromkeys(missing))}."]
+    def kinds(self) -> str:
+        """Losses of every kind, by network and size, over the seeds that each has."""
+        web30k = replace(LARGE, data=WEB30K, recipe="short")
+        found = []
+        for name, own in (
+            (f"{_name(MEDIUM)}, `large`", LARGE),
+            (f"{_name(WEB30K)}, `large`", web30k),
+            (f"{_name(MEDIUM)}, context-aware", choices.CONTEXT_AWARE),
+        ):
+            best = self.best[_name(own.data)]
+            found += [f"{name} (best achievable {best:.4f}):", "", self._kinds(own), ""]
+        return "\n".join(found).rstrip()
+
+    def _kinds(self, own: Task) -> str:
+        runs: dict[str, dict[int, Mapping[str, Any]]] = {}
+        for loss in choices.KINDS:
+            tasks = {seed: replace(own, losses=(loss,), seed=seed) for seed in choices.SEEDS}
+            there = {s: self.results[t.key] for s, t in tasks.items() if t.key in self.results}
+            if there:
+                runs[loss] = there
+        reference, tests, differences = runs[SOFTMAX], {}, {}
+        for loss, of_loss in runs.items():
+            seeds = of_loss.keys() & reference.keys()
+            if loss != SOFTMAX:
+                pair = [_per_query([each[s] for s in seeds]) for each in (of_loss, reference)]
+                tests[loss], differences[loss] = (
+                    paired_t_test(*pair),
+                    pair[0].mean() - pair[1].mean(),
+                )
+        corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
+        heads = ["", "seeds", "validation", "test", "of seeds", "training", "difference", "p"]
+        lines = [_row(heads), "|:--" + "|--:" * 7 + "|"]
+        for loss in sorted(runs, key=lambda loss: -_average(runs[loss], "best_value")):
+            of_loss = runs[loss]
+            test = [run["test"] for run in of_loss.values()]
+            span = f"{min(test):.4f} to {max(test):.4f}" if len(test) > 1 else ""
+            cells = [f"`{loss}`", len(test), f"{_average(of_loss, 'best_value'):.4f}"]
+            cells += [f"{np.mean(test):.4f}", span, f"{_average(of_loss, 'train'):.4f}"]
+            if loss in tests:
+                cells += [f"{differences[loss]:+.4f}", _p(corrected[loss])]
+            lines.append(_row(cells if loss in tests else [*cells, "", ""]))
+        missing = [f"`{loss}`" for loss in choices.KINDS if loss not in runs]
+        return "\n".join(lines + (["", f"Not run: {', '.join(missing)}."] if missing else []))
+
+    def seconds(self) -> str:
+        """Seconds of an epoch, of trainings that had the GPU to themselves."""
+        lines = [_row(["network", "loss", "seconds"]), "|:--|:--|--:|"]
+        for task in choices.timed():
+            if task.key in self.results:
+                seconds = f"{self.results[task.key]['epoch_seconds']:.2f}"
+                lines.append(_row([_model(task.model), f"`{task.losses[0]}`", seconds]))
         return "\n".join(lines)
 
     def points(self) -> str:
@@ -348,8 +378,14 @@ def _attentive(model: str, data: Data = MEDIUM) -> Task:
     return replace(LARGE, model=model, data=data, changes=(("graphs", False),))
 
 
-def _mean(runs: Runs, name: str) -> str:
-    return f"{np.mean([run[name] for run in runs]):.4f}"
+def _average(runs: Mapping[int, Mapping[str, Any]], name: str) -> float:
+    return float(np.mean([run[name] for run in runs.values()]))
+
+
+def _per_query(runs: Runs) -> np.ndarray:
+    """The mean of several trainings, by query."""
+    values: np.ndarray = np.mean([decode(run["per_query"]) for run in runs], 0)
+    return values
 
 
 def _way(own: Mapping[str, Any], other: Mapping[str, Any], best: float) -> str:

@@ -87,6 +87,8 @@ class Worker:
                 found["per_query"] = encode(values)
         found["curve"] = [round(line[METRIC], 5) for line in history]
         found["loss_curve"] = [float(f"{line['loss']:.5g}") for line in history]
+        ends = [line["seconds"] for line in done.history]
+        found["epoch_seconds"] = round(float(np.median(np.diff([0.0, *ends]))), 3)
         found["seconds"] = round(time.perf_counter() - began, 2)
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 
 #: Collections, and the files of their documents.
 COLLECTIONS = {"cranfield": "cran.all.1400", "cisi": "CISI.ALL"}

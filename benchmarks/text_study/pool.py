@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from plan import OF_COLLECTION, Task, choosing_tasks, main_tasks
 
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 
 Results = dict[str, dict[str, Any]]
 

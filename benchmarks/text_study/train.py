@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rankgrad.text._candidates import Candidates, folds
 from rankgrad.text._ranker import TextRanker
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs
 from rankgrad.text._training import TextData, fit
 

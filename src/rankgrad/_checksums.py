@@ -11,7 +11,6 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -82,8 +81,3 @@ def from_json(content: bytes) -> Any:
             raise ValueError("it does not have the checksum it was written with")
         del values["crc32"]
     return values
-
-
-def of_path(path: Path) -> str:
-    """The checksum of a small file."""
-    return of_bytes(path.read_bytes())

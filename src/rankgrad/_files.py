@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
@@ -62,7 +62,7 @@ def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ())
         values: what it says.
         parts: the names of the files beside it, which are there already, for :func:`read_part`.
     """
-    sums = {name: _checksums.of_path(path.parent / name) for name in parts}
+    sums = {name: _checksums.of_bytes((path.parent / name).read_bytes()) for name in parts}
     write(path, _checksums.to_json(values, sums))
 
 
@@ -76,7 +76,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
             yield cast(IO[bytes], _Output(spooled, path))
             spooled.seek(0)
-            _pour(spooled, path)
+            with _named(path), open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
+                shutil.copyfileobj(spooled, stream)
         return
     place = _resolved(path)
     clean(place, _ABANDONED)
@@ -127,6 +128,18 @@ def check_free(path: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
 
 
+def check_replaceable(path: Path, names: Collection[str], what: str) -> None:
+    """Raise if something is there that is not a folder of files of these names alone.
+
+    Args:
+        path: where a folder is to be written.
+        names: of what it may hold.
+        what: such a folder is, for the error.
+    """
+    if path.exists() and not (path.is_dir() and {file.name for file in path.iterdir()} <= {*names}):
+        raise FileExistsError(f"{path} is there and is not {what}: choose another place")
+
+
 def _is_descriptor(path: Path) -> bool:
     """Whether a path is a link to one of the files that a process has open."""
     while path.is_symlink():
@@ -134,11 +147,6 @@ def _is_descriptor(path: Path) -> bool:
             return True
         path = path.parent / os.readlink(path)
     return False
-
-
-def _pour(file: Any, path: Path) -> None:
-    with _named(path), open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
-        shutil.copyfileobj(file, stream)
 
 
 class _Output(io.BufferedIOBase):

@@ -35,9 +35,7 @@ def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:
 
 
 def descending(
-    scores: ItemValues,
-    mask: ItemMask,
-    labels: ItemValues | None = None,
+    scores: ItemValues, mask: ItemMask, labels: ItemValues | None = None
 ) -> Int[Tensor, "b n"]:
     """The order of the items by descending score, padding last.
 
@@ -65,18 +63,12 @@ def invert(order: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     return torch.empty_like(order).scatter_(-1, order, positions)
 
 
-def hard_ranks(
-    scores: ItemValues,
-    mask: ItemMask,
-    labels: ItemValues | None = None,
-) -> ItemValues:
+def hard_ranks(scores: ItemValues, mask: ItemMask, labels: ItemValues | None = None) -> ItemValues:
     """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
     return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
 
 
-def tie_groups(
-    scores: ItemValues,
-) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
+def tie_groups(scores: ItemValues) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
     """Where each item's group of equal scores starts and ends (exclusive), in sorted scores.
 
     >>> start, end = tie_groups(torch.tensor([[3.0, 2.0, 2.0, 1.0]]))
@@ -105,6 +97,24 @@ def tiles(width: int, n: int) -> Iterator[slice]:
     height = max(1, _TILE // max(1, width))
     for start in range(0, n, height):
         yield slice(start, min(start + height, n))
+
+
+def sums_ahead(values: ItemValues, ranks: ItemValues, beta: float) -> ItemValues:
+    """``Σ_j value_j 1[rank_j < rank_i]`` for each item i, relaxed; of itself, one half counts.
+
+    Args:
+        values: ``[b, n]``, 0 on padding.
+        ranks: relaxed, ``[b, n]``.
+        beta: the sharpness.
+
+    Returns:
+        ``[b, n]``.
+    """
+    sums = []
+    for rows in tiles(ranks.numel(), ranks.shape[-1]):
+        before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
+        sums.append((values[:, None, :] @ before.mT).squeeze(1))
+    return torch.cat(sums, -1)
 
 
 class Randomness:

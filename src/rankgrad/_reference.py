@@ -35,6 +35,7 @@ class NameReference:
             that none of them has.
         symbols: what the letters of the formula are, as Markdown.
         title: of a metric, its name in words, and its usual abbreviations.
+        meaning: of a metric, what it says, for readers who do not know it.
         permutation: of a metric, the formula over a relaxed permutation.
         ranks: of a metric, the formula over relaxed ranks.
         as_loss: of a metric, when to train on its relaxed form.
@@ -47,6 +48,7 @@ class NameReference:
     elsewhere: str
     symbols: str = ""
     title: str = ""
+    meaning: str = ""
     permutation: str = ""
     ranks: str = ""
     as_loss: str = ""

@@ -41,11 +41,14 @@ def read_json(path: Path, schema: Any) -> Any:
     return values
 
 
-def read_versioned(path: Path, format: str, version: int, remedy: str) -> dict[str, Any]:
-    """Read a JSON file that names its format and version.
+def read_versioned(
+    path: Path, schema: Any, format: str, version: int, remedy: str
+) -> dict[str, Any]:
+    """Read a JSON file that names its format and version, and validate it against a schema.
 
     Args:
         path: the file.
+        schema: of its contents.
         format: what it must be of.
         version: the only one that is read.
         remedy: what to do about another version.
@@ -62,6 +65,7 @@ def read_versioned(path: Path, format: str, version: int, remedy: str) -> dict[s
             "was written by another version of rankgrad (format "
             f"{quote(values.get('version'))}, this one reads {version}): {remedy}",
         )
+    check(path, values, schema)
     return values
 
 

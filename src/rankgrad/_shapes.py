@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numpy.typing import NDArray
 
 __all__ = ["Array", "Bool", "Float", "Int", "Real"]
-__all__ += ["ChannelValues", "ItemMask", "ItemValues", "ListMask", "ListValues", "RankValues"]
+__all__ += ["Channels", "ItemMask", "ItemValues", "ListMask", "ListValues", "RankValues"]
+__all__ += ["Features", "Labels", "Mask", "Scores"]
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import Bool, Float, Int, Real
@@ -39,6 +40,15 @@ ListValues: TypeAlias = Float[Tensor, " b"]
 #: ``[lists]``: which lists have a property, such as that a loss is defined on them.
 ListMask: TypeAlias = Bool[Tensor, " b"]
 #: ``[lists, channels, items]``: several numbers for each item, such as its gain and its weight.
-ChannelValues: TypeAlias = Float[Tensor, "b c n"]
+Channels: TypeAlias = Float[Tensor, "b c n"]
 #: ``[lists, channels, ranks]``: the same numbers in the order of a relaxed sort.
 RankValues: TypeAlias = Float[Tensor, "b c k"]
+
+#: ``[..., items, features]``, with any dimensions before those of a list.
+Features: TypeAlias = Float[Tensor, "*b n f"]
+#: ``[..., items]``: the scores of lists.
+Scores: TypeAlias = Float[Tensor, "*b n"]
+#: ``[..., items]``: the labels of lists, padded or flat.
+Labels: TypeAlias = Float[Tensor, "*b n"]
+#: ``[..., items]``: which items are real.
+Mask: TypeAlias = Bool[Tensor, "*b n"]

@@ -28,8 +28,8 @@ _SMALL = 1e8
 def wait_passively() -> bool:
     """Have OpenMP's threads sleep while they wait, unless the environment says otherwise.
 
-    OpenMP reads it once, when PyTorch loads it: nothing is done after that, nor where the user has
-    set any such variable.
+    OpenMP reads the environment once, when importing torch loads it. If torch is imported already,
+    or the user has set such a variable, nothing is changed.
 
     Returns:
         Whether the environment was changed.
@@ -40,20 +40,26 @@ def wait_passively() -> bool:
     return True
 
 
-class _Here(threading.local):
-    """The threads that PyTorch used in this thread of Python, outside of :func:`for_work`."""
+class _ThreadState(threading.local):
+    """How many threads PyTorch has in this Python thread outside of :func:`for_work`.
+
+    None while the thread is not in such a block.
+    """
 
     outside: int | None = None
 
 
-_here = _Here()
+# torch.set_num_threads holds for the calling thread, and threads that start later begin with the
+# number that was last set. A Python thread that starts during another's for_work may thus begin
+# with 1, which is not its number outside.
+_state = _ThreadState()
 _lock = threading.Lock()
-_open = 0  # active sections, over all threads
-_first = 1  # threads of PyTorch when the first of these sections began
+_n_open = 0  # active for_work blocks, nested ones not counted, over all Python threads
+_most = 1  # the most threads that PyTorch had on entering any of the open blocks
 
 
 def available() -> int:
-    """How many threads there are for work that is shared out: as many as PyTorch was given.
+    """How many threads parallel work may use: PyTorch's number outside of :func:`for_work`.
 
     >>> from rankgrad._threads import available, for_work
     >>> given = torch.get_num_threads()
@@ -63,11 +69,11 @@ def available() -> int:
     """
     import torch
 
-    return _here.outside or torch.get_num_threads()
+    return _state.outside or torch.get_num_threads()
 
 
 def passes(network: nn.Module, items: int) -> int:
-    """The work of a pass over a batch: each weight is multiplied once for each item."""
+    """Multiplications of a forward pass over a batch: one for each weight and item."""
     return items * sum(weights.numel() for weights in network.parameters())
 
 
@@ -75,10 +81,10 @@ def passes(network: nn.Module, items: int) -> int:
 def for_work(operations: float) -> Iterator[None]:
     """PyTorch uses one thread for small work in this block, and all it was given for large work.
 
-    The choice depends on the sizes alone, so that results are the same again.
+    The choice depends on the sizes alone, so that results are reproducible.
 
     Args:
-        operations: multiplications, about, between two steps of Python: see :func:`passes`.
+        operations: about how many multiplications a call of PyTorch makes: see :func:`passes`.
 
     >>> from rankgrad._threads import for_work, passes
     >>> with for_work(passes(torch.nn.Linear(46, 1), items=640)):
@@ -87,28 +93,29 @@ def for_work(operations: float) -> Iterator[None]:
     """
     import torch
 
-    before, nested = torch.get_num_threads(), _here.outside
-    _here.outside = nested or _enter(before)
-    torch.set_num_threads(1 if operations < _SMALL else _here.outside)
+    before, nested = torch.get_num_threads(), _state.outside
+    _state.outside = nested or _enter(before)
+    torch.set_num_threads(1 if operations < _SMALL else _state.outside)
     try:
         yield
     finally:
-        torch.set_num_threads(before if nested else _here.outside)
-        _here.outside = nested
+        # Not the number before, with which the thread may have started: see above.
+        torch.set_num_threads(before if nested else _state.outside)
+        _state.outside = nested
         if nested is None:
             _leave()
 
 
 def _enter(number: int) -> int:
-    """The threads that PyTorch was given, in a thread that may have started while it had fewer."""
-    global _open, _first
+    """Count a block as open; return how many threads PyTorch has outside of all blocks."""
+    global _n_open, _most
     with _lock:
-        _first = number if _open == 0 else max(number, _first)
-        _open += 1
-        return _first
+        _most = number if _n_open == 0 else max(number, _most)
+        _n_open += 1
+        return _most
 
 
 def _leave() -> None:
-    global _open
+    global _n_open
     with _lock:
-        _open -= 1
+        _n_open -= 1

@@ -32,7 +32,7 @@ def check_cutoff(k: int | None) -> int | None:
     return None if k is None else check_whole("k", k)
 
 
-def check_whole(option: str, value: Any, least: int = 1, most: int = _LARGEST_COUNT) -> int:
+def check_whole(option: str, value: Any, least: int = 1, most: float = _LARGEST_COUNT) -> int:
     """Check a whole number, which may be NumPy's, and return it as an int."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
         found = quote(value)

@@ -240,14 +240,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """
         if not self._is_checked(X):
             check_is_fitted(self)
-            X, _ = encode_frame(X, self.model_.categories)
+            X, _ = encode_frame(X, self.model_.categories or (None,) * self.n_features_in_)
             X = validate_data(self, X, reset=False, **_CHECKS)
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
-        if _is_one_list(X.shape[0], qid, group):
-            return self.model_.predict(self._features(X, self.model_.categories))
-        rows = _ListRows.of(X.shape[0], qid, group)
         features = self._features(X, self.model_.categories)
+        if _is_one_list(len(features), qid, group):
+            return self.model_.predict(features)
+        rows = _ListRows.of(len(features), qid, group)
         scores = self.model_.predict(features[rows.order], rows.offsets)
         in_order_of_rows = np.empty_like(scores)
         in_order_of_rows[rows.order] = scores
@@ -424,12 +424,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     def _folder(self, path: Path) -> AbstractContextManager[Path]:
         """A folder to fill that takes the place of a saved ranker, and of nothing else."""
         check_is_fitted(self)
-        if path.exists() and not (
-            path.is_dir() and {inside.name for inside in path.iterdir()} <= _SAVED
-        ):
-            raise FileExistsError(
-                f"{path} is there and is not a saved Ranker: choose another place"
-            )
+        _files.check_replaceable(path, _SAVED, "a saved Ranker")
         return _files.atomic_folder(path)
 
     def _write(self, place: Path) -> None:
@@ -446,7 +441,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
             **{name: getattr(self, f"{name}_") for name in _ATTRIBUTES},
-            "evals_result": _each_value(self.evals_result_, _to_json),
+            "evals_result": _each_value(
+                self.evals_result_, lambda value: None if math.isnan(value) else value
+            ),
         }
         values = json.loads(json.dumps(manifest, default=_python))
         (place / _MODEL).mkdir()
@@ -464,8 +461,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         path = Path(path)
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
-        saved = _schemas.read_versioned(path / _MANIFEST, _FORMAT, _VERSION, "fit it again")
-        _schemas.check(path / _MANIFEST, saved, _Saved)
+        remedy = "fit it again"
+        saved = _schemas.read_versioned(path / _MANIFEST, _Saved, _FORMAT, _VERSION, remedy)
         parameters = saved["parameters"]
         for name in saved.get("tuples", ()):  # JSON has lists alone
             if not isinstance(parameters.get(name), list):
@@ -484,7 +481,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         saved = {"n_lists": 1, "longest_list": 0} | saved  # which earlier versions did not write
         for name in _ATTRIBUTES:
             setattr(ranker, f"{name}_", saved[name])
-        ranker.evals_result_ = _each_value(saved["evals_result"], _from_json)
+        ranker.evals_result_ = _each_value(
+            saved["evals_result"], lambda value: math.nan if value is None else value
+        )
         return ranker
 
     def __sklearn_tags__(self) -> Tags:
@@ -540,7 +539,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                     "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
                     "are one list; in a list, as eval_set is)"
                 )
-            X, _ = encode_frame(pair[0], categories)
+            X, _ = encode_frame(pair[0], categories or (None,) * self.n_features_in_)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
             rows = _ListRows.of(len(y), its_qid, its_group)
             found.append(self._dataset(X, y, rows, categories))
@@ -751,11 +750,3 @@ def _each_value(
         data: {name: [change(value) for value in values] for name, values in of_data.items()}
         for data, of_data in result.items()
     }
-
-
-def _to_json(value: float) -> float | None:
-    return None if np.isnan(value) else value
-
-
-def _from_json(value: float | None) -> float:
-    return float("nan") if value is None else value

@@ -22,6 +22,9 @@ def requires(extra: str) -> Iterator[None]:
     Args:
         extra: of rankgrad, such as ``"train"``.
 
+    Returns:
+        A context manager.
+
     Raises:
         MissingExtraError: a package of the extra is not installed.
 
@@ -43,7 +46,18 @@ def requires(extra: str) -> Iterator[None]:
 
 
 def load(module: str, extra: str) -> Any:
-    """A module of a package that comes with an extra; see :func:`requires`."""
+    """A module of a package that comes with an extra; see :func:`requires`.
+
+    Args:
+        module: its full name.
+        extra: of rankgrad that has the package.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
     with requires(extra):
         return import_module(module)
 
@@ -57,6 +71,9 @@ def lazy_names(
         package: its name.
         names: the public names by the module of the package that defines them.
         extra: of rankgrad that has what the modules import.
+
+    Returns:
+        The function.
     """
     modules = {name: module for module, own in names.items() for name in own}
 

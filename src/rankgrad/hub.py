@@ -32,6 +32,12 @@ _SHOWN = 50  # names of features in a card
 def is_name(text: str) -> bool:
     """Whether a repository of the Hub can be called so; what cannot is a path.
 
+    Args:
+        text: a name or a path.
+
+    Returns:
+        Whether it is a name, with or without an owner.
+
     >>> is_name("me/ranker"), is_name("./ranker"), is_name("runs/first/ranker")
     (True, False, False)
     """
@@ -55,6 +61,9 @@ def card(
         data: what it was evaluated on, in words.
         license: an identifier such as ``"apache-2.0"``.
         repo: where it is on the Hub, for the example.
+
+    Returns:
+        The text of the card.
     """
     settings: Mapping[str, Any] = metadata["settings"]
     parts = [
@@ -84,6 +93,15 @@ def upload(
     message: str = "Upload a ranker",
 ) -> str:
     """Upload a saved ranker; the repository is made if it is not there.
+
+    Args:
+        folder: of the ranker, as ``save_pretrained`` writes it.
+        repo: its name on the Hub, such as ``me/ranker``.
+        private: whether a new repository is private; None for the owner's default.
+        token: of the Hub; None for the one that is saved on this machine.
+        revision: the branch; None for the main one.
+        create_pr: whether to open a pull request in place of a commit.
+        message: of the commit.
 
     Returns:
         The address of the commit.
@@ -116,6 +134,9 @@ def download(repo: str, **options: Any) -> Path:
     Args:
         repo: its name.
         options: of ``huggingface_hub.snapshot_download``, such as ``revision`` and ``token``.
+
+    Returns:
+        The folder.
 
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.

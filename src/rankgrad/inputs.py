@@ -45,6 +45,12 @@ def as_lists(
         check: whether to check the values. They are never checked in compiled code, where a CUDA
             graph is captured and under ``torch.func``: values cannot be read there.
         options: ``offsets``, ``lengths``, ``qid`` and ``weights``.
+
+    Returns:
+        The lists.
+
+    Raises:
+        ValueError: a value is not valid, or shapes do not agree.
     """
     lists = make_lists(scores, labels, mask, **options)
     return check_values(lists) if check and lists.readable else lists
@@ -54,6 +60,12 @@ def check_values(lists: Lists) -> Lists:
     """Check the values of lists, and return the lists with what is known of them (finite, large).
 
     A kernel checks all at once; only if it finds an invalid value is it searched for.
+
+    Args:
+        lists: as :func:`rankgrad.lists.make_lists` gives them.
+
+    Returns:
+        The same lists, with ``finite`` and ``large`` set.
 
     Raises:
         ValueError: a value is not valid; the message names the argument and the item.
@@ -83,6 +95,17 @@ def unchecked_lists(
 
     All tensors are on one device. With offsets, ``max_length`` bounds the lists' lengths, and the
     last list may be followed by further memory, as :class:`rankgrad.lists.FlatLists` says.
+
+    Args:
+        scores: ``[..., n]`` padded, or ``[N]`` flat.
+        labels: of the same shape.
+        mask: padded lists: True on real items.
+        offsets: flat lists: ``[B + 1]``, where each begins and ends.
+        max_length: flat lists: a bound of their lengths.
+        weights: one per item.
+
+    Returns:
+        The lists.
     """
     scores = as_scores(scores)
     labels, weights = labels.to(scores), None if weights is None else weights.to(scores)
@@ -94,7 +117,14 @@ def unchecked_lists(
 
 
 def check_finite(lists: Lists) -> None:
-    """Raise if a score is infinite; only exact metrics take infinite scores."""
+    """Raise if a score is infinite; only exact metrics take infinite scores.
+
+    Args:
+        lists: whose scores are checked, where values can be read.
+
+    Raises:
+        ValueError: a score is not finite; the message names the item.
+    """
     if lists.finite or is_unchecked(lists.flat.scores):
         return
     bad = ~lists.scores.isfinite()
@@ -143,7 +173,14 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
 
 
 def largest_exponent(dtype: torch.dtype) -> float:
-    """The largest label for which ``2^y``, its sums and its inverse are finite: 120 in float32."""
+    """The largest label for which ``2^y``, its sums and its inverse are finite: 120 in float32.
+
+    Args:
+        dtype: of labels and gains.
+
+    Returns:
+        The label.
+    """
     return round(math.log2(torch.finfo(dtype).max)) - 8
 
 
@@ -152,6 +189,16 @@ def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Compiled code raises, too, on CPUs. On a GPU that would synchronize, and ``torch.func`` cannot
     raise: there, such a label becomes infinite, so that its list's loss or metric is NaN.
+
+    Args:
+        labels: ``[..., n]``.
+        mask: ``[..., n]``, True on real items; None if all are.
+
+    Returns:
+        The labels, ``[..., n]``.
+
+    Raises:
+        ValueError: a label is too large; the message names it.
     """
     most = largest_exponent(labels.dtype)
     if labels.is_meta or labels.numel() == 0:

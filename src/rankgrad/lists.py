@@ -155,14 +155,13 @@ class Lists:
     @property
     def learned(self) -> bool:
         """Whether labels or weights require a gradient, which kernels do not compute."""
-        if not torch.is_grad_enabled():
-            return False
         weights, list_weights = self.flat.weights, self.list_weights
-        return (
+        requires_grad = (
             self.flat.labels.requires_grad
             or (weights is not None and weights.requires_grad)
             or (list_weights is not None and list_weights.requires_grad)
         )
+        return requires_grad and torch.is_grad_enabled()
 
     def repeat(self, scores: Float[Tensor, "samples b n"]) -> Lists:
         """Several samples of the scores, each with the labels and weights of these lists."""
@@ -226,6 +225,9 @@ def make_lists(
         qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
         weights: one per list, or one per item.
 
+    Returns:
+        The lists.
+
     Raises:
         ValueError: an argument is not a tensor of numbers, or shapes do not agree.
 
@@ -233,8 +235,9 @@ def make_lists(
     tensor([0, 1, 3])
     """
     if offsets is lengths is qid is weights is None and _are_padded_rows(scores, labels, mask):
-        flat = FlatLists(scores, labels, mask, None, *row_offsets(scores))
-        return Lists(flat, None, (scores.shape[0],), arguments=(scores, labels, mask, None, None))
+        rows, n = scores.shape
+        flat = FlatLists(scores, labels, mask, None, _cached_offsets(rows, n, scores.device), n)
+        return Lists(flat, None, (rows,), arguments=(scores, labels, mask, None, None))
     if lengths is not None or qid is not None:
         offsets = _as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
@@ -275,27 +278,46 @@ def _are_padded_rows(scores: Any, labels: Any, mask: Any) -> bool:
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
-    for tensor in (scores, labels) if mask is None else (scores, labels, mask):
-        if not (
-            type(tensor) is Tensor
-            and tensor.is_cpu
-            and tensor.layout is torch.strided
-            and tensor.shape == scores.shape
-            and tensor.is_contiguous()
-        ):
-            return False
-    kind = scores.dtype
     return (
-        labels.dtype is kind
+        type(scores) is type(labels) is Tensor
+        and scores.is_cpu
+        and labels.is_cpu
+        and labels.dtype is (kind := scores.dtype)
         and (kind is torch.float32 or kind is torch.float64)
-        and (mask is None or mask.dtype is torch.bool)
-        and scores.dim() == 2
-        and scores.shape[1] > 0
+        and labels.layout is scores.layout is torch.strided
+        and labels.shape == (shape := scores.shape)
+        and len(shape) == 2
+        and shape[1] > 0
+        and scores.is_contiguous()
+        and labels.is_contiguous()
+        and (mask is None or _is_plain_mask(mask, shape))
+    )
+
+
+def _is_plain_mask(mask: Any, shape: torch.Size) -> bool:
+    return (
+        type(mask) is Tensor
+        and mask.is_cpu
+        and mask.dtype is torch.bool
+        and mask.layout is torch.strided
+        and mask.shape == shape
+        and mask.is_contiguous()
     )
 
 
 def as_tensor(argument: str, value: Any) -> Tensor:
-    """A dense tensor of real numbers from a tensor, an array or nested lists."""
+    """A dense tensor of real numbers from a tensor, an array or nested lists.
+
+    Args:
+        argument: its name, for errors.
+        value: what the caller passed.
+
+    Returns:
+        The tensor; the value itself where it is one.
+
+    Raises:
+        ValueError: it is neither, or it is complex or sparse.
+    """
     if type(value) is Tensor and value.layout is torch.strided and not value.dtype.is_complex:
         return value
     try:
@@ -317,6 +339,15 @@ def as_scores(scores: Any) -> Tensor:
     """Scores as a floating-point tensor of at least one dimension; half precision becomes float32.
 
     Whole numbers become float64, which tells all below 2^53 apart.
+
+    Args:
+        scores: what the caller passed.
+
+    Returns:
+        ``[..., n]`` in float32 or float64.
+
+    Raises:
+        ValueError: they are no real numbers, or have no dimension.
 
     >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
     (torch.float64, torch.float32)
@@ -345,7 +376,18 @@ def _check_column(scores: Tensor) -> None:
 
 
 def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
-    """The mask of padded scores; None means that all items are real."""
+    """The mask of padded scores; None means that all items are real.
+
+    Args:
+        mask: what the caller passed.
+        scores: ``[..., n]``.
+
+    Returns:
+        The mask on the device of the scores.
+
+    Raises:
+        ValueError: it is not boolean, or not of the shape of the scores.
+    """
     if mask is None:
         return torch.ones_like(scores, dtype=torch.bool)
     tensor = as_tensor("mask", mask).to(scores.device)
@@ -365,12 +407,7 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     """
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
-    tensor = as_tensor("offsets", offsets)
-    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
-        raise ValueError(
-            "offsets must be whole numbers in one dimension, "
-            f"found {tensor.dtype} {_shape_of(tensor)}"
-        )
+    tensor = _as_whole_numbers("offsets", offsets)
     if scores.dim() != 1:
         raise ValueError(f"with offsets, scores must have one dimension, found {_shape_of(scores)}")
     if is_unchecked(tensor):
@@ -390,16 +427,26 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     return tensor.to(scores.device, torch.int64, non_blocking=True), max_length
 
 
-def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Any:
-    """The offsets of flat lists, from the one argument of three that says where lists end.
+def _as_whole_numbers(argument: str, value: Any) -> Tensor:
+    tensor = as_tensor(argument, value)
+    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise ValueError(
+            f"{argument} must be whole numbers in one dimension, found {tensor.dtype} "
+            f"{_shape_of(tensor)}"
+        )
+    return tensor
+
+
+def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Tensor:
+    """The offsets of flat lists, from the lengths of the lists or the queries of the items.
 
     Args:
-        offsets: ``[B + 1]``, returned unchanged.
+        offsets: must be None; passed on only for the error message.
         lengths: ``[B]``, the number of items of each list.
         qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
 
     Returns:
-        The offsets, or None if there are no arguments.
+        The offsets, ``[B + 1]``.
 
     Raises:
         ValueError: more than one is given, a length is negative, or a query comes twice.
@@ -407,17 +454,10 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> An
     >>> _as_offsets(lengths=[2, 1]), _as_offsets(qid=["a", "a", "b"])
     (tensor([0, 2, 3]), tensor([0, 2, 3]))
     """
-    if lengths is None and qid is None:
-        return offsets
     if (offsets is not None) + (lengths is not None) + (qid is not None) > 1:
         raise ValueError("give one of offsets, lengths and qid, not several")
     if lengths is not None:
-        sizes = as_tensor("lengths", lengths)
-        if sizes.dim() != 1 or sizes.is_floating_point() or sizes.dtype == torch.bool:
-            raise ValueError(
-                f"lengths must be whole numbers in one dimension, found {sizes.dtype} "
-                f"{_shape_of(sizes)}"
-            )
+        sizes = _as_whole_numbers("lengths", lengths)
         return F.pad(sizes.to(torch.int64).cumsum(0), (1, 0))
     queries = np.asarray(qid.cpu() if isinstance(qid, Tensor) else qid)
     if queries.ndim != 1:
@@ -460,7 +500,14 @@ def _shape_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def row_offsets(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " bounds"], int]:
-    """The offsets of padded rows in the flat layout, and their width."""
+    """The offsets of padded rows in the flat layout, and their width.
+
+    Args:
+        padded: ``[..., n]``.
+
+    Returns:
+        The offsets, ``[rows + 1]``, and the number of items of a row.
+    """
     n = padded.shape[-1]
     lists = padded.numel() // max(1, n)
     if not torch.compiler.is_compiling() and type(padded) in (Tensor, torch.nn.Parameter):
@@ -505,7 +552,7 @@ _cache: dict[tuple[int, int, torch.device], _CachedOffsets] = {}
 
 def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
     found = _cache.get((lists, n, device))
-    if found is not None and found.readable():
+    if found is not None and (found.event is None or found.readable()):
         return found.offsets
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     with torch.inference_mode(False):  # so that a later backward pass may save them
@@ -524,7 +571,17 @@ def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c
 def flatten(
     scores: Tensor, labels: Tensor, mask: Tensor | None, weights: Tensor | None
 ) -> FlatLists:
-    """``[..., n]`` tensors in the flat layout; a list has space for one item at least."""
+    """``[..., n]`` tensors in the flat layout; a list has space for one item at least.
+
+    Args:
+        scores: ``[..., n]``.
+        labels: ``[..., n]``.
+        mask: ``[..., n]``, True on real items; None if all are.
+        weights: ``[..., n]``, of items, if there are any.
+
+    Returns:
+        The lists.
+    """
     if scores.shape[-1] == 0:
         mask = torch.zeros_like(scores, dtype=torch.bool) if mask is None else mask
         scores, labels, mask = (F.pad(x, (0, 1)) for x in (scores, labels, mask))
@@ -533,7 +590,14 @@ def flatten(
 
 
 def contiguous(lists: FlatLists) -> FlatLists:
-    """Tensors of any shape as contiguous memory, flat tensors but on a CPU."""
+    """Tensors of any shape as contiguous memory, flat tensors but on a CPU.
+
+    Args:
+        lists: whose tensors may have strides.
+
+    Returns:
+        The same lists.
+    """
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     tensors: list[Any] = list(lists[:5])
     if transformed or not lists.scores.is_cpu:

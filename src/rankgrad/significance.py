@@ -66,6 +66,9 @@ def bootstrap_interval(
         samples: how many times to draw.
         seed: of the draws.
 
+    Returns:
+        The ends of the interval; NaN without lists.
+
     >>> from rankgrad.significance import bootstrap_interval
     >>> low, high = bootstrap_interval([0.0, 1.0] * 200)
     >>> 0.44 < low < 0.5 < high < 0.56
@@ -119,6 +122,12 @@ def paired_t_test(one: Any, other: Any, *, alternative: _Alternative = "two-side
         other: the values of another on the same lists.
         alternative: ``"two-sided"``, or that ``one`` is ``"greater"`` or ``"less"``.
 
+    Returns:
+        The p-value.
+
+    Raises:
+        ValueError: the values are not of the same lists, or of fewer than two.
+
     >>> from rankgrad.significance import paired_t_test
     >>> round(paired_t_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6]), 4)
     0.0917
@@ -165,6 +174,12 @@ def randomization_test(
             not more.
         seed: of the draws.
 
+    Returns:
+        The p-value.
+
+    Raises:
+        ValueError: the values are not of the same lists.
+
     >>> from rankgrad.significance import randomization_test
     >>> randomization_test([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
     0.25
@@ -189,6 +204,9 @@ def randomization_tests(
         samples: how many times signs are drawn.
         seed: of the draws.
 
+    Returns:
+        The p-values, ``[rankers]``.
+
     >>> from rankgrad.significance import randomization_tests
     >>> randomization_tests([[0.1, 0.0], [0.2, 0.0], [0.1, 0.0], [0.0, 0.0]]).tolist()
     [0.25, 1.0]
@@ -210,6 +228,12 @@ def randomization_tests(
 def bonferroni(p_values: Any) -> NDArray[np.float64]:
     """P-values of m tests, each times m: the chance of one false finding among them is bounded.
 
+    Args:
+        p_values: of all tests, ``[m]``.
+
+    Returns:
+        The corrected p-values, in the same order.
+
     >>> from rankgrad.significance import bonferroni
     >>> bonferroni([0.01, 0.04, 0.5]).tolist()
     [0.03, 0.12, 1.0]
@@ -223,6 +247,12 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 
     It bounds the same chance as Bonferroni's and finds at least as much.
 
+    Args:
+        p_values: of all tests, ``[m]``.
+
+    Returns:
+        The corrected p-values, in the same order.
+
     >>> from rankgrad.significance import holm
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -235,7 +265,15 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 
 
 def correct(p_values: Any, correction: Correction) -> NDArray[np.float64]:
-    """P-values of several tests, corrected for their number."""
+    """P-values of several tests, corrected for their number.
+
+    Args:
+        p_values: of all tests, ``[m]``.
+        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``.
+
+    Returns:
+        The corrected p-values, in the same order.
+    """
     check_choice("correction", correction, get_args(Correction))
     if correction == "none":
         return np.asarray(p_values, np.float64)
@@ -321,6 +359,9 @@ def intervals(values: Mapping[_Key, Any]) -> dict[_Key, Interval]:
     Args:
         values: one per list under each key; NaN marks lists that are left out.
 
+    Returns:
+        The interval under each key.
+
     >>> from rankgrad.significance import intervals
     >>> intervals({"ap": [0.5, 0.5], "rr": [1.0, float("nan")]})
     {'ap': Interval(low=0.5, high=0.5), 'rr': Interval(low=1.0, high=1.0)}
@@ -357,6 +398,9 @@ def differences(
         lower_is_better: of the metric.
         better: what a one-sided test asks: whether entries are better than the reference, or worse.
         ends: the intervals of the differences, where they are known.
+
+    Returns:
+        A difference for each of the others, in their order.
 
     >>> from rankgrad.significance import Significance, differences
     >>> values = {"bm25": [0.4, 0.5, 0.8, 0.6], "mse": [0.5, 0.7, 0.9, 0.6]}
@@ -398,6 +442,19 @@ def difference_interval(
     one: Any, other: Any, *, level: float = 0.95, samples: int = 2000, seed: int = 0
 ) -> Interval:
     """The bootstrap interval of the mean difference of two rankers on the same lists.
+
+    Args:
+        one: the values of a ranker, one per list.
+        other: the values of another on the same lists.
+        level: the share of means inside.
+        samples: how many times to draw.
+        seed: of the draws.
+
+    Returns:
+        The ends of the interval.
+
+    Raises:
+        ValueError: the values are not of the same lists.
 
     >>> from rankgrad.significance import difference_interval
     >>> low, high = difference_interval([0.5, 0.7, 0.9, 0.6], [0.4, 0.5, 0.8, 0.6])
@@ -470,8 +527,8 @@ def _sign_test_p_values(
     counts = np.zeros((2, values.shape[1]))  # sums at least as high, and at least as low
     for sums in _signed_sums(values, total, exact, seed):
         counts += (sums >= observed - slack).sum(0), (sums <= observed + slack).sum(0)
-    shares = counts / total if exact else (1 + counts) / (1 + total)
-    found = [_p_value(float(above), float(below), alternative) for above, below in shares.T]
+    fractions = counts / total if exact else (1 + counts) / (1 + total)
+    found = [_p_value(float(above), float(below), alternative) for above, below in fractions.T]
     return np.array(found)
 
 
@@ -502,8 +559,5 @@ def _p_value(above: float, below: float, alternative: _Alternative) -> float:
 
 __getattr__ = renamed_attributes(
     __name__,
-    {
-        "randomisation_test": "randomization_test",
-        "randomisation_tests": "randomization_tests",
-    },
+    {"randomisation_test": "randomization_test", "randomisation_tests": "randomization_tests"},
 )

@@ -71,6 +71,15 @@ class Spec:
 def split(text: str) -> list[str]:
     """Split a text at the commas between specs; commas within a spec stay.
 
+    Args:
+        text: specs with commas between them.
+
+    Returns:
+        The text of each spec.
+
+    Raises:
+        ValueError: the text is not a list of specs.
+
     >>> from rankgrad.specs import split
     >>> split("mse, neural_ndcg@10(temperature=0.5, sinkhorn=false), ranknet")
     ['mse', 'neural_ndcg@10(temperature=0.5, sinkhorn=false)', 'ranknet']
@@ -93,6 +102,9 @@ def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
         thing: its attributes have the names of the arguments.
         name: of the spec.
         k: the cutoff of the spec.
+
+    Returns:
+        The spec.
     """
     options = {}
     for parameter in options_of(type(thing)).values():
@@ -233,12 +245,26 @@ class Registry(Generic[_T]):
 
 
 def takes_cutoff(factory: Callable[..., Any]) -> bool:
-    """Whether a class or function takes a rank cutoff ``k``."""
+    """Whether a class or function takes a rank cutoff ``k``.
+
+    Args:
+        factory: what makes an object of a spec.
+
+    Returns:
+        Whether it does.
+    """
     return "k" in inspect.signature(factory).parameters
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options of a class or function by name: its public parameters but the cutoff."""
+    """The options of a class or function by name: its public parameters but the cutoff.
+
+    Args:
+        factory: what makes an object of a spec.
+
+    Returns:
+        The parameters, with their defaults and types.
+    """
     return {
         name: parameter
         for name, parameter in inspect.signature(factory).parameters.items()

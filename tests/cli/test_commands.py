@@ -20,7 +20,7 @@ from rankgrad.cli.train import train
 from rankgrad.data import _scores, load, store, synthetic
 from rankgrad.experiments import demo
 from rankgrad.models import models
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.training import FittedRanker, RunFolder, Settings
 from rankgrad.training._evaluations import EvaluatedLists
 

@@ -148,7 +148,9 @@ def test_other_settings_in_the_same_folder(out, refused):
 def test_missing_and_categorical_values_are_read_as_in_training(
     rankgrad, refused, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("rankgrad.experiments.trees._GRID", {"lightgbm": [({"num_leaves": 2},)]})
+    monkeypatch.setattr(
+        "rankgrad.experiments._tree_entries._GRID", {"lightgbm": [({"num_leaves": 2},)]}
+    )
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     for split in ("train", "vali", "test"):

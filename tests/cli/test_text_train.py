@@ -170,7 +170,7 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
 
 def test_the_papers_protocol_is_what_it_prints(place):
     from rankgrad.papers.protocol import protocols
-    from rankgrad.text._settings import TextSettings
+    from rankgrad.text._text_settings import TextSettings
 
     paper = protocols()["smoothi_table2"]
     settings = TextSettings(**paper.text.settings)

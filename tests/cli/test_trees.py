@@ -10,7 +10,7 @@ import pytest
 from cli.test_processes import start
 
 from rankgrad.data import load
-from rankgrad.experiments.trees import TreeEntry
+from rankgrad.experiments._tree_entries import TreeEntry
 
 FILES = {"lightgbm": "trees.txt", "xgboost": "trees.json"}
 
@@ -128,7 +128,8 @@ def test_losses_for_trees_are_compared_beside_networks_and_the_built_in(
     boost = TreeEntry.boost
     monkeypatch.setattr(TreeEntry, "boost", lambda own, *rest: boost(few(own), *rest))
     monkeypatch.setattr(
-        "rankgrad.experiments.trees._GRID", {"lightgbm": [({"num_leaves": 2}, {"num_leaves": 3})]}
+        "rankgrad.experiments._tree_entries._GRID",
+        {"lightgbm": [({"num_leaves": 2}, {"num_leaves": 3})]},
     )
     arguments = ["--losses", "mse", "--trees", "lambdaloss@5, neural_ndcg@5", "--lightgbm"]
     fast = ["--epochs", "1", "--models", "mlp(hidden=[8])", "--device", "cpu", "--workers", "0"]

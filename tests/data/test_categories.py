@@ -70,7 +70,7 @@ def test_written_and_read_again(pair: tuple[Dataset, Dataset], tmp_path: Path) -
     np.testing.assert_array_equal(read.features, vali.features)
     shuffled = replace(train, categories=(None, ("red", "blue", "green"), ("20", "3", "7")))
     assert shuffled.checksum() != train.checksum()
-    with pytest.raises(FeaturesError, match="color is of texts here and of numbers"):
+    with pytest.raises(FeaturesError, match="color is categorical here and numeric in"):
         load(parquet, feature_names=train.feature_names)
 
 
@@ -144,3 +144,21 @@ def test_pandas_categories(tmp_path: Path) -> None:
     unknown, absent = array[:2].copy(), array[:2].copy()
     unknown[:, 1], absent[:, 1] = 7, np.nan
     assert np.array_equal(ranker.predict(unknown), ranker.predict(absent))
+
+
+def test_missing_values_of_pandas_are_no_category() -> None:
+    frame = pd.DataFrame({"color": pd.array(["nan", None, "red"], dtype="string")})
+    encoded, categories = _categories.encode_frame(frame, named=["color"])
+    assert categories == (("nan", "red"),)
+    np.testing.assert_array_equal(encoded.color, [0, NAN, 1])
+
+
+def test_categories_where_training_had_numbers_are_no_codes() -> None:
+    y, qid = [0, 1] * 20, [1] * 20 + [2] * 20
+    X = pd.DataFrame({"color": np.random.default_rng(0).normal(size=40)})
+    ranker = Ranker(model="mlp(hidden=[])", device="cpu", epochs=1).fit(X, y, qid=qid)
+    texts = pd.DataFrame({"color": pd.Series(["red", "blue"], dtype="category")})
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        ranker.predict(texts)
+    numbers = pd.DataFrame({"color": pd.Series([0.5, -0.5], dtype="category")})
+    assert np.array_equal(ranker.predict(numbers), ranker.predict(numbers.astype(float)))

@@ -99,11 +99,17 @@ def test_blocks_that_are_not_read_are_not_checked(folder: Path, values: Any) -> 
     assert opened.features.shape == (ROWS, 6) and len(opened.features) == ROWS
     np.testing.assert_array_equal(opened.features[:40], values[:40])
     np.testing.assert_array_equal(opened.select(range(30)).features, values[:30])
-    part, sent = opened.select(range(40, 50)), pickle.dumps(DatasetHandle.of(opened))
-    for data in (opened, part, pickle.loads(sent).receive()):
+    part, sent = opened.select(range(40, 50)), pickle.dumps(DatasetHandle(opened))
+    for data in (opened, part, pickle.loads(sent)):
         with pytest.raises(ValueError, match="is damaged"):
             data.checksum()
     assert opened.ids is not None and opened.ids.tolist()[-1] == "d49"
+
+
+def test_arrays_of_a_store_are_not_changed(folder: Path) -> None:
+    features = store.open(folder).features
+    with pytest.raises(ValueError, match="read-only"):
+        features += 1
 
 
 def test_a_header_that_moves_the_values_is_noticed(folder: Path) -> None:

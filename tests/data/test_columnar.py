@@ -107,7 +107,7 @@ def test_many_batches(tmp_path: Path, same: Same) -> None:
     same(columnar.read(tmp_path / "x.feather"), data)
 
 
-def test_chosen_columns_in_the_order_given(dataset: Dataset, table: Any, tmp_path: Path) -> None:
+def test_columns_are_in_the_chosen_order(dataset: Dataset, table: Any, tmp_path: Path) -> None:
     renamed = table.rename_columns(["session", "grade", *table.column_names[2:]])
     parquet.write_table(renamed, tmp_path / "x.parquet")
     read = columnar.read(

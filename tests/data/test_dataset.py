@@ -72,7 +72,7 @@ def test_names_what_is_wrong_and_where(changes: dict[str, object], message: str)
         small(**changes)
 
 
-def test_select_takes_lists_in_the_order_given(dataset: Dataset) -> None:
+def test_select_takes_lists_in_the_order_of_its_argument(dataset: Dataset) -> None:
     chosen = dataset.select([4, 0, 2])
     assert chosen.qids.tolist() == ["7", "10", "späti"]
     for position, at in enumerate([4, 0, 2]):

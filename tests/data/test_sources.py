@@ -263,6 +263,18 @@ def test_columnar_splits_share_the_columns_of_the_first(tmp_path: Path) -> None:
         load_splits(tmp_path)
 
 
+def test_options_of_columns_are_those_of_all_splits(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    (tmp_path / "train.csv").write_text("q,color,b,y\n1,7,-9,1\n1,3,2,\n")
+    (tmp_path / "test.csv").write_text("q,color,b,y\n2,3,-9,0\n2,5,,1\n")
+    columns = {"query": "q", "label": "y", "labeled": False, "missing": ["-9"], "fill": 4.0}
+    read = load_splits(tmp_path, columns={**columns, "categorical": ["color"]})
+    assert read["train"].features.tolist() == [[1, 4], [0, 2]]
+    assert read["train"].categories == read["test"].categories == (("3", "7"), None)
+    np.testing.assert_array_equal(read["test"].features, [[0, 4], [np.nan, 4]])
+    assert read["train"].labels.tolist() == [1, 0]
+
+
 def test_splits_with_other_features_are_an_error(tmp_path: Path, dataset: Dataset) -> None:
     other = replace(dataset, feature_names=("a", "b", "c", "d"))
     store.write_splits({"train": dataset, "test": other}, tmp_path / "set")

@@ -38,7 +38,7 @@ from typer.testing import CliRunner
 
 from rankgrad.cli import app
 from rankgrad.data import synthetic
-from rankgrad.experiments import trees
+from rankgrad.experiments import _tree_entries
 from rankgrad.papers import protocol
 
 ROOT = Path(__file__).parents[2]
@@ -156,8 +156,8 @@ def test_commands_of_pages_run(tmp_path, monkeypatch, capsys):
 def make_quick(monkeypatch) -> None:
     """Small simulated data, grids of trees and protocols of papers, and no network."""
     monkeypatch.setattr(synthetic, "SIZES", dict.fromkeys(synthetic.SIZES, (12, 6, 6)))
-    few = {kind: tuple(axis[:1] for axis in grid) for kind, grid in trees._GRID.items()}
-    monkeypatch.setattr(trees, "_GRID", few)
+    few = {kind: tuple(axis[:1] for axis in grid) for kind, grid in _tree_entries._GRID.items()}
+    monkeypatch.setattr(_tree_entries, "_GRID", few)
     short = {
         name: own.model_copy(update={"quick": own.quick.model_copy(update={"epochs": 1})})
         for name, own in protocol.protocols().items()

@@ -178,7 +178,7 @@ def test_formats_are_those_of_the_code(tmp_path):
     page = (DOCS / "reference" / "formats.md").read_text()
     for name in (*store._REQUIRED, *store._OPTIONAL):
         assert f"`{name}.npy`" in page
-    for name in (store.MANIFEST, run.SETTINGS, run.RUN, run.METRICS, run.LOCK, run.STATE):
+    for name in (store._MANIFEST, run.SETTINGS, run.RUN, run.METRICS, run.LOCK, run.STATE):
         assert f"`{name}`" in page
     data = synthetic.make(12, features=20)
     fit(Settings(model="mlp(hidden=[2])", epochs=1), data, folder=tmp_path / "run", quiet=True)

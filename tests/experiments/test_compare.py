@@ -597,9 +597,9 @@ def test_tuning_sees_no_test_data_and_gives_each_the_same_budget(plan, folds, tm
     seen = {}
 
     class Watching(NetworkEntry):
-        def tune(self, plan, data, trial_log, on_progress):
+        def tune(self, task, data, on_progress):
             seen.update(data)
-            tuning.tune_loss(self, plan, data, trial_log, on_progress)
+            tuning.tune_loss(self, task, data, on_progress)
 
     watched = plan(folds=(1,), tune=1, entries=[Watching("mse", {"loss": "mse"})])
     run(watched, tmp_path / "watched", workers=0)

@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 import torch
 
+from rankgrad.data._dataset import names_of_features
 from rankgrad.data.transforms import transforms
 from rankgrad.export import _engines, _exporting, engine_notes, export, to_onnx
-from rankgrad.export._feature_names import feature_names
 from rankgrad.export._onnx_format import session
 from rankgrad.export._readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.export._samples import sample_without_data
@@ -150,7 +150,7 @@ READERS = {"solr": read_solr, "xgboost-json": read_xgboost_json, "linear": read_
 def test_engines_compute_our_scores(name, format, ranker, lists, tmp_path):
     trained = ranker(*FOLDED[name])
     export(trained, tmp_path / "a.json", format, data=lists, name="mine")
-    columns = {feature: at for at, feature in enumerate(feature_names(trained))}
+    columns = {feature: at for at, feature in enumerate(names_of_features(trained))}
     read = READERS[format](json.loads((tmp_path / "a.json").read_text()), columns)
     scores, ours = read(lists.features), trained.predict(lists.features)
     if format == "linear":  # which has no constant term
@@ -160,7 +160,7 @@ def test_engines_compute_our_scores(name, format, ranker, lists, tmp_path):
 
 def read(trained, path, format):
     """What scores items by a file of an engine's."""
-    columns = {feature: at for at, feature in enumerate(feature_names(trained))}
+    columns = {feature: at for at, feature in enumerate(names_of_features(trained))}
     return READERS[format](json.loads(path.read_text()), columns)
 
 

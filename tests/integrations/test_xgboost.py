@@ -270,7 +270,7 @@ def test_gradients_on_a_gpu_are_handed_over_where_they_lie(monkeypatch):
     scores = torch.linspace(-1, 1, len(Y))
     plain = objective("lambdaloss@5")(scores.numpy(), matrix())
     on_gpu = [torch.tensor(one).as_subclass(OnGpu) for one in plain]
-    handed = integration.hand_over(*on_gpu)
+    handed = integration._hand_over(*on_gpu)
     assert waited  # XGBoost does not know PyTorch's stream
     for one, passed in zip(handed, on_gpu, strict=True):
         assert one.data_ptr() == passed.data_ptr()

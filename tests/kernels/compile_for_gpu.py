@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from rankgrad import losses
 from rankgrad.inputs import unchecked_lists
-from rankgrad.kernels import gpu, ops
+from rankgrad.kernels import _backends, gpu, ops
 from rankgrad.kernels._pair_derivatives import PairConfig
 from rankgrad.kernels.arguments import FlatLists
 
@@ -88,7 +88,7 @@ def compile_losses(specs, one):
     lists = unchecked_lists(*one[:2], offsets=one.offsets, max_length=one.max_length)
     for spec in specs:
         call = losses.get(spec).kernel(lists)
-        if call is not None and ops._is_written("cuda", ops.LOSSES[call.name][0], call.name):
+        if call is not None and _backends.has_kernel("cuda", ops.LOSSES[call.name][0], call.name):
             kernel = ops.backend_kernel(call.name, "gpu")
             getattr(kernel, "function", kernel)(*one, *call.options)
 

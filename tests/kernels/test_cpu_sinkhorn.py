@@ -5,7 +5,7 @@ from kernel_harness import KINDS, FlatBatch, assert_matches
 from kernels.test_cpu_ranks import METRICS, relaxed
 
 from rankgrad import losses
-from rankgrad.kernels.cpu import _relaxed
+from rankgrad.kernels.cpu import _relaxed, _scaling
 from rankgrad.kernels.ops import backend_kernel
 
 through_sinkhorn = backend_kernel("through_sinkhorn", "cpu")
@@ -46,9 +46,10 @@ def test_iterations_and_float32(iterations):
 
 @pytest.mark.parametrize("transposed", ["false", "true"])
 def test_rows_computed_anew(transposed):
-    batch = FlatBatch.random([1200])
-    for name in ("scores", "labels"):
-        setattr(batch, name, getattr(batch, name).double())
+    torch.manual_seed(0)
+    scores = torch.randn(1200, dtype=torch.float64)
+    labels = torch.randint(0, 5, (1200,)).double()
+    batch = FlatBatch(scores, labels, None, None, torch.tensor([0, 1200]), 1200)
     found = through_sinkhorn(*batch.arguments, 900.0, 3, 1e-9, transposed == "true", *METRICS["ap"])
     base = f"neuralsort(temperature=900.0), iterations=3, transposed={transposed}"
     wanted = batch.reference(relaxed(f"sinkhorn(base={base})", "ap"))
@@ -75,3 +76,11 @@ def test_iterations_below_one_are_an_error():
     batch = FlatBatch.of_kind("plain")
     with pytest.raises(ValueError, match="iterations must be at least 1, found 0"):
         through_sinkhorn(*batch.arguments, 1.0, 0, 1e-6, False, *METRICS["ndcg"])
+
+
+@pytest.mark.parametrize(("n", "stored"), [(2000, True), (100_000, False)])
+def test_no_more_of_a_matrix_is_stored_than_allowed(n, stored):
+    """Panels of a narrow band have more numbers than the band: 16 for each of its rows."""
+    _, _, entries, _, of_columns, _, _ = _scaling._matrix(np.arange(n, 0, -1) * 100.0)
+    assert entries.size + of_columns.size <= _scaling.STORED
+    assert (entries.size > 0) == stored

@@ -9,7 +9,7 @@ import torch
 
 from rankgrad import kernels, lists
 from rankgrad.inputs import as_lists
-from rankgrad.kernels import ops
+from rankgrad.kernels import _backends
 from rankgrad.losses import Softmax, losses
 
 NAMES = (
@@ -107,7 +107,7 @@ def test_offsets_of_a_transform_are_not_cached(monkeypatch):
 def test_registered_operations_run_on_the_device_of_their_scores(monkeypatch):
     pytest.importorskip("numba")
     seen = []
-    monkeypatch.setattr(ops, "on_device", lambda tensor: seen.append(tensor) or nullcontext())
+    monkeypatch.setattr(_backends, "on_device", lambda tensor: seen.append(tensor) or nullcontext())
     scores, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0, 2])
     values, _, _ = torch.ops.rankgrad.pointwise(
         scores, scores + 1, None, None, offsets, 2, "mse", 0

@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from rankgrad import losses
 from rankgrad.inputs import unchecked_lists
-from rankgrad.kernels import gpu, ops
+from rankgrad.kernels import _backends, gpu, ops
 from rankgrad.kernels.gpu import _launch_cache, _launcher
 
 SOURCES = sorted(Path(gpu.__path__[0]).glob("*.py"))
@@ -100,7 +100,7 @@ class Jit:
 
 
 def has_gpu_kernel(name):
-    return name not in ops.LOSSES or ops._is_written("cuda", ops.LOSSES[name][0], name)
+    return name not in ops.LOSSES or _backends.has_kernel("cuda", ops.LOSSES[name][0], name)
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def memory(monkeypatch):
     for (name, device), backend in list(ops.backends.items()):
         if device == "cuda" and name != "check_values" and has_gpu_kernel(name):
             found = getattr(importlib.import_module(backend.module), name)
-            found = ops._grouped(found, name) if name in ops.LOSSES else found
-            monkeypatch.setitem(ops.backends, (name, "cpu"), SimpleNamespace(found=found))
+            found = _backends._grouped(found, name) if name in ops.LOSSES else found
+            monkeypatch.setitem(ops.backends, (name, "cpu"), SimpleNamespace(kernel=found))
     key_of, allocator = _launcher.Plan.key_of, _launch_cache.Allocation.allocator
 
     def key_of_known(plan, arguments):
@@ -210,7 +210,7 @@ def test_every_kernel_that_is_launched_has_a_cached_launcher():
 
 def scaled_twice(grad, grad_scores, offsets, max_length, odd=False):
     """What it gives, of two launches; or a number added to it by PyTorch."""
-    kernel = ops.backends["scale_by_list", "cpu"].found
+    kernel = ops.backends["scale_by_list", "cpu"].kernel
     found = kernel(grad, kernel(grad, grad_scores, offsets, max_length), offsets, max_length)
     return found + 1.0 if odd else found
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 from torch import nn
 
 from rankgrad import models
-from rankgrad.models._dropout import FastDropout, draw_from
+from rankgrad.models._dropout import FastDropout, _Drop, draw_from
 from rankgrad.models._perceptrons import Perceptrons
 from rankgrad.models.tabm import TabMNet, _MemberLinear
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHARED_PARTS = ["adapters", "nothing"]
 
 
@@ -96,6 +99,48 @@ def test_dropout_drops_the_same_gradients_and_is_drawn_anew() -> None:
     assert (torch.corrcoef(kept) - torch.eye(4)).abs().max() < 0.02
     neighbors = torch.corrcoef(torch.stack([kept[0, :-1], kept[0, 1:]]))[0, 1]
     assert neighbors.abs() < 0.02
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", [nn.Identity(), nn.ReLU(), nn.SiLU(), nn.GELU()])
+def test_gpus_drop_the_same_values_of_an_activation(
+    activation: nn.Module, dtype: torch.dtype
+) -> None:
+    from rankgrad.models._gpu_dropout import KINDS, ActivationDropout
+
+    torch.manual_seed(0)
+    seed, dropped = 2**40 + 7, round(0.3 * 2**16)
+    values, grad = torch.randn(70, 3, 33).to(dtype), torch.randn(3, 70, 33).to(dtype)
+    values[0, 0, 0] = 0
+    found, expected = [], []
+    for device, results in ((DEVICE, found), ("cpu", expected)):
+        leaf = values.to(device).requires_grad_()
+        items = leaf.transpose(0, 1)  # the members of an item lie side by side
+        if results is found:
+            number, kind = torch.tensor(seed, device=device), KINDS[type(activation)]
+            results.append(ActivationDropout.apply(items, number, dropped, kind))
+        else:
+            results.append(_Drop.apply(activation(items.float()), seed, dropped).to(dtype))
+        results.append(torch.autograd.grad(results[0], leaf, grad.to(device))[0])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+        assert torch.equal(one.cpu() == 0, other == 0)
+    empty = values[:0].transpose(0, 1).to(DEVICE)
+    assert ActivationDropout.apply(empty, number, dropped, kind).shape == (3, 0, 33)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_networks_are_the_same_on_a_gpu(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FastDropout, "draw", lambda _, device: torch.tensor(7, device=device))
+    spec = f"tabm(hidden=[40, 24], members=16, activation=silu, dropout={dropout})"
+    net, features, gradients = models.get(spec).build(5), items(50).float(), []
+    for device in ("cpu", "cuda"):
+        net.to(device).zero_grad()
+        net(features.to(device)).square().sum().backward()
+        gradients.append([each.grad.cpu().clone() for each in net.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
 def test_output_layers_are_products_with_vectors() -> None:

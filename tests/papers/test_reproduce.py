@@ -12,6 +12,7 @@ from rankgrad import _files
 from rankgrad.data import Dataset, store
 from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import Plan
+from rankgrad.experiments.plans import Task
 from rankgrad.metrics import evaluate
 from rankgrad.papers import reproduce
 from rankgrad.papers.protocol import Metric, Protocol
@@ -140,7 +141,7 @@ def test_the_comparison_is_tested_as_the_paper_does(done):
     kept = json.loads((done.comparison.folder / "comparison.json").read_text())["test"]
     assert (kept["test"], kept["correction"], kept["sides"]) == ("t", "none", 2)
     other = protocol(significance={"against": "Bad", "sided": "one", "correction": "holm"})
-    plan = reproduce.plan_of(
+    plan = reproduce._plan_of(
         other, done.data, Path(done.comparison.plan["data"]), done.comparison.folder, RunOptions()
     )
     given = reproduce._test_of(other, plan)
@@ -324,18 +325,20 @@ def test_a_grid_search_goes_on_where_it_stopped(source, tmp_path):
     options = tuple({"loss": loss, "learning_rate": 0.1} for loss in ("mse", "softmax", "listnet"))
     row = GridSearchEntry("Row", options)
     plan = Plan(source, (row,), folds=(1,), settings=Settings(**SETTINGS))
-    trial_log = tmp_path / "trial_log.json"
+    task = Task(plan, row, 1, 0, tmp_path)
+    trial_log = task.trial_log
+    trial_log.parent.mkdir(parents=True)
     made_up = [{"parameters": dict(options[0]), "value": 2.0, "reason": None}]
     _files.write(trial_log, json.dumps({"trials": made_up, "chosen": None}))
     messages = []
-    row.tune(plan, load_splits(source, 1), trial_log, messages.append)
+    row.tune(task, load_splits(source, 1), messages.append)
     metadata = _files.read_json(trial_log)
     assert messages == ["trial 2/3", "trial 3/3"]
     assert metadata["trials"][0]["value"] == 2.0 and metadata["chosen"] == dict(options[0])
 
 
 def test_trees_are_rows_like_others():
-    from rankgrad.experiments.trees import TreeEntry
+    from rankgrad.experiments.compare import TreeEntry
     from rankgrad.papers.protocol import protocols
 
     table = protocols()["neuralndcg_table3"]
@@ -349,7 +352,7 @@ def test_every_table_that_is_run_makes_a_plan(tmp_path):
     for table in protocols().values():
         for data in table.data:
             plain = data.model_copy(update={"split": None, "list_limit": None, "test_lists": None})
-            found = reproduce.plan_of(
+            found = reproduce._plan_of(
                 table, plain, tmp_path, tmp_path / "out", RunOptions(extra=True)
             )
             if table.not_run:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from serving_requests import ARROW, send, stream
 
+import rankgrad
 from rankgrad.data import _preparation_kernel
-from rankgrad.serving import Limits, ServedRanker, _layers, create_app
-from rankgrad.serving import _app as app_module
+from rankgrad.serving import Limits, ServedRanker, _bodies, _layers, create_app
 from rankgrad.serving._bodies import to_json_body
 
 
@@ -135,9 +135,10 @@ def test_what_fails_is_a_500_of_its_own_request(lists, served, monkeypatch, capl
             raise OverflowError("beyond")
         return to_json_body(ranker, lists, scores)
 
-    monkeypatch.setattr(app_module, "to_json_body", respond)
+    monkeypatch.setattr(_bodies, "to_json_body", respond)
     sent = [(("POST", "/rank"), {"json": body(lists, at)}) for at in range(3)]
     app = create_app(served)
+    assert app.version == app.state.service.version == rankgrad.__version__
     good, failed, other = asyncio.run(send(app, *sent))
     assert [good.status_code, failed.status_code, other.status_code] == [200, 500, 200]
     assert failed.json() == {

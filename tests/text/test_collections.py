@@ -35,7 +35,7 @@ def test_documents(tmp_path, name, compressed):
     path = tmp_path / (f"{name}.gz" if compressed else name)
     path.write_bytes(gzip.compress(text) if compressed else text)
     documents = read_documents(path)
-    assert dict(documents) == EXPECTED and documents.ids == list(EXPECTED)
+    assert documents == EXPECTED and list(documents) == list(EXPECTED)
     assert len(documents) == 3 and documents["empty"] == "" and "d9" not in documents
 
 
@@ -44,7 +44,7 @@ def test_a_folder_of_files(tmp_path):
     (tmp_path / "b" / "two.tsv").write_text("z\tlast\n")
     (tmp_path / "a.tsv").write_text("y\tfirst\n")
     (tmp_path / ".hidden").write_text("\x00")
-    assert dict(read_documents(tmp_path)) == {"y": "first", "z": "last"}
+    assert read_documents(tmp_path) == {"y": "first", "z": "last"}
     (tmp_path / "c.tsv").write_text("q\tx\ny\ttwice\n")
     with pytest.raises(ValueError, match=r"c\.tsv, line 2: the document 'y' comes twice"):
         read_documents(tmp_path)
@@ -138,7 +138,7 @@ def test_latin_1_in_sgml(tmp_path):
     assert dict(read_documents(tmp_path / "a")) == {"a": "café", "b": "é"}
 
 
-def test_a_format_that_is_given(tmp_path):
+def test_an_explicit_format(tmp_path):
     (tmp_path / "a.txt").write_text("1\t{}\n")
     assert dict(read_documents(tmp_path / "a.txt", "tsv")) == {"1": "{}"}
     with pytest.raises(ValueError, match="format must be one of 'jsonl'"):
@@ -157,7 +157,7 @@ def test_cranfield(real):
     grades = [grade for judged in found.qrels.values() for grade in judged.values()]
     assert [grades.count(grade) for grade in range(5)] == [225, 363, 734, 387, 128]
     assert found.qrels["1"]["184"] == 3  # its code is 2
-    assert read_documents(folder).ids == found.documents.ids
+    assert list(read_documents(folder)) == list(found.documents)
     assert read_topics(folder) == found.topics
 
 

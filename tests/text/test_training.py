@@ -10,12 +10,7 @@ import tiny_models
 import torch
 
 from rankgrad.data.trec import RankedList, read_run
-from rankgrad.experiments._text import (
-    Callbacks,
-    CrossValidation,
-    cross_validate,
-    save_first_stage,
-)
+from rankgrad.experiments._text import CrossValidation, cross_validate, save_first_stage
 from rankgrad.results._groups import group
 from rankgrad.results.runs import find, read
 from rankgrad.text import _runs
@@ -24,8 +19,8 @@ from rankgrad.text._interpolation import choose_weight, interpolate
 from rankgrad.text._ranker import TextRanker
 from rankgrad.text._reading import Reading
 from rankgrad.text._runs import TextRun
-from rankgrad.text._settings import TextSettings
-from rankgrad.text._training import TextData, fit
+from rankgrad.text._text_settings import TextSettings
+from rankgrad.text._training import Callbacks, TextData, fit
 
 
 def candidates(queries=8, documents=6, seed=0):
@@ -243,11 +238,13 @@ def test_noise_with_a_seed_goes_on_where_it_was_and_the_callers_random_state_sta
         how = settings(model=model, epochs=2, loss="gumbel_neural_ndcg(seed=5)")
         run = TextRun.create(tmp_path / f"run{stop}", how, {"train": lists})
         before = torch.get_rng_state()
-        done = fit(own, data(lists, own), how, checkpointer=run, interrupted=left.__next__)
+        done = fit(
+            own, data(lists, own), how, run=run, callbacks=Callbacks(interrupted=left.__next__)
+        )
         assert torch.equal(torch.get_rng_state(), before)
         if done.stopped == "interrupted":
             own = ranker()
-            fit(own, data(lists, own), how, checkpointer=run)
+            fit(own, data(lists, own), how, run=run)
         found.append((run.path / "last" / "model.safetensors").read_bytes())
     assert found[0] == found[1]
 
@@ -255,12 +252,12 @@ def test_noise_with_a_seed_goes_on_where_it_was_and_the_callers_random_state_sta
 def test_a_damaged_state_is_named(model, tmp_path):
     own, lists = ranker(), candidates()
     run = TextRun.create(tmp_path / "run", settings(model=model, epochs=2), {"train": lists})
-    fit(own, data(lists, own), settings(model=model, epochs=1), checkpointer=run)
+    fit(own, data(lists, own), settings(model=model, epochs=1), run=run)
     state = tmp_path / "run" / "last" / "state.json"
     for text in ('{"epoch": 3}', "[1", '{"epochs": 1}'):
         state.write_text(text)
         with pytest.raises(ValueError, match=r"state\.json is damaged"):
-            fit(own, data(lists, own), settings(model=model, epochs=2), checkpointer=run)
+            fit(own, data(lists, own), settings(model=model, epochs=2), run=run)
     with pytest.raises(FileExistsError, match="is there already"):
         TextRun.create(tmp_path / "run", settings(model=model), {"train": lists})
     metadata = tmp_path / "run" / "run.json"

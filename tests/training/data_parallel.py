@@ -79,7 +79,7 @@ if __name__ == "__main__":
     results = {name: trained(name, out / name) for name in VARIANTS}
     results["refused"] = refused(out / "attention")
     results["resumed"] = resumed(out)
-    trainer._DELAY["cpu"] = 2  # as on GPUs, which do not wait for each other's word
+    trainer._STOP_DELAY["cpu"] = 2  # as on GPUs, which do not wait for each other's word
     results["resumed later"] = resumed(out / "later")
     rank = torch.distributed.get_rank()
     assert torch.distributed.get_world_size() == 2

@@ -11,7 +11,7 @@ from rankgrad.export._onnx_format import session, to_onnx
 from rankgrad.models import models
 from rankgrad.models.tabm import TabMNet
 from rankgrad.serving._layers import FoldedLayers
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 from rankgrad.training import FittedRanker, Settings
 from rankgrad.training._preparation import Preparation
 
@@ -171,7 +171,7 @@ def test_only_what_has_no_onnx_form_is_left_to_its_library(monkeypatch):
     def broken(ranker):
         raise ValueError("a bug")
 
-    monkeypatch.setattr("rankgrad.serving._ranker.to_onnx", broken)
+    monkeypatch.setattr("rankgrad.serving._served_ranker.to_onnx", broken)
     with pytest.raises(ValueError, match="a bug"):
         ServedRanker.of(ranker, "a")
 

@@ -4,7 +4,7 @@ import torch
 import typer
 
 from rankgrad.cli import app
-from rankgrad.cli._settings import PANELS
+from rankgrad.cli._setting_options import PANELS
 from rankgrad.data import Dataset, batches
 from rankgrad.estimator import Ranker
 from rankgrad.models import models

@@ -119,7 +119,7 @@ def _assert_best(done, ranker):
 def test_trees_are_saved_now_and_then_and_a_kill_costs_the_rest(tmp_path, monkeypatch):
     pytest.importorskip("lightgbm")
     monkeypatch.setattr("rankgrad.training._tree_fitting._SAVE_EVERY", 0.0)
-    settings = Settings(model="lightgbm", **FAST)
+    settings = Settings(model="lightgbm", device="cpu", **FAST)
 
     def die(line):
         if line["epoch"] == 3:

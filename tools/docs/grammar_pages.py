@@ -9,14 +9,14 @@ from typing import Any
 
 import rankgrad.specs
 from rankgrad._reference import describe_options, plain_markdown
-from rankgrad.cli._settings import PANELS
+from rankgrad.cli._setting_options import PANELS
 from rankgrad.data.transforms import transforms
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.models import models
 from rankgrad.sorting import relaxations, schedules
 from rankgrad.specs import Registry
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.training._loggers import loggers
 from rankgrad.training._optimizers import learning_rates, optimizers
 from rankgrad.training._settings import Settings

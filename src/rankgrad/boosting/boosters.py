@@ -153,6 +153,9 @@ def boost(
         on_round: called after each round.
         start: what to go on from; None to begin.
 
+    Returns:
+        The trees, and what boosting can go on from.
+
     Raises:
         ImportError: the library is not installed.
         ValueError: the library refuses an option or the data; the metric is undefined on every
@@ -178,7 +181,16 @@ def _errors(kind: Kind) -> type[Exception]:
 
 
 def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
-    """What scores features with saved trees."""
+    """What scores features with saved trees.
+
+    Args:
+        kind: the library.
+        saved: the trees, in its format.
+        threads: that it uses.
+
+    Returns:
+        A function of features ``[N, F]``, which gives scores ``[N]``.
+    """
     return _caller(kind, saved, threads, contributions=False)
 
 
@@ -187,6 +199,14 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], A
 
     The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
     row adds up to the score.
+
+    Args:
+        kind: the library.
+        saved: the trees, in its format.
+        threads: that it uses.
+
+    Returns:
+        A function of features ``[N, F]``.
     """
     return _caller(kind, saved, threads, contributions=True)
 
@@ -199,24 +219,20 @@ def _caller(kind: Kind, saved: bytes, threads: int, contributions: bool) -> Call
         return partial(booster.predict, pred_contrib=contributions, num_threads=threads)
     booster = package.Booster({"nthread": threads}, model_file=bytearray(saved))
     return lambda features: booster.predict(
-        _with_types(package, booster, features, threads), pred_contribs=contributions
+        _dmatrix(features, None, booster.feature_types, threads), pred_contribs=contributions
     )
 
 
-def _with_types(package: Any, booster: Any, features: Any, threads: int) -> Any:
-    """Features for XGBoost, with the types of those that it was trained on."""
-    types = booster.feature_types
-    categorical = types is not None and "c" in types
-    return package.DMatrix(
-        features,
-        nthread=threads,
-        feature_types=types if categorical else None,
-        enable_categorical=categorical,
-    )
+def _dmatrix(features: Any, labels: Any, types: Sequence[str] | None, threads: int) -> Any:
+    """Features for XGBoost; the type of a categorical one is ``"c"``."""
+    options: dict[str, Any] = {"nthread": threads}
+    if types is not None and "c" in types:
+        options |= {"feature_types": types, "enable_categorical": True}
+    return library("xgboost").DMatrix(features, labels, **options)
 
 
 class _Rounds:
-    """The rounds of one boosting: evaluates them, tells of them, says when to stop."""
+    """The rounds of one boosting: evaluates them, reports them, says when to stop."""
 
     def __init__(
         self,
@@ -278,10 +294,10 @@ class _Rounds:
         assert self._lists is not None
         labels, offsets, weights = self._lists
         self._scores = np.asarray(scores, np.float32)
-        found = evaluate(
+        evaluation = evaluate(
             self._scores, labels, offsets=offsets, weights=weights, metrics=self.config.metric
         )
-        self.curve.append(next(iter(found.mean.values())))
+        self.curve.append(next(iter(evaluation.mean.values())))
         if np.isnan(self.curve[-1]):
             raise ValueError(undefined_message(self.config.metric))
 
@@ -412,8 +428,8 @@ def _xgboost(
             label_gain=config.label_gain,
             device=config.device,
         )
-    learn = _matrix(package, train, config)
-    check = None if vali is None else _matrix(package, vali, config)
+    learn = _matrix(train, config)
+    check = None if vali is None else _matrix(vali, config)
     booster = package.Booster(
         options,
         [learn] if check is None else [learn, check],
@@ -437,7 +453,15 @@ def _categorical(lists: Dataset) -> list[int]:
 
 
 def seeded_loss(spec: str, seed: int) -> Loss:
-    """The loss; one that draws random numbers and has no seed of its own draws by this one."""
+    """The loss; one that draws random numbers and has no seed of its own draws by this one.
+
+    Args:
+        spec: of the loss.
+        seed: of its draws.
+
+    Returns:
+        A new loss.
+    """
     parsed = losses.parse(spec)
     random = "seed" in inspect.signature(losses.factory(parsed.name)).parameters
     if random and parsed.options.get("seed") is None:
@@ -445,16 +469,10 @@ def seeded_loss(spec: str, seed: int) -> Loss:
     return losses.get(spec)
 
 
-def _matrix(package: Any, lists: Dataset, config: BoostingConfig) -> Any:
+def _matrix(lists: Dataset, config: BoostingConfig) -> Any:
     chosen = _categorical(lists)
-    types = ["c" if at in chosen else "q" for at in range(lists.n_features)] if chosen else None
-    matrix = package.DMatrix(
-        np.asarray(lists.features),
-        lists.labels,
-        nthread=config.threads,
-        feature_types=types,
-        enable_categorical=bool(chosen),
-    )
+    types = ["c" if at in chosen else "q" for at in range(lists.n_features)]
+    matrix = _dmatrix(np.asarray(lists.features), lists.labels, types, config.threads)
     matrix.set_group(_sizes(lists))
     return matrix
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rankgrad._shapes import Array
 from rankgrad.boosting.objectives import CallerLists, RowLists, RowMetric, RowObjective, offsets_of
-from rankgrad.losses import Loss
-from rankgrad.metrics import Metric
 
 __all__ = ["Evaluation", "Objective", "metric", "objective"]
 
@@ -18,44 +15,11 @@ _REMEDY = "give lightgbm.Dataset(..., group=sizes), or LGBMRanker.fit(..., group
 
 
 class Objective(RowObjective):
-    """A loss as LightGBM calls it; made by :func:`objective`.
-
-    LightGBM counts the parameters of an objective: with four, its scikit-learn estimators pass
-    ``(y_true, y_pred, weight, group)``. ``lightgbm.train`` passes ``(scores, dataset)``.
-    """
-
-    def __call__(
-        self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
-    ) -> tuple[Array, Array]:
-        """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
-        scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
-        gradient, hessian = self.derivatives(scores, labels, lists)
-        return gradient.float().cpu().numpy(), hessian.float().cpu().numpy()
-
-
-class Evaluation(RowMetric):
-    """A metric as LightGBM calls it; made by :func:`metric`. Called like :class:`Objective`."""
-
-    def __call__(
-        self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
-    ) -> tuple[str, float, bool]:
-        """The name, the mean over lists, and whether higher is better."""
-        scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
-        return self.name, self.value(scores, labels, lists), self.higher_is_better
-
-
-def objective(
-    loss: str | Loss,
-    *,
-    item_weights: Any = None,
-    list_weights: Any = None,
-    group: Any = None,
-    label_gain: Sequence[float] | None = None,
-    hessian_scale: float = 1.0,
-    min_list_hessian: float = 1.0,
-    device: str = "cpu",
-) -> Objective:
     """A loss of this library as an objective of LightGBM, native and scikit-learn API alike.
+
+    It is a callable for ``params["objective"]`` of ``lightgbm.train``, which passes
+    ``(scores, dataset)``, and for ``objective`` of ``LGBMRanker``: LightGBM counts its parameters,
+    and with four passes ``(y_true, y_pred, weight, group)``.
 
     Gradient and Hessian are those of the sum over lists:
     :meth:`rankgrad.losses.Loss.gradient_and_hessian`. Row weights are item weights.
@@ -80,10 +44,6 @@ def objective(
         device: where the loss is computed: ``"cpu"`` or ``"cuda"``. LightGBM has scores and
             gradients on the host.
 
-    Returns:
-        A callable for ``params["objective"]`` of ``lightgbm.train``, or ``objective`` of
-        ``LGBMRanker``.
-
     Raises:
         ValueError: the loss is not known, or an option does not fit it.
 
@@ -92,22 +52,22 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    caller = CallerLists(item_weights, list_weights, group)
-    return Objective(loss, caller, label_gain, hessian_scale, min_list_hessian, device)
+
+    def __call__(
+        self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
+    ) -> tuple[Array, Array]:
+        """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
+        scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
+        gradient, hessian = self.derivatives(scores, labels, lists)
+        return gradient.float().cpu().numpy(), hessian.float().cpu().numpy()
 
 
-def metric(
-    metric: str | Metric,
-    *,
-    item_weights: Any = None,
-    list_weights: Any = None,
-    group: Any = None,
-    label_gain: Sequence[float] | None = None,
-) -> Evaluation:
+class Evaluation(RowMetric):
     """An exact metric of this library for LightGBM's ``feval`` or ``eval_metric``.
 
-    Its conventions are this library's: see the options ``empty`` and ``ties`` of each metric. Its
-    name ends in ``_exact``, as LightGBM has metrics of the same names with other conventions.
+    It is called like :class:`Objective`. Its conventions are this library's: see the options
+    ``empty`` and ``ties`` of each metric. Its name ends in ``_exact``, as LightGBM has metrics of
+    the same names with other conventions.
 
     Args:
         metric: the spec of a metric, or a metric.
@@ -121,7 +81,19 @@ def metric(
     >>> metric("ndcg@10")([1, 0], np.array([0.2, 0.1]), None, [2])
     ('ndcg@10_exact', 1.0, True)
     """
-    return Evaluation(metric, CallerLists(item_weights, list_weights, group), label_gain)
+
+    def __call__(
+        self, y_true: Any, y_pred: Any, weight: Any = None, group: Any = None
+    ) -> tuple[str, float, bool]:
+        """The name, the mean over lists, and whether higher is better."""
+        scores, labels, lists = _arguments(self.caller, y_true, y_pred, weight, group)
+        return self.name, self.value(scores, labels, lists), self.higher_is_better
+
+
+objective = Objective
+"""A loss as an objective of LightGBM: :class:`Objective` as users call it."""
+metric = Evaluation
+"""An exact metric for LightGBM's evaluation: :class:`Evaluation` as users call it."""
 
 
 def _arguments(
@@ -139,7 +111,5 @@ def _arguments(
     else:
         scores, labels = np.asarray(second), np.asarray(first)
     offsets = None if group is None else offsets_of(group, len(scores), _REMEDY)
-    lists = caller.complete(
-        len(scores), _REMEDY, offsets=offsets, item_weights=weight, list_weights=None
-    )
+    lists = caller.complete(len(scores), _REMEDY, offsets, weight)
     return scores, labels, lists

@@ -38,7 +38,17 @@ _FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 20, 100.0
 
 
 def library(name: str) -> Any:
-    """A tree library, or an error that says how to get it."""
+    """A tree library, or an error that says how to get it.
+
+    Args:
+        name: of its package.
+
+    Returns:
+        The module.
+
+    Raises:
+        ImportError: it is not installed; the message has the install line.
+    """
     return load(name, "trees")
 
 
@@ -66,7 +76,7 @@ class CallerLists:
     group: Any = None
 
     def complete(
-        self, rows: int, remedy: str, *, offsets: Any, item_weights: Any, list_weights: Any
+        self, rows: int, remedy: str, offsets: Any, item_weights: Any, list_weights: Any = None
     ) -> RowLists:
         """The lists of a data set.
 
@@ -133,7 +143,9 @@ class RowObjective:
 
     Args:
         loss: the spec of a loss, or a loss.
-        caller: weights and groups that the library does not pass on.
+        item_weights: one per row, if the library does not pass them on.
+        list_weights: one per list, if the library does not pass them on.
+        group: the sizes of the lists, likewise.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: the Hessian is multiplied by it.
         min_list_hessian: what the Hessian of a list sums to at tied scores, at least, in the mean
@@ -152,7 +164,10 @@ class RowObjective:
     def __init__(
         self,
         loss: str | Loss,
-        caller: CallerLists,
+        *,
+        item_weights: Any = None,
+        list_weights: Any = None,
+        group: Any = None,
         label_gain: Sequence[float] | None = None,
         hessian_scale: float = 1.0,
         min_list_hessian: float = 1.0,
@@ -166,7 +181,7 @@ class RowObjective:
         check_choice("device", device, ("cpu", "cuda"))
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
-        self.caller, self.device = caller, device
+        self.caller, self.device = CallerLists(item_weights, list_weights, group), device
         self.hessian_scale = float(hessian_scale)
         self.min_list_hessian = float(min_list_hessian)
         self.__name__ = str(self.loss)  # LightGBM's scikit-learn estimators ask for it
@@ -315,15 +330,23 @@ class RowMetric:
 
     Args:
         metric: the spec of a metric, or a metric.
-        caller: weights and groups that the library does not pass on.
-        label_gain: as for :class:`RowObjective`.
+        item_weights: as for :class:`RowObjective`, as are the others.
+        list_weights: one per list.
+        group: the sizes of the lists.
+        label_gain: the gain of each whole label.
     """
 
     def __init__(
-        self, metric: str | Metric, caller: CallerLists, label_gain: Sequence[float] | None = None
+        self,
+        metric: str | Metric,
+        *,
+        item_weights: Any = None,
+        list_weights: Any = None,
+        group: Any = None,
+        label_gain: Sequence[float] | None = None,
     ) -> None:
         self.metric = metrics.get(metric)
-        self.caller = caller
+        self.caller = CallerLists(item_weights, list_weights, group)
         self.label_gain = _LabelGain.of(label_gain, self.metric)
 
     @property
@@ -347,14 +370,14 @@ class RowMetric:
         """The mean over lists; an error where the metric is undefined on all of them."""
         if self.label_gain is not None:
             labels = self.label_gain(labels)
-        found = evaluate(
+        evaluation = evaluate(
             np.asarray(scores),
             labels,
             offsets=lists.offsets,
             weights=lists.item_weights,
             metrics=self.metric,
         )
-        per_list = next(iter(found.per_list.values())).double().numpy()
+        per_list = next(iter(evaluation.per_list.values())).double().numpy()
         weights = np.ones(len(per_list)) if lists.list_weights is None else lists.list_weights
         counted = ~np.isnan(per_list) & (weights > 0)
         if not counted.any():
@@ -363,7 +386,14 @@ class RowMetric:
 
 
 def undefined_message(metric: str | Metric) -> str:
-    """The error of a metric that no list of the evaluated data has a value of."""
+    """The error of a metric that no list of the evaluated data has a value of.
+
+    Args:
+        metric: or its spec.
+
+    Returns:
+        The message.
+    """
     return f"{metric} is undefined on every list of the validation data"
 
 
@@ -374,6 +404,12 @@ def offsets_of(group: Any, rows: int, remedy: str) -> Array:
         group: the sizes, or None.
         rows: how many there are.
         remedy: what to do if there are no groups, for the error.
+
+    Returns:
+        The offsets ``[B + 1]``.
+
+    Raises:
+        ValueError: there are no groups, or they are not those of the rows.
     """
     if group is None or len(group) == 0:
         raise ValueError(f"a ranking loss needs to know which rows belong together: {remedy}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from torch import Tensor
 from rankgrad._shapes import Array
 from rankgrad.boosting.objectives import CallerLists, RowLists, RowMetric, RowObjective, library
 from rankgrad.losses import Loss
-from rankgrad.metrics import Metric
 
-__all__ = ["Evaluation", "Objective", "hand_over", "metric", "objective", "tree_objective"]
+__all__ = ["Evaluation", "Objective", "metric", "objective", "tree_objective"]
 
 _REMEDY = (
     "give xgboost.DMatrix(..., qid=qid) to xgboost.train; XGBoost's scikit-learn estimators pass "
@@ -23,56 +21,10 @@ _REMEDY = (
 
 
 class Objective(RowObjective):
-    """A loss as XGBoost calls it; made by :func:`objective`.
-
-    ``xgboost.train`` passes ``(scores, dmatrix)``, scikit-learn estimators
-    ``(y_true, y_pred, sample_weight=...)``.
-    """
-
-    def __call__(self, predt: Any, dtrain: Any, sample_weight: Any = None) -> tuple[Any, Any]:
-        """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
-        remedy = _REMEDY.format("objective")
-        scores, labels, lists = _arguments(self.caller, remedy, predt, dtrain, sample_weight)
-        return hand_over(*self.derivatives(scores, labels, lists))
-
-
-class Evaluation(RowMetric):
-    """A metric as XGBoost calls it; made by :func:`metric`. Called like :class:`Objective`."""
-
-    def __call__(self, predt: Any, dmatrix: Any, sample_weight: Any = None) -> Any:
-        """The name and the mean over lists; the mean alone for scikit-learn estimators."""
-        remedy = _REMEDY.format("metric")
-        scores, labels, lists = _arguments(self.caller, remedy, predt, dmatrix, sample_weight)
-        value = self.value(scores, labels, lists)
-        return (self.name, value) if hasattr(dmatrix, "get_label") else value
-
-    def early_stopping(self, rounds: int, **options: Any) -> Any:
-        """``xgboost.callback.EarlyStopping`` by this metric, in its direction.
-
-        XGBoost guesses the direction of a metric by its name, and ``early_stopping_rounds`` of its
-        scikit-learn estimators takes that: ``rr`` would be minimized.
-
-        Args:
-            rounds: to wait for a better value.
-            options: of ``EarlyStopping``, such as ``save_best=True``.
-        """
-        return library("xgboost").callback.EarlyStopping(
-            rounds=rounds, metric_name=self.name, maximize=self.higher_is_better, **options
-        )
-
-
-def objective(
-    loss: str | Loss,
-    *,
-    item_weights: Any = None,
-    list_weights: Any = None,
-    group: Any = None,
-    label_gain: Sequence[float] | None = None,
-    hessian_scale: float = 1.0,
-    min_list_hessian: float = 1.0,
-    device: str = "cpu",
-) -> Objective:
     """A loss of this library as an objective of ``xgboost.train`` or ``XGBRegressor``.
+
+    It is a callable for ``obj`` of ``xgboost.train``, which passes ``(scores, dmatrix)``; the
+    scikit-learn estimator passes ``(y_true, y_pred, sample_weight=...)``.
 
     Gradient and Hessian are those of the sum over lists:
     :meth:`rankgrad.losses.Loss.gradient_and_hessian`. Weights of a DMatrix are list weights.
@@ -100,9 +52,6 @@ def objective(
         device: ``"cuda"`` computes on the GPU and hands CUDA arrays over without a copy. Scores
             come from the host, as XGBoost has them there.
 
-    Returns:
-        A callable for ``obj`` of ``xgboost.train``.
-
     Raises:
         ValueError: the loss is not known, or an option does not fit it.
 
@@ -111,16 +60,73 @@ def objective(
     >>> gradient.tolist(), hessian.tolist()
     ([-0.5, 0.5], [0.25, 0.25])
     """
-    caller = CallerLists(item_weights, list_weights, group)
-    return Objective(loss, caller, label_gain, hessian_scale, min_list_hessian, device)
+
+    def __call__(self, predt: Any, dtrain: Any, sample_weight: Any = None) -> tuple[Any, Any]:
+        """Gradient and Hessian diagonal of the sum over lists, one of each per row."""
+        remedy = _REMEDY.format("objective")
+        scores, labels, lists = _arguments(self.caller, remedy, predt, dtrain, sample_weight)
+        return _hand_over(*self.derivatives(scores, labels, lists))
+
+
+class Evaluation(RowMetric):
+    """An exact metric of this library: ``custom_metric`` of ``xgboost.train``.
+
+    ``metric(...).higher_is_better`` is for ``maximize=``. With ``group`` it is also an
+    ``eval_metric`` of ``XGBRegressor``; stop there with the callback that :meth:`early_stopping`
+    gives. Its name ends in ``_exact``, as XGBoost has metrics of the same names with other
+    conventions.
+
+    Args:
+        metric: the spec of a metric, or a metric.
+        item_weights: one per row of the evaluated data; those of a DMatrix are of lists.
+        list_weights: one per list of the evaluated data, where its DMatrix has none: a weighted
+            mean over lists.
+        group: the sizes of the lists, where XGBoost does not pass them on; for several evaluated
+            data sets, the sizes of each.
+        label_gain: the gain of each whole label in place of ``2^y - 1``.
+
+    >>> from rankgrad.integrations.xgboost import metric
+    >>> metric("ndcg@10", group=[2])([1, 0], np.array([0.2, 0.1]))
+    1.0
+    """
+
+    def __call__(self, predt: Any, dmatrix: Any, sample_weight: Any = None) -> Any:
+        """The name and the mean over lists; the mean alone for scikit-learn estimators."""
+        remedy = _REMEDY.format("metric")
+        scores, labels, lists = _arguments(self.caller, remedy, predt, dmatrix, sample_weight)
+        value = self.value(scores, labels, lists)
+        return (self.name, value) if hasattr(dmatrix, "get_label") else value
+
+    def early_stopping(self, rounds: int, **options: Any) -> Any:
+        """``xgboost.callback.EarlyStopping`` by this metric, in its direction.
+
+        XGBoost guesses the direction of a metric by its name, and ``early_stopping_rounds`` of its
+        scikit-learn estimators takes that: ``rr`` would be minimized.
+
+        Args:
+            rounds: to wait for a better value.
+            options: of ``EarlyStopping``, such as ``save_best=True``.
+        """
+        return library("xgboost").callback.EarlyStopping(
+            rounds=rounds, metric_name=self.name, maximize=self.higher_is_better, **options
+        )
+
+
+objective = Objective
+"""A loss as an objective of XGBoost: :class:`Objective` as users call it."""
+metric = Evaluation
+"""An exact metric for XGBoost's evaluation: :class:`Evaluation` as users call it."""
 
 
 def tree_objective(loss: str | Loss, **options: Any) -> Any:
-    """:func:`objective` as an instance of ``xgboost.objective.TreeObjective`` (XGBoost 3.2).
+    """:class:`Objective` as an instance of ``xgboost.objective.TreeObjective`` (XGBoost 3.2).
 
     Args:
         loss: the spec of a loss, or a loss.
-        options: of :func:`objective`.
+        options: of :class:`Objective`.
+
+    Returns:
+        The objective, which can be pickled.
 
     Raises:
         ImportError: the installed XGBoost has no such classes.
@@ -150,47 +156,13 @@ def _tree_objective(loss: str | Loss, options: dict[str, Any]) -> Any:
     return tree_objective(loss, **options)
 
 
-def metric(
-    metric: str | Metric,
-    *,
-    item_weights: Any = None,
-    list_weights: Any = None,
-    group: Any = None,
-    label_gain: Sequence[float] | None = None,
-) -> Evaluation:
-    """An exact metric of this library: ``custom_metric`` of ``xgboost.train``.
-
-    ``metric(...).higher_is_better`` is for ``maximize=``. With ``group`` it is also an
-    ``eval_metric`` of ``XGBRegressor``; stop there with the callback that
-    :meth:`Evaluation.early_stopping` gives. Its name ends in ``_exact``, as XGBoost has metrics of
-    the same names with other conventions.
-
-    Args:
-        metric: the spec of a metric, or a metric.
-        item_weights: one per row of the evaluated data; those of a DMatrix are of lists.
-        list_weights: one per list of the evaluated data, where its DMatrix has none: a weighted
-            mean over lists.
-        group: the sizes of the lists, where XGBoost does not pass them on; for several evaluated
-            data sets, the sizes of each.
-        label_gain: the gain of each whole label in place of ``2^y - 1``.
-
-    >>> from rankgrad.integrations.xgboost import metric
-    >>> metric("ndcg@10", group=[2])([1, 0], np.array([0.2, 0.1]))
-    1.0
-    """
-    return Evaluation(metric, CallerLists(item_weights, list_weights, group), label_gain)
-
-
 def _arguments(
     caller: CallerLists, remedy: str, first: Any, second: Any, sample_weight: Any
 ) -> tuple[Any, Array, RowLists]:
     """Scores, labels and lists, of either API."""
     if not hasattr(second, "get_label"):
         labels = np.asarray(first)
-        lists = caller.complete(
-            len(labels), remedy, offsets=None, item_weights=sample_weight, list_weights=None
-        )
-        return second, labels, lists
+        return second, labels, caller.complete(len(labels), remedy, None, sample_weight)
     labels, weights = np.asarray(second.get_label()), np.asarray(second.get_weight())
     offsets = np.asarray(second.get_uint_info("group_ptr"), np.int64)
     has_groups = len(offsets) >= 2
@@ -205,7 +177,7 @@ def _arguments(
     return first, labels, lists
 
 
-def hand_over(gradient: Tensor, hessian: Tensor) -> tuple[Any, Any]:
+def _hand_over(gradient: Tensor, hessian: Tensor) -> tuple[Any, Any]:
     """Results in a form that XGBoost reads: CUDA tensors as they are, others as NumPy arrays.
 
     XGBoost takes the address of an object with ``__cuda_array_interface__``, which CUDA tensors

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rankgrad import __version__
 from rankgrad.cli import (
     compare,
     data,
@@ -27,6 +28,7 @@ from rankgrad.cli import (
     text,
     train,
 )
+from rankgrad.cli._arguments import DESCRIPTIONS
 from rankgrad.cli._docstrings import add_command, epilog
 from rankgrad.cli._errors import Commands
 
@@ -44,9 +46,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"rankgrad {version('rankgrad')}")
+        typer.echo(f"rankgrad {__version__}")
         raise typer.Exit
 
 
@@ -85,7 +85,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "models": (registries.models, "how-to/models.md"),
 }
 for _name, (_command, _page) in _COMMANDS.items():
-    add_command(app, _name, _command, _page)
+    add_command(app, _name, _command, _page, DESCRIPTIONS)
 app.add_typer(text.app, name="text")
 
 

@@ -1,4 +1,23 @@
-"""Arguments that several commands take, and the data they name."""
+"""Arguments that several commands take, and the data they name.
+
+Inputs:
+    run: A run folder of `rankgrad train`, or a saved model.
+    data: A LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or - for the standard input), a Parquet,
+        Arrow or CSV file, a folder of Parquet parts, a store, or a folder of splits or folds of
+        these.
+
+Options:
+    split: Which split of a folder: train, vali or test. [default: test, for a folder]
+    fold: Which fold of a folder of folds: 1 for Fold1.
+    json: Print JSON instead of a table.
+    device: auto, cpu or cuda: where the ranker runs.
+    workers: Processes side by side; 0 for this one alone. [default: one per core, or per GPU]
+    teacher_labels: How the teacher's scores become labels: above its lowest, from 0 to 1,
+        probabilities, or by its order alone, 1 / rank.
+    overwrite: Replace a file or folder that exists.
+    metric: A metric, such as ndcg@10 or 'ndcg(empty=1)'; may be given several times. See `rankgrad
+        metrics`.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +27,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad._validation import DEFAULT_METRICS
-from rankgrad.cli._settings import setting_option
+from rankgrad.cli._setting_options import setting_option
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
 
 
-Data = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA",
-        help="A LETOR/LibSVM file (also .gz, .bz2, .xz, a pipe, or - for the standard input), a "
-        "Parquet, Arrow or CSV file, a folder of Parquet parts, a store, or a folder of splits or "
-        "folds of these.",
-        show_default=False,
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        help="Which split of a folder: train, vali or test.", show_default="test, for a folder"
-    ),
-]
-Fold = Annotated[
-    int | None, typer.Option(help="Which fold of a folder of folds: 1 for Fold1.", min=0)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda: where the ranker runs.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Processes side by side; 0 for this one alone.",
-        min=0,
-        show_default="one per core, or per GPU",
-    ),
-]
-TeacherLabels = Annotated[
-    Literal["shift", "minmax", "softmax", "rank"],
-    typer.Option(
-        help="How the teacher's scores become labels: above its lowest, from 0 to 1, "
-        "probabilities, or by its order alone, 1 / rank."
-    ),
-]
+#: What the help says of arguments that a command's own docstring does not describe.
+DESCRIPTIONS = __doc__ or ""
+
+Run = Annotated[Path, typer.Argument(metavar="RUN")]
+Data = Annotated[Path, typer.Argument(metavar="DATA")]
+Fold = Annotated[int | None, typer.Option(min=0)]
+Workers = Annotated[int | None, typer.Option(min=0)]
+TeacherLabels = Literal["shift", "minmax", "softmax", "rank"]
 TableFormat = Literal["terminal", "markdown", "latex", "csv"]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a file or folder that exists.")
-]
 Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        "-m",
-        help="A metric, such as ndcg@10 or 'ndcg(empty=1)'; may be given several times. "
-        "See `rankgrad metrics`.",
-        show_default=", ".join(DEFAULT_METRICS),
-    ),
+    list[str] | None, typer.Option("--metric", "-m", show_default=", ".join(DEFAULT_METRICS))
 ]
 Missing = Annotated[list[str] | None, setting_option("missing")]
 Categorical = Annotated[list[str] | None, setting_option("categorical")]
@@ -100,21 +81,6 @@ def check_known(path: Path) -> None:
             )
 
 
-def place(path: Path, split: str | None, fold: int | None) -> Path:
-    """The file or store that a path, a split (``test`` by default) and a fold name."""
-    from rankgrad.data import _layout
-
-    if _layout.is_single(path):
-        if split is not None or fold is not None:
-            raise ValueError(f"{path} is not a folder of splits: leave out --split and --fold")
-        return path
-    found = _layout.splits(path, fold)
-    name = _layout.split_name(split or "test")
-    if name not in found:
-        raise ValueError(f"{path} has no split {name!r}. There are: {', '.join(found)}")
-    return found[name]
-
-
 def load(
     path: Path,
     split: str | None = None,
@@ -122,16 +88,24 @@ def load(
     like: Dataset | FittedRanker | None = None,
     **options: Any,
 ) -> Dataset:
-    """Read what :func:`place` names, with the features of a data set or a ranker.
+    """Read what a path, a split (``test`` by default) and a fold name.
 
-    Further options are those of :func:`rankgrad.data.load`.
+    Args:
+        path: a data set, or a folder of splits or folds.
+        split: which split of a folder.
+        fold: which fold of a folder of folds.
+        like: a data set or a ranker whose features are read.
+        options: of :func:`rankgrad.data.load`.
     """
     import rankgrad.data
+    from rankgrad.data import _layout
 
     options |= {} if like is None else features_of(like)
-    file = place(path, split, fold)
-    if file != path:
-        return rankgrad.data.load(path, split=split or "test", fold=fold, **options)
+    if not _layout.is_single(path):
+        name = _layout.split_name(split or "test")
+        return rankgrad.data.load(path, split=name, fold=fold, **options)
+    if split is not None or fold is not None:
+        raise ValueError(f"{path} is not a folder of splits: leave out --split and --fold")
     return rankgrad.data.load(path, **options)
 
 

@@ -33,7 +33,9 @@ def epilog(page: str) -> str:
     return f"Documentation: docs/{page}"
 
 
-def add_command(app: typer.Typer, name: str, command: Callable[..., None], page: str) -> None:
+def add_command(
+    app: typer.Typer, name: str, command: Callable[..., None], page: str, shared: str = ""
+) -> None:
     """Add a command to an application.
 
     The sections of its docstring describe its parameters, ``name: help text`` each, with
@@ -46,10 +48,16 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None], page:
         name: of the command.
         command: the function.
         page: the path in ``docs`` that the help ends with.
+        shared: sections that describe parameters of several commands, for those that neither the
+            docstring nor an annotation describes.
     """
     text, described = _parse(inspect.cleandoc(command.__doc__ or ""))
+    _, elsewhere = _parse(inspect.cleandoc(shared))
     signature = inspect.signature(command, eval_str=True)
-    added = [_with_help(each, described.get(each.name)) for each in signature.parameters.values()]
+    added = [
+        _with_help(each, described.get(each.name), elsewhere.get(each.name))
+        for each in signature.parameters.values()
+    ]
     command.__signature__ = signature.replace(parameters=added)  # type: ignore[attr-defined]
     command.__annotations__ |= {each.name: each.annotation for each in added}
     app.command(name, help=text, epilog=epilog(page))(command)
@@ -57,14 +65,14 @@ def add_command(app: typer.Typer, name: str, command: Callable[..., None], page:
 
 def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
     """A docstring without its sections, one line a paragraph, and what they say of parameters."""
-    found: dict[str, _Description] = {}
+    described: dict[str, _Description] = {}
     for panel, body in _SECTION.findall(docstring):
         for name, text in _ENTRY.findall(body):
             help, *default = _DEFAULT.split(" ".join(text.split()))
             title = None if panel in ("Inputs", "Options") else panel
-            found[name] = _Description(title, help, default[0] if default else None)
+            described[name] = _Description(title, help, default[0] if default else None)
     paragraphs = _SECTION.sub("", docstring).rstrip().split("\n\n")
-    return "\n\n".join(map(_unwrap, paragraphs)), found
+    return "\n\n".join(map(_unwrap, paragraphs)), described
 
 
 def _unwrap(paragraph: str) -> str:
@@ -72,7 +80,9 @@ def _unwrap(paragraph: str) -> str:
     return paragraph if paragraph.startswith("\b") else paragraph.replace("\n", " ")
 
 
-def _with_help(parameter: inspect.Parameter, description: _Description | None) -> inspect.Parameter:
+def _with_help(
+    parameter: inspect.Parameter, description: _Description | None, shared: _Description | None
+) -> inspect.Parameter:
     kind, info = parameter.annotation, None
     if get_origin(kind) is Annotated:
         kind, info = get_args(kind)
@@ -84,6 +94,8 @@ def _with_help(parameter: inspect.Parameter, description: _Description | None) -
     info = copy(info)
     if parameter.default is parameter.empty:
         info.show_default = False
+    if description is None and info.help is None:
+        description = shared
     if description is not None:
         info.help, info.rich_help_panel = description.help, description.panel
         if description.default is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rankgrad.metrics import Evaluation
     from rankgrad.significance import Interval, Significance, Test
     from rankgrad.text._evaluation import Conventions, RunEvaluation
+
+
+INTERVAL_COLUMNS: Sequence[str] = ("metric", "mean", "95% interval")
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,11 @@ class Results:
 
     def show(self) -> None:
         """Print a table, with the conventions under it."""
+        first = self.evaluations[0]
         if len(self.names) == 1:
-            columns, rows = self._single()
+            columns, rows = INTERVAL_COLUMNS, interval_rows(first.values)
         else:
             columns, rows = self._several()
-        first = self.evaluations[0]
         under = [f"{len(first.queries)} queries", *self.conventions.lines()]
         under += [*first.values.empty_rules(), *self._gains()]
         if self.p_values:
@@ -51,26 +54,17 @@ class Results:
         show_notes(self._notes())
 
     def show_json(self, per_query: bool) -> None:
-        """Print everything for a machine."""
-        rules = self.conventions
+        """Print as JSON, with the values of each query if asked for."""
         show_json(
             {
                 "qrels": self.judgments,
                 "runs": [self._run_dict(at, per_query) for at in range(len(self.names))],
-                "conventions": {
-                    "level": rules.level,
-                    "complete": rules.complete,
-                    "ties": rules.ties,
-                    "double": rules.double,
-                },
+                "conventions": asdict(self.conventions),
                 "p_values": self.p_values,
                 "significance": str(self.significance) if self.p_values else None,
             }
         )
         show_notes(self._notes())
-
-    def _single(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        return ("metric", "mean", "95% interval"), interval_rows(self.evaluations[0].values)
 
     def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         columns = ["metric", self.names[0]]
@@ -136,7 +130,7 @@ def interval_rows(evaluation: Evaluation) -> list[Sequence[str]]:
 
 
 def means_dict(evaluation: Evaluation) -> dict[str, Any]:
-    """The means of the metrics, for a machine."""
+    """JSON fields: means, their 95 % intervals, and how many lists have no relevant item."""
     return {
         "mean": dict(evaluation.mean),
         "interval95": intervals(evaluation),
@@ -145,7 +139,7 @@ def means_dict(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def lists_dict(evaluation: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
-    """The values of each list, for a machine."""
+    """JSON field: the values of each metric, by list."""
     values = {name: each.tolist() for name, each in evaluation.per_list.items()}
     return {"per_list": {"qid": qids, **values}}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,23 @@ def console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
     return Console(stderr=stderr, width=width, highlight=False, markup=False)
+
+
+@contextmanager
+def progress_bar(task: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar on the terminal, and the function that updates it; without a terminal it shows nothing.
+
+    Args:
+        task: what is done.
+        quiet: show nothing on a terminal, either.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda **_: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(task, total=None))
 
 
 def show_json(value: Any) -> None:

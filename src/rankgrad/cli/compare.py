@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from rankgrad.cli import _settings as options
-from rankgrad.cli._arguments import Json, Metrics, TableFormat, Workers
+from rankgrad.cli import _setting_options as options
+from rankgrad.cli._arguments import Metrics, TableFormat, Workers
 from rankgrad.cli._errors import interrupted_run
 from rankgrad.cli._printing import console, show_csv, show_json, show_results
 
@@ -49,7 +49,7 @@ def compare(
     qrels: Path | None = None,
     interpolate: bool = False,
     max_length: str | None = None,
-    json: Json = False,
+    json: bool = False,
     **setting_options: Any,
 ) -> None:
     """Compare losses and models on the same data, and say what is significant.
@@ -192,13 +192,13 @@ def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
     from rankgrad.experiments.compare import TreeEntry
     from rankgrad.specs import split
 
-    found = [TreeEntry("LightGBM", "lightgbm")] if lightgbm else []
+    entries = [TreeEntry("LightGBM", "lightgbm")] if lightgbm else []
     if xgboost:
-        found.append(TreeEntry("XGBoost", "xgboost"))
-    kinds = [entry.kind for entry in found] or ["lightgbm"]
+        entries.append(TreeEntry("XGBoost", "xgboost"))
+    kinds = [entry.kind for entry in entries] or ["lightgbm"]
     for loss in split(losses) if losses is not None else []:
-        found += [TreeEntry(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
-    return list(found)
+        entries += [TreeEntry(f"{loss} × {kind}", kind, loss=loss) for kind in kinds]
+    return list(entries)
 
 
 def _folds(data: Path, text: str) -> tuple[int | None, ...]:

@@ -70,7 +70,7 @@ def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> 
     from rankgrad.cli.text_train import settings_of, train_all
     from rankgrad.experiments._text import CrossValidation
     from rankgrad.specs import split
-    from rankgrad.text._settings import TextSettings
+    from rankgrad.text._text_settings import TextSettings
 
     passed = {
         name: value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli._arguments import Fold, Json, Missing
+from rankgrad.cli._arguments import Fold, Missing
 from rankgrad.cli._printing import show_json, show_notes, show_table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def data(
     fold: Fold = None,
     missing: Missing = None,
     verify: bool = False,
-    json: Json = False,
+    json: bool = False,
 ) -> None:
     """Describe a file, store or folder; without one, list the known data sets.
 
@@ -45,8 +45,8 @@ def data(
         return _catalog(json)
     if verify:
         _verify(path)
-    found = _read(path, fold, missing or [])
-    metadata = {name: describe(dataset) for name, dataset in found.items()}
+    datasets = _read(path, fold, missing or [])
+    metadata = {name: describe(dataset) for name, dataset in datasets.items()}
     if json:
         show_json(metadata)
     else:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Json
 from rankgrad.cli._printing import console, show_json, show_table
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def demo(
     epochs: Annotated[int | None, typer.Option(min=1)] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    json: Json = False,
+    json: bool = False,
 ) -> None:
     """Train one model with five losses on a simulated search log, and compare them.
 
@@ -111,6 +110,7 @@ def _to_json(demo: Demo) -> dict[str, Any]:
 def _show(demo: Demo, size: str, page: Path) -> None:
     comparison, test, settings = demo.comparison, demo.data["test"], demo.settings
     best = comparison.best(settings.metric)
+    larger = _command("demo --size web30k --device cuda", "the same at full size")
     show_table(
         ("loss", "kind", *comparison.metrics, "seconds"),
         [_cells(comparison, entry) for entry in comparison.entries],
@@ -129,7 +129,7 @@ def _show(demo: Demo, size: str, page: Path) -> None:
             _command(f"train DATA --loss {best} -o runs/first", "on your own data"),
             _command("evaluate runs/first DATA", "with exact metrics"),
             _command("losses", "what else there is"),
-            *_larger(size),
+            *([] if size == "web30k" else [larger]),
             "",
             "Why train on the metric itself? A direct loss optimizes what you report, with its",
             "cutoff and gains, and can win where only the first places count; on data as simple as",
@@ -140,12 +140,6 @@ def _show(demo: Demo, size: str, page: Path) -> None:
             f"  {page.resolve().as_uri()}",
         ],
     )
-
-
-def _larger(size: str) -> list[str]:
-    if size == "web30k":
-        return []
-    return [_command("demo --size web30k --device cuda", "the same at full size")]
 
 
 def _command(text: str, what: str) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli import _settings as options
-from rankgrad.cli._arguments import Data, Fold, Json, TeacherLabels, load
+from rankgrad.cli import _setting_options as options
+from rankgrad.cli._arguments import Data, Fold, Run, TeacherLabels, load
 from rankgrad.cli._errors import interrupted
 from rankgrad.cli._printing import console, show_json, show_notes, show_table
-from rankgrad.cli.predict import Run, load_ranker
+from rankgrad.cli.predict import load_ranker
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -43,7 +43,7 @@ def distill(
     fold: Fold = None,
     teacher_labels: TeacherLabels = "shift",
     temperature: float = 1.0,
-    json: Json = False,
+    json: bool = False,
     **overrides: Any,
 ) -> None:
     """Train a student on the scores of a trained ranker, and say what is lost.

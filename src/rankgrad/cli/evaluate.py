@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Device, Fold, Json, Split, check_run_folder, check_stdin, load
+from rankgrad._validation import DEFAULT_METRICS
+from rankgrad.cli._arguments import Fold, check_run_folder, check_stdin, load
 from rankgrad.cli._evaluate_trec import (
+    INTERVAL_COLUMNS,
     evaluate_runs,
     interval_rows,
     is_qrels,
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 def evaluate(
     rankers: Annotated[list[Path], typer.Argument(metavar="RUN|SCORES...")],
     data: Annotated[Path, typer.Argument(metavar="DATA|QRELS")],
-    split: Split = None,
+    split: str | None = None,
     fold: Fold = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m")] = None,
-    device: Device = "auto",
+    device: str = "auto",
     per_list: bool = False,
     save: bool = False,
     complete: Annotated[bool, typer.Option("--complete", "-c")] = False,
@@ -37,7 +39,7 @@ def evaluate(
     ties: Literal["trec_eval", "average"] | None = None,
     double: bool = False,
     test: Annotated[str | None, typer.Option(metavar="[t|randomization]")] = None,
-    json: Json = False,
+    json: bool = False,
 ) -> None:
     """Evaluate a trained ranker, scores from anywhere, or TREC runs, with exact metrics.
 
@@ -81,24 +83,22 @@ def evaluate(
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
+    rules = {"complete": complete, "level": level, "ties": ties, "double": double}
     if is_qrels(data):
         _refuse(f"{data} has TREC judgments", split=split, fold=fold, save=save)
-        results = evaluate_runs(
-            rankers,
-            data,
-            metric,
-            {"level": level, "complete": complete, "ties": ties, "double": double},
-            test,
-        )
+        results = evaluate_runs(rankers, data, metric, rules, test)
         return results.show_json(per_list) if json else results.show()
-    _refuse(
-        f"{data} has no TREC judgments",
-        **{"complete": complete, "level": level, "ties": ties, "double": double, "test": test},
-    )
-    ranker = _only(rankers, data)
+    _refuse(f"{data} has no TREC judgments", **rules, test=test)
+    if len(rankers) > 1:
+        raise ValueError(
+            f"several rankers at once are for TREC runs, and {data} has no TREC judgments: "
+            "evaluate one after the other, or see `rankgrad compare`"
+        )
+    ranker = rankers[0]
     if save:
         check_run_folder(ranker, "values")
-    result, scores, dataset = _evaluate_data(ranker, data, split, fold, metric, device)
+    check_stdin(ranker, data)
+    dataset, scores, result = _evaluate(ranker, data, split, fold, device, metric)
     if save:
         _save(ranker, scores, dataset, list(result.metrics), split, fold)
     weighted = dataset.weights is not None
@@ -116,38 +116,27 @@ def _refuse(why: str, **options: Any) -> None:
             raise ValueError(f"{why}: leave out --{name}")
 
 
-def _only(rankers: list[Path], data: Path) -> Path:
-    if len(rankers) > 1:
-        raise ValueError(
-            f"several rankers at once are for TREC runs, and {data} has no TREC judgments: "
-            "evaluate one after the other, or see `rankgrad compare`"
-        )
-    return rankers[0]
-
-
-def _evaluate_data(
+def _evaluate(
     ranker: Path,
     data: Path,
     split: str | None,
     fold: int | None,
-    metric: list[str] | None,
     device: str,
-) -> tuple[Evaluation, Any, Dataset]:
-    """The values of a ranker on data with a score for each item, the scores, and the data."""
-    import rankgrad.metrics
-    from rankgrad._validation import DEFAULT_METRICS
-    from rankgrad.data import _scores as files
+    specs: list[str] | None,
+) -> tuple[Dataset, Any, Evaluation]:
+    """The data, their scores by a trained ranker or from a file, and the metrics of these."""
+    from rankgrad.data import _scores
+    from rankgrad.metrics import metrics
     from rankgrad.training._evaluations import evaluate_scores
 
-    check_stdin(ranker, data)
-    metrics = [rankgrad.metrics.metrics.get(spec) for spec in metric or DEFAULT_METRICS]
+    chosen = [metrics.get(spec) for spec in specs or DEFAULT_METRICS]
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
         scores = model.predict(dataset.features, dataset.offsets)
     else:
         dataset = load(data, split, fold, ids="auto")
-        scores = files.read(ranker, dataset)
-    return evaluate_scores(scores, dataset, metrics), scores, dataset
+        scores = _scores.read(ranker, dataset)
+    return dataset, scores, evaluate_scores(scores, dataset, chosen)
 
 
 def _save(
@@ -191,5 +180,4 @@ def _show(result: Evaluation, weighted: bool, title: str) -> None:
     conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
-    columns = ("metric", "mean", "95% interval")
-    show_table(columns, interval_rows(result), title=title, under=conventions)
+    show_table(INTERVAL_COLUMNS, interval_rows(result), title=title, under=conventions)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Data, Device, Fold, Json, Split, check_run_folder
-from rankgrad.cli._printing import console, show_json, show_notes, show_table
-from rankgrad.cli.predict import Run, open_ranker
+from rankgrad.cli._arguments import Data, Fold, Run, check_run_folder
+from rankgrad.cli._printing import progress_bar, show_json, show_notes, show_table
+from rankgrad.cli.predict import open_ranker
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -28,7 +25,7 @@ def explain(
     ctx: typer.Context,
     run: Run,
     data: Data,
-    split: Split = None,
+    split: str | None = None,
     fold: Fold = None,
     metric: Annotated[str, typer.Option("--metric", "-m")] = "ndcg@10",
     repeats: Annotated[int, typer.Option(min=1)] = 5,
@@ -40,10 +37,10 @@ def explain(
     below: Annotated[int | None, typer.Option(min=1)] = None,
     top: Annotated[int, typer.Option(min=1)] = 20,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    device: Device = "auto",
+    device: str = "auto",
     save: bool = False,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
-    json: Json = False,
+    json: bool = False,
 ) -> None:
     """Say which features a ranker relies on, and why one item stands above another.
 
@@ -95,7 +92,7 @@ def explain(
         pair = explanations.explain_pair(ranker, dataset, query, _places(above, below))
         trees = isinstance(ranker.network, TreeScorer)
         return _explain_query(pair, top, json, _OF_TREES if trees else _OF_NETWORKS)
-    with _progress(quiet=json) as on_feature:
+    with progress_bar("features", quiet=json) as update:
         explanation = explanations.explain(
             ranker,
             dataset,
@@ -105,7 +102,7 @@ def explain(
             sample=sample,
             lists=queries if save or output is not None else 0,  # who only prints needs no pairs
             seed=seed,
-            on_feature=on_feature,
+            on_feature=lambda done, every: update(completed=done, total=every),
         )
     if save:
         from rankgrad.data import _layout
@@ -145,18 +142,6 @@ def _places(above: int | None, below: int | None) -> tuple[int, int] | None:
     if above is None or below is None:
         raise ValueError("give both --above and --below")
     return above - 1, below - 1
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("features")
-        yield lambda done, every: bar.update(task, completed=done, total=every)
 
 
 def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Fold, Json, Overwrite, Split, load
+from rankgrad.cli._arguments import Fold, Run, load
 from rankgrad.cli._printing import console, show_json, show_notes
-from rankgrad.cli.predict import Run, load_ranker
+from rankgrad.cli.predict import load_ranker
 
 
 def export(
@@ -17,12 +17,12 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o")],
     format: Literal["onnx", "solr", "xgboost-json", "linear", "torch"] | None = None,
     data: Path | None = None,
-    split: Split = None,
+    split: str | None = None,
     fold: Fold = None,
     name: str = "rankgrad",
     non_negative: bool = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    overwrite: bool = False,
+    json: bool = False,
 ) -> None:
     """Write a trained ranker for another program: ONNX, or the format of a search engine.
 
@@ -48,10 +48,10 @@ def export(
       rankgrad export runs/trees --format xgboost-json --non-negative -o trees.json
       rankgrad export runs/first -o model.pt2
     """  # noqa: D301
+    from rankgrad.data._dataset import names_of_features
     from rankgrad.export import engine_notes
     from rankgrad.export import export as write
     from rankgrad.export._exporting import format_of
-    from rankgrad.export._feature_names import feature_names
 
     if data is None and (split is not None or fold is not None):
         raise ValueError("--split and --fold are of the data to compare on: give --data")
@@ -67,7 +67,7 @@ def export(
         overwrite=overwrite,
     )
     notes = engine_notes(ranker, format_of(output, format))
-    names = feature_names(ranker)
+    names = names_of_features(ranker)
     if json:
         show_json(
             {

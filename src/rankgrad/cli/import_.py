@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli._arguments import Categorical, Fold, Json, Missing, Overwrite, check_stdin
+from rankgrad.cli._arguments import Categorical, Fold, Missing, check_stdin
 from rankgrad.cli._printing import show_json
 from rankgrad.cli.data import describe, show_data
 
@@ -29,8 +29,8 @@ def import_(
     missing: Missing = None,
     categorical: Categorical = None,
     docids: bool = False,
-    overwrite: Overwrite = False,
-    json: Json = False,
+    overwrite: bool = False,
+    json: bool = False,
 ) -> None:
     """Bring data into a store, which opens at once whatever its size.
 

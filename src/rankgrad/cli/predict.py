@@ -7,23 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Data, Device, Fold, Overwrite, Split, load
+from rankgrad.cli._arguments import Data, Fold, Run, load
 from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
 
-__all__ = ["Run", "load_ranker", "open_ranker", "predict"]
-
-Run = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN",
-        help="A run folder of `rankgrad train`, or a saved model.",
-        show_default=False,
-    ),
-]
+__all__ = ["load_ranker", "open_ranker", "predict"]
 
 
 def predict(
@@ -31,11 +22,11 @@ def predict(
     data: Data,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("-"),
     format: Literal["plain", "parquet", "trec"] | None = None,
-    split: Split = None,
+    split: str | None = None,
     fold: Fold = None,
     tag: str = "rankgrad",
-    device: Device = "auto",
-    overwrite: Overwrite = False,
+    device: str = "auto",
+    overwrite: bool = False,
 ) -> None:
     """Score data with a trained ranker, from its best epoch.
 

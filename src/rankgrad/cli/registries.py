@@ -9,19 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from rankgrad.cli._arguments import Json
 from rankgrad.cli._printing import console, show_json, show_table
 from rankgrad.specs import Registry, options_of, takes_cutoff
 
 __all__ = ["losses", "metrics", "models"]
 
 _Name = Annotated[
-    str | None,
-    typer.Argument(metavar="[NAME]", help="Explain this one.", show_default=False),
+    str | None, typer.Argument(metavar="[NAME]", help="Explain this one.", show_default=False)
 ]
 
 
-def losses(name: _Name = None, json: Json = False) -> None:
+def losses(name: _Name = None, json: bool = False) -> None:
     """List the losses, or explain one and its options.
 
     \b
@@ -47,7 +45,7 @@ def losses(name: _Name = None, json: Json = False) -> None:
     )
 
 
-def metrics(name: _Name = None, json: Json = False) -> None:
+def metrics(name: _Name = None, json: bool = False) -> None:
     """List the metrics, or explain one and its options.
 
     \b
@@ -69,7 +67,7 @@ def metrics(name: _Name = None, json: Json = False) -> None:
     )
 
 
-def models(name: _Name = None, json: Json = False) -> None:
+def models(name: _Name = None, json: bool = False) -> None:
     """List the models, or explain one and its options.
 
     \b
@@ -138,24 +136,24 @@ def _advice(kind: str, name: str) -> list[str]:
     from rankgrad.cli._formulas import plain_formula
 
     of: Kind = "metrics" if kind == "metrics" else "losses"
-    found = entry(of, name) if kind != "models" else None
+    reference = entry(of, name) if kind != "models" else None
     relaxation = ""
-    if found is None and (cell := _cell(kind, name)):
+    if reference is None and (cell := _cell(kind, name)):
         from rankgrad.losses.relaxed import cell_route
         from rankgrad.metrics import metrics
 
         family, metric = cell
         lower = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
         noise = name.startswith("gumbel_")
-        found = cell_entry(family, metric, cell_route(family, metric), lower, noise)
+        reference = cell_entry(family, metric, cell_route(family, metric), lower, noise)
         sort = entry("relaxations", family)
         relaxation = f", with {plain_formula(sort.formula)}" if sort else ""
-    if found is None:
+    if reference is None:
         return []  # a model, or registered by a user
-    formula = plain_formula(found.formula) + relaxation
-    lines = {"Formula": formula, "Symbols": _sentence(found.symbols), "Paper": found.paper}
-    lines |= {"Use": found.use.replace("\n\n", "\n"), "Cost": found.cost}
-    lines |= {"Elsewhere": found.elsewhere}
+    formula = plain_formula(reference.formula) + relaxation
+    lines = {"Formula": formula, "Symbols": _sentence(reference.symbols), "Paper": reference.paper}
+    lines |= {"Use": reference.use.replace("\n\n", "\n"), "Cost": reference.cost}
+    lines |= {"Elsewhere": reference.elsewhere}
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from rankgrad.cli._arguments import Overwrite
 from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def report(
     test: Annotated[str | None, typer.Option(metavar="[t|randomization]")] = None,
     correction: Literal["holm", "bonferroni", "none"] | None = None,
     title: str = "Ranking report",
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
 ) -> None:
     """Write one page about runs: what won, by how much, how it learned, and on which queries.
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Json, TableFormat, Workers
+from rankgrad.cli._arguments import TableFormat, Workers
 from rankgrad.cli._errors import interrupted_run
 from rankgrad.cli._printing import console, show_csv, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
-    from rankgrad.papers.reproduce import OnChange, ReproductionResult, RunOptions
+    from rankgrad.papers.reproduce import OnChange, ReproductionResult
 
 _Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 
@@ -35,7 +35,7 @@ def reproduce(
     workers: Workers = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     format: TableFormat = "terminal",
-    json: Json = False,
+    json: bool = False,
 ) -> None:
     """Run a paper's tables under its own protocol, and print ours beside the published numbers.
 
@@ -69,7 +69,7 @@ def reproduce(
       rankgrad reproduce neuralndcg --figures -o figures
     """  # noqa: D301
     from rankgrad.papers.protocol import of_paper, protocols
-    from rankgrad.papers.reproduce import RunOptions
+    from rankgrad.papers.reproduce import RunOptions, run_tables
 
     chosen = _tables(paper, table)
     if listed:
@@ -81,7 +81,13 @@ def reproduce(
         _figures(paper, data, output, quick, json)
         return
     options = RunOptions(quick, extra, seeds, search, {"device": device})
-    results = _run(chosen, data, only, output, options, workers)
+    try:
+        with _progress() as show:
+            results = run_tables(
+                chosen, data, output, options, only=only, workers=workers, on_change=show
+            )
+    except KeyboardInterrupt:
+        raise interrupted_run(output) from None
     if json:
         show_json([one.to_json() for one in results])
     else:
@@ -104,25 +110,6 @@ def _tables(paper: str | None, table: str | None) -> list[Protocol]:
         names = ", ".join(one.name for one in there) or "say which paper"
         raise ValueError(f"there is no table {table!r}. There are: {names}")
     return named
-
-
-def _run(
-    tables: list[Protocol],
-    data: Path | None,
-    only: str | None,
-    output: Path,
-    options: RunOptions,
-    workers: int | None,
-) -> list[ReproductionResult]:
-    from rankgrad.papers.reproduce import run_tables
-
-    try:
-        with _progress() as show:
-            return run_tables(
-                tables, data, output, options, only=only, workers=workers, on_change=show
-            )
-    except KeyboardInterrupt:
-        raise interrupted_run(output) from None
 
 
 @contextmanager
@@ -173,14 +160,14 @@ def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
     if data is not None:
         _splits.check_exists(data)
     names = [one.name for table in tables for one in table.data]
-    found = {} if data is None else _splits.find(data, names)
+    places = {} if data is None else _splits.find(data, names)
     lines = [
         {
             "paper": table.paper,
             "name": table.name,
             "what": f"{table.table}: {table.title}",
             "data": one.name,
-            "there": str(found[one.name]) if one.name in found else None,
+            "there": str(places[one.name]) if one.name in places else None,
             "not_run": table.not_run or one.not_run,
         }
         for table in tables

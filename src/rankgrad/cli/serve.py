@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rankgrad import __version__
 from rankgrad.cli.predict import load_ranker
 
 
@@ -52,15 +53,13 @@ def serve(
       curl localhost:8000/models/small/rank --json '{"lists": [{"items": [[3.1], [7.4]]}]}'
       curl localhost:8000/models      # also /health, /ready, /version, /metrics, /openapi.json
     """  # noqa: D301
-    from importlib.metadata import version
-
     from rankgrad.serving import Limits, ServedRanker
     from rankgrad.serving import serve as answer
-    from rankgrad.serving._ranker import named_runs
+    from rankgrad.serving._served_ranker import named_runs
 
     rankers = {
         name: ServedRanker.of(load_ranker(run), name, threads)
         for name, run in named_runs(runs).items()
     }
     limits = Limits(max_body, max_lists, max_items, max_total_items, max_waiting, max_waiting_bytes)
-    answer(rankers, host=host, port=port, limits=limits, grace=grace, version=version("rankgrad"))
+    answer(rankers, host=host, port=port, limits=limits, grace=grace, version=__version__)

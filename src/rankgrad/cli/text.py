@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
 from rankgrad.cli import evaluate, text_index, text_rerank, text_retrieve, text_train
 from rankgrad.cli._docstrings import add_command, epilog
+from rankgrad.cli._text_arguments import DESCRIPTIONS
 
 __all__ = ["app"]
 
@@ -18,8 +21,9 @@ app = typer.Typer(
     epilog=epilog(_PAGE),
 )
 
-add_command(app, "index", text_index.index, _PAGE)
-add_command(app, "retrieve", text_retrieve.retrieve, _PAGE)
-add_command(app, "train", text_train.train, _PAGE)
-add_command(app, "rerank", text_rerank.rerank, _PAGE)
-add_command(app, "evaluate", evaluate.evaluate, _PAGE)
+_add = partial(add_command, app, page=_PAGE, shared=DESCRIPTIONS)
+_add("index", text_index.index)
+_add("retrieve", text_retrieve.retrieve)
+_add("train", text_train.train)
+_add("rerank", text_rerank.rerank)
+_add("evaluate", evaluate.evaluate)

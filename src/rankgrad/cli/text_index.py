@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Overwrite
-
 __all__ = ["index"]
 
 
@@ -21,7 +19,7 @@ def index(
     stemmer: str | None = None,
     k1: Annotated[float, typer.Option("--k1")] = 1.5,
     b: Annotated[float, typer.Option("--b")] = 0.75,
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
 ) -> None:
     """Index a collection for BM25.
 

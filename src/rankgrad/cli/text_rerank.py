@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rankgrad.cli import _text_arguments as arguments
-from rankgrad.cli._arguments import Device, Overwrite
+from rankgrad.cli._arguments import Run
 from rankgrad.cli._printing import show_notes
 
 __all__ = ["rerank"]
@@ -17,19 +17,19 @@ __all__ = ["rerank"]
 
 def rerank(
     model: Annotated[str, typer.Argument(metavar="MODEL")],
-    run: arguments.Run,
-    collection: arguments.Collection,
+    run: Run,
+    collection: str,
     output: Annotated[Path, typer.Option("--output", "-o")],
-    topics: arguments.Topics = None,
+    topics: str | None = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
     interpolate: Annotated[str | None, typer.Option(metavar="WEIGHT")] = None,
-    prompt: arguments.PromptFile = None,
+    prompt: Path | None = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
-    device: Device = "auto",
+    device: str = "auto",
     tag: str = "rankgrad",
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
 ) -> None:
     """Rerank the candidates of a run.
 

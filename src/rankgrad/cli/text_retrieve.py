@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from rankgrad.cli._arguments import Overwrite
-from rankgrad.cli._printing import console, show_notes
+from rankgrad.cli._printing import progress_bar, show_notes
+from rankgrad.cli._text_arguments import Field
 
 __all__ = ["retrieve"]
 
@@ -20,9 +20,9 @@ def retrieve(
     output: Annotated[Path, typer.Option("--output", "-o")],
     depth: Annotated[int, typer.Option(min=1)] = 100,
     format: Literal["jsonl", "tsv", "trec", "smart"] | None = None,
-    field: Literal["title", "description", "narrative"] = "title",
+    field: Field = "title",
     tag: str = "bm25",
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
 ) -> None:
     """Retrieve the best documents for each topic by BM25.
 
@@ -46,8 +46,6 @@ def retrieve(
       rankgrad text retrieve msmarco.index queries.tsv -o bm25.run --depth 1000
       rankgrad text retrieve robust.index topics.robust04.txt --field description -o bm25.run.gz
     """  # noqa: D301
-    from rich.progress import Progress
-
     from rankgrad import _files
     from rankgrad.data.trec import write_run
     from rankgrad.text._collections import read_topics
@@ -56,10 +54,9 @@ def retrieve(
     _files.check_free(output, overwrite)
     texts = read_topics(topics, format, field=field)
     loaded = BM25Index.load(index)
-    quiet = not sys.stderr.isatty()
-    with Progress(console=console(stderr=True), transient=True, disable=quiet) as progress:
-        task = progress.add_task("queries", total=len(texts))
-        run = loaded.retrieve(texts, depth, on_query=lambda: progress.advance(task))
+    with progress_bar("queries") as update:
+        on_query = partial(update, total=len(texts), advance=1)
+        run = loaded.retrieve(texts, depth, on_query=on_query)
     write_run(output, run, tag=tag, overwrite=overwrite)
     missing = [query for query in texts if query not in run]
     if missing:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankgrad.cli import _text_arguments as arguments
-from rankgrad.cli._arguments import Json, TeacherLabels
+from rankgrad.cli._arguments import Run, TeacherLabels
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import console, show_json, show_notes, show_table
-from rankgrad.cli._settings import read_settings, settings_options
-from rankgrad.text._settings import TextSettings
+from rankgrad.cli._printing import console, progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._setting_options import read_settings, settings_options
+from rankgrad.text._text_settings import TextSettings
 
 if TYPE_CHECKING:
-    from rankgrad.experiments._text import Callbacks, CrossValidation, OneRun
+    from rankgrad.experiments._text import CrossValidation, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
     from rankgrad.text._candidates import Candidates
+    from rankgrad.text._training import Callbacks
 
 __all__ = ["settings_of", "train", "train_all"]
 
@@ -44,11 +43,11 @@ _PANELS = {
 
 @settings_options(settings=TextSettings, panels=_PANELS)
 def train(
-    run: arguments.Run,
-    collection: arguments.Collection,
+    run: Run,
+    collection: str,
     output: Annotated[Path, typer.Option("--output", "-o")],
-    topics: arguments.Topics = None,
-    qrels: arguments.Qrels = None,
+    topics: str | None = None,
+    qrels: Path | None = None,
     field: arguments.Field = "title",
     depth: arguments.Depth = None,
     teacher: Path | None = None,
@@ -60,8 +59,8 @@ def train(
     interpolate: bool = False,
     protocol: str | None = None,
     settings: Path | None = None,
-    prompt: arguments.PromptFile = None,
-    json: Json = False,
+    prompt: Path | None = None,
+    json: bool = False,
     **passed: Any,
 ) -> None:
     """Train text rankers by cross-validation, and test them on the fold they have not seen.
@@ -129,16 +128,10 @@ def train(
 
 def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
     """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
-    from rich.progress import Progress
-
     from rankgrad.experiments._text import cross_validate
     from rankgrad.training._processes import Interrupts
 
-    hidden = quiet or not sys.stderr.isatty()
-    bar = Progress(console=console(stderr=True), transient=True, disable=hidden)
-    update = partial(bar.update, bar.add_task("runs", total=None))
-    # Stopping a disabled bar would print an empty line.
-    with Interrupts() as interrupts, nullcontext() if hidden else bar:
+    with Interrupts() as interrupts, progress_bar("runs", quiet) as update:
         watch = partial(_callbacks, update, lambda: interrupts.stop_requested)
         finished = cross_validate(plan, candidates, output, watch)
     if not finished:
@@ -153,7 +146,7 @@ def _protocol(name: str | None) -> Protocol | None:
 
     if name is None:
         return None
-    known = {key: found for key, found in protocols().items() if found.text is not None}
+    known = {key: table for key, table in protocols().items() if table.text is not None}
     if name not in known:
         raise ValueError(f"there is no protocol of text {name!r}. There are: {', '.join(known)}")
     return known[name]
@@ -193,7 +186,7 @@ def _callbacks(
     total: int,
 ) -> Callbacks:
     """What is called while a run is trained: it updates the progress bar over all runs."""
-    from rankgrad.experiments._text import Callbacks
+    from rankgrad.text._training import Callbacks
 
     epochs, metric = run.settings.epochs, run.settings.metric
     words = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
@@ -219,7 +212,8 @@ def _show(output: Path, json: bool) -> None:
     from rankgrad.results.comparison import compare
     from rankgrad.results.runs import find, read
 
-    comparison = compare(group([read(path) for path in find([output])]), usual=FIRST_STAGE)
+    entries = group([read(path) for path in find([output])])
+    comparison = compare(entries, default_baseline=FIRST_STAGE)
     rows = list(_rows(comparison))
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
@@ -244,14 +238,14 @@ def _weights(output: Path) -> list[str]:
     """What validation chose for the weight of the first stage, by loss."""
     from rankgrad.text._runs import INTERPOLATION, TextRun
 
-    found: dict[str, list[str]] = {}
+    weights_by_loss: dict[str, list[str]] = {}
     for path in sorted(output.glob(f"*/*/*/{INTERPOLATION}")):
         run = TextRun.open(path.parent)
-        found.setdefault(run.settings.loss, []).append(f"{run.weight:g}")
+        weights_by_loss.setdefault(run.settings.loss, []).append(f"{run.weight:g}")
     return [
         f"{loss}: weights of the first stage {', '.join(weights)}; its scores alone: `rankgrad "
         f"report {output} --part test-alone`"
-        for loss, weights in found.items()
+        for loss, weights in weights_by_loss.items()
     ]
 
 

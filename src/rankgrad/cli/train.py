@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankgrad.cli import _settings as options
-from rankgrad.cli._arguments import Data, Fold, Json, check_known, check_stdin, features_of
+from rankgrad.cli import _setting_options as options
+from rankgrad.cli._arguments import Data, Fold, check_known, check_stdin, features_of
 from rankgrad.cli._errors import interrupted
 from rankgrad.cli._printing import console, show_json, show_notes, show_table
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "train"]
 
-
-_HOLDOUT, _FEWEST = 0.1, 10  # of the lists are held out to validate on, if there are at least 10
+_HOLDOUT = 0.1  # of the lists are held out to validate on, where there is no validation data
+_FEWEST = 10  # lists, of which some are held out
 
 
 @options.settings_options(defaults={"holdout": f"{_HOLDOUT} without validation data"})
@@ -34,8 +34,8 @@ def train(
     fold: Fold = None,
     settings: Path | None = None,
     resume: bool = False,
-    log: options.Log = None,
-    json: Json = False,
+    log: list[str] | None = None,
+    json: bool = False,
     **setting_options: Any,
 ) -> None:
     """Train a ranker and keep the best epoch in a run folder.
@@ -50,6 +50,9 @@ def train(
         vali: Validation data, where DATA is not a folder that has it.
         settings: Settings in TOML, such as RUN/settings.toml; options override them.
         resume: Go on with the run that RUN holds; with more --epochs also after its end.
+        log: Where else epochs are logged: tensorboard, mlflow or wandb, with options as in
+            'mlflow(experiment=ranking)' and 'wandb(project=ranking, mode=offline)'; several times
+            for several. [default: nowhere]
 
     \b
     Examples:
@@ -77,7 +80,7 @@ def train(
     chosen = options.resolve_settings(setting_options, settings)
     if settings is None and setting_options["transforms"] is None:
         chosen = for_trees(chosen)
-    called = [loggers.get(spec) for spec in log or ()]
+    epoch_loggers = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(chosen.loss)
     check_run(chosen, run, resume)
     fold, notes = _fold(data, fold)
@@ -94,13 +97,7 @@ def train(
         chosen, notes = for_data(chosen, training, explicit)
         show_notes(notes)
     result = fit(
-        chosen,
-        training,
-        validation,
-        folder=run,
-        resume=resume,
-        on_epoch=called,
-        quiet=json,
+        chosen, training, validation, folder=run, resume=resume, on_epoch=epoch_loggers, quiet=json
     )
     if result.stopped == "interrupted":
         raise interrupted(f"interrupted and saved; to go on: {_resuming(run, output is None)}")
@@ -139,13 +136,13 @@ def _fold(data: Path, fold: int | None) -> tuple[int | None, list[str]]:
     """The fold to train on: the first where none is named, which a note says."""
     from rankgrad.data import _layout
 
-    there = [] if fold is not None or _layout.is_single(data) else list(_layout.folds(data))
-    if not there:
+    folds = [] if fold is not None or _layout.is_single(data) else list(_layout.folds(data))
+    if not folds:
         return fold, []
     name = shlex.quote(str(data))
-    return there[0], [
-        f"{data} has the folds {', '.join(map(str, there))}: training on fold {there[0]}. --fold "
-        f"{there[-1]} takes another; for all of them: rankgrad compare {name} -o runs/folds"
+    return folds[0], [
+        f"{data} has the folds {', '.join(map(str, folds))}: training on fold {folds[0]}. --fold "
+        f"{folds[-1]} takes another; for all of them: rankgrad compare {name} -o runs/folds"
     ]
 
 
@@ -169,10 +166,10 @@ def read(
         if vali is None or fold is not None:
             return load(data, fold=fold, **kinds), None
         return load_pair(data, vali, **kinds)
-    found = load_splits(data, fold, **kinds)
-    if "train" not in found:
-        raise ValueError(f"{data} has no train in it, only {', '.join(found)}")
-    training, validation = found["train"], found.get("vali")
+    splits = load_splits(data, fold, **kinds)
+    if "train" not in splits:
+        raise ValueError(f"{data} has no train in it, only {', '.join(splits)}")
+    training, validation = splits["train"], splits.get("vali")
     if vali is not None:
         if validation is not None:
             raise ValueError(f"{data} has validation data in it: leave out --vali")
@@ -180,7 +177,7 @@ def read(
     return training, validation
 
 
-def _resuming(run: Path, unnamed: bool) -> str:
+def _resuming(run: Path, add_output: bool) -> str:
     """The command that is running, with --resume, which takes the place of --settings."""
     from rankgrad.training.run import command
 
@@ -190,7 +187,7 @@ def _resuming(run: Path, unnamed: bool) -> str:
             next(words, None)
         elif not word.startswith("--settings=") and word != "--resume":
             repeated.append(word)
-    return shlex.join([*repeated, *(["-o", str(run)] if unnamed else []), "--resume"])
+    return shlex.join([*repeated, *(["-o", str(run)] if add_output else []), "--resume"])
 
 
 def _summary(result: FitResult, output: Path) -> dict[str, Any]:

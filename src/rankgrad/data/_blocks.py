@@ -158,8 +158,8 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
     weights = inverse @ target
     weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
     weights.fill_diagonal_(0.0)
-    found: Tensor = weights * scale / scale[:, None]
-    return found
+    rescaled: Tensor = weights * scale / scale[:, None]
+    return rescaled
 
 
 def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:

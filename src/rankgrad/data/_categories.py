@@ -1,8 +1,9 @@
 """Categorical features: columns of codes, and the names that the codes stand for.
 
 In a :class:`~rankgrad.data._dataset.Dataset` a categorical feature is a column of codes from 0, and
-``Dataset.categories`` has the names; NaN is a missing or an unknown category. Names are sorted, so
-that codes do not depend on the order of rows.
+``Dataset.categories`` has the names; NaN is a missing or an unknown category. Categories are
+sorted, as numbers in :func:`encode` and as text elsewhere, so that codes do not depend on the order
+of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from rankgrad._quoting import listing, quote
 from rankgrad._shapes import Array
-from rankgrad.data._dataset import Categories, Dataset, FeaturesError
+from rankgrad.data._dataset import Categories, Dataset, FeaturesError, names_of_features
 
 
 def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
@@ -31,47 +32,47 @@ def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     >>> encoded.features[:, 0].tolist(), encoded.categories
     ([1.0, 0.0, 1.0], (('3', '7'),))
     """
-    found = list(dataset.categories or [None] * dataset.n_features)
-    wanted = [at for at in (_column(dataset, name) for name in columns) if found[at] is None]
+    categories = list(dataset.categories or [None] * dataset.n_features)
+    wanted = [at for at in (_column(dataset, name) for name in columns) if categories[at] is None]
     if not wanted:
         return dataset
     features = np.array(dataset.features)
     for at in wanted:
         values = np.unique(features[:, at])
         values = values[~np.isnan(values)]
-        found[at] = tuple(map(number_text, values.tolist()))
+        categories[at] = tuple(map(number_text, values.tolist()))
         codes = np.searchsorted(values, features[:, at]).astype(np.float32)
         features[:, at] = np.where(np.isnan(features[:, at]), np.nan, codes)
-    return replace(dataset, features=features, categories=tuple(found), check=False)
+    return replace(dataset, features=features, categories=tuple(categories), check=False)
 
 
 def match(dataset: Dataset, categories: Categories | None) -> Dataset:
-    """The data set with the codes of these categories, such as those of a trained ranker.
+    """Recode categorical columns to the codes of other categories, such as a trained ranker's.
 
-    Categories that are not among them become missing values, and a note says how many there are.
+    Columns of numbers that are categorical there are encoded. Values of other categories become
+    NaN, and a note gives their number. Another number of features is left to the ranker to report.
 
     Raises:
-        FeaturesError: a feature is a number on one side and a category on the other.
+        FeaturesError: a feature is categorical here and numeric in training.
     """
     kinds = dataset.categories or (None,) * dataset.n_features
     wanted = categories or (None,) * dataset.n_features
     if len(kinds) != len(wanted) or kinds == wanted:
         return dataset
     numbers = [at for at, names in enumerate(wanted) if names is not None and kinds[at] is None]
-    dataset = encode(dataset, [_column_name(dataset, at) for at in numbers])
+    names = names_of_features(dataset)
+    dataset = encode(dataset, [names[at] for at in numbers])
     features, unknown = np.array(dataset.features), 0
     for at, (old, new) in enumerate(zip(dataset.categories or kinds, wanted, strict=True)):
         if new is None and old is not None:
-            raise FeaturesError(
-                f"feature {_column_name(dataset, at)} is of texts here and of numbers in training"
-            )
+            raise FeaturesError(f"feature {names[at]} is categorical here and numeric in training")
         if new is None or old is None or old == new:
             continue
         codes = {name: code for code, name in enumerate(new)}
-        table = np.array([codes.get(name, np.nan) for name in old] or [np.nan], np.float32)
-        there = ~np.isnan(features[:, at])
-        features[there, at] = table[features[there, at].astype(np.int64)]
-        unknown += int(there.sum() - (~np.isnan(features[:, at])).sum())
+        table = np.array([codes.get(name, np.nan) for name in old], np.float32)
+        present = ~np.isnan(features[:, at])
+        features[present, at] = table[features[present, at].astype(np.int64)]
+        unknown += int(present.sum() - (~np.isnan(features[:, at])).sum())
     notes = dataset.notes
     if unknown:
         notes += (f"{unknown:,} values are categories that are not in the training data",)
@@ -85,7 +86,7 @@ def number_columns(categories: Categories | None, width: int) -> list[int]:
 
 
 def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:
-    """Names in order, and the new code of each old one."""
+    """The sorted names, and for each old code the new one."""
     order = np.argsort(np.array(names, object), kind="stable") if len(names) else np.zeros(0, int)
     new = np.empty(len(names), np.float32)
     new[order] = np.arange(len(names))
@@ -93,17 +94,10 @@ def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:
 
 
 def _column(dataset: Dataset, name: str) -> int:
-    known = [_column_name(dataset, at) for at in range(dataset.n_features)]
+    known = names_of_features(dataset)
     if name not in known:
         raise FeaturesError(f"there is no feature {quote(name)}. There are: {listing(known)}")
     return known.index(name)
-
-
-def _column_name(dataset: Dataset, at: int) -> str:
-    """A feature's name, or its id in a LETOR file."""
-    if dataset.feature_names is not None:
-        return dataset.feature_names[at]
-    return str(at if dataset.zero_based else at + 1)
 
 
 def number_text(value: float) -> str:
@@ -123,10 +117,16 @@ def encode_frame(
 
     Args:
         X: columns of pandas' dtype ``category`` are categorical features.
-        known: the categories of the training data; others become missing values.
-        named: further categorical features: columns of a data frame, indices of an array.
+        known: the categories of the training data, by which X is encoded; others become missing
+            values. None: find them in X.
+        named: without ``known``, further categorical features: columns of a data frame, indices of
+            an array.
+
+    Returns:
+        X unchanged if it is neither a data frame nor a matrix, or has another number of columns
+        than ``known``: scikit-learn's validation reports that.
     """
-    is_frame = hasattr(X, "isetitem")
+    is_frame = hasattr(X, "isetitem")  # pandas', which need not be installed
     if not is_frame and (not isinstance(X, np.ndarray) or X.ndim != 2 or not (known or named)):
         return X, known
     kinds: list[tuple[str, ...] | None] = [None] * X.shape[1]
@@ -142,8 +142,8 @@ def encode_frame(
             if hasattr(column, "cat"):
                 kinds[at] = tuple(sorted(map(_text, column.cat.categories)))
             elif name in set(map(str, named)):
-                there = (value for value in column if value is not None and value == value)
-                kinds[at] = tuple(sorted(set(map(_text, there))))
+                present = (value for value in column if not _is_missing(value))
+                kinds[at] = tuple(sorted(set(map(_text, present))))
     if not any(names is not None for names in kinds):
         return X, None
     encoded = X.copy() if is_frame else X.astype(np.float64)
@@ -152,12 +152,17 @@ def encode_frame(
             continue
         codes = {text: float(code) for code, text in enumerate(texts)}
         column = X.iloc[:, at].astype(object) if is_frame else X[:, at]
-        values = np.array([codes.get(_text(value), np.nan) for value in column], np.float64)
+        values = [np.nan if _is_missing(v) else codes.get(_text(v), np.nan) for v in column]
         if is_frame:
-            encoded.isetitem(at, values)
+            encoded.isetitem(at, np.array(values, np.float64))
         else:
             encoded[:, at] = values
     return encoded, tuple(kinds)
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether it is None, NaN, or pandas' NaT or NA, whose comparisons have no truth value."""
+    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def _text(value: Any) -> str:

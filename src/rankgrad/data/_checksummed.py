@@ -44,7 +44,7 @@ class ChecksummedFile:
         """:meth:`check` for pieces of one length that begin at ``starts``."""
         if not length or not self._unchecked.any():
             return
-        steps = np.zeros(len(self._wanted) + 1, np.int64)  # where pieces begin, less where they end
+        steps = np.zeros(len(self._wanted) + 1, np.int64)  # +1 at first blocks, -1 after the last
         np.add.at(steps, starts // _checksums.BLOCK, 1)
         np.add.at(steps, (starts + length - 1) // _checksums.BLOCK + 1, -1)
         for at in np.flatnonzero((np.cumsum(steps[:-1]) > 0) & self._unchecked):
@@ -64,11 +64,12 @@ class ChecksummedFile:
 class ChecksummedArray(NDArrayOperatorsMixin):
     """A read-only array in a :class:`ChecksummedFile`, checked as far as it is read.
 
-    An index checks its rows and gives an array; ``np.asarray`` and everything else checks all. It
-    is not an ``np.ndarray``, whose memory could be read without a check.
+    Indices and slices check their rows and give an array; masks, ``np.asarray`` and methods check
+    all rows; ``shape``, ``dtype``, ``len`` and :meth:`part` read nothing. It is not an
+    ``np.ndarray``, whose memory could be read without a check.
 
     Args:
-        file: which has the array from ``offset`` on.
+        file: the file of the array, which begins at ``offset``.
         dtype, shape: the array's.
         offset: in bytes.
     """
@@ -97,7 +98,7 @@ class ChecksummedArray(NDArrayOperatorsMixin):
         elif isinstance(rows, slice):
             self.file.check(*self._bytes(range(len(self))[rows]))
         elif isinstance(rows, (np.ndarray, list)) and np.asarray(rows).dtype.kind in "iu":
-            inside = self._array[rows]  # which says so where there is no such row
+            inside = self._array[rows]  # raises IndexError where there is no such row
             places = np.asarray(rows, np.int64).reshape(-1) % max(1, len(self))
             self.file.check_rows(self.offset + places * self._row, self._row)
             return inside if rows is index else self._array[index]
@@ -112,11 +113,13 @@ class ChecksummedArray(NDArrayOperatorsMixin):
         return self._array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(x, ChecksummedArray) for x in options.get("out", ())):
+            raise ValueError("arrays of a store are read-only: copy them with np.array")
         arrays = [np.asarray(x) if isinstance(x, ChecksummedArray) else x for x in inputs]
         return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # not set yet, while the object is copied or unpickled
+        if name.startswith("_"):  # special names, such as __deepcopy__, are not the array's
             raise AttributeError(name)
         if name not in _UNREAD:
             self._check()

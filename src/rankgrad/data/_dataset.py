@@ -33,10 +33,18 @@ def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | 
     return tuple(None if of_feature is None else tuple(of_feature) for of_feature in names)
 
 
-def features_of(like: Any) -> dict[str, Any]:
+def features_of(source: Any) -> dict[str, Any]:
     """Options of :func:`rankgrad.data.load` for the features of a data set or a fitted ranker."""
     names = ("n_features", "zero_based", "feature_names", "categories")
-    return {name: getattr(like, name) for name in names}
+    return {name: getattr(source, name) for name in names}
+
+
+def names_of_features(source: Any) -> tuple[str, ...]:
+    """The names of the features of a data set or a fitted ranker; else their numbers in LETOR."""
+    if source.feature_names is not None:
+        return tuple(source.feature_names)
+    first = 0 if source.zero_based else 1
+    return tuple(str(first + column) for column in range(source.n_features))
 
 
 class FeaturesError(ValueError):
@@ -304,11 +312,7 @@ class Dataset:
 
 
 def as_float32(
-    name: str,
-    array: np.ndarray,
-    feature_names: Sequence[str] | None = None,
-    *,
-    first: int = 0,
+    name: str, array: np.ndarray, feature_names: Sequence[str] | None = None, *, first: int = 0
 ) -> np.ndarray:
     """The numbers in float32 and C order; one that is too large for it is an error that names it.
 
@@ -408,6 +412,27 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
     return np.array(values, np.str_)
 
 
+def group_rows(codes: np.ndarray, lists: int) -> tuple[np.ndarray, np.ndarray | None, int]:
+    """The offsets of lists whose rows may not be contiguous, and how to bring these together.
+
+    Args:
+        codes: ``[N]``, the list of each row, numbered by first appearance.
+        lists: how many there are.
+
+    Returns:
+        The offsets; the rows in the order of their lists, None if they are contiguous; and the
+        number of lists whose rows are not contiguous.
+
+    >>> from rankgrad.data._dataset import group_rows
+    >>> group_rows(np.array([0, 1, 1, 0]), 2)
+    (array([0, 2, 4]), array([0, 3, 1, 2]), 1)
+    """
+    begins = np.concatenate([[True], codes[1:] != codes[:-1]])
+    scattered = int((np.bincount(codes[begins], minlength=lists) > 1).sum())
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=lists))])
+    return offsets, np.argsort(codes, kind="stable") if scattered else None, scattered
+
+
 def canonical_nan(array: np.ndarray) -> np.ndarray:
     """The array with one pattern of bits for NaN, so that equal data have equal checksums."""
     if array.dtype.kind != "f" or not (missing := np.isnan(array)).any():
@@ -443,5 +468,5 @@ def _histogram(labels: np.ndarray) -> str:
     values, counts = np.unique(labels, return_counts=True)
     if len(values) > _SHOWN:
         return f"{len(values):,} distinct labels from {values[0]:g} to {values[-1]:g}"
-    shares = (f"{v:g}: {c / len(labels):.1%}" for v, c in zip(values, counts, strict=True))
-    return f"labels {', '.join(shares)}"
+    fractions = (f"{v:g}: {c / len(labels):.1%}" for v, c in zip(values, counts, strict=True))
+    return f"labels {', '.join(fractions)}"

@@ -1,4 +1,4 @@
-"""Layout: which folders are splits and folds, and where each lies.
+"""Folders of data: the paths of their folds, of the splits, and of the parts of a split.
 
 The splits are called ``train``, ``vali`` and ``test``, whatever the folder calls them; folds are
 numbered as their folders are, ``Fold1`` is 1.
@@ -23,15 +23,16 @@ _ALIASES = {
 _SPLIT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 _FOLD = re.compile(r"fold[ _-]?(\d+)", re.IGNORECASE)
 _PART = re.compile(r"part[-_.]?(\d+).*\.(parquet|pq)", re.IGNORECASE)
-_SIDE = (".query", ".group", ".weight", ".init", ".position")  # LightGBM's files beside the data
-_HEAD = 1 << 20  # bytes that are read to recognize a file's format
-_LISTED = 12  # names that an error spells out
+# LightGBM's side files, such as train.txt.query, which are no splits.
+_SIDE_SUFFIXES = (".query", ".group", ".weight", ".init", ".position")
+_HEAD_BYTES = 1 << 20  # that first_features reads
+_MAX_LISTED = 12  # names that an error spells out
 
 
 def first_features(path: str | os.PathLike[str]) -> set[int]:
     """The ids of the features that the beginning of a LETOR file names."""
     with _streams.open_text(path) as file:
-        head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD))
+        head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD_BYTES))
     return set(map(int, set(re.findall(rb"[ \t](\d{1,10}):", head))))
 
 
@@ -41,13 +42,13 @@ def parts(path: str | os.PathLike[str]) -> list[Path]:
     They are called ``part-0000.parquet`` and so on. Beside them there may be only markers of
     writers, such as ``_SUCCESS``; otherwise the list is empty.
     """
-    path = Path(path)
-    if not path.is_dir():
+    folder = Path(path)
+    if not folder.is_dir():
         return []
-    inside = [place for place in path.iterdir() if not place.name.startswith((".", "_"))]
-    numbers = {place: _PART.fullmatch(place.name) for place in inside}
-    found = [(int(match[1]), place.name, place) for place, match in numbers.items() if match]
-    return [place for _, _, place in sorted(found)] if len(found) == len(inside) else []
+    files = [file for file in folder.iterdir() if not file.name.startswith((".", "_"))]
+    matches = {file: _PART.fullmatch(file.name) for file in files}
+    numbered = [(int(match[1]), file.name, file) for file, match in matches.items() if match]
+    return [file for _, _, file in sorted(numbered)] if len(numbered) == len(files) else []
 
 
 def is_single(path: str | os.PathLike[str]) -> bool:
@@ -64,7 +65,7 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
     ``set2.train.txt``, add the part before the split's name: ``folder/set1``.
 
     Args:
-        path: the folder.
+        path: the folder, or ``folder/set1`` where it has several sets of splits.
         fold: which fold of a folder of folds, ``1`` for ``Fold1``.
 
     Returns:
@@ -83,12 +84,12 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
     ...     {split: path.name for split, path in splits(folder).items()}
     {'train': 'train.txt', 'vali': 'valid.txt', 'test': 'test.txt'}
     """
-    place = Path(path)
-    return _files.snapshot(lambda: store.manifests(place), lambda: _splits(place, fold))
+    folder = Path(path)
+    return store.snapshot(folder, lambda: _splits(folder, fold))
 
 
 def _splits(path: Path, fold: int | None) -> dict[str, Path]:
-    """Find the splits of a folder; :func:`_files.snapshot` repeats it if the folder is replaced."""
+    """Find the splits of a folder; :func:`store.snapshot` repeats it if the folder is replaced."""
     check_exists(path)
     if _streams.is_stream(path):
         raise ValueError(
@@ -96,23 +97,25 @@ def _splits(path: Path, fold: int | None) -> dict[str, Path]:
             "give a folder of splits"
         )
     path = _files.readable_path(path)
-    inside = folds(path)
+    by_fold = folds(path)
     if fold is not None:
-        if fold not in inside:
+        if fold not in by_fold:
             raise ValueError(f"{describe(path, None)}; there is no fold {fold!r}")
-        path = inside[fold]
-    found = _find_splits(path)
-    if not found:
-        raise ValueError(f"{describe(path, None)}{'; say which fold' if inside else ''}")
-    for name, places in found.items():
-        if len(places) > 1:
-            names = ", ".join(place.name for place in places)
-            prefix = places[0].name.split(".")[0]
+        path = by_fold[fold]
+    candidates = _find_splits(path)
+    if not candidates:
+        raise ValueError(
+            f"{describe(path, None)}{'; say which fold' if by_fold and fold is None else ''}"
+        )
+    for name, paths in candidates.items():
+        if len(paths) > 1:
+            names = ", ".join(each.name for each in paths)
+            prefix = paths[0].name.split(".")[0]
             raise ValueError(
                 f"{path} has several {name} splits: {names}. Give the file itself, or the part "
                 f"before the split's name, such as {path / prefix}"
             )
-    return {name: found[name][0] for name in _ALIASES if name in found}
+    return {name: candidates[name][0] for name in _ALIASES if name in candidates}
 
 
 def folds(path: str | os.PathLike[str]) -> dict[int, Path]:
@@ -132,11 +135,11 @@ def folds(path: str | os.PathLike[str]) -> dict[int, Path]:
     ...     [(number, path.name) for number, path in folds(folder).items()]
     [(1, 'Fold1'), (2, 'Fold2')]
     """
-    path = Path(path)
-    if not path.is_dir():
+    folder = Path(path)
+    if not folder.is_dir():
         return {}
-    matches = ((_FOLD.fullmatch(inside.name), inside) for inside in path.iterdir())
-    return dict(sorted((int(m[1]), inside) for m, inside in matches if m and inside.is_dir()))
+    matches = ((_FOLD.fullmatch(entry.name), entry) for entry in folder.iterdir())
+    return dict(sorted((int(m[1]), entry) for m, entry in matches if m and entry.is_dir()))
 
 
 def fold_number(path: str | os.PathLike[str]) -> int | None:
@@ -161,7 +164,7 @@ def split_name(split: str) -> str:
 
 
 def check_exists(path: Path) -> None:
-    """Raise FileNotFoundError, with the most similar name that exists."""
+    """Raise FileNotFoundError if there is no such path; it names the most similar one."""
     if _streams.is_stream(path):
         return
     _streams.check_link(path)
@@ -171,7 +174,7 @@ def check_exists(path: Path) -> None:
     parent, name = path.parent, path.name
     while not parent.exists():
         parent, name = parent.parent, parent.name
-    names = [inside.name for inside in parent.iterdir()] if parent.is_dir() else []
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {parent / close[0]}?" if close else ""
     if not hint and parent.is_dir():
@@ -181,33 +184,36 @@ def check_exists(path: Path) -> None:
 
 def describe(path: Path, fold: int | None) -> str:
     """What a folder holds, in one sentence, for errors."""
-    inside = folds(path)
-    if inside and fold is None:
-        return f"{path} is a folder of folds: {', '.join(str(number) for number in inside)}"
-    found = splits(path, fold) if fold is not None or _find_splits(path) else {}
-    if found:
-        listed = ", ".join(f"{name} ({place.name})" for name, place in found.items())
+    by_fold = folds(path)
+    if by_fold and fold is None:
+        return f"{path} is a folder of folds: {', '.join(str(number) for number in by_fold)}"
+    by_split = splits(path, fold) if fold is not None or _find_splits(path) else {}
+    if by_split:
+        listed = ", ".join(f"{name} ({file.name})" for name, file in by_split.items())
         return f"{path} is a folder of splits: {listed}"
     return f"{path} is not a store and has no train, vali or test in it; {_listing(path)}"
 
 
 def _find_splits(path: Path) -> dict[str, list[Path]]:
-    """The data sets of a folder by split, whose name is between dots: ``set1.train.txt``."""
+    """The data sets of a folder by split: ``train``, ``train.txt`` or ``set1.train.txt``.
+
+    With the path ``folder/set1``, only those that begin with ``set1.``.
+    """
     folder, prefix = (path, "") if path.is_dir() else (path.parent, f"{path.name}.")
-    found: dict[str, list[Path]] = {}
-    for inside in sorted(folder.iterdir()):
-        if not inside.name.startswith(prefix) or inside.name.startswith("."):
+    by_split: dict[str, list[Path]] = {}
+    for entry in sorted(folder.iterdir()):
+        if not entry.name.startswith(prefix) or entry.name.startswith("."):
             continue
-        name = next((_SPLIT[p] for p in inside.name.lower().split(".") if p in _SPLIT), None)
-        if name is None or inside.suffix in _SIDE:
+        name = next((_SPLIT[p] for p in entry.name.lower().split(".") if p in _SPLIT), None)
+        if name is None or entry.suffix in _SIDE_SUFFIXES:
             continue
-        _streams.check_link(inside)  # a split that is silently left out would be worse
-        if is_single(inside):
-            found.setdefault(name, []).append(inside)
-    return found
+        _streams.check_link(entry)  # raises: is_single would leave a broken link out silently
+        if is_single(entry):
+            by_split.setdefault(name, []).append(entry)
+    return by_split
 
 
 def _listing(folder: Path) -> str:
-    names = sorted(inside.name for inside in folder.iterdir() if not inside.name.startswith("."))
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{folder} has {', '.join(names[:_LISTED])}{more}" if names else f"{folder} is empty"
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"{folder} has {', '.join(names[:_MAX_LISTED])}{more}" if names else f"{folder} is empty"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -24,12 +24,6 @@ Unsigned = np.uint64
 # Without Numba's check for a division by zero, as powers of ten are not zero.
 _compiled = partial(compile_cached, nogil=True, error_model="numpy")
 _inlined = partial(compile_cached, nogil=True, error_model="numpy", inline="always")
-
-# What the loop counted in a block: the indices of its ``counts``.
-ROWS, RUNS, N_DEFERRED, UNSORTED, DUPLICATES, NOT_FINITE = 0, 1, 2, 3, 4, 5
-ZEROS, ZERO_AT, ABOVE, ABOVE_AT = 6, 7, 8, 9
-MISSING_VALUES, UNLABELED, UNLABELED_AT = 10, 11, 12
-COUNTS = 13
 
 # How a block ended.
 DONE, BAD_PAIR, BAD_ID, QID_EMPTY, QID_MISSING, QID_UNEXPECTED = 0, 1, 2, 3, 4, 5
@@ -98,6 +92,28 @@ def _load_eight(context: Any, text: Any, i: Any) -> Any:
 _eight: Any = intrinsic(_load_eight)
 
 
+class Output(NamedTuple):
+    """The arrays that :func:`parse` writes.
+
+    Attributes:
+        features: zeros, flat, ``n_columns`` to a row; the value of feature id ``f`` goes to column
+            ``f``. Ids from ``n_columns`` on are counted and not stored.
+        labels: one per row.
+        starts: where each row's line starts.
+        runs: ``(row, start, end)`` of each qid that differs from the row before.
+        deferred: ``(start, cell)`` of each deferred number, in order; the cell of a label is
+            ``-1 - row``.
+        stamps: zeros, scratch space of ``n_columns``.
+    """
+
+    features: Array
+    labels: Array
+    starts: Array
+    runs: Array
+    deferred: Array
+    stamps: Array
+
+
 @_compiled
 def _first_end(eight: Unsigned) -> Unsigned:
     """Where the first of eight bytes is that is a space, a line end or the like; 8 if none is."""
@@ -147,25 +163,25 @@ def _short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
 
 
 @_compiled
-def _long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
-    """As :func:`_short_decimal`, of 15 digits wherever its point is."""
-    digits = _0
-    begin = i
+def _append_digits(text: Array, i: Unsigned, number: Unsigned) -> tuple[Unsigned, Unsigned]:
+    """The number with the digits at ``i`` after its own, and where they end; a long one wraps."""
     d = text[i] - _48
     while d < _10:
-        digits = digits * _10 + d
+        number = number * _10 + d
         i += _1
         d = text[i] - _48
-    n_digits = i - begin
-    scale = _0
+    return number, i
+
+
+@_compiled
+def _long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
+    """As :func:`_short_decimal`, of 15 digits wherever its point is."""
+    begin = i
+    digits, i = _append_digits(text, i, _0)
+    n_digits, scale = i - begin, _0
     if text[i] == 46:
-        i += _1
-        begin = i
-        d = text[i] - _48
-        while d < _10:
-            digits = digits * _10 + d
-            i += _1
-            d = text[i] - _48
+        begin = i + _1
+        digits, i = _append_digits(text, begin, digits)
         scale = i - begin
         n_digits += scale
     ended = text[i] == 32 or text[i] == 10
@@ -323,18 +339,6 @@ def _qid_follows(text: Array, i: Unsigned) -> bool:
 
 
 @_compiled
-def _feature_id(text: Array, i: Unsigned) -> tuple[Unsigned, Unsigned]:
-    """The whole number at ``i`` and where it ends; a long one wraps."""
-    feature = _0
-    d = text[i] - _48
-    while d < _10:
-        feature = feature * _10 + d
-        i += _1
-        d = text[i] - _48
-    return feature, i
-
-
-@_compiled
 def _parse_usual_pairs(
     text: Array, i: Unsigned, features: Array, cells: Unsigned, least: Unsigned, width: Unsigned
 ) -> tuple[Unsigned, Unsigned]:
@@ -352,7 +356,7 @@ def _parse_usual_pairs(
             if text[i] == 32:
                 i += _1
             begin = i
-            feature, i = _feature_id(text, i)
+            feature, i = _append_digits(text, i, _0)
             if text[i] != 58 or i - begin - _1 > _10:
                 return stop, least
             i += _1
@@ -377,28 +381,16 @@ def _parse_usual_pairs(
 
 @_compiled
 def parse(
-    text: Array,
-    size: int,
-    n_columns: int,
-    with_qids: bool,
-    features: Array,
-    labels: Array,
-    starts: Array,
-    runs: Array,
-    deferred: Array,
-    stamps: Array,
-    counts: Array,
-) -> tuple[int, int]:
-    """Parse ``text[:size]``, whole lines; return how it ended and where.
+    text: Array, size: int, n_columns: int, with_qids: bool, output: Output
+) -> tuple[int, int, tuple[int, int, int], tuple[Any, ...]]:
+    """Parse ``text[:size]``, whole lines.
 
     Behind ``text[:size]`` there must be 32 bytes more, of any value.
 
-    ``features`` (flat, zeros, ``n_columns`` to a row) has the value of feature id ``f`` in column
-    ``f``; ids from ``n_columns`` on are counted in ``counts`` and not stored. ``starts`` has where
-    each row's line starts. ``runs`` has ``(row, start, end)`` of each qid that differs from the row
-    before. ``deferred`` has ``(start, cell)`` of each deferred number, in order; the cell of
-    a label is ``-1 - row``. ``stamps`` (zeros) is scratch space of ``n_columns``.
+    It returns how it ended and where, how many rows, runs and deferred numbers there are, and what
+    was counted, in the order of ``rankgrad.data.letor._Counts``.
     """
+    features, labels, starts, runs, deferred, stamps = output
     end, width = Unsigned(size), Unsigned(n_columns)
     rows = n_runs = n_deferred = unsorted = duplicates = not_finite = missing = 0
     unlabeled, unlabeled_at = 0, _0
@@ -452,7 +444,7 @@ def parse(
             i = _next(text, i)
             if text[i] == 10:
                 break
-            feature, start = _feature_id(text, i)
+            feature, start = _append_digits(text, i, _0)
             if text[start] != 58 or start - i - _1 > _10 or feature > _MAX_ID:
                 status = BAD_ID if text[start] == 58 else BAD_PAIR
                 break
@@ -493,10 +485,5 @@ def parse(
         i += _1
         rows += 1
         cells += width
-    counts[ROWS], counts[RUNS], counts[N_DEFERRED] = rows, n_runs, n_deferred
-    counts[UNSORTED], counts[DUPLICATES], counts[NOT_FINITE] = unsorted, duplicates, not_finite
-    counts[ZEROS], counts[ZERO_AT] = zeros, zero_at
-    counts[ABOVE], counts[ABOVE_AT] = above, above_at
-    counts[MISSING_VALUES] = missing
-    counts[UNLABELED], counts[UNLABELED_AT] = unlabeled, unlabeled_at
-    return status, int(i)
+    counts = unsorted, duplicates, not_finite, zeros, zero_at, above, above_at, missing
+    return status, int(i), (rows, n_runs, n_deferred), (*counts, unlabeled, unlabeled_at)

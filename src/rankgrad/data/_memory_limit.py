@@ -54,9 +54,9 @@ def gigabytes(size: int) -> str:
 
 
 def _machine(root: Path) -> Iterator[int]:
-    found = _fields(root / "proc/meminfo").get("MemAvailable:")
-    if found is not None:
-        yield found * 1024
+    kilobytes = _fields(root / "proc/meminfo").get("MemAvailable:")
+    if kilobytes is not None:
+        yield kilobytes * 1024
     elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

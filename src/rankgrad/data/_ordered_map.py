@@ -19,9 +19,12 @@ def ordered_map(
     Args:
         function: called in the threads; an error of it is raised where its result would be.
         items: taken in this thread.
-        threads: how many; they end with the iterator.
+        threads: how many; they end with the iterator. 0 computes in this one, without threads.
         name: of the threads.
     """
+    if not threads:
+        yield from map(function, items)
+        return
     pool = ThreadPoolExecutor(threads, name)
     waiting: deque[Future[Result]] = deque()
     try:

@@ -18,6 +18,9 @@ _compiled = partial(compile_cached, nogil=True)
 class Knots:
     """The distinct quantiles of each feature, padded to one length, and what holds between them.
 
+    Args:
+        table: of a :class:`~rankgrad.data.transforms.Quantile`.
+
     Attributes:
         table: ``[features, 2^p - 1]``: the knots, then infinity.
         below, spacing, index, last: ``[features, 2^p]``, by the number of knots below x. Between
@@ -27,36 +30,29 @@ class Knots:
             and ``spacing`` are of ``scale x``.
     """
 
-    def __init__(self, features: int, width: int, last: int) -> None:
-        size = 1 << width
-        self.width, self.last = width, last
+    def __init__(self, table: np.ndarray) -> None:
+        rows = table.astype(np.float32)
+        distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
+        self.width = max(len(values) for values, _, _ in distinct).bit_length()
+        self.last = rows.shape[1] - 1
+        features, size = len(rows), 1 << self.width
         self.table = np.full((features, size - 1), np.inf, np.float32)
         self.below = np.zeros((features, size), np.float32)
         self.spacing = np.full((features, size), np.inf, np.float32)
         self.index = np.zeros((features, size), np.float32)
         self.middle = np.zeros((features, size), np.float32)
         self.scale = np.ones((features, 1), np.float32)
-
-    @classmethod
-    def of(cls, table: np.ndarray) -> Knots:
-        """The knots of a :class:`~rankgrad.data.transforms.Quantile`'s table."""
-        rows = table.astype(np.float32)
-        distinct = [np.unique(row, return_index=True, return_counts=True) for row in rows]
-        most = max(len(values) for values, _, _ in distinct)
-        knots = cls(len(rows), most.bit_length(), rows.shape[1] - 1)
         for at, (values, first, counts) in enumerate(distinct):
             count = len(values)
-            knots.table[at, :count] = values
-            knots.middle[at, :count] = (
-                (2 * first + counts - 1) / np.float32(2) / np.float32(knots.last)
-            )
-            knots.index[at, 1 : count + 1] = first + counts - 1
-            knots.index[at, count + 1 :] = knots.last
-            knots.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
-            values = values * knots.scale[at]
-            knots.below[at, 1 : count + 1] = values
-            knots.spacing[at, 1:count] = values[1:] - values[:-1]
-        return knots
+            self.table[at, :count] = values
+            middle = (2 * first + counts - 1) / np.float32(2)
+            self.middle[at, :count] = middle / np.float32(self.last)
+            self.index[at, 1 : count + 1] = first + counts - 1
+            self.index[at, count + 1 :] = self.last
+            self.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
+            values = values * self.scale[at]
+            self.below[at, 1 : count + 1] = values
+            self.spacing[at, 1:count] = values[1:] - values[:-1]
 
 
 @_compiled

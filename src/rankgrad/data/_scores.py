@@ -122,13 +122,9 @@ def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]
 
 
 def _plain(scores: Array, dataset: Dataset) -> list[str]:
-    order = dataset.source_order
-    return _decimals(scores if order is None else scores[order])
-
-
-def _decimals(scores: Array) -> list[str]:
     """The shortest decimals that read back as the same numbers."""
-    texts: list[str] = scores.astype(np.str_).tolist()
+    order = dataset.source_order
+    texts: list[str] = (scores if order is None else scores[order]).astype(np.str_).tolist()
     return texts
 
 
@@ -169,10 +165,10 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     _check_count(path, len(scores), dataset)
     if "qid" in table.column_names:
         pairs = zip(map(str, table["qid"].to_pylist()), _qids(dataset), strict=True)
-        for row, (found, wanted) in enumerate(pairs, start=1):
-            if found != wanted:
+        for row, (qid, wanted) in enumerate(pairs, start=1):
+            if qid != wanted:
                 raise ValueError(
-                    f"{path}: row {row} is of query {quote(found)}, the data has another one "
+                    f"{path}: row {row} is of query {quote(qid)}, the data has another one "
                     "there: these are not the scores of this data"
                 )
     _check_finite(path, scores)
@@ -187,7 +183,7 @@ def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) 
             found = quote(" ".join(columns))
             raise ValueError(f"{path}, line {number}: expected one score, found {found}")
         if columns:
-            scores.append(_number(path, number, columns[0]))
+            scores.append(_text_lines.number_at(path, number, columns[0]))
     _check_count(path, len(scores), dataset)
     values = np.array(scores, np.float32)
     _check_finite(path, values)
@@ -236,26 +232,19 @@ def _qids(dataset: Dataset) -> list[str]:
 def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
     """The lines of a file of scores, which cannot be much longer than the data have items."""
     most, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
-    found = []
+    lines = []
     for number, line in _text_lines.numbered(path):
-        found.append((number, line))
+        lines.append((number, line))
         size += len(line) + 1
         if size > most:
             raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
-    return found
+    return lines
 
 
-def _number(path: str, line: int, text: str) -> float:
-    try:
-        return _text_lines.parse_number(text)
-    except ValueError:
-        raise ValueError(f"{path}, line {line}: {quote(text)} is not a number") from None
-
-
-def _check_count(path: Path | str, found: int, dataset: Dataset) -> None:
-    if found != dataset.n_items:
+def _check_count(path: Path | str, count: int, dataset: Dataset) -> None:
+    if count != dataset.n_items:
         raise ValueError(
-            f"{path} has {found:,} scores, the data {dataset.n_items:,} items: these are not the "
+            f"{path} has {count:,} scores, the data {dataset.n_items:,} items: these are not the "
             "scores of this data"
         )
 

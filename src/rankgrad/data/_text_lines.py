@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from rankgrad._quoting import quote
 from rankgrad.data import _layout, _streams
 
 _LONGEST = 1 << 28  # bytes of a line
@@ -83,3 +84,11 @@ def parse_number(text: str) -> float:
     if not (_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
         raise ValueError("not a number")
     return float(text)
+
+
+def number_at(path: str | os.PathLike[str], line: int, text: str) -> float:
+    """:func:`parse_number` of a text in a file; the error names the file and the line."""
+    try:
+        return parse_number(text)
+    except ValueError:
+        raise ValueError(f"{path}, line {line}: {quote(text)} is not a number") from None

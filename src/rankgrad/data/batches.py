@@ -64,8 +64,8 @@ class Batch:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All that is needed on the device, by name."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {k: v for k, v in found.items() if isinstance(v, Tensor) and k != "lists"}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {k: v for k, v in values.items() if isinstance(v, Tensor) and k != "lists"}
 
 
 @dataclass(frozen=True)
@@ -167,12 +167,12 @@ class Batches:
         derived: Tensor | None = None
         for batch in self.evaluation():
             assert batch.mask is not None
-            found = inputs(batch.features, batch.mask)[batch.mask]
+            columns = inputs(batch.features, batch.mask)[batch.mask]
             if derived is None:
-                derived = found.new_empty(self.dataset.n_items, found.shape[-1])
+                derived = columns.new_empty(self.dataset.n_items, columns.shape[-1])
             lists = batch.lists.numpy()
             starts = self._to_gather_device(self.dataset.offsets[:-1][lists])
-            derived[self._flat_rows(starts, batch.mask.sum(-1), len(found))] = found
+            derived[self._flat_rows(starts, batch.mask.sum(-1), len(columns))] = columns
         if derived is not None:
             self._features = derived
         self.flat = True
@@ -230,8 +230,7 @@ class Batches:
             return self._pinned(self._batch(part, keys))
 
         # A single batch, as in most predictions, needs no thread that reads ahead.
-        ahead = len(plan) > 1
-        raw = ordered_map(read, parts, 1, "rankgrad-batches") if ahead else map(read, parts)
+        raw = ordered_map(read, parts, 1 if len(plan) > 1 else 0, "rankgrad-batches")
         return (self._finish(batch) for batch in raw)
 
     def _parts(self, plan: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_Part]:
@@ -446,6 +445,12 @@ def process_memory(device: torch.device) -> int:
 
     All of them, unless ``torch.cuda.set_per_process_memory_fraction`` says otherwise, as it should
     where several processes train on one GPU.
+
+    Args:
+        device: the GPU.
+
+    Returns:
+        The number of bytes, whether they are free or not.
     """
     total = torch.cuda.get_device_properties(device).total_memory
     return int(torch.cuda.get_per_process_memory_fraction(device) * total)

@@ -66,6 +66,9 @@ class KnownDataset:
 def names() -> list[str]:
     """The names of the known data sets.
 
+    Returns:
+        Their names, as in ``ENTRIES``.
+
     >>> from rankgrad.data import catalog
     >>> catalog.names()
     ['MQ2007', 'MQ2008', 'MSLR-WEB10K', 'MSLR-WEB30K', 'Yahoo C14', 'Istella', 'Istella-S']
@@ -79,6 +82,12 @@ def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
     The layout and the number of features must be right; beyond that the folder's name decides, and
     where that says nothing, the number of rows, which need only be near. Under its own name a set
     is known with some of its folds missing too; see :func:`check_folds`.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        The known data set, which :func:`check` compares with what was read.
     """
     path = Path(path)
     if _layout.fold_number(path) is not None and _layout.folds(path.parent):
@@ -109,6 +118,13 @@ def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
 def check_folds(entry: KnownDataset, folds: Iterable[int]) -> list[str]:
     """Which folds of a known data set are not there, in a sentence; empty if all are.
 
+    Args:
+        entry: the known data set.
+        folds: the numbers of those that are there.
+
+    Returns:
+        The sentence, or nothing.
+
     >>> from rankgrad.data import catalog
     >>> catalog.check_folds(catalog.ENTRIES[0], [1, 2, 5])
     ['MQ2007 has 5 folds, here 3, 4 are missing']
@@ -130,6 +146,9 @@ def check(
         entry: the known data set.
         datasets: by split; those that are not there are not checked.
         fold: which fold they are of, or None.
+
+    Returns:
+        The differences.
     """
     differences = []
     for name, dataset in datasets.items():
@@ -139,10 +158,10 @@ def check(
             differences.append(
                 f"{entry.name} has {entry.features} features, {name} has {dataset.n_features}"
             )
-        found = _Counts(len(dataset), dataset.n_items)
+        counts = _Counts(len(dataset), dataset.n_items)
         where = f"{name} of fold {fold}" if fold is not None and entry.folds else name
         expected = entry.parts.get((fold if entry.folds else None, name), _Counts())
-        differences += _compare(entry, where, expected, found)
+        differences += _compare(entry, where, expected, counts)
         labels = dataset.labels
         if len(labels) and (labels.max() > entry.highest_label or (labels % 1 != 0).any()):
             differences.append(
@@ -152,16 +171,16 @@ def check(
     if set(datasets) == set(entry.splits):
         queries = sum(len(dataset) for dataset in datasets.values())
         documents = sum(dataset.n_items for dataset in datasets.values())
-        found = _Counts(queries, documents)
-        differences += _compare(entry, "all splits together", entry.total, found)
+        counts = _Counts(queries, documents)
+        differences += _compare(entry, "all splits together", entry.total, counts)
     return differences
 
 
-def _compare(entry: KnownDataset, where: str, expected: _Counts, found: _Counts) -> list[str]:
+def _compare(entry: KnownDataset, where: str, expected: _Counts, counts: _Counts) -> list[str]:
     return [
-        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {getattr(found, kind):,}"
+        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {getattr(counts, kind):,}"
         for kind in ("queries", "documents")
-        if (wanted := getattr(expected, kind)) not in (None, getattr(found, kind))
+        if (wanted := getattr(expected, kind)) not in (None, getattr(counts, kind))
     ]
 
 

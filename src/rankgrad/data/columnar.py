@@ -33,6 +33,7 @@ from rankgrad.data._dataset import (
     Dataset,
     FeaturesError,
     canonical_nan,
+    group_rows,
     id_array,
 )
 from rankgrad.data._layout import parts
@@ -61,6 +62,12 @@ _CHANGED = (
 def suffix(path: str | os.PathLike[str]) -> str:
     """A file's suffix in lower case, without that of a compression.
 
+    Args:
+        path: the file, which need not exist.
+
+    Returns:
+        The suffix with its dot; empty if there is none.
+
     >>> from rankgrad.data import columnar
     >>> columnar.suffix("train.CSV.gz")
     '.csv'
@@ -72,7 +79,14 @@ def suffix(path: str | os.PathLike[str]) -> str:
 
 
 def is_columnar(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name is that of a columnar file."""
+    """Whether a file's name is that of a columnar file.
+
+    Args:
+        path: the file, which need not exist.
+
+    Returns:
+        Whether :func:`read` takes it, by its suffix.
+    """
     return suffix(path) in (*PARQUET, *ARROW, *_TEXT)
 
 
@@ -108,6 +122,13 @@ def read(
         labeled: without it labels may be missing, as in data to be scored; they are then 0.
         missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
         categorical: columns that are categorical features, whatever they hold.
+
+    Returns:
+        The lists, with the rows of each query brought together.
+
+    Raises:
+        ValueError: the file cannot be read, or has not the columns that were asked for.
+        ImportError: pyarrow is not installed.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import columnar
@@ -147,6 +168,18 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     """Write a data set as a Parquet file: ``qid``, ``label``, then ``weight``, ``id``, features.
 
     Features without names are called ``f1``, ``f2`` and so on, as LETOR numbers them.
+
+    Args:
+        dataset: the data set.
+        path: the file, which ends in ``.parquet`` or ``.pq``.
+        overwrite: replace a file that is there.
+
+    Returns:
+        The path.
+
+    Raises:
+        FileExistsError: the file is there and is not to be replaced.
+        ValueError: the path has another suffix, or features have the names of other columns.
     """
     path = Path(path)
     if suffix(path) not in PARQUET:
@@ -197,7 +230,8 @@ class _Roles:
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
                 self._find(getattr(self, role), role, schema)
-        used = self.used = [name for name in (self.query, self.label, self.weight, self.id) if name]
+        roles = (self.query, self.label, self.weight, self.id)
+        used = self.used = [name for name in roles if name is not None]
         if self.features is not None:
             for name in self.features:
                 self._find(name, "features", schema)
@@ -239,17 +273,16 @@ class _Roles:
         if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
             raise _files.damaged(self.path, _CHANGED.format("schema"))
         try:
-            found = json.loads(text)
+            recorded = json.loads(text)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and all(isinstance(name, str) for name in found.values()):
-            return found
+            recorded = None
+        if isinstance(recorded, dict) and all(isinstance(name, str) for name in recorded.values()):
+            return recorded
         raise _files.damaged(self.path, "its record of the columns is not readable")
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
-        extra = [name for name in (self.label, self.weight, self.id) if name is not None]
-        return list(dict.fromkeys([self.query, *extra, *self.names]))
+        return list(dict.fromkeys([*self.used, *self.names]))
 
     def _find(self, name: str, role: str, schema: Any) -> None:
         count = self._counts[name]
@@ -331,12 +364,10 @@ class _Builder:
         self._resize(self.rows)
         categories = self._finish_categories()
         ids = None if self.ids is None else self._all_ids()
-        arrays = [self.features, self.labels, self.weights, ids]
-        notes, order = [], None
-        apart = _apart(self.codes, len(self.code))
+        offsets, order, apart = group_rows(self.codes, len(self.code))
+        rows: Any = slice(None) if order is None else order
+        notes = []
         if apart:
-            order = np.argsort(self.codes, kind="stable")
-            arrays = [None if array is None else array[order] for array in arrays]
             notes.append(
                 f"the rows of {apart} queries were not contiguous and were brought together"
             )
@@ -351,18 +382,14 @@ class _Builder:
         if self.roles.left_out:
             columns = listing(self.roles.left_out)
             notes.append(f"columns left out, which are neither numbers nor few texts: {columns}")
-        sizes = np.bincount(self.codes, minlength=len(self.code))
-        features, labels, weights, ids = arrays
-        assert features is not None
-        assert labels is not None
         try:
             return Dataset(
-                features=features,
-                labels=labels,
-                offsets=np.concatenate([[0], np.cumsum(sizes)]),
+                features=self.features[rows],
+                labels=self.labels[rows],
+                offsets=offsets,
                 qids=id_array("qids", list(self.code)),
-                weights=weights,
-                ids=ids,
+                weights=None if self.weights is None else self.weights[rows],
+                ids=None if ids is None else ids[rows],
                 feature_names=tuple(self.roles.names),
                 notes=tuple(notes),
                 source_rows=order,
@@ -406,18 +433,18 @@ class _Builder:
             for text in encoded.dictionary.to_pylist()
         ]
         indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
-        found: np.ndarray = np.array([*table, np.nan], np.float32)[indices]
-        return found
+        category_codes: np.ndarray = np.array([*table, np.nan], np.float32)[indices]
+        return category_codes
 
     def _finish_categories(self) -> Categories | None:
         """Sort the categories; leave out columns of too many texts, unless they are chosen."""
-        roles, found = self.roles, dict[str, tuple[str, ...]]()
+        roles, categories = self.roles, dict[str, tuple[str, ...]]()
         for name, codes in self.categories.items():
             chosen = roles.chosen or name in roles.categorical
             if not chosen and len(codes) > min(_CATEGORIES, self.rows // _REPEATS):
                 roles.left_out.append(name)
                 continue
-            found[name], new = _categories.sort_names(list(codes))
+            categories[name], new = _categories.sort_names(list(codes))
             column = self.features[:, roles.names.index(name)]
             there = ~np.isnan(column)
             column[there] = new[column[there].astype(np.int64)]
@@ -426,7 +453,7 @@ class _Builder:
             self.features = np.ascontiguousarray(self.features[:, stay])
             roles.names = [roles.names[j] for j in stay]
         roles.check_names()
-        return tuple(found.get(name) for name in roles.names) if found else None
+        return tuple(categories.get(name) for name in roles.names) if categories else None
 
     def _encode(self, column: Any) -> np.ndarray:
         """Query ids as numbers in the order of their first appearance in the file."""
@@ -468,12 +495,6 @@ class _Builder:
     def _error(self, role: str, name: str, what: str, where: np.ndarray) -> ValueError:
         row = self.rows - self.first + int(where.argmax()) + 1
         return ValueError(f"{self.roles.path}: the {role} {quote(name)} of row {row} {what}")
-
-
-def _apart(codes: np.ndarray, queries: int) -> int:
-    """How many queries have rows that are not adjacent."""
-    starts = np.concatenate([[True], codes[1:] != codes[:-1]])
-    return int((np.bincount(codes[starts], minlength=queries) > 1).sum())
 
 
 @contextmanager
@@ -568,10 +589,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     convert = csv.ConvertOptions(
         column_types=types, include_columns=roles.columns(), null_values=nulls
     )
-    with (
-        _streams.open_text(path) as file,
-        csv.open_csv(file, block, delimiter, convert) as reader,
-    ):
+    with _streams.open_text(path) as file, csv.open_csv(file, block, delimiter, convert) as reader:
         yield reader
 
 
@@ -641,10 +659,8 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
     rows = np.arange(start, min(stop, dataset.n_items))
     lists = np.searchsorted(dataset.offsets, rows, side="right") - 1
     columns = [dataset.qids[lists].tolist(), dataset.labels[start:stop]]
-    if dataset.weights is not None:
-        columns.append(dataset.weights[start:stop])
-    if dataset.ids is not None:
-        columns.append(dataset.ids[start:stop].tolist())
+    others = [array for array in (dataset.weights, dataset.ids) if array is not None]
+    columns += [array[start:stop].tolist() for array in others]
     block = np.asarray(dataset.features[start:stop])
     kinds = dataset.categories or (None,) * dataset.n_features
     for column, kind in zip(block.T, kinds, strict=True):

@@ -17,20 +17,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
 from rankgrad.data import _memory_limit, _streams, _text_lines
-from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, id_array
+from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, group_rows, id_array
 from rankgrad.data._missing import MissingValues
-from rankgrad.data._ordered_map import Item, Result, ordered_map
+from rankgrad.data._ordered_map import ordered_map
+
+if TYPE_CHECKING:
+    from rankgrad.data._letor_kernel import Output
 
 __all__ = ["cores", "read"]
 
@@ -79,6 +81,9 @@ def read(
             a missing label; the label is then 0.
         missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
 
+    Returns:
+        The lists, in the order in which their qids appear first.
+
     Raises:
         ValueError: a malformed line, with file, line number and text.
 
@@ -98,17 +103,18 @@ def read(
     _check_count("threads", threads)
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
+    threads = threads if threads > 1 else 0  # with one thread, blocks are parsed in this one
     spare: list[bytearray] = []
-    guard = _SizeLimit(_memory_limit.available() // 2, n_features is not None)
+    guard = _SizeLimit(_memory_limit.available() // 2, n_features)
     also = MissingValues.of(missing)
-    rows_options = _RowOptions(sizes is None, ids, labeled, finite, also)
-    parser = _Parser(rows_options, n_features, zero_based, spare, guard)
+    row_options = _RowOptions(sizes is None, ids, labeled, finite, also)
+    parser = _Parser(row_options, n_features, zero_based, spare, guard)
     blocks = (block for path in files for block in _blocks(path, _block, spare, guard.limit))
     parts: list[_Part] = []
-    for pieces in _in_order(parser.parse, blocks, threads):
+    for pieces in ordered_map(parser.parse, blocks, threads):
         for part in pieces:
             parts.append(part)
-            guard.add(part, n_features)
+            guard.add(part)
 
     named = shorten(", ".join(map(_streams.display_name, files)), 400)
     rows = sum(part.rows for part in parts)
@@ -119,25 +125,23 @@ def read(
     item_ids = None
     if ids and all(part.ids for part in parts):
         item_ids = id_array("ids", [name for part in parts for name in part.ids])
+    order, moved = None, 0
     if sizes is None:
-        offsets, qids, moved, target = _lists(parts, rows)
+        codes, qids = _queries(parts, rows)
+        offsets, order, moved = group_rows(codes, len(qids))
     else:
-        offsets, moved, target = _grouped(sizes, rows, named), 0, None
-        qids = np.arange(1, len(sizes) + 1).astype(str)
-    features = _assemble(parts, rows, base, width, target, threads)
+        offsets, qids = _grouped(sizes, rows, named), np.arange(1, len(sizes) + 1).astype(str)
+    features = _assemble(parts, rows, base, width, order, threads)
     marked = also.mark(features)
     notes = _notes(parts, labels, base, moved, sizes is not None, marked)
     if item_ids is None and any(part.ids for part in parts):
         notes += ("some rows have no 'docid = ...': items have no ids",)
-    back = None
-    if target is not None:
-        back = np.empty_like(target)
-        back[target] = np.arange(rows)
-        labels = labels[back]
-        item_ids = None if item_ids is None else item_ids[back]
+    if order is not None:
+        labels = labels[order]
+        item_ids = None if item_ids is None else item_ids[order]
     return Dataset(
         features, labels, offsets, qids,
-        ids=item_ids, notes=notes, zero_based=base == 0, source_rows=back,
+        ids=item_ids, notes=notes, zero_based=base == 0, source_rows=order,
     )  # fmt: skip
 
 
@@ -246,8 +250,8 @@ class _Part:
     @property
     def cells(self) -> int:
         """How many cells of ``features`` have a value."""
-        found = self.features
-        return len(found.values) if isinstance(found, _Sparse) else found.size
+        features = self.features
+        return len(features.values) if isinstance(features, _Sparse) else features.size
 
 
 @dataclass
@@ -255,18 +259,18 @@ class _SizeLimit:
     """Bounds the matrix of all rows: by memory, and by what sparse data can sensibly be."""
 
     limit: int  # bytes
-    chosen: bool  # whether the caller says how wide the matrix is
+    n_features: int | None  # how wide the matrix is, if the caller says so
     rows: int = 0
     cells: int = 0
     widest: _Part | None = None
 
-    def add(self, part: _Part, n_features: int | None) -> None:
+    def add(self, part: _Part) -> None:
         """Count a block in."""
         self.rows += part.rows
         self.cells += part.cells
         if self.widest is None or part.counts.above > self.widest.counts.above:
             self.widest = part
-        width = n_features or self.widest.counts.above - 1
+        width = self.n_features or self.widest.counts.above - 1
         self.check(self.rows, width, self.cells, self.widest.highest)
 
     def check(self, rows: int, width: int, cells: int, place: _Place) -> None:
@@ -280,7 +284,7 @@ class _SizeLimit:
         """
         size = 4 * rows * width
         least, sparse = _PLAUSIBLE
-        is_stray = not self.chosen and size > least and rows * width > sparse * cells
+        is_stray = self.n_features is None and size > least and rows * width > sparse * cells
         if not is_stray and size <= self.limit:
             return
         why = f"and {_memory_limit.gigabytes(self.limit)}, half of what can be had, is the limit"
@@ -327,9 +331,9 @@ class _Parser:
         if self.width:
             return self.width
         probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
-        found = _run(block, probe, 0, self.options.with_qids)
-        self._check_size(block, found, probe)
-        return found.counts.above
+        parsed = _run(block, probe, 0, self.options.with_qids)
+        self._check_size(block, parsed, probe)
+        return parsed.counts.above
 
     def _parts(self, block: _Block, width: int) -> Iterator[_Part]:
         """Parse a block at a width, in pieces if it is large, again if it is wider."""
@@ -338,47 +342,47 @@ class _Parser:
             for piece in block.pieces(lines):
                 yield from self._parts(piece, max(width, self.width))
             return
-        found = _run(block, block.end, width, self.options.with_qids)
-        above = found.counts.above
+        parsed = _run(block, block.end, width, self.options.with_qids)
+        above = parsed.counts.above
         if above > width and self.n_features is None:
-            self._check_size(block, found, block.end)
+            self._check_size(block, parsed, block.end)
             self.width = max(self.width, above)
             yield from self._parts(block, above)
             return
         self.width = max(self.width, above)
-        yield self._part(block, found)
+        yield self._part(block, parsed)
 
-    def _check_size(self, block: _Block, found: _Found, end: int) -> None:
+    def _check_size(self, block: _Block, parsed: _Parsed, end: int) -> None:
         """Check the matrix of ``text[:end]`` of a block, where a value takes two bytes or more."""
-        place = block.place(found.counts.above_at)
-        self.guard.check(len(found.starts), found.counts.above - 1, end // 2, place)
+        place = block.place(parsed.counts.above_at)
+        self.guard.check(len(parsed.arrays.starts), parsed.counts.above - 1, end // 2, place)
 
-    def _part(self, block: _Block, found: _Found) -> _Part:
-        """What the kernel found, checked, with the numbers and names it left to Python."""
-        self._check_ids(block, found)
-        if found.counts.unlabeled and self.options.labeled:
-            raise block.place(found.counts.unlabeled_at).error("no label before the qid")
-        _resolve(block, found, self.options)
-        _check_labels(block, found)
-        if found.problem:
-            raise block.place(found.stop).error(_problem(block, found))
-        rows = len(found.starts)
-        features = found.features.reshape(len(found.labels), found.width)[:rows]
-        if self.options.finite and found.counts.infinite:
-            _check_finite(block, found, features)
+    def _part(self, block: _Block, parsed: _Parsed) -> _Part:
+        """What the kernel parsed, checked, with the numbers and names it left to Python."""
+        self._check_ids(block, parsed)
+        if parsed.counts.unlabeled and self.options.labeled:
+            raise block.place(parsed.counts.unlabeled_at).error("no label before the qid")
+        _resolve(block, parsed, self.options)
+        _check_labels(block, parsed.arrays)
+        if parsed.problem:
+            raise block.place(parsed.stop).error(_problem(block, parsed))
+        arrays, rows = parsed.arrays, len(parsed.arrays.starts)
+        features = arrays.features.reshape(len(arrays.labels), parsed.width)[:rows]
+        if self.options.finite and parsed.counts.infinite:
+            _check_finite(block, arrays.starts, features)
         # Counting takes time, so it is done where a matrix is larger than its text by far.
         is_wide = features.nbytes > 8 * block.end
         return _Part(
             features=_Sparse.of(features) if is_wide else features,
-            labels=found.labels[:rows],
-            runs=[(row, _qid(block, start, stop)) for row, start, stop in found.runs.tolist()],
-            ids=_docids(block, found.starts, self.options.ids is True) if self.options.ids else [],
-            counts=found.counts,
-            highest=block.place(found.counts.above_at),
+            labels=arrays.labels[:rows],
+            runs=[(row, _qid(block, start, stop)) for row, start, stop in arrays.runs.tolist()],
+            ids=_docids(block, arrays.starts, self.options.ids),
+            counts=parsed.counts,
+            highest=block.place(parsed.counts.above_at),
         )
 
-    def _check_ids(self, block: _Block, found: _Found) -> None:
-        counts = found.counts
+    def _check_ids(self, block: _Block, parsed: _Parsed) -> None:
+        counts = parsed.counts
         if self.zero_based is False and counts.zeros:
             raise block.place(counts.zero_at).error("feature id 0, with zero_based=False")
         if self.n_features is not None and counts.above > self.n_features + 1:
@@ -387,58 +391,53 @@ class _Parser:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What the kernel found in a block; see :func:`rankgrad.data._letor_kernel.parse`."""
+class _Parsed:
+    """What the kernel made of a block; see :func:`rankgrad.data._letor_kernel.parse`."""
 
     width: int
     problem: int
     stop: int
-    features: Array
-    labels: Array
-    starts: Array
-    runs: Array
-    deferred: Array
+    arrays: Output
     counts: _Counts
 
 
-def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Found:
+def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Parsed:
     """Run the kernel over ``text[:end]`` of a block, at a width."""
     from rankgrad.data import _letor_kernel
 
-    lines = block.lines
-    features = np.zeros(lines * width, np.float32)
-    labels = np.empty(lines, np.float32)
-    starts = np.empty(lines, np.int64)
-    runs = np.empty((lines, 3), np.int64)
-    # A token and what ends it are two bytes or more.
-    deferred = np.empty((end // 2 + 1, 2), np.int64)
-    stamps = np.zeros(width, np.int64)
-    counts = np.zeros(_letor_kernel.COUNTS, np.int64)
-    text = np.frombuffer(block.text, np.uint8)
-    problem, stop = _letor_kernel.parse(
-        text, end, width, with_qids, features, labels, starts, runs, deferred, stamps, counts
+    output = _letor_kernel.Output(
+        features=np.zeros(block.lines * width, np.float32),
+        labels=np.empty(block.lines, np.float32),
+        starts=np.empty(block.lines, np.int64),
+        runs=np.empty((block.lines, 3), np.int64),
+        # A token and what ends it are two bytes or more.
+        deferred=np.empty((end // 2 + 1, 2), np.int64),
+        stamps=np.zeros(width, np.int64),
     )
-    rows, n_runs, n_deferred, *rest = counts.tolist()
-    arrays = features, labels, starts[:rows], runs[:n_runs], deferred[:n_deferred]
-    return _Found(width, problem, stop, *arrays, _Counts(*rest))
+    text = np.frombuffer(block.text, np.uint8)
+    problem, stop, sizes, counts = _letor_kernel.parse(text, end, width, with_qids, output)
+    rows, n_runs, n_deferred = sizes
+    filled = {"runs": output.runs[:n_runs], "deferred": output.deferred[:n_deferred]}
+    arrays = output._replace(starts=output.starts[:rows], **filled)
+    return _Parsed(width, problem, stop, arrays, _Counts(*counts))
 
 
-def _resolve(block: _Block, found: _Found, options: _RowOptions) -> None:
+def _resolve(block: _Block, parsed: _Parsed, options: _RowOptions) -> None:
     """Parse the numbers that the kernel deferred by Python's ``float``, and count them.
 
     They come in the order of the file, and with them all later values of a feature that comes twice
     in a line, so that the last one counts.
     """
-    counts = found.counts
+    arrays, counts = parsed.arrays, parsed.counts
     with np.errstate(over="ignore"):
-        for at, cell in found.deferred.tolist():
+        for at, cell in arrays.deferred.tolist():
             token = block.token(at)
             if token in options.missing and (cell >= 0 or not options.labeled):
                 if cell >= 0:
-                    found.features[cell] = np.nan
+                    arrays.features[cell] = np.nan
                     counts.missing += 1
                 else:
-                    found.labels[-1 - cell] = 0.0
+                    arrays.labels[-1 - cell] = 0.0
                     counts.unlabeled += 1
                 continue
             try:
@@ -447,38 +446,38 @@ def _resolve(block: _Block, found: _Found, options: _RowOptions) -> None:
                 what = "label" if cell < 0 else "value"
                 raise block.place(at).error(f"{what} {quote(token)} is not a number") from None
             if cell >= 0:
-                found.features[cell] = value
+                arrays.features[cell] = value
                 counts.missing += bool(np.isnan(value))
                 counts.infinite += bool(np.isinf(value))
             elif np.isfinite(value):
-                found.labels[-1 - cell] = value
+                arrays.labels[-1 - cell] = value
             else:
                 raise block.place(at).error(f"label {quote(token)} is not a finite float32")
 
 
-def _check_finite(block: _Block, found: _Found, features: Array) -> None:
+def _check_finite(block: _Block, starts: Array, features: Array) -> None:
     """An error for an infinite value, unless a later one of its feature replaces it."""
     rows, ids = np.nonzero(np.isinf(features))
     if len(rows):
         value = features[rows[0], ids[0]]
-        raise block.place(int(found.starts[rows[0]])).error(
+        raise block.place(int(starts[rows[0]])).error(
             f"the value of feature {ids[0]} is {value}; values must be finite float32 numbers"
         )
 
 
-def _check_labels(block: _Block, found: _Found) -> None:
-    below = np.flatnonzero(found.labels[: len(found.starts)] < 0)
+def _check_labels(block: _Block, arrays: Output) -> None:
+    below = np.flatnonzero(arrays.labels[: len(arrays.starts)] < 0)
     if len(below):
-        at = int(found.starts[below[0]])
+        at = int(arrays.starts[below[0]])
         label = quote(block.token(at))
         raise block.place(at).error(f"label {label} is negative; relevance starts at 0")
 
 
-def _problem(block: _Block, found: _Found) -> str:
+def _problem(block: _Block, parsed: _Parsed) -> str:
     """Why the kernel stopped, in words."""
     from rankgrad.data import _letor_kernel as kernel
 
-    start = max(block.text.rfind(c, 0, found.stop) for c in (b" ", b"\t", b"\n")) + 1
+    start = max(block.text.rfind(c, 0, parsed.stop) for c in (b" ", b"\t", b"\n")) + 1
     token = quote(block.token(start))
     return {
         kernel.BAD_PAIR: f"expected id:value, found {token}",
@@ -486,7 +485,7 @@ def _problem(block: _Block, found: _Found) -> str:
         kernel.QID_EMPTY: "the qid is empty",
         kernel.QID_MISSING: "no qid:... after the label (files without qids need groups=)",
         kernel.QID_UNEXPECTED: "a qid, though groups= was given, which is for files without qids",
-    }[found.problem]
+    }[parsed.problem]
 
 
 def _too_wide(feature: int, n_features: int) -> str:
@@ -504,21 +503,23 @@ def _qid(block: _Block, start: int, stop: int) -> str:
     return qid
 
 
-def _docids(block: _Block, starts: Array, required: bool) -> list[str]:
-    """The ids in the comments of the rows; none if a row has none, unless they are required."""
+def _docids(block: _Block, starts: Array, wanted: bool | Literal["auto"]) -> list[str]:
+    """The ids in the comments of the rows; for ``"auto"``, none if a row has none."""
+    if not wanted:
+        return []
     matches = list(_DOCID.finditer(block.text, 0, block.end))
     rows = np.searchsorted(starts, [match.start() for match in matches], side="right") - 1
-    found: dict[int, str] = {}
+    ids: dict[int, str] = {}
     for row, match in zip(rows.tolist(), matches, strict=True):
         if row < 0 or block.text.find(b"\n", int(starts[row]), match.start()) >= 0:
             continue  # a line that is all comment
         docid = match.group(1).decode("utf-8", "replace")
         _check_length(block, match.start(), "docid", docid)
-        found[row] = docid
-    if len(found) == len(starts):
-        return list(found.values())
-    if required:
-        row = next(row for row in range(len(starts)) if row not in found)
+        ids[row] = docid
+    if len(ids) == len(starts):
+        return list(ids.values())
+    if wanted is True:
+        row = next(row for row in range(len(starts)) if row not in ids)
         what = "ids=True, but there is no 'docid = ...' in a comment"
         raise block.place(int(starts[row])).error(what)
     return []
@@ -586,13 +587,6 @@ def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
         )
 
 
-def _in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> Iterator[Result]:
-    """``map``, over threads if there are several."""
-    return map(function, items) if threads == 1 else ordered_map(function, items, threads)
-
-
 def _columns(
     parts: list[_Part], n_features: int | None, zero_based: bool | None
 ) -> tuple[int, int]:
@@ -609,55 +603,42 @@ def _columns(
     raise widest.highest.error(error, FeaturesError)
 
 
-def _lists(parts: list[_Part], rows: int) -> tuple[Array, Array, int, Array | None]:
-    """Offsets and qids of the lists, how many lay in pieces, and then where each row goes."""
-    index: dict[str, int] = {}
+def _queries(parts: list[_Part], rows: int) -> tuple[Array, Array]:
+    """The list of each row, numbered by first appearance, and the qids of the lists."""
+    numbers: dict[str, int] = {}
     runs: list[int] = []  # the list of each run of rows
     starts: list[int] = []
     row = 0
     for part in parts:
         for start, qid in part.runs:
-            number = index.setdefault(qid, len(index))
-            if not runs or number != runs[-1]:
-                runs.append(number)
-                starts.append(row + start)
+            runs.append(numbers.setdefault(qid, len(numbers)))
+            starts.append(row + start)
         row += part.rows
-    lengths = np.diff(starts, append=rows)
-    offsets = np.zeros(len(index) + 1, np.int64)
-    np.add.at(offsets, np.array(runs) + 1, lengths)
-    np.cumsum(offsets, out=offsets)
-    qids = id_array("qids", list(index))
-    if len(runs) == len(index):
-        return offsets, qids, 0, None
-    order = np.argsort(runs, kind="stable")
-    shifts = np.empty(len(runs), np.int64)
-    shifts[order] = np.cumsum(lengths[order]) - lengths[order]
-    shifts -= starts
-    moved = int((np.bincount(runs) > 1).sum())
-    return offsets, qids, moved, np.arange(rows) + np.repeat(shifts, lengths)
+    return np.repeat(runs, np.diff(starts, append=rows)), id_array("qids", list(numbers))
 
 
 def _assemble(
-    parts: list[_Part], rows: int, base: int, width: int, target: Array | None, threads: int
+    parts: list[_Part], rows: int, base: int, width: int, order: Array | None, threads: int
 ) -> Array:
-    """The parts in one matrix; each is given up once it has been moved there."""
+    """The parts in one matrix, in this order; each is given up once it has been moved there."""
     features = np.zeros((rows, width), np.float32)
+    target = None if order is None else np.argsort(order)  # where each row goes
     stops = np.cumsum([part.rows for part in parts]).tolist()
 
     def move(piece: tuple[int, _Part]) -> None:
         stop, part = piece
-        place = slice(stop - part.rows, stop)
-        found = part.features
-        if isinstance(found, _Sparse):
-            first = found.rows + np.int64(place.start)
+        place, block = slice(stop - part.rows, stop), part.features
+        if isinstance(block, _Sparse):
+            first = block.rows + np.int64(place.start)
             to = first if target is None else target[first]
-            features[to, found.columns - base] = found.values
+            features[to, block.columns - base] = block.values
         else:
-            columns = found[:, base : base + width]
+            columns = block[:, base : base + width]
             features[place if target is None else target[place], : columns.shape[1]] = columns
         part.features = np.empty((0, 0), np.float32)
 
-    deque(_in_order(move, zip(stops, parts, strict=True), threads), maxlen=0)
+    for _ in ordered_map(move, zip(stops, parts, strict=True), threads):
+        pass
     return features
 
 
@@ -704,5 +685,9 @@ def _check_count(option: str, value: int | None) -> None:
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """The cores this process may use.
+
+    Returns:
+        How many there are.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -99,14 +99,12 @@ def load(
         categorical=tuple(categorical),
         categories=categories,
     )
-    return _files.snapshot(
-        lambda: store.manifests(place), lambda: _load(place, split, fold, options)
-    )
+    return store.snapshot(place, lambda: _load(place, split, fold, options))
 
 
 @dataclass(frozen=True)
 class _ReadOptions:
-    """How data are read: the arguments of :func:`load`."""
+    """How data are read: the arguments of :func:`load` and :func:`load_splits`."""
 
     n_features: int | None = None
     zero_based: bool | None = None
@@ -117,6 +115,7 @@ class _ReadOptions:
     missing: tuple[str | float, ...] = ()
     categorical: tuple[str, ...] = ()
     categories: Categories | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
@@ -134,13 +133,13 @@ def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions
         return _read(path, options)
     if split is None:
         raise ValueError(f"{_layout.describe(path, fold)}; say which split")
-    found = _layout.splits(path, fold)
+    splits = _layout.splits(path, fold)
     name = _layout.split_name(split)
-    if name not in found:
-        raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(found)}")
+    if name not in splits:
+        raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(splits)}")
     if options.zero_based is None:
-        options = replace(options, zero_based=_zero_based(found.values()))
-    return _read(found[name], options)
+        options = replace(options, zero_based=_zero_based(splits.values()))
+    return _read(splits[name], options)
 
 
 def load_pair(
@@ -232,11 +231,13 @@ def load_splits(
     """
     path = Path(path)
     options = _ReadOptions(
-        finite=finite, ids=ids, missing=tuple(missing), categorical=tuple(categorical)
+        finite=finite,
+        ids=ids,
+        missing=tuple(missing),
+        categorical=tuple(categorical),
+        columns=columns or {},
     )
-    datasets = _files.snapshot(
-        lambda: store.manifests(path), lambda: _load_splits(path, fold, options, columns)
-    )
+    datasets = store.snapshot(path, lambda: _load_splits(path, fold, options))
     entry = catalog.recognize(path)
     if entry is not None:
         for difference in catalog.check(entry, datasets, fold=fold or _layout.fold_number(path)):
@@ -244,40 +245,24 @@ def load_splits(
     return datasets
 
 
-def _load_splits(
-    path: Path, fold: int | None, options: _ReadOptions, columns: Mapping[str, Any] | None
-) -> dict[str, Dataset]:
+def _load_splits(path: Path, fold: int | None, options: _ReadOptions) -> dict[str, Dataset]:
     """Read the splits of a folder, none of which may be replaced meanwhile."""
     datasets: dict[str, Dataset] = {}
-    found = _layout.splits(path, fold)
-    for name, source in found.items():
-        first = next(iter(datasets.values()), None)
-        if _is_columnar(source):
-            arguments: dict[str, Any] = {
-                "missing": options.missing,
-                "categorical": options.categorical,
-                **(columns or {}),
-            }
-            if first is not None:
-                names = first.feature_names
-                arguments["features"] = names
-                arguments["categorical"] = _categorical_names(names, first.categories)
-            datasets[name] = columnar.read(source, **arguments)
-        else:
-            datasets[name] = _read(source, options)
+    splits = _layout.splits(path, fold)
+    for name, source in splits.items():
+        how = options
+        if datasets and _is_columnar(source):
+            first = next(iter(datasets.values()))
+            names, kinds = first.feature_names, first.categories
+            how = replace(options, feature_names=names, categories=kinds)
+        datasets[name] = _read(source, how)
     if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
-            if _is_letor(found[name]) and not data.zero_based:
+            if _is_letor(splits[name]) and not data.zero_based:
                 datasets[name] = _from_zero(data)
     datasets = _same_width(path, datasets)
     known = next(iter(datasets.values())).categories
     return {name: match(data, known) for name, data in datasets.items()}
-
-
-def _categorical_names(names: Sequence[str] | None, categories: Categories | None) -> list[str]:
-    """The features with names that are categorical."""
-    pairs = zip(names or (), categories or (), strict=False)
-    return [name for name, kinds in pairs if kinds is not None]
 
 
 def _read(path: Path, options: _ReadOptions) -> Dataset:
@@ -294,19 +279,17 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
     """Read one file, store or folder of parts."""
     if _is_letor(path):
         return _read_letor(path, options)
-    n_features = options.n_features
+    n_features, names = options.n_features, options.feature_names
     if not _is_columnar(path):
         dataset = _mark_missing(store.open(path), options.missing)
-        _check_features(path, dataset, options.zero_based, options.feature_names)
+        _check_features(path, dataset, options.zero_based, names)
     else:
-        names = options.feature_names
-        dataset = columnar.read(
-            path,
-            features=names,
-            labeled=options.labeled,
-            missing=options.missing,
-            categorical=[*options.categorical, *_categorical_names(names, options.categories)],
-        )
+        columns = {"labeled": options.labeled, "missing": options.missing, **options.columns}
+        columns["features"] = names or columns.get("features")
+        kinds = zip(names or (), options.categories or (), strict=False)
+        known = [name for name, categories in kinds if categories is not None]
+        columns["categorical"] = [*columns.get("categorical", options.categorical), *known]
+        dataset = columnar.read(path, **columns)
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
@@ -338,11 +321,11 @@ def _check_features(
         )
     if names is None or dataset.feature_names is None:
         return
-    for at, (found, wanted) in enumerate(zip_longest(dataset.feature_names, names), start=1):
-        if found != wanted:
+    for at, (own, wanted) in enumerate(zip_longest(dataset.feature_names, names), start=1):
+        if own != wanted:
             raise FeaturesError(
                 f"{path} has other features than were asked for: feature {at} is "
-                f"{found or 'missing'}, not {wanted or 'there at all'}"
+                f"{own or 'missing'}, not {wanted or 'there at all'}"
             )
 
 
@@ -384,8 +367,8 @@ def _zero_based(paths: Iterable[Path]) -> bool | None:
 
     A split by itself may happen not to name that feature, and would be read one column off.
     """
-    found = any(0 in _layout.first_features(path) for path in filter(_is_letor, paths))
-    return True if found else None
+    has_zero = any(0 in _layout.first_features(path) for path in filter(_is_letor, paths))
+    return True if has_zero else None
 
 
 def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
@@ -408,11 +391,11 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
     )
     if weights is None:
         return dataset
-    found = _side_numbers(weights, np.float32)
-    if dataset.source_rows is not None and len(found) == dataset.n_items:
-        found = found[dataset.source_rows]
+    item_weights = _side_numbers(weights, np.float32)
+    if dataset.source_rows is not None and len(item_weights) == dataset.n_items:
+        item_weights = item_weights[dataset.source_rows]
     try:
-        return replace(dataset, weights=found)
+        return replace(dataset, weights=item_weights)
     except ValueError as error:
         raise ValueError(f"{weights}: {error}") from error
 

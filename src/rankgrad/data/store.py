@@ -12,8 +12,8 @@ change nothing.
 
 The manifest holds the format's version, the shape, type, size and checksums of each file, the names
 of the features, notes, and where the data came from. Stores of earlier versions have one checksum
-per file, which only ``verify`` compares. qids are a file of their own and not in the
-manifest, since reading a million of them from JSON would take a second at every opening.
+per file, which only ``verify`` compares. qids are a file of their own and not in the manifest,
+since reading a million of them from JSON would take a second at every opening.
 """
 
 from __future__ import annotations
@@ -21,34 +21,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+import rankgrad
 from rankgrad import _checksums, _files
 from rankgrad._quoting import quote, shorten
 from rankgrad.data._checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.data._dataset import ArrayError, Dataset, categories_of
 
-__all__ = [
-    "MANIFEST",
-    "atomic_store",
-    "is_store",
-    "manifests",
-    "open",
-    "read_manifest",
-    "write",
-    "write_splits",
-]
+__all__ = ["atomic_store", "is_store", "open", "read_manifest", "snapshot", "write", "write_splits"]
+
+_T = TypeVar("_T")
 
 _FORMAT = "rankgrad store"
 _VERSION = 1
-MANIFEST = "manifest.json"
+_MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
 _OPTIONAL = ("weights", "ids", "source_rows")
 _KEYS = {  # of a manifest, and their types
@@ -65,9 +58,16 @@ _READ = ("labels", "offsets", "weights")  # files that opening reads, whatever t
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a store, which may be damaged."""
+    """Whether a folder is a store, which may be damaged.
+
+    Args:
+        folder: any path.
+
+    Returns:
+        Whether it has a manifest, or features.
+    """
     folder = _files.readable_path(Path(folder))
-    return (folder / MANIFEST).is_file() or (folder / "features.npy").is_file()
+    return (folder / _MANIFEST).is_file() or (folder / "features.npy").is_file()
 
 
 def write(
@@ -84,6 +84,12 @@ def write(
         folder: of the store.
         sources: where the data came from, recorded in the manifest.
         overwrite: replace a store that is there already; anything else is never replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: there is something that is not to be replaced.
 
     >>> import tempfile
     >>> from rankgrad.data import Dataset, store
@@ -105,7 +111,20 @@ def write_splits(
     sources: Mapping[str, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write one folder with a store per split, ``folder/train`` and so on, all or nothing."""
+    """Write one folder with a store per split, ``folder/train`` and so on, all or nothing.
+
+    Args:
+        datasets: by split.
+        folder: of the stores.
+        sources: where each came from, recorded in its manifest.
+        overwrite: replace stores that are there already.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FileExistsError: there is something that is not to be replaced.
+    """
     with atomic_store(Path(folder), overwrite) as unfinished:
         for name, dataset in datasets.items():
             (unfinished / name).mkdir()
@@ -119,8 +138,15 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
     Args:
         folder: of the store.
         verify: also read everything and compare it with the checksums it was written with.
+
+    Returns:
+        The data set, whose features are read when they are used.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is not a store, of another version, or damaged, with the file.
     """
-    return _files.read_folder(Path(folder), MANIFEST, lambda place: _open(place, verify=verify))
+    return _files.read_folder(Path(folder), _MANIFEST, lambda place: _open(place, verify=verify))
 
 
 def _open(folder: Path, *, verify: bool) -> Dataset:
@@ -130,12 +156,11 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
     if verify:
         for name, entry in entries.items():
             _verify(folder, name, entry)
-    names = manifest["feature_names"]
     try:
         dataset = Dataset(
             **arrays,
-            feature_names=None if names is None else tuple(names),
-            notes=tuple(manifest["notes"]),
+            feature_names=manifest["feature_names"],
+            notes=manifest["notes"],
             zero_based=manifest.get("zero_based"),
             categories=categories_of(manifest.get("categories")),
             check=verify,
@@ -153,33 +178,56 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
     return dataset
 
 
-def manifests(folder: Path) -> list[Path]:
+def snapshot(folder: Path, read: Callable[[], _T]) -> _T:
+    """What ``read`` gives of a folder's stores, all of them before or after a replacement.
+
+    Args:
+        folder: a store, or a folder of splits or folds.
+        read: reads it; it is called again if a store was replaced meanwhile.
+
+    Returns:
+        What it gave.
+    """
+    return _files.snapshot(lambda: _manifests(folder), read)
+
+
+def _manifests(folder: Path) -> list[Path]:
     """The manifests of a store, or of the stores that a folder of splits or folds holds."""
-    patterns = (MANIFEST, f"*/{MANIFEST}", f"*/*/{MANIFEST}")
+    patterns = (_MANIFEST, f"*/{_MANIFEST}", f"*/*/{_MANIFEST}")
     while (inside := _files.readable_path(folder)).is_dir():
         with suppress(FileNotFoundError):  # the folder is being replaced: look again
-            found = [path for pattern in patterns for path in inside.glob(pattern)]
-            return [folder / path.relative_to(inside) for path in found]
+            paths = [path for pattern in patterns for path in inside.glob(pattern)]
+            return [folder / path.relative_to(inside) for path in paths]
     return []
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """A store's manifest, checked: what the store holds, without mapping it."""
-    folder = Path(folder)
-    folder = _files.readable_path(folder)
-    path = folder / MANIFEST
+    """A store's manifest, checked: what the store holds, without mapping it.
+
+    Args:
+        folder: of the store.
+
+    Returns:
+        What the file says, but for its checksum.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is not a store, of another version, or damaged.
+    """
+    folder = _files.readable_path(Path(folder))
+    path = folder / _MANIFEST
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no store at {folder}")
     if not path.is_file():
         if is_store(folder):
-            raise _damaged(folder, f"{MANIFEST} is missing")
-        raise ValueError(f"{folder} is not a rankgrad store: it has no {MANIFEST}")
+            raise _damaged(folder, f"{_MANIFEST} is missing")
+        raise ValueError(f"{folder} is not a rankgrad store: it has no {_MANIFEST}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
-        raise _damaged(folder, f"{MANIFEST} is cut short or is not JSON ({error})") from error
+        raise _damaged(folder, f"{_MANIFEST} is cut short or is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise ValueError(f"{folder} is not a rankgrad store: its {MANIFEST} is of something else")
+        raise ValueError(f"{folder} is not a rankgrad store: its {_MANIFEST} is of something else")
     version = manifest.get("version")
     if version != _VERSION:
         raise ValueError(
@@ -188,7 +236,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         )
     claimed = manifest.pop("checksum", None)
     if claimed != _manifest_checksum(manifest):
-        raise _damaged(folder, f"{MANIFEST} was changed after it was written")
+        raise _damaged(folder, f"{_MANIFEST} was changed after it was written")
     _check_manifest(folder, manifest)
     return manifest
 
@@ -197,16 +245,16 @@ def _check_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """All that is read from a manifest later must be in it."""
     for key, kind in _KEYS.items():
         if not isinstance(manifest.get(key, ...), kind):
-            raise _damaged(folder, f"{MANIFEST} has no {key!r}, or one of the wrong type")
+            raise _damaged(folder, f"{_MANIFEST} has no {key!r}, or one of the wrong type")
     for name in _REQUIRED:
         if name not in manifest["files"]:
-            raise _damaged(folder, f"{MANIFEST} does not list {name}.npy")
+            raise _damaged(folder, f"{_MANIFEST} does not list {name}.npy")
     for name, entry in manifest["files"].items():
         known = isinstance(entry, dict) and all(
             isinstance(entry.get(key), kind) for key, kind in _FILE_KEYS.items()
         )
         if not known or not any(isinstance(entry.get(key), str) for key in _SUMS):
-            raise _damaged(folder, f"{MANIFEST} does not tell all of {name}.npy")
+            raise _damaged(folder, f"{_MANIFEST} does not tell all of {name}.npy")
 
 
 def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[str]]) -> None:
@@ -238,18 +286,29 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         "provenance": {
             "sources": [os.fspath(source) for source in sources],
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            "rankgrad": _version(),
+            "rankgrad": rankgrad.__version__,
         },
     }
     if dataset.categories is not None:
         manifest["categories"] = dataset.categories
     manifest["checksum"] = _manifest_checksum(manifest)
-    _files.write(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    _files.write(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 @contextmanager
 def atomic_store(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """A hidden folder beside ``folder`` that takes its place once it is filled without error."""
+    """A hidden folder beside ``folder`` that takes its place once it is filled without error.
+
+    Args:
+        folder: of the store, or of several.
+        overwrite: replace stores that are there.
+
+    Yields:
+        The hidden folder.
+
+    Raises:
+        FileExistsError: there is something that is not to be replaced.
+    """
     _files.recover(folder)
     _check_free(folder, overwrite)
     with _files.atomic_folder(folder, replace=overwrite) as unfinished:
@@ -270,7 +329,7 @@ def _holds_stores_only(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     if is_store(folder):
-        ours = {MANIFEST, *(f"{name}.npy" for name in (*_REQUIRED, *_OPTIONAL))}
+        ours = {_MANIFEST, *(f"{name}.npy" for name in (*_REQUIRED, *_OPTIONAL))}
         return all(path.name in ours for path in folder.iterdir())
     inside = list(folder.iterdir())
     return bool(inside) and all(_holds_stores_only(path) for path in inside)
@@ -283,7 +342,7 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     """
     path = folder / f"{name}.npy"
     if name not in (*_REQUIRED, *_OPTIONAL):
-        raise _damaged(folder, f"{MANIFEST} lists an unknown file {name!r}")
+        raise _damaged(folder, f"{_MANIFEST} lists an unknown file {name!r}")
     if not path.is_file():
         raise _damaged(folder, f"{path.name} is missing")
     size = path.stat().st_size
@@ -296,11 +355,10 @@ def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     except Exception as error:  # NumPy evaluates the header: a damaged one may raise anything
         what = shorten(" ".join(str(error).split()), 200)
         raise _damaged(folder, f"{path.name} is not readable as .npy ({what})") from error
-    found, wanted = (list(array.shape), array.dtype.str), (entry["shape"], entry["dtype"])
-    if found != wanted:
-        raise _damaged(
-            folder, f"{path.name} holds {found[1]} {found[0]}, {wanted[1]} {wanted[0]} was written"
-        )
+    holds = f"{array.dtype.str} {list(array.shape)}"
+    written = f"{entry['dtype']} {entry['shape']}"
+    if holds != written:
+        raise _damaged(folder, f"{path.name} holds {holds}, {written} was written")
     if "crc32" not in entry or name in _READ or size <= _checksums.BLOCK:
         return array
     try:
@@ -337,10 +395,3 @@ def _digest(path: Path) -> str:
 def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
     text = json.dumps({k: v for k, v in manifest.items() if k != "checksum"}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("rankgrad")
-    except metadata.PackageNotFoundError:
-        return "unknown"

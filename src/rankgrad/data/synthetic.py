@@ -29,31 +29,19 @@ True
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from rankgrad._validation import check_choice
+from rankgrad._shapes import Array
+from rankgrad._validation import check_choice, check_whole
 from rankgrad.data._dataset import Dataset
 
-__all__ = [
-    "EMPTY",
-    "INFORMATIVE",
-    "KINDS",
-    "NAMES",
-    "SIZES",
-    "SPLITS",
-    "STREAMS",
-    "make",
-    "oracle",
-    "splits",
-]
-
-_Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["INFORMATIVE", "NAMES", "SIZES", "SPLITS", "make", "oracle", "splits"]
 
 SPLITS = ("train", "vali", "test")
 _WORLDS = ("listwise", "pointwise")
@@ -63,46 +51,26 @@ SIZES: Mapping[str, tuple[int, int, int]] = {
     "web30k": (18919, 6306, 6306),
 }
 
-STREAMS = ("body", "anchor", "title", "url", "whole")
+_STREAMS = ("body", "anchor", "title", "url", "whole")
 _STATISTICS = ("sum", "min", "max", "mean", "variance")
-KINDS = (
+_KINDS = (
     *("covered terms", "covered ratio", "length", "idf"),
     *(f"{of} {what}" for what in ("tf", "tf/length", "tf-idf") for of in _STATISTICS),
     *("boolean", "vsm", "bm25", "lmir.abs", "lmir.dir", "lmir.jm"),
 )
 _PAGE = (
-    "slashes",
-    "address length",
-    "inlinks",
-    "outlinks",
-    "pagerank",
-    "siterank",
-    "quality",
-    "spam",
-    "query clicks",
-    "clicks",
-    "dwell",
+    *("slashes", "address length", "inlinks", "outlinks", "pagerank", "siterank"),
+    *("quality", "spam", "query clicks", "clicks", "dwell"),
 )
-NAMES = (*(f"{stream} {kind}" for kind in KINDS for stream in STREAMS), *_PAGE)
+NAMES = (*(f"{stream} {kind}" for kind in _KINDS for stream in _STREAMS), *_PAGE)
 # What the utility reads; never left out, however few features are asked for.
 INFORMATIVE = (
-    "body length",
-    "body idf",
-    "title idf",
-    "url idf",
-    "whole idf",
-    "body bm25",
-    "title bm25",
-    "url bm25",
-    "body lmir.abs",
-    "pagerank",
-    "quality",
-    "spam",
-    "query clicks",
-    "dwell",
+    *("body length", "body idf", "title idf", "url idf", "whole idf"),
+    *("body bm25", "title bm25", "url bm25", "body lmir.abs"),
+    *("pagerank", "quality", "spam", "query clicks", "dwell"),
 )
 # Columns this crawl never filled in: always 0.
-EMPTY = ("url variance tf/length", "title variance tf/length", "anchor min tf/length")
+_EMPTY = ("url variance tf/length", "title variance tf/length", "anchor min tf/length")
 
 _BLOCK = 64  # queries drawn together; changing it changes every query
 _LONGEST = 1251
@@ -136,13 +104,19 @@ def make(
         world: ``"listwise"``, where the utility has terms that compare a page with the others in
             its list, or ``"pointwise"``, where it has none. It changes nothing but the labels.
 
+    Returns:
+        The lists, with the names of features.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
     >>> from rankgrad.data import synthetic
     >>> synthetic.make(2, seed=7).qids.tolist()
     ['train-0', 'train-1']
     """
-    queries = _check_whole("queries", queries, least=0)
-    seed = _check_whole("seed", seed, least=0)
-    names = _names(_check_whole("features", features, least=len(INFORMATIVE)))
+    queries = check_whole("queries", queries, least=0)
+    seed = check_whole("seed", seed, least=0, most=math.inf)
+    names = _names(check_whole("features", features, least=len(INFORMATIVE)))
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
     check_choice("world", world, _WORLDS)
@@ -176,6 +150,12 @@ def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> di
             2,000 and 2,000) or ``"web30k"`` (18,919, 6,306 and 6,306).
         seed: as in :func:`make`.
         world: as in :func:`make`.
+
+    Returns:
+        The data sets by split, ``train`` first.
+
+    Raises:
+        ValueError: there is no such size or world.
     """
     if size not in SIZES:
         raise ValueError(f"size must be one of {', '.join(SIZES)}; found {size!r}")
@@ -185,7 +165,7 @@ def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> di
     }
 
 
-def oracle(dataset: Dataset, *, world: str = "listwise") -> _Array:
+def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
     """The utility of each item ``[N]``: scores that no model of the features can beat.
 
     Needs whole lists: an item's utility depends on the others in its list. The columns are found by
@@ -194,6 +174,12 @@ def oracle(dataset: Dataset, *, world: str = "listwise") -> _Array:
     Args:
         dataset: what :func:`make` made.
         world: in which it was made.
+
+    Returns:
+        The utilities, in float64.
+
+    Raises:
+        ValueError: the data set is of something else.
     """
     check_choice("world", world, _WORLDS)
     names = dataset.feature_names or NAMES
@@ -215,14 +201,14 @@ class _Queries:
     """A block of queries: what is the same for all pages of a list."""
 
     key: tuple[int, int, int]
-    lengths: _Array
-    terms: _Array
-    idf: _Array  # [streams, queries], summed over terms
-    coverage: _Array  # how well the web answers the query: unobserved
-    fame: _Array  # how popular the pages of this topic are: unobserved
-    traffic: _Array  # how often it is asked: unobserved
-    verbosity: _Array  # how long its pages are: unobserved
-    shift: _Array  # how generous its judge is: unobserved
+    lengths: Array
+    terms: Array
+    idf: Array  # [streams, queries], summed over terms
+    shift: Array  # how generous its judge is: unobserved
+    coverage: Array  # how well the web answers the query: unobserved
+    fame: Array  # how popular the pages of this topic are: unobserved
+    traffic: Array  # how often it is asked: unobserved
+    verbosity: Array  # how long its pages are: unobserved
 
     @classmethod
     def draw(cls, seed: int, split: str, block: int) -> _Queries:
@@ -244,27 +230,24 @@ class _Queries:
             np.clip(lengths, 1, _LONGEST).astype(np.int64),
             terms.astype(np.float32),
             (rarity * scale * np.exp(spread * normal[3])).astype(np.float32),
-            normal[4].astype(np.float32),
-            normal[5].astype(np.float32),
-            normal[6].astype(np.float32),
-            normal[7].astype(np.float32),
             0.5 * normal[8] + 0.25 * normal[2] + barren,
+            *normal[4:8].astype(np.float32),  # coverage, fame, traffic and verbosity
         )
 
 
-def _pages(queries: _Queries, extra: int, world: str) -> tuple[_Array, _Array]:
+def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
     """The columns ``[features, N]`` and labels ``[N]`` of a block of queries."""
     lists = np.repeat(np.arange(_BLOCK), queries.lengths)
     random = _stream(queries.key, 1)
     n = len(lists)
     columns = np.empty((len(NAMES) + extra, n), np.float32)
     topic = random.standard_normal(n, np.float32)
-    text = columns[: len(NAMES) - len(_PAGE)].reshape(len(KINDS), len(STREAMS), n)
+    text = columns[: len(NAMES) - len(_PAGE)].reshape(len(_KINDS), len(_STREAMS), n)
     match = _text(text, queries, lists, topic, random)
     _page_features(
         columns[len(NAMES) - len(_PAGE) : len(NAMES)], queries, lists, topic, match, random
     )
-    for name in EMPTY:
+    for name in _EMPTY:
         columns[NAMES.index(name)] = 0
     informative = {name: columns[NAMES.index(name)] for name in INFORMATIVE}
     pointwise = world == "pointwise"
@@ -289,8 +272,8 @@ _USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
 
 
 def _text(
-    out: _Array, queries: _Queries, lists: _Array, topic: _Array, random: np.random.Generator
-) -> _Array:
+    out: Array, queries: _Queries, lists: Array, topic: Array, random: np.random.Generator
+) -> Array:
     """Fill the text features ``[kinds, streams, N]``; return the match ``[4, N]`` they depend on.
 
     Terms are not simulated one by one: a stream has its length, the number of terms it covers, and
@@ -298,7 +281,7 @@ def _text(
     """
     n = len(lists)
     latent = random.standard_normal((4, 4, n), np.float32)
-    jitter = random.standard_normal((len(STREAMS), n), np.float32)
+    jitter = random.standard_normal((len(_STREAMS), n), np.float32)
     chance = random.random((3, n), np.float32)
     source = _sources(queries, lists, chance[0], chance[1])
     # A copy has the other page's body, and with it every feature of the body.
@@ -306,7 +289,7 @@ def _text(
     jitter[0] = jitter[0, source]
     terms, idf = queries.terms[lists], queries.idf[:, lists]
     topics = np.stack([topic[source], topic, topic, topic])
-    match: _Array = _TOPICALITY * topics + np.sqrt(1 - _TOPICALITY**2) * latent[0]
+    match: Array = _TOPICALITY * topics + np.sqrt(1 - _TOPICALITY**2) * latent[0]
     match += 0.8 * queries.coverage[lists]
     length = np.exp(_LOG_LENGTH + _LENGTH_DEVIATION * latent[1])
     length[0] *= np.exp(0.8 * queries.verbosity[lists])
@@ -329,13 +312,7 @@ def _text(
 
 
 def _frequencies(
-    out: _Array,
-    terms: _Array,
-    idf: _Array,
-    covered: _Array,
-    length: _Array,
-    total: _Array,
-    uneven: _Array,
+    out: Array, terms: Array, idf: Array, covered: Array, length: Array, total: Array, uneven: Array
 ) -> None:
     """The kinds that count: covered terms, length, idf and the statistics of term frequencies."""
     mean = total / terms
@@ -356,7 +333,7 @@ def _frequencies(
     out[19] = covered == terms
 
 
-def _models(out: _Array, terms: _Array, idf: _Array, jitter: _Array) -> None:
+def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
     """The kinds that score: vector space, BM25 and three language models."""
     length, mean, variance = out[2], out[7], out[8]
     out[20] = mean / np.sqrt(mean * mean + variance + 1e-6)
@@ -368,11 +345,11 @@ def _models(out: _Array, terms: _Array, idf: _Array, jitter: _Array) -> None:
 
 
 def _page_features(
-    out: _Array,
+    out: Array,
     queries: _Queries,
-    lists: _Array,
-    topic: _Array,
-    match: _Array,
+    lists: Array,
+    topic: Array,
+    match: Array,
     random: np.random.Generator,
 ) -> None:
     """Fill the features of pages ``[11, N]``: their address, links, ranks, quality and clicks."""
@@ -395,12 +372,12 @@ def _page_features(
     out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)
 
 
-def _utility(column: Mapping[str, _Array], lists: _Array, count: int) -> _Array:
+def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     """The utility of a page for the query's user, from the features of its list alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
-    def above_mean(values: _Array) -> _Array:
+    def above_mean(values: Array) -> Array:
         """How far above its list's mean an item stands, in saturated standard deviations."""
         mean = np.bincount(lists, values, count) / sizes
         apart = values - mean[lists]
@@ -429,7 +406,7 @@ def _utility(column: Mapping[str, _Array], lists: _Array, count: int) -> _Array:
     )
 
 
-def _pointwise_utility(column: Mapping[str, _Array]) -> _Array:
+def _pointwise_utility(column: Mapping[str, Array]) -> Array:
     """The utility of a page for the query's user, from its own features alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     text, navigational = _match(x)
@@ -447,7 +424,7 @@ def _pointwise_utility(column: Mapping[str, _Array]) -> _Array:
     )
 
 
-def _match(x: Mapping[str, _Array]) -> tuple[_Array, _Array]:
+def _match(x: Mapping[str, Array]) -> tuple[Array, Array]:
     """How well the text answers, and how much the query is navigational: wants one site."""
     # Rare words make a query informational, common ones navigational.
     informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
@@ -456,7 +433,7 @@ def _match(x: Mapping[str, _Array]) -> tuple[_Array, _Array]:
     return informational * body + navigational * (0.5 * title + 0.9 * url), navigational
 
 
-def _copied(body: _Array, rank: _Array, lists: _Array) -> _Array:
+def _copied(body: Array, rank: Array, lists: Array) -> Array:
     """Whether a page of higher rank in the same list has the same body."""
     order = np.lexsort((-rank, body, lists))
     lists, body, rank = lists[order], body[order], rank[order]
@@ -469,14 +446,14 @@ def _copied(body: _Array, rank: _Array, lists: _Array) -> _Array:
     return copied
 
 
-def _sources(queries: _Queries, lists: _Array, chance: _Array, which: _Array) -> _Array:
+def _sources(queries: _Queries, lists: Array, chance: Array, which: Array) -> Array:
     """Whose body each page has: its own or, for one page in seven, another's in its list."""
     starts = np.concatenate([[0], queries.lengths.cumsum()])[:-1]
     other = starts[lists] + (which * queries.lengths[lists]).astype(np.int64)
     return np.where(chance < 0.14, other, np.arange(len(lists)))
 
 
-def _with_page(parts: _Array, page: _Array) -> _Array:
+def _with_page(parts: Array, page: Array) -> Array:
     return np.concatenate([parts, page[None]])
 
 
@@ -494,9 +471,3 @@ def _names(features: int) -> tuple[str, ...]:
     others = [name for name in NAMES if name not in INFORMATIVE]
     kept = {*INFORMATIVE, *others[: features - len(INFORMATIVE)]}
     return tuple(name for name in NAMES if name in kept)
-
-
-def _check_whole(argument: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{argument} must be a whole number of at least {least}, found {value!r}")
-    return int(value)

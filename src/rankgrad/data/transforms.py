@@ -149,10 +149,10 @@ class Transform(HasSpec, nn.Module):
         raise TypeError(f"{type(self).__name__} does not say how it maps features")
 
     def _check_width(self, features: Tensor) -> None:
-        found = features.shape[-1] if features.dim() else 0
-        if found != self.n_features:
+        width = features.shape[-1] if features.dim() else 0
+        if width != self.n_features:
             raise ValueError(
-                f"{self.name} was fitted on {self.n_features} features, found {found}: give the "
+                f"{self.name} was fitted on {self.n_features} features, found {width}: give the "
                 "features the model was trained with"
             )
 
@@ -254,15 +254,12 @@ class Quantile(Transform):
             levels = torch.empty_like(rows, memory_format=torch.contiguous_format)
             quantile_levels(rows.numpy(), table.numpy(), levels.numpy())
             return self._distributed(levels.reshape(values.shape))
-        # In blocks: the search takes many times the memory of what it searches.
-        height = block_height(rows.shape[-1])
-        # An exported program has one block, so that it takes any number of rows.
+        # In blocks: the search takes many times the memory of what it searches. An exported program
+        # has one block, so that it takes any number of rows.
         whole = torch.compiler.is_exporting()
-        starts = range(1) if whole else range(0, max(1, len(rows)), height)
-        blocks = [
-            (rows if whole else rows[start : start + height]).T.contiguous() for start in starts
-        ]
-        levels = torch.cat([_cumulative(block, table).T for block in blocks]).reshape(values.shape)
+        blocks = [rows] if whole else rows.split(block_height(rows.shape[-1]))
+        columns = (block.T.contiguous() for block in blocks)
+        levels = torch.cat([_cumulative(each, table).T for each in columns]).reshape(values.shape)
         return self._distributed(torch.where(values.isnan(), values, levels))
 
     def _distributed(self, levels: Tensor) -> Tensor:
@@ -428,8 +425,7 @@ class Impute(Transform):
         if self.fill == "linear" and moments.missing.any():
             weights = imputation_weights(sample_rows(blocks, self.sample, self.seed), moments)
         indicated = (moments.missing > 0) & (moments.count > 0) & self.indicator
-        found = {"values": values, "weights": weights}
-        return {**found, "indicated": indicated.nonzero().flatten()}
+        return {"values": values, "weights": weights, "indicated": indicated.nonzero().flatten()}
 
     def _map(self, values: Tensor) -> Tensor:
         missing, constants = values.isnan(), self.values.to(values.dtype)
@@ -480,9 +476,9 @@ class Pipeline(Transform):
         >>> print(Pipeline.for_network(["log1p"]))
         pipeline(steps=[log1p, impute])
         """
-        found = [transforms.get(step) for step in steps]
-        imputes = any(isinstance(step, Impute) for step in found)
-        return cls(found if imputes else [*found, Impute()])
+        chosen = [transforms.get(step) for step in steps]
+        imputes = any(isinstance(step, Impute) for step in chosen)
+        return cls(chosen if imputes else [*chosen, Impute()])
 
     @property
     @override
@@ -497,10 +493,10 @@ class Pipeline(Transform):
         >>> pipeline.sources
         tensor([1])
         """
-        found = torch.arange(self.n_features)
+        sources = torch.arange(self.n_features)
         for step in self._steps:
-            found = found[step.sources]
-        return found
+            sources = sources[step.sources]
+        return sources
 
     def __str__(self) -> str:
         return str(Spec(self.name, None, {"steps": self._steps} if self._steps else {}))

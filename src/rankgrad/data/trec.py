@@ -103,6 +103,13 @@ class RankedList:
 def best_first(documents: Sequence[str], scores: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
     """The order of documents by descending score; equal scores by descending id, as trec_eval.
 
+    Args:
+        documents: their ids.
+        scores: ``[n]``.
+
+    Returns:
+        The positions of the documents, best first.
+
     >>> from rankgrad.data.trec import best_first
     >>> best_first(["a", "b", "c"], np.array([0.5, 2.0, 0.5])).tolist()
     [1, 2, 0]
@@ -169,6 +176,9 @@ def run_lines(
         path: the file, also compressed.
         numbered: its lines with their numbers, where they are read already.
 
+    Returns:
+        An iterator over the lines.
+
     Raises:
         ValueError: a line has fewer than six columns, a score that is not a finite number, or a
             document that its query has already; the line is named.
@@ -212,19 +222,19 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         ValueError: as :func:`run_lines`, or the file is empty.
     """
-    found: dict[str, tuple[list[str], list[float]]] = {}
+    by_query: dict[str, tuple[list[str], list[float]]] = {}
     tag = ""
     for line in run_lines(path):
         tag = tag or line.tag
-        documents, scores = found.setdefault(line.query, ([], []))
+        documents, scores = by_query.setdefault(line.query, ([], []))
         documents.append(line.document)
         scores.append(line.score)
-    if not found:
+    if not by_query:
         raise ValueError(f"{path} has no ranked documents in it")
     return Run(
         {
             query: RankedList.sort(documents, np.array(scores, np.float64))
-            for query, (documents, scores) in found.items()
+            for query, (documents, scores) in by_query.items()
         },
         tag,
     )
@@ -259,6 +269,16 @@ def format_run(
     run: Mapping[str, RankedList | Mapping[str, float]], tag: str = "rankgrad"
 ) -> Iterator[str]:
     """The lines of a run file, without their ends; see :func:`write_run`.
+
+    Args:
+        run: ranked lists, or scores by document, by query.
+        tag: the name of the run.
+
+    Returns:
+        An iterator over the lines.
+
+    Raises:
+        ValueError: an id or the tag has white space in it, or a score is not finite.
 
     >>> from rankgrad.data.trec import format_run
     >>> list(format_run({"7": {"a": 0.5, "b": 2.0}}, "bm25"))
@@ -339,10 +359,10 @@ def check_zeros(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[s
     """
     short = {query.lstrip("0"): query for query in other if query not in one}
     for query in one:
-        found = None if query in other else short.get(query.lstrip("0"))
-        if found is not None and query.isdigit():
+        match = None if query in other else short.get(query.lstrip("0"))
+        if match is not None and query.isdigit():
             raise ValueError(
-                f"query {query!r} of {names[0]} is {found!r} in {names[1]}: leading zeros differ; "
+                f"query {query!r} of {names[0]} is {match!r} in {names[1]}: leading zeros differ; "
                 "write them alike"
             )
 
@@ -353,6 +373,12 @@ def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
     The first line decides. In LETOR and LibSVM files its second column is a pair, such as
     ``qid:10`` or ``1:0.5``; in columnar files, known by their names, it is a header. A text file
     that is none of them is read as qrels, so that what is wrong with it is said.
+
+    Args:
+        path: any path.
+
+    Returns:
+        Whether it is a file of qrels.
     """
     path = Path(path)
     if not path.is_file() or columnar.suffix(path) in (*columnar.PARQUET, *columnar.ARROW):
@@ -365,10 +391,7 @@ def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
 
 
 def write_qrels(
-    path: str | os.PathLike[str],
-    qrels: Mapping[str, Mapping[str, int]],
-    *,
-    overwrite: bool = False,
+    path: str | os.PathLike[str], qrels: Mapping[str, Mapping[str, int]], *, overwrite: bool = False
 ) -> None:
     """Write TREC relevance judgments; the file is complete or not there.
 
@@ -402,11 +425,7 @@ def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
 
 
 def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
-    try:
-        score = _text_lines.parse_number(text.decode("ascii"))
-    except ValueError:
-        found = text.decode(errors="replace")
-        raise ValueError(f"{path}, line {number}: {found!r} is not a number") from None
+    score = _text_lines.number_at(path, number, text.decode(errors="replace"))
     if not math.isfinite(score):
         raise ValueError(f"{path}, line {number}: the score {text.decode()!r} is not finite")
     return score

@@ -2,6 +2,6 @@
 
 from rankgrad.extras import lazy_modules
 
-__all__ = ["compare", "demo", "plans", "trees", "tuning"]
+__all__ = ["compare", "demo", "plans", "tuning"]
 
 __getattr__ = lazy_modules(__name__, __all__)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rankgrad._quoting import listing
 from rankgrad.data import _layout, load_splits
 from rankgrad.experiments.plans import Task
 from rankgrad.training._evaluations import EvaluatedLists
@@ -83,9 +84,8 @@ def check(
                 marks = f"{metadata['checksum'][:8]}, not {before['checksum'][:8]}"
                 others.append(f"{where} (checksum {marks})")
     if others:
-        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         raise ValueError(
-            f"{folder} holds what was made from other data; {', '.join(others[:4])}{more}. "
+            f"{folder} holds what was made from other data; {listing(others, most=4)}. "
             "Go on in another folder (-o), or remove this one to start anew"
         )
 

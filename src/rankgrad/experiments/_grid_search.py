@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits, Task
@@ -44,17 +43,17 @@ class GridSearchEntry:
         """Whether there is something to choose from."""
         return len(self.options) > 1
 
-    def tune(
-        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
-    ) -> None:
+    def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
         """Try the options that the trial log does not have, and choose the best."""
-        shared = {"seed": plan.seeds[0], "metrics": ()}
+        settings, seed = task.plan.settings, task.plan.seeds[0]
 
         def objective(option: Mapping[str, Any]) -> float:
-            return train_and_validate(self._entry(option).training(plan.settings, **shared), data)
+            tried = self._entry(option).training(settings, seed=seed, metrics=())
+            return train_and_validate(tried, data)
 
-        metric = self._entry(self.options[0]).training(plan.settings).metric
-        finish(trial_log, search(Grid(self.options), objective, metric, trial_log, on_progress))
+        metric = self._entry(self.options[0]).training(settings).metric
+        best = search(Grid(self.options), objective, metric, task.trial_log, on_progress)
+        finish(task.trial_log, best)
 
     def _entry(self, option: Mapping[str, Any]) -> NetworkEntry:
         return NetworkEntry(self.name, dict(option))

@@ -21,6 +21,14 @@ EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
 
 
 @dataclass(frozen=True)
+class Job:
+    """A run to make, or values to search for the runs of an entry on a fold."""
+
+    task: Task
+    tuning: bool = False
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a job ended: ``done``, ``failed`` for the reason given, or ``interrupted``."""
 
@@ -48,15 +56,16 @@ class Data:
         return self._splits
 
 
-def perform(task: Task, tuning: bool, data: Data, on_progress: ProgressCallback) -> Outcome:
+def perform(job: Job, data: Data, on_progress: ProgressCallback) -> Outcome:
     """Do a job; an error in it becomes its outcome."""
+    task = job.task
     try:
         on_progress("reading")
         splits = data.of(task.plan, task.fold)
-        if tuning:
+        if job.tuning:
             # Test data are not for tuning.
             seen = {name: splits[name] for name in ("train", "vali")}
-            task.entry.tune(task.plan, seen, task.trial_log, on_progress)
+            task.entry.tune(task, seen, on_progress)
             return Outcome("done")
         return _run(task, splits, on_progress)
     except Exception as error:  # any error: the other runs go on
@@ -96,9 +105,8 @@ def is_tuned(task: Task) -> bool:
     """Whether tuning for a task is finished, or not needed."""
     if not task.entry.is_tuned(task.plan):
         return True
-    if not task.trial_log.exists():
-        return False
-    return _schemas.read_json(task.trial_log, TrialLog)["chosen"] is not None
+    log = task.trial_log
+    return log.exists() and _schemas.read_json(log, TrialLog)["chosen"] is not None
 
 
 def finished(task: Task) -> bool:

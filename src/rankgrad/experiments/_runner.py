@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rankgrad.experiments import _jobs
-from rankgrad.experiments._workers import Job, Pool
+from rankgrad.experiments._jobs import Job
+from rankgrad.experiments._workers import Pool
 from rankgrad.experiments.plans import Plan, Task
 from rankgrad.results._comparison_tables import in_line
 from rankgrad.results.comparison import Key
@@ -79,8 +80,7 @@ class Runner:
         if workers == 0:
             data = _jobs.Data()
             while (job := self._next(None)) is not None:
-                outcome = _jobs.perform(job.task, job.tuning, data, partial(self._on_message, job))
-                self._on_end(job, outcome)
+                self._on_end(job, _jobs.perform(job, data, partial(self._on_message, job)))
         elif self.pending:
             runs = len(self.pending) + sum(len(group) - 1 for group in self.waiting.values())
             pool = Pool(min(workers, runs), self.plan.settings, self.folder)

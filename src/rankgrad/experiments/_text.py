@@ -22,9 +22,9 @@ from rankgrad.text._candidates import Candidates, Split, folds
 from rankgrad.text._interpolation import choose_weight, interpolate
 from rankgrad.text._ranker import TextRanker
 from rankgrad.text._runs import TextRun, metadata, save_evaluation
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs
-from rankgrad.text._training import TextData, fit
+from rankgrad.text._training import Callbacks, TextData, fit
 from rankgrad.training import _evaluations
 from rankgrad.training._fitting import isolated
 from rankgrad.training.run import RUN
@@ -61,13 +61,11 @@ class CrossValidation:
     def runs(self) -> list[OneRun]:
         """Every run, those on the same fold beside each other."""
         numbers = self.chosen or tuple(range(1, self.folds + 1))
+        shared = self.settings.model_dump()
         return [
-            OneRun(self._settings(loss, seed), fold, self.interpolate)
+            OneRun(TextSettings(**shared | {"loss": loss, "seed": seed}), fold, self.interpolate)
             for fold, seed, loss in itertools.product(numbers, self.seeds, self.losses)
         ]
-
-    def _settings(self, loss: str, seed: int) -> TextSettings:
-        return TextSettings(**{**self.settings.model_dump(), "loss": loss, "seed": seed})
 
 
 @dataclass(frozen=True)
@@ -99,16 +97,7 @@ class OneRun:
         return folder / RUNS / folder_name(self.name) / f"fold{self.fold}-seed{self.settings.seed}"
 
 
-Watch = Callable[[OneRun, int, int], "Callbacks"]
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """What is called while a run is trained; see :func:`rankgrad.text._training.fit`."""
-
-    on_epoch: Callable[[dict[str, float]], None] | None = None
-    on_step: Callable[[float], None] | None = None
-    interrupted: Callable[[], bool] = lambda: False
+Watch = Callable[[OneRun, int, int], Callbacks]
 
 
 def cross_validate(
@@ -184,7 +173,7 @@ class _Trainings:
         if self.inputs is None:  # all runs read the same pairs alike
             self.inputs = ranker.tokenize(*self.candidates.pairs())
         data = TextData(self.candidates, self.inputs, split.train, split.vali)
-        done = fit(ranker, data, settings, checkpointer=run_folder, **vars(callbacks))
+        done = fit(ranker, data, settings, run=run_folder, callbacks=callbacks)
         if done.stopped == "interrupted":
             return None
         options: Any = {"batch_size": 4 * settings.mini_batch_size, "precision": settings.precision}

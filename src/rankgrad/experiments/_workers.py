@@ -8,33 +8,23 @@ that started them does, however it ended.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from rankgrad import _locks
 from rankgrad.data.letor import cores
 from rankgrad.experiments import _jobs
-from rankgrad.experiments.plans import Task
+from rankgrad.experiments._jobs import Job
 from rankgrad.training import Settings, _processes
 
 LOCK, WORKERS = ".lock", ".workers"
 
 _PATIENCE = 20.0  # seconds that workers have to save their runs when they are interrupted
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to make, or values to search for the runs of an entry on a fold."""
-
-    task: Task
-    tuning: bool = False
 
 
 #: Called with a job and a message of its worker about its progress.
@@ -45,9 +35,7 @@ Ended = Callable[[Job, _jobs.Outcome], None]
 
 def default_count(settings: Settings) -> int:
     """How many workers there are by default: one per GPU if runs are on GPUs, else per core."""
-    if _processes.accelerator(settings) == "cuda":
-        return len(_gpus())
-    return cores()
+    return len(_gpus()) if _processes.accelerator(settings) == "cuda" else cores()
 
 
 @contextlib.contextmanager
@@ -118,13 +106,8 @@ class Pool:
                     "worker processes cannot be started. In a script, call this under "
                     "`if __name__ == '__main__':`; or take workers=0"
                 ) from None
-            ended(
-                job,
-                _jobs.Outcome(
-                    "failed",
-                    f"its worker process {_processes.exit_reason(worker.process.exitcode)}",
-                ),
-            )
+            how = _processes.exit_reason(worker.process.exitcode)
+            ended(job, _jobs.Outcome("failed", f"its worker process {how}"))
             return
         worker.ready = True
         if isinstance(message, _jobs.Outcome):
@@ -156,19 +139,15 @@ class _Worker:
     """One process at the other end of a pipe."""
 
     def __init__(self, gpu: str | None, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, other = context.Pipe()
         self.gpu = gpu
         self.job: Job | None = None
         self.fold: int | None = None
         self.ready = False
-        self.process = context.Process(target=_work, args=(other, str(folder)), daemon=True)
         variables = dict.fromkeys(_THREADS, "1")
         if gpu is not None:
             variables["CUDA_VISIBLE_DEVICES"] = gpu
-        with _processes.environment(variables), _processes.no_interrupts():
-            self.process.start()
-        other.close()
+        spawned = _processes.spawn(_work, str(folder), variables=variables)
+        self.process, self.connection = spawned
 
     def start(self, job: Job) -> None:
         """Give it a job."""
@@ -199,7 +178,7 @@ def _work(connection: Connection, folder: str) -> None:
             connection.send("")
             while True:
                 job: Job = connection.recv()
-                connection.send(_jobs.perform(job.task, job.tuning, data, connection.send))
+                connection.send(_jobs.perform(job, data, connection.send))
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass
 

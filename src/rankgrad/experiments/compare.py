@@ -18,9 +18,9 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas
 from rankgrad.experiments import _data_checksums, _jobs
 from rankgrad.experiments._runner import OnChange, Progress, Row, Runner
+from rankgrad.experiments._tree_entries import TreeEntry
 from rankgrad.experiments._workers import LOCK, WORKERS, default_count, exclusive
 from rankgrad.experiments.plans import Entry, NetworkEntry, Plan, check_splits, folds_of
-from rankgrad.experiments.trees import TreeEntry
 from rankgrad.results._comparison_tables import FORMAT, VERSION, to_json
 from rankgrad.results._groups import RunGroup
 from rankgrad.results.comparison import Comparison, Key, check_same_data, compare
@@ -69,6 +69,13 @@ def run(
         on_change: called when a run starts, makes progress or ends.
         how: the significance test, saved in ``comparison.json`` for reports.
         baseline: the entry that the others are tested against; None for the best one.
+
+    Returns:
+        The comparison of all finished runs; the others are missing in it, with the reason.
+
+    Raises:
+        ValueError: the folder holds results of other settings or data, or no fold has all
+            splits.
     """
     place = Path(folder)
     if workers is not None and workers < 0:
@@ -87,12 +94,24 @@ def run(
 
 
 def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
-    """Compare the runs that a folder holds, without running anything."""
+    """Compare the runs that a folder holds, without running anything.
+
+    Args:
+        plan: what is compared.
+        folder: of the comparison.
+
+    Returns:
+        The comparison of the runs that are finished.
+    """
     return _collect(plan, Path(folder), {})
 
 
 def save(comparison: Comparison) -> None:
-    """Write ``comparison.json``, from which reports take the test and the baseline."""
+    """Write ``comparison.json``, from which reports take the test and the baseline.
+
+    Args:
+        comparison: of a folder, as :func:`run` gives it.
+    """
     assert comparison.folder is not None
     _files.write(comparison.folder / COMPARISON, json.dumps(to_json(comparison), indent=1) + "\n")
 

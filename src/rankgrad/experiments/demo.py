@@ -50,6 +50,13 @@ def settings_for(size: str, **options: Any) -> Settings:
     """The settings that all losses of a demonstration share, but for the loss.
 
     The small size is made for two cores, the others for a GPU.
+
+    Args:
+        size: ``"small"``, or another of :func:`rankgrad.data.synthetic.splits`.
+        options: settings that override these.
+
+    Returns:
+        The settings.
     """
     shared: dict[str, Any] = {
         "model": "mlp(hidden=[64, 32], dropout=0.2)",
@@ -75,6 +82,9 @@ def run(
         folder: of a run folder for each loss and one for the best ranking.
         on_epoch: called with the loss and the new line of its history after each epoch.
         options: settings other than those of :func:`settings_for`.
+
+    Returns:
+        The comparison of the losses, with the data and the settings.
     """
     started = time.perf_counter()
     data = synthetic.splits(size, seed=options.get("seed", 0))
@@ -101,14 +111,9 @@ def run(
     return Demo(comparison, data, shared, time.perf_counter() - started)
 
 
-def _is_demo(folder: Path) -> bool:
-    """Whether a folder was made by a demonstration, so that another may replace it."""
-    return (folder / _MARK).is_file()
-
-
 def _make(folder: Path) -> None:
     """Make the folder of a demonstration; it replaces only that of another demonstration."""
-    if folder.exists() and not _is_demo(folder) and any(folder.iterdir()):
+    if folder.exists() and not (folder / _MARK).is_file() and any(folder.iterdir()):
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"
         )

@@ -62,10 +62,8 @@ class Entry(Protocol):
     def is_tuned(self, plan: Plan) -> bool:
         """Whether values are searched for before it is trained."""
 
-    def tune(
-        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
-    ) -> None:
-        """Search for values on validation data, or go on with the search that ``trial_log`` has."""
+    def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
+        """Search for values on validation data, or go on with the search of ``task.trial_log``."""
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train, or resume the run at ``task.path``, and score the test items.
@@ -124,13 +122,11 @@ class NetworkEntry:
         """Whether the plan has a budget for it."""
         return plan.tune is not None
 
-    def tune(
-        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
-    ) -> None:
+    def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
         """Search learning rate and the loss's own options; see :mod:`.tuning`."""
         from rankgrad.experiments.tuning import tune_loss
 
-        tune_loss(self, plan, data, trial_log, on_progress)
+        tune_loss(self, task, data, on_progress)
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train with the settings of the task, or resume its run, and score the test lists."""
@@ -254,23 +250,19 @@ class Plan:
             return tuple(lines)
         names: dict[int, list[str]] = {}
         for entry in self.entries:
-            count = getattr(entry, "combinations", 1)
-            if count > 1:
-                names.setdefault(count, []).append(entry.name)
-        networks = sum(map(len, names.values())) < len(self.entries)
-        others = (
-            "; the losses as they are given, without a search (--tune gives all the same number "
-            "of trials)"
-        )
-        return (
-            *lines,
-            *(
-                f"{', '.join(some)}: the best of {count} combinations of values by "
-                f"{self.settings.metric} on validation data, fold by fold"
-                + (others if networks else "")
-                for count, some in names.items()
-            ),
-        )
+            names.setdefault(getattr(entry, "combinations", 1), []).append(entry.name)
+        others = ""
+        if names.pop(1, None):
+            others = (
+                "; the losses as they are given, without a search (--tune gives all the same "
+                "number of trials)"
+            )
+        for count, chosen in names.items():
+            lines.append(
+                f"{', '.join(chosen)}: the best of {count} combinations of values by "
+                f"{self.settings.metric} on validation data, fold by fold{others}"
+            )
+        return tuple(lines)
 
     def metadata(self) -> dict[str, Any]:
         """The plan as JSON has it."""
@@ -320,6 +312,15 @@ class Task:
 def folder_name(name: str) -> str:
     """A name for a folder, the same for the same entry whatever else is compared.
 
+    Args:
+        name: of an entry.
+
+    Returns:
+        Letters, digits and a few signs, at most about 90 characters.
+
+    Raises:
+        ValueError: the name is empty.
+
     >>> from rankgrad.experiments.plans import folder_name
     >>> folder_name("lambdaloss@5"), folder_name("a/b")
     ('lambdaloss-at-5', 'a-b-6d959c')
@@ -335,14 +336,29 @@ def folder_name(name: str) -> str:
 
 
 def folds_of(data: str | os.PathLike[str]) -> tuple[int | None, ...]:
-    """The folds that a data folder has; ``(None,)`` where it has splits alone."""
+    """The folds that a data folder has; ``(None,)`` where it has splits alone.
+
+    Args:
+        data: a folder with folds or splits in it.
+
+    Returns:
+        The numbers of the folds, ascending.
+    """
     path = Path(data)
     _layout.check_exists(path)
     return tuple(_layout.folds(path)) or (None,)
 
 
 def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> None:
-    """An error if no fold has all the splits. Where some have, runs on the others are missing."""
+    """An error if no fold has all the splits. Where some have, runs on the others are missing.
+
+    Args:
+        data: a folder with folds or splits in it.
+        folds: those to compare on; None where there are splits alone.
+
+    Raises:
+        ValueError: no fold has all the splits; the message says what the first one lacks.
+    """
     path = Path(data)
     _layout.check_exists(path)
     if path.is_file() or store.is_store(path):
@@ -363,7 +379,16 @@ def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> N
 
 
 def missing_splits(path: Path, fold: int | None, missing: Iterable[str]) -> str:
-    """The message for data that lack a split."""
+    """The message for data that lack a split.
+
+    Args:
+        path: of the data.
+        fold: which one; None where there are splits alone.
+        missing: the names of the splits.
+
+    Returns:
+        The message.
+    """
     where = path if fold is None else f"fold {fold} of {path}"
     return (
         f"{where} has no {' and no '.join(missing)} split: to compare, train, vali and test are "

@@ -29,7 +29,7 @@ from rankgrad.specs import Spec
 from rankgrad.training import Settings, fit
 
 if TYPE_CHECKING:
-    from rankgrad.experiments.plans import NetworkEntry, Plan, ProgressCallback, Splits
+    from rankgrad.experiments.plans import NetworkEntry, ProgressCallback, Splits, Task
 
 __all__ = [
     "Grid",
@@ -94,11 +94,6 @@ def _space_of(settings: Settings) -> dict[str, Range]:
     return space
 
 
-def _first_of(settings: Settings) -> dict[str, float]:
-    """The values of the first trial: those that the entry has."""
-    return {"learning_rate": settings.learning_rate, **_scales(settings.loss)}
-
-
 def _options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for the values of a trial.
 
@@ -129,8 +124,30 @@ class Space:
     seed: int
 
     def propose(self, done: list[_Trial], lower: bool) -> dict[str, Any]:
-        """The parameters to try after these trials."""
-        return _next(self.ranges, done, lower, self.seed) if done else dict(self.first)
+        """The parameters to try after these trials: those that Optuna asks for, but at first."""
+        if not done:
+            return dict(self.first)
+        optuna = load("optuna", "tune")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        distributions = {
+            name: _distribution(optuna.distributions, each) for name, each in self.ranges.items()
+        }
+        # A new seed for each trial: the sampler's own state is lost when the process dies.
+        sampler = optuna.samplers.TPESampler(seed=(self.seed * 1_000_003 + len(done)) % 2**32)
+        study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
+        states = optuna.trial.TrialState
+        for trial in done:
+            tried = optuna.trial.create_trial(
+                params=trial["parameters"],
+                distributions=distributions,
+                value=trial["value"],
+                state=states.FAIL if trial["value"] is None else states.COMPLETE,
+            )
+            study.add_trial(tried)
+        return {
+            name: value if self.ranges[name].integer else float(f"{value:.{_DIGITS}g}")
+            for name, value in study.ask(distributions).params.items()
+        }
 
     def to_json(self) -> Any:
         """The ranges, which a trial log holds; ``whole`` there is :attr:`Range.integer`."""
@@ -160,28 +177,42 @@ class Grid:
         return None
 
 
-def tune_loss(
-    entry: NetworkEntry,
-    plan: Plan,
-    data: Splits,
-    trial_log: Path,
-    on_progress: ProgressCallback,
-) -> None:
-    """Search learning rate and loss options of an entry; the choice is in the trial log."""
-    assert plan.tune is not None
-    settings = entry.training(plan.settings, seed=plan.seeds[0], metrics=(), tensorboard=False)
+def tune_loss(entry: NetworkEntry, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
+    """Search learning rate and loss options of an entry; the choice is in the trial log.
+
+    Args:
+        entry: whose options are searched.
+        task: one of its runs on the fold.
+        data: of the fold: train and vali.
+        on_progress: called with each trial.
+    """
+    trials, seed = task.plan.tune, task.plan.seeds[0]
+    assert trials is not None
+    settings = entry.training(task.plan.settings, seed=seed, metrics=(), tensorboard=False)
 
     def objective(parameters: Mapping[str, Any]) -> float:
         tried = Settings(**{**settings.model_dump(), **_options_of(settings, parameters)})
         return train_and_validate(tried, data)
 
-    space = Space(_space_of(settings), _first_of(settings), plan.tune, plan.seeds[0])
-    best = search(space, objective, settings.metric, trial_log, on_progress)
-    finish(trial_log, _options_of(settings, best))
+    first = {"learning_rate": settings.learning_rate, **_scales(settings.loss)}
+    space = Space(_space_of(settings), first, trials, seed)
+    best = search(space, objective, settings.metric, task.trial_log, on_progress)
+    finish(task.trial_log, _options_of(settings, best))
 
 
 def train_and_validate(settings: Settings, data: Splits) -> float:
-    """Train, and give the best value of the validation metric; NaN without one."""
+    """Train, and give the best value of the validation metric; NaN without one.
+
+    Args:
+        settings: of the training.
+        data: of a fold: train and vali.
+
+    Returns:
+        The best value, or NaN.
+
+    Raises:
+        KeyboardInterrupt: training was interrupted.
+    """
     done = fit(settings, data["train"], data["vali"])
     if done.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -203,6 +234,12 @@ def search(
         metric: what the objective gives, which says whether lower is better.
         trial_log: where trials are written.
         on_progress: called with the number of the trial.
+
+    Returns:
+        The parameters of the best trial.
+
+    Raises:
+        ValueError: all trials failed, or the trial log is of another search.
     """
     lower = metrics.get(metric).lower_is_better
     done = _read(trial_log, space.to_json())
@@ -226,7 +263,12 @@ def search(
 
 
 def finish(trial_log: Path, chosen: Mapping[str, Any]) -> None:
-    """Save the final choice."""
+    """Save the final choice.
+
+    Args:
+        trial_log: that :func:`search` wrote.
+        chosen: the values for the runs of the fold.
+    """
     _write(trial_log, {**_schemas.read_json(trial_log, TrialLog), "chosen": dict(chosen)})
 
 
@@ -248,47 +290,13 @@ def _around(value: float) -> Range:
     return Range(value / _TIMES, value * _TIMES)
 
 
-def _next(
-    space: Mapping[str, Range], done: list[_Trial], lower: bool, seed: int
-) -> dict[str, float | int]:
-    """What Optuna tries after these trials."""
-    optuna = _optuna()
-    distributions = {name: _distribution(one) for name, one in space.items()}
-    # A new seed for each trial: the sampler's own state is lost when the process dies.
-    sampler = optuna.samplers.TPESampler(seed=(seed * 1_000_003 + len(done)) % 2**32)
-    study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
-    states = optuna.trial.TrialState
-    for trial in done:
-        failed = trial["value"] is None
-        study.add_trial(
-            optuna.trial.create_trial(
-                params=trial["parameters"],
-                distributions=distributions,
-                value=None if failed else trial["value"],
-                state=states.FAIL if failed else states.COMPLETE,
-            )
-        )
-    asked = study.ask(distributions).params
-    return {
-        name: value if space[name].integer else float(f"{value:.{_DIGITS}g}")
-        for name, value in asked.items()
-    }
-
-
-def _distribution(one: Range) -> Any:
-    distributions = _optuna().distributions
-    if one.integer:
-        return distributions.IntDistribution(int(one.low), int(one.high), log=one.log)
+def _distribution(distributions: Any, each: Range) -> Any:
+    if each.integer:
+        return distributions.IntDistribution(int(each.low), int(each.high), log=each.log)
     # Rounding may step over the ends.
     slack = 10.0 ** (1 - _DIGITS)
-    low, high = one.low * (1 - slack), one.high * (1 + slack)
-    return distributions.FloatDistribution(low, high, log=one.log)
-
-
-def _optuna() -> Any:
-    optuna = load("optuna", "tune")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
+    low, high = each.low * (1 - slack), each.high * (1 + slack)
+    return distributions.FloatDistribution(low, high, log=each.log)
 
 
 def _read(trial_log: Path, space: Any) -> list[_Trial]:

@@ -41,20 +41,23 @@ _VALUES = 1 << 22  # the most inputs scored at a time
 class Attributions:
     """The part of each feature in the difference of the scores of two items, for several pairs.
 
-    ``values.sum(1) + baselines`` is ``differences`` up to ``residuals``, the error of integration.
+    ``values.sum(1) + baselines`` is ``differences`` up to ``residuals``.
 
     Attributes:
         values: ``[P, F]`` by pair and raw feature.
         differences: ``[P]`` the score of the upper item less that of the lower one.
         baselines: ``[P]`` the difference at the baseline, which no feature explains: 0 unless the
             model uses the positions of items.
-        residuals: ``[P]``.
     """
 
     values: NDArray[np.float64]
     differences: NDArray[np.float64]
     baselines: NDArray[np.float64]
-    residuals: NDArray[np.float64]
+
+    @property
+    def residuals(self) -> NDArray[np.float64]:
+        """The error of integration, ``[P]``."""
+        return np.asarray(np.abs(self.values.sum(1) + self.baselines - self.differences))
 
 
 def pair_attributions(
@@ -73,9 +76,9 @@ def pair_attributions(
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
     >>> ranker = FittedRanker.new(Settings(), features)
-    >>> found = pair_attributions(ranker, features, [(0, 1), (2, 5)])
+    >>> parts = pair_attributions(ranker, features, [(0, 1), (2, 5)])
     >>> scores = ranker.predict(features)
-    >>> np.allclose(found.values.sum(1), [scores[0] - scores[1], scores[2] - scores[5]], atol=1e-3)
+    >>> np.allclose(parts.values.sum(1), [scores[0] - scores[1], scores[2] - scores[5]], atol=1e-3)
     True
     """
     n = len(features)
@@ -83,30 +86,26 @@ def pair_attributions(
         if len(set(pair)) < 2 or not all(0 <= item < n for item in pair):
             raise ValueError(f"a pair must be two of the {n} items of the list, found {pair}")
     items = torch.from_numpy(np.array(features, np.float32))
+    sources = ranker.transform.sources.cpu()
     with torch.no_grad():
         transform = copy.deepcopy(ranker.transform).to("cpu")
         transformed = transform.transform(items)
         if isinstance(ranker.network, TreeScorer):
-            sources = ranker.transform.sources.cpu()
             return _of_trees(ranker.network, transformed, pairs, sources, features.shape[1])
         scores = _Scores(ranker.network)
         paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
+    expand: Any = getattr(ranker.network, "expand_sources", None)
+    if expand is not None:  # a categorical feature has several columns
+        sources = expand(sources)
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
         # Column c of the inputs is derived from column c % g after the transforms.
-        sources = ranker.transform.sources.cpu()
-        expand: Any = getattr(ranker.network, "expand_sources", None)
-        if expand is not None:  # a categorical feature has several columns
-            sources = expand(sources)
         raw = sources.repeat(path.change.shape[1] // max(1, len(sources)))
         row[:] = _integrate(path, raw, len(row)).numpy()
-    ends = np.array([[path.start.item(), path.end.item()] for path in paths]).reshape(-1, 2)
-    differences, baselines = ends[:, 1], ends[:, 0]
     return Attributions(
         values=values,
-        differences=differences,
-        baselines=baselines,
-        residuals=np.abs(values.sum(1) + baselines - differences),
+        differences=np.array([path.end for path in paths]),
+        baselines=np.array([path.start for path in paths]),
     )
 
 
@@ -121,13 +120,10 @@ def _of_trees(
     upper, lower = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
     columns, scores = trees.contributions(transformed), trees(transformed).double()
     parts = columns.new_zeros(len(columns), count).index_add(1, sources, columns)
-    values = (parts[upper] - parts[lower]).numpy()
-    differences = (scores[upper] - scores[lower]).numpy()
     return Attributions(
-        values=values,
-        differences=differences,
-        baselines=np.zeros(len(values)),
-        residuals=np.abs(values.sum(1) - differences),
+        values=(parts[upper] - parts[lower]).numpy(),
+        differences=(scores[upper] - scores[lower]).numpy(),
+        baselines=np.zeros(len(pairs)),
     )
 
 
@@ -135,9 +131,8 @@ class _Scores:
     """The scores of a list as a function of the inputs of the layers, in float64."""
 
     def __init__(self, network: nn.Module) -> None:
-        self.network = copy.deepcopy(network).to("cpu").double().eval()
-        for parameter in self.network.parameters():
-            parameter.requires_grad_(False)
+        self.network: Any = copy.deepcopy(network).to("cpu").double().eval()
+        self.network.requires_grad_(False)
         self._split = hasattr(network, "score_inputs")
 
     def inputs(self, features: Float[Tensor, "n g"]) -> Float[Tensor, "n w"]:
@@ -145,14 +140,13 @@ class _Scores:
         if not self._split:
             return features
         mask = torch.ones(1, len(features), dtype=torch.bool)
-        network: Any = self.network
-        inputs: Tensor = network.inputs(features[None], mask)[0]
+        inputs: Tensor = self.network.inputs(features[None], mask)[0]
         return inputs
 
     def __call__(self, inputs: Float[Tensor, "s n w"]) -> Float[Tensor, "s n"]:
         mask = torch.ones(inputs.shape[:-1], dtype=torch.bool)
-        network: Any = self.network
-        scores: Tensor = (network.score_inputs if self._split else network)(inputs, mask)
+        score = self.network.score_inputs if self._split else self.network
+        scores: Tensor = score(inputs, mask)
         return scores
 
 
@@ -189,12 +183,12 @@ class _Path:
         return scores[:, self.upper] - scores[:, self.lower], points
 
     @property
-    def start(self) -> Tensor:
-        return self.difference(torch.zeros(1, dtype=torch.float64))[0].detach()
+    def start(self) -> float:
+        return self.difference(torch.zeros(1, dtype=torch.float64))[0].item()
 
     @property
-    def end(self) -> Tensor:
-        return self.difference(torch.ones(1, dtype=torch.float64))[0].detach()
+    def end(self) -> float:
+        return self.difference(torch.ones(1, dtype=torch.float64))[0].item()
 
 
 def _integrate(path: _Path, raw: Int[Tensor, " w"], count: int) -> Float[Tensor, " f"]:
@@ -205,7 +199,7 @@ def _integrate(path: _Path, raw: Int[Tensor, " w"], count: int) -> Float[Tensor,
         raw: the raw feature that each column of the inputs is derived from.
         count: the number of raw features.
     """
-    total = float(path.end - path.start)
+    total = path.end - path.start
     steps = _STEPS
     while True:
         columns = _midpoints(path, steps)

@@ -39,9 +39,10 @@ from rankgrad.training import FittedRanker
 FOLDER, METADATA = "explanations", "explanation.json"
 _FORMAT, _VERSION = "rankgrad explanation", 1
 _FIRST_ITEMS = 10  # of a list, whose pairs in the wrong order are counted
-_DIMS = {
-    "drops": 2, "lists": 1, "items": 2, "values": 3, "attributions": 3, "differences": 2,
-    "baselines": 2,
+#: One letter per axis of each array, as in the module's docstring.
+_AXES = {
+    "drops": "FB", "lists": "Q", "items": "QK", "values": "QKF", "attributions": "QPF",
+    "differences": "QP", "baselines": "QP",
 }  # fmt: skip
 
 
@@ -105,7 +106,7 @@ class Explanation:
             "qids": self.qids,
             "checksum": self.checksum,
         }
-        arrays = {"drops": importance.drops} | {k: getattr(self, k) for k in _DIMS if k != "drops"}
+        arrays = {"drops": importance.drops} | {k: getattr(self, k) for k in _AXES if k != "drops"}
         _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod
@@ -119,26 +120,17 @@ class Explanation:
     @classmethod
     def _load(cls, folder: Path) -> Explanation:
         remedy = "explain the run again"
-        metadata = _schemas.read_versioned(folder / METADATA, _FORMAT, _VERSION, remedy)
-        _schemas.check(folder / METADATA, metadata, _Metadata)
-        arrays = {
-            key: _schemas.read_array(folder / f"{key}.npy", metadata, "if", dims)
-            for key, dims in _DIMS.items()
-        }
-        features, queries = len(metadata["features"]), len(metadata["qids"])
-        ranks = arrays["items"].shape[1]
-        shapes: dict[str, tuple[int, ...]] = {
-            "drops": (features, arrays["drops"].shape[1]),
-            "lists": (queries,),
-            "items": (queries, ranks),
-            "values": (queries, ranks, features),
-            "attributions": (queries, len(pairs(ranks)), features),
-            "differences": (queries, len(pairs(ranks))),
-            "baselines": (queries, len(pairs(ranks))),
-        }
-        for key, shape in shapes.items():
-            if arrays[key].shape != shape:
+        metadata = _schemas.read_versioned(folder / METADATA, _Metadata, _FORMAT, _VERSION, remedy)
+        sizes = {"F": len(metadata["features"]), "Q": len(metadata["qids"])}
+        arrays = {}
+        for key, axes in _AXES.items():
+            array = _schemas.read_array(folder / f"{key}.npy", metadata, "if", len(axes))
+            sizes = dict(zip(axes, array.shape, strict=True)) | sizes
+            if array.shape != tuple(sizes[axis] for axis in axes):
                 raise _files.damaged(folder / f"{key}.npy", "its shape is wrong")
+            if key == "items":
+                sizes["P"] = len(pairs(sizes["K"]))
+            arrays[key] = array
         return cls(
             importance=Importance(
                 metric=metadata["metric"],
@@ -259,8 +251,8 @@ def explain(
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
     >>> lists = Dataset(features, [0, 2, 1, 0, 1, 0], [0, 3, 6], ["a", "b"])
     >>> ranker = FittedRanker.new(Settings(), features)
-    >>> found = explain(ranker, lists, lists=[1], top=2)
-    >>> found.qids, found.attributions.shape
+    >>> explanation = explain(ranker, lists, lists=[1], top=2)
+    >>> explanation.qids, explanation.attributions.shape
     (('b',), (1, 1, 3))
     """
     random = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rankgrad._validation import check_choice, check_whole
 from rankgrad.data import Dataset
+from rankgrad.data._dataset import names_of_features
 from rankgrad.metrics import Metric, metrics
 from rankgrad.significance import Interval, bootstrap_interval
 from rankgrad.training import FittedRanker
@@ -113,17 +114,16 @@ def permutation_importance(
     >>> from rankgrad.training import FittedRanker, Settings
     >>> random = np.random.default_rng(0)
     >>> lists = Dataset(random.random((20, 3)), np.arange(20) % 3, [0, 10, 20], ["a", "b"])
-    >>> found = permutation_importance(FittedRanker.new(Settings(), lists.features), lists)
-    >>> found.drops.shape
+    >>> importance = permutation_importance(FittedRanker.new(Settings(), lists.features), lists)
+    >>> importance.drops.shape
     (3, 2)
     """
     check_choice("permute", permute, PERMUTE)
     check_whole("repeats", repeats)
     chosen = metrics.get(metric)
-    values = _Values(ranker, data, chosen)
-    orders = _Orders(data, permute, repeats, seed)
+    orders = _Orders(data, permute, seed)
     features = np.array(data.features, np.float32)
-    before = values(features)
+    before = _values(ranker, chosen, data, features)
     used = set(ranker.transform.sources.tolist())
     drops = np.zeros((data.n_features, len(data)), np.float32)
     drops[:, np.isnan(before)] = np.nan
@@ -134,9 +134,9 @@ def permutation_importance(
         scopes.append(scope)
         if scope != "not used":
             after = np.zeros(len(data))
-            for order in orders.of(scope):
-                features[:, feature] = column[order]
-                after += values(features) / repeats
+            for repeat in range(repeats):
+                features[:, feature] = column[orders.order(scope, repeat)]
+                after += _values(ranker, chosen, data, features) / repeats
             features[:, feature] = column
             sign = -1.0 if chosen.lower_is_better else 1.0
             drops[feature] = sign * _POINTS * (before - after)
@@ -146,7 +146,7 @@ def permutation_importance(
     return Importance(
         metric=str(chosen),
         mean=float(defined.mean()) if len(defined) else float("nan"),
-        features=feature_names(data),
+        features=names_of_features(data),
         scopes=tuple(scopes),
         drops=drops,
         repeats=repeats,
@@ -154,40 +154,26 @@ def permutation_importance(
     )
 
 
-def feature_names(data: Dataset) -> tuple[str, ...]:
-    """The names of the features; without any, their numbers as in a LETOR file."""
-    if data.feature_names is not None:
-        return data.feature_names
-    first = 0 if data.zero_based else 1
-    return tuple(str(first + i) for i in range(data.n_features))
-
-
-@dataclass(frozen=True)
-class _Values:
-    """The metric of each list as a function of the features."""
-
-    ranker: FittedRanker
-    data: Dataset
-    metric: Metric
-
-    def __call__(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        data = self.data
-        values = self.metric(
-            self.ranker.predict(features, data.offsets),
-            np.array(data.labels),
-            offsets=np.array(data.offsets),
-            weights=None if data.weights is None else np.array(data.weights),
-        )
-        return np.asarray(values.double().numpy())
+def _values(
+    ranker: FittedRanker, metric: Metric, data: Dataset, features: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """The metric of each list, with these features in the place of those of the data."""
+    values = metric(
+        ranker.predict(features, data.offsets),
+        np.array(data.labels),
+        offsets=np.array(data.offsets),
+        weights=None if data.weights is None else np.array(data.weights),
+    )
+    return np.asarray(values.double().numpy())
 
 
 class _Orders:
     """The permutations of items: one for each repeat and scope."""
 
-    def __init__(self, data: Dataset, permute: Permute, repeats: int, seed: int) -> None:
+    def __init__(self, data: Dataset, permute: Permute, seed: int) -> None:
         self._lengths, self._offsets = data.lengths, np.asarray(data.offsets)
         self._lists = np.repeat(np.arange(len(data)), data.lengths)
-        self._permute, self._repeats, self._seed = permute, repeats, seed
+        self._permute, self._seed = permute, seed
 
     def scope(self, column: NDArray[np.float32]) -> Scope:
         """Among which items the values of a feature are permuted."""
@@ -197,11 +183,8 @@ class _Orders:
         varies = bool(((column[1:] != column[:-1]) & inside).any())
         return "within lists" if varies else "whole lists"
 
-    def of(self, scope: Scope) -> list[NDArray[np.int64]]:
-        """The rows that the values come from, one order for each repeat."""
-        return [self._order(scope, repeat) for repeat in range(self._repeats)]
-
-    def _order(self, scope: Scope, repeat: int) -> NDArray[np.int64]:
+    def order(self, scope: Scope, repeat: int) -> NDArray[np.int64]:
+        """The rows that the values come from."""
         random = np.random.default_rng([self._seed, repeat])
         items = len(self._lists)
         if scope == "across lists":

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rankgrad._quoting import quote
 from rankgrad.data import Dataset
+from rankgrad.data._dataset import names_of_features
 from rankgrad.explanations._attribution import pair_attributions
-from rankgrad.explanations._importance import feature_names
 from rankgrad.training import FittedRanker
 
 
@@ -100,8 +100,8 @@ def explain_pair(
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
     >>> lists = Dataset(features, [0, 2, 1, 0, 1, 0], [0, 3, 6], ["a", "b"])
     >>> ranker = FittedRanker.new(Settings(), features)
-    >>> found = explain_pair(ranker, lists, "b", (0, 2))
-    >>> found.items, found.attributions.shape
+    >>> explanation = explain_pair(ranker, lists, "b", (0, 2))
+    >>> explanation.items, explanation.attributions.shape
     ((0, 2), (3,))
     """
     matches = np.flatnonzero(np.asarray(data.qids) == qid)
@@ -127,7 +127,7 @@ def explain_pair(
         items=(upper, lower),
         labels=(float(labels[upper]), float(labels[lower])),
         scores=(float(scores[upper]), float(scores[lower])),
-        features=feature_names(data),
+        features=names_of_features(data),
         values=features[[upper, lower]],
         attributions=result.values[0],
         difference=float(result.differences[0]),

@@ -99,18 +99,17 @@ def quality_losses(
         data: with labels; neither has been trained on it.
         metrics: specs.
     """
-    values = {
-        name: evaluate_scores(ranker.predict(data.features, data.offsets), data, list(metrics))
-        for name, ranker in (("teacher", teacher), ("student", student))
-    }
-    means = {name: evaluation.mean for name, evaluation in values.items()}
+    before, after = (
+        evaluate_scores(ranker.predict(data.features, data.offsets), data, list(metrics))
+        for ranker in (teacher, student)
+    )
     losses = []
-    for metric in means["teacher"]:
-        per_list = {name: evaluation.per_list[metric] for name, evaluation in values.items()}
+    for metric in before.mean:
+        per_list = {"teacher": before.per_list[metric], "student": after.per_list[metric]}
         (tested,) = differences(per_list, "teacher", metric, Significance("randomization", "none"))
-        before, after = means["teacher"][metric], means["student"][metric]  # weighted
-        loss = QualityLoss(metric, before, after, after - before, tested.interval, tested.p_value)
-        losses.append(loss)
+        means = before.mean[metric], after.mean[metric]  # weighted
+        change = means[1] - means[0]
+        losses.append(QualityLoss(metric, *means, change, tested.interval, tested.p_value))
     return losses
 
 

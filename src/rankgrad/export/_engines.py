@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ import torch
 from torch import nn
 
 from rankgrad.data import transforms
+from rankgrad.data._dataset import names_of_features
 from rankgrad.data.transforms import Transform
-from rankgrad.export._feature_names import feature_names
 from rankgrad.export._networks import norm_coefficients
 from rankgrad.export._transforms import steps_of
 from rankgrad.export._trees import Leaf, Node, Trees
@@ -60,7 +62,7 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
     >>> json.loads(to_solr(ranker, "mine"))["class"]
     'org.apache.solr.ltr.model.NeuralNetworkModel'
     """
-    names = feature_names(ranker)
+    names = names_of_features(ranker)
     if isinstance(ranker.network, TreeScorer):
         kind, params = "MultipleAdditiveTreesModel", _solr_trees(raw_trees(ranker), names)
     else:
@@ -108,7 +110,7 @@ def to_linear(ranker: FittedRanker) -> str:
         )
     weights = layers[0][0][0].astype(np.float32)
     return json.dumps(
-        dict(zip(feature_names(ranker), map(_number, weights), strict=True)), indent=1
+        dict(zip(names_of_features(ranker), map(_number, weights), strict=True)), indent=1
     )
 
 
@@ -143,7 +145,7 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
         )
     raw = raw_trees(ranker)
     trees = raw.non_negative() if non_negative else raw.shifted(0)
-    names = feature_names(ranker)
+    names = names_of_features(ranker)
     return json.dumps([_xgboost_node(root, names) for root in trees.roots])
 
 
@@ -168,7 +170,7 @@ def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
     chosen = sorted(raw_trees(ranker).missing)
     if not chosen:
         return []
-    names = ", ".join(feature_names(ranker)[feature] for feature in chosen[:5])
+    names = ", ".join(names_of_features(ranker)[feature] for feature in chosen[:5])
     names += ", ..." if len(chosen) > 5 else ""
     learned = f"the trees were trained with missing values in {len(chosen)} features ({names})"
     if format == "solr":
@@ -274,14 +276,14 @@ def _fills_zero(step: Transform) -> bool:
     return isinstance(step, transforms.Impute) and step.fill == 0 and not step.indicator
 
 
-def _solr_trees(trees: Trees, names: list[str]) -> dict[str, Any]:
+def _solr_trees(trees: Trees, names: Sequence[str]) -> dict[str, Any]:
     roots = [_solr_node(root, names, trees.missing) for root in trees.shifted(0).roots]
     # Solr before 9.2 has no missing values and refuses the option.
     option = {"isNullSameAsZero": False} if trees.missing else {}
     return {**option, "trees": [{"weight": "1", "root": root} for root in roots]}
 
 
-def _solr_node(node: Node, names: list[str], missing: frozenset[int]) -> dict[str, Any]:
+def _solr_node(node: Node, names: Sequence[str], missing: frozenset[int]) -> dict[str, Any]:
     if isinstance(node, Leaf):
         return {"value": str(np.float32(node.value))}
     direction = {"missing": "left" if node.missing_left else "right"} if missing else {}
@@ -301,14 +303,9 @@ def _solr_threshold(limit: np.float32) -> np.float32:
     largest number that stays below the limit with 1e-6 added. There may be millions of numbers
     between it and ``limit - 1e-6``, so it is found by bisection.
     """
-    low, high = _ordinal(np.float32(-np.inf)), _ordinal(limit)  # below the limit, and not below
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _number_at(middle) + SOLR_SLACK < limit:
-            low = middle
-        else:
-            high = middle
-    return _number_at(low)
+    numbers = range(_ordinal(np.float32(-np.inf)), _ordinal(limit))
+    first = bisect_left(numbers, True, key=lambda at: bool(_number_at(at) + SOLR_SLACK >= limit))
+    return _number_at(numbers[first - 1])
 
 
 def _ordinal(number: np.float32) -> int:
@@ -323,7 +320,7 @@ def _number_at(index: int) -> np.float32:
     return -number if index < 0 else number
 
 
-def _xgboost_node(root: Node, names: list[str]) -> dict[str, Any]:
+def _xgboost_node(root: Node, names: Sequence[str]) -> dict[str, Any]:
     counter = iter(range(1 << 62))
 
     def dump(node: Node, depth: int) -> dict[str, Any]:

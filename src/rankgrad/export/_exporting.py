@@ -14,9 +14,8 @@ import torch
 
 from rankgrad import _files
 from rankgrad._validation import check_choice
-from rankgrad.data._dataset import Dataset
+from rankgrad.data._dataset import Dataset, names_of_features
 from rankgrad.export._engines import ZERO_FILL, to_linear, to_solr, to_xgboost_json
-from rankgrad.export._feature_names import feature_names
 from rankgrad.export._onnx_format import onnx_scores, to_onnx
 from rankgrad.export._program import to_program
 from rankgrad.export._readers import Predict, read_linear, read_solr, read_xgboost_json
@@ -168,7 +167,7 @@ def _scores(
         with torch.no_grad():
             scores: np.ndarray = module(torch.from_numpy(features), torch.from_numpy(mask)).numpy()
         return scores
-    columns = {name: column for column, name in enumerate(feature_names(ranker))}
+    columns = {name: column for column, name in enumerate(names_of_features(ranker))}
     padded = np.zeros(mask.shape)
     padded[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
     return padded

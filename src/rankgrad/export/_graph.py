@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
 FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
 
 Operand = str | np.ndarray | float | int
+Shape = list[int | str]
 
 
 class NoFormError(ValueError):
@@ -72,43 +72,32 @@ class OnnxGraph:
         """A tensor in the shape of another one, whose sizes may be 0."""
         return self.add("Reshape", value, self.add("Shape", like), allowzero=1)
 
-    def model(self, score: str, n_features: int, metadata: dict[str, str]) -> bytes:
-        """The file: ``features`` and ``mask`` in, ``scores`` out.
+    def model(
+        self, score: str, inputs: dict[str, Shape], shape: Shape, metadata: dict[str, str]
+    ) -> bytes:
+        """The file. An input ``mask`` is boolean; others are float32, and so are the scores.
 
-        ``mask`` may be left out: its default, one True, is broadcast over all items.
+        The mask may be left out: its default, one True, is broadcast over all items.
 
         Args:
-            score: the output that becomes ``scores``, ``[lists, items]``.
-            n_features: of an item.
+            score: the output that becomes ``scores``.
+            inputs: their names and shapes, of which the sizes that are names are dynamic.
+            shape: of the scores.
             metadata: what the file says of itself.
         """
         helper, types = self._onnx.helper, self._onnx.TensorProto
-        default = self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask")
-        self.constants.append(default)
-        mask = helper.make_tensor_value_info("mask", types.BOOL, ["mask_lists", "mask_items"])
-        features = helper.make_tensor_value_info(
-            "features", types.FLOAT, ["lists", "items", n_features]
-        )
-        return self._file(score, [features, mask], ["lists", "items"], metadata)
 
-    def part(self, score: str, inputs: Mapping[str, Sequence[int | str]]) -> bytes:
-        """The file of a part of a ranker: float32 inputs of these shapes in, ``scores`` out.
+        def describe(name: str, shape: Shape) -> Any:
+            kind = types.BOOL if name == "mask" else types.FLOAT
+            return helper.make_tensor_value_info(name, kind, shape)
 
-        Args:
-            score: the output that becomes ``scores``, ``[items, 1]``.
-            inputs: their names and shapes, of which the sizes that are names are dynamic.
-        """
-        float32, info = self._onnx.TensorProto.FLOAT, self._onnx.helper.make_tensor_value_info
-        infos = [info(name, float32, list(shape)) for name, shape in inputs.items()]
-        return self._file(score, infos, ["items", 1], {})
-
-    def _file(
-        self, score: str, inputs: list[Any], shape: list[int | str], metadata: dict[str, str]
-    ) -> bytes:
-        helper, types = self._onnx.helper, self._onnx.TensorProto
+        if "mask" in inputs:
+            default = self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask")
+            self.constants.append(default)
         self.nodes.append(helper.make_node("Identity", [score], ["scores"], "scores"))
-        output = helper.make_tensor_value_info("scores", types.FLOAT, shape)
-        graph = helper.make_graph(self.nodes, "ranker", inputs, [output], self.constants)
+        graph_inputs = [describe(*each) for each in inputs.items()]
+        graph_outputs = [describe("scores", shape)]
+        graph = helper.make_graph(self.nodes, "ranker", graph_inputs, graph_outputs, self.constants)
         model = helper.make_model(
             graph,
             ir_version=IR_VERSION,

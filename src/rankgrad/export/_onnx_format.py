@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.export._feature_names import feature_names
-from rankgrad.export._graph import OnnxGraph
+from rankgrad.data._dataset import names_of_features
+from rankgrad.export._graph import OnnxGraph, Shape
 from rankgrad.export._networks import add_layers, add_members, add_network
 from rankgrad.export._transforms import add_transform
 from rankgrad.extras import load
@@ -54,11 +54,15 @@ def to_onnx(ranker: FittedRanker) -> bytes:
     metadata = {
         "model": ranker.settings.model,
         "transforms": json.dumps(ranker.settings.transforms),
-        "feature_names": json.dumps(feature_names(ranker)),
+        "feature_names": json.dumps(names_of_features(ranker)),
         "categories": json.dumps(ranker.categories),  # features that have some are codes of them
         "per_item": json.dumps(ranker.per_item),
     }
-    return graph.model(real, ranker.n_features, metadata)
+    inputs: dict[str, Shape] = {
+        "features": ["lists", "items", ranker.n_features],
+        "mask": ["mask_lists", "mask_items"],
+    }
+    return graph.model(real, inputs, ["lists", "items"], metadata)
 
 
 def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
@@ -76,7 +80,8 @@ def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
         scores = add_layers(network.layers, graph, "inputs")
     else:
         scores = add_members(network, graph, "inputs")
-    return graph.part(graph.reshape(scores, -1, 1), {"inputs": ["items", width]})
+    inputs: dict[str, Shape] = {"inputs": ["items", width]}
+    return graph.model(graph.reshape(scores, -1, 1), inputs, ["items", 1], {})
 
 
 def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
 from rankgrad.data import transforms
 from rankgrad.data._dataset import Dataset
 from rankgrad.export._transforms import steps_of
-from rankgrad.export._trees import Node, Split, Trees
+from rankgrad.export._trees import Split, Trees, walk
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 
@@ -71,14 +73,15 @@ def _learned_values(ranker: FittedRanker) -> list[np.ndarray]:
     for step in steps:
         learned = _learned(step)
         if learned is not None:
-            for i, source in enumerate(sources):
-                values_of[source] = learned[i]
+            for source, values in zip(sources, learned, strict=True):
+                values_of[source] = values
             return values_of
         sources = sources[step.sources.numpy()]
     if isinstance(ranker.network, TreeScorer):
         thresholds: list[list[float]] = [[] for _ in values_of]
-        for root in Trees.of(ranker.network).roots:
-            _collect(root, sources, thresholds)
+        for node in chain.from_iterable(map(walk, Trees.of(ranker.network).roots)):
+            if isinstance(node, Split):
+                thresholds[sources[node.feature]].append(float(node.threshold))
         values_of = [np.array(values) for values in thresholds]
     return values_of
 
@@ -88,19 +91,11 @@ def _learned(step: transforms.Transform) -> np.ndarray | None:
     if isinstance(step, transforms.Quantile):
         return step.table.cpu().numpy()
     if isinstance(step, transforms.Clip):
-        ends = np.stack([step.low.cpu().numpy(), step.high.cpu().numpy()], 1)
-        return np.linspace(ends[:, 0], ends[:, 1], 9, axis=1)
+        return np.linspace(step.low.cpu().numpy(), step.high.cpu().numpy(), 9, axis=1)
     if isinstance(step, transforms.Standardize):
         mean, deviation = step.mean.cpu().numpy(), step.deviation.cpu().numpy()
         return mean[:, None] + deviation[:, None] * np.linspace(-2, 2, 9)
     return None
-
-
-def _collect(node: Node, sources: np.ndarray, thresholds: list[list[float]]) -> None:
-    if isinstance(node, Split):
-        thresholds[sources[node.feature]].append(float(node.threshold))
-        _collect(node.left, sources, thresholds)
-        _collect(node.right, sources, thresholds)
 
 
 def _near(learned: np.ndarray, items: int, random: np.random.Generator) -> np.ndarray:
@@ -111,6 +106,7 @@ def _near(learned: np.ndarray, items: int, random: np.random.Generator) -> np.nd
 
 
 def _padded(items: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of these lengths, padded: features ``[lists, items, f]`` and a mask."""
     mask = np.arange(int(lengths.max(initial=1))) < lengths[:, None]
     features = np.zeros((*mask.shape, items.shape[1]), np.float32)
     features[mask] = items

@@ -122,7 +122,7 @@ def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
-    knots = Knots.of(transform.table.cpu().numpy())
+    knots = Knots(transform.table.cpu().numpy())
     columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
     fractions = _add_fractions(knots, graph, columns)
     if transform.output == "normal":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -82,7 +84,7 @@ class Trees:
         """
         total = np.float32(self.base)
         for root in self.roots:
-            total += np.float32(min(leaf.value for leaf in leaves(root)))
+            total += np.float32(min(node.value for node in walk(root) if isinstance(node, Leaf)))
         return total
 
     def shifted(self, by: float) -> Trees:
@@ -115,28 +117,25 @@ class Trees:
 
     def add(self, graph: OnnxGraph, items: str) -> str:
         """Add the trees to an ONNX graph; return the name of the scores, ``[items, 1]``."""
-        nodes: dict[str, list[Any]] = {name: [] for name in _NODES}
-        targets: dict[str, list[Any]] = {"treeids": [], "nodeids": [], "ids": [], "weights": []}
+        attributes: defaultdict[str, list[Any]] = defaultdict(list)
         for tree, root in enumerate(self.roots or (Leaf(0.0),)):
-            _add_nodes(root, tree, nodes, targets)
+            _add_nodes(root, tree, count(), attributes)
         return graph.add(
             "TreeEnsembleRegressor",
             items,
             domain="ai.onnx.ml",
             n_targets=1,
             base_values=[self.base],
-            **{f"nodes_{name}": values for name, values in nodes.items()},
-            **{f"target_{name}": values for name, values in targets.items()},
+            **attributes,
         )
 
 
-def leaves(node: Node) -> Iterator[Leaf]:
-    """The leaves of a tree."""
-    if isinstance(node, Leaf):
-        yield node
-    else:
-        yield from leaves(node.left)
-        yield from leaves(node.right)
+def walk(node: Node) -> Iterator[Node]:
+    """A node and all below it."""
+    yield node
+    if isinstance(node, Split):
+        yield from walk(node.left)
+        yield from walk(node.right)
 
 
 def _of_lightgbm(node: dict[str, Any]) -> Node:
@@ -225,37 +224,38 @@ def _map_nodes(
     return replace(split(node), left=left, right=right)
 
 
-_NODES = (
-    *("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids"),
-    *("missing_value_tracks_true", "hitrates"),
-)
+#: What the operator says of a leaf as a node.
+_LEAF: dict[str, Any] = {
+    "modes": "LEAF",
+    "featureids": 0,
+    "values": 0.0,
+    "truenodeids": 0,
+    "falsenodeids": 0,
+    "missing_value_tracks_true": 0,
+    "hitrates": 1.0,
+}
 
 
 def _add_nodes(
-    node: Node, tree: int, nodes: dict[str, list[Any]], targets: dict[str, list[Any]]
+    node: Node, tree: int, numbers: Iterator[int], attributes: dict[str, list[Any]]
 ) -> int:
     """Add a node and those below it to the attributes of the operator; return its number."""
-    first = not nodes["treeids"] or nodes["treeids"][-1] != tree
-    number = 0 if first else nodes["nodeids"][-1] + 1
-    split = isinstance(node, Split)
-    row = {
-        "treeids": tree,
-        "nodeids": number,
-        "featureids": node.feature if isinstance(node, Split) else 0,
-        "values": float(node.threshold) if isinstance(node, Split) else 0.0,
-        "modes": "BRANCH_LT" if split else "LEAF",
-        "truenodeids": 0,
-        "falsenodeids": 0,
-        "missing_value_tracks_true": int(isinstance(node, Split) and node.missing_left),
-        "hitrates": 1.0,
-    }
-    for name, value in row.items():
-        nodes[name].append(value)
-    at = len(nodes["treeids"]) - 1
+    number, row = next(numbers), len(attributes["nodes_nodeids"])
+    values = _LEAF | {"treeids": tree, "nodeids": number}
     if isinstance(node, Split):
-        nodes["truenodeids"][at] = _add_nodes(node.left, tree, nodes, targets)
-        nodes["falsenodeids"][at] = _add_nodes(node.right, tree, nodes, targets)
-    else:
-        for name, value in zip(targets, (tree, number, 0, node.value), strict=True):
-            targets[name].append(value)
+        values |= {
+            "modes": "BRANCH_LT",
+            "featureids": node.feature,
+            "values": float(node.threshold),
+            "missing_value_tracks_true": int(node.missing_left),
+        }
+    for name, value in values.items():
+        attributes[f"nodes_{name}"].append(value)
+    if isinstance(node, Leaf):
+        target = {"treeids": tree, "nodeids": number, "ids": 0, "weights": node.value}
+        for name, value in target.items():
+            attributes[f"target_{name}"].append(value)
+        return number
+    for name, child in (("truenodeids", node.left), ("falsenodeids", node.right)):
+        attributes[f"nodes_{name}"][row] = _add_nodes(child, tree, numbers, attributes)
     return number

@@ -13,6 +13,10 @@ def objective(loss: Any, **options: Any) -> NoReturn:
     Its ``calc_ders_range(approxes, targets, weights)`` is called on ranges of rows, without saying
     which rows are one list (CatBoost's issue 2944), so no loss over lists can be computed there.
 
+    Args:
+        loss: the loss, for the message.
+        options: any.
+
     Raises:
         TypeError: always.
     """

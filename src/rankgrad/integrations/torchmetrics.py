@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -32,14 +32,6 @@ _Aggregation = Literal["mean", "median", "min", "max"]
 _EMPTY: dict[_EmptyTargetAction, Literal[0, 1, "skip"]] = {
     "neg": 0, "pos": 1, "skip": "skip", "error": "skip",
 }  # fmt: skip
-_AGGREGATIONS: dict[_Aggregation, Callable[[Tensor], Tensor]] = {
-    "mean": torch.mean,
-    "median": torch.median,
-    "min": torch.min,
-    "max": torch.max,
-}
-
-
 _FEW = 1 << 16  # queries that are always counted
 
 
@@ -101,9 +93,8 @@ class RankingMetric(torchmetrics.Metric):
             raise ValueError(f"ignore_index must be a whole number or None, found {ignore_index!r}")
         self.ignore_index = ignore_index
         if not callable(aggregation):
-            check_choice("aggregation", aggregation, tuple(_AGGREGATIONS))
-            aggregation = _AGGREGATIONS[aggregation]
-        self.aggregation = aggregation
+            check_choice("aggregation", aggregation, get_args(_Aggregation))
+        self.aggregation = aggregation if callable(aggregation) else getattr(torch, aggregation)
         for name in ("indexes", "preds", "target"):
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
@@ -196,6 +187,12 @@ def ranking_metrics(specs: Iterable[str | Metric], **options: Any) -> torchmetri
     Args:
         specs: of the metrics. A point, as in ``rbp(persistence=0.9)``, is ``_`` in the name.
         **options: of :class:`RankingMetric`.
+
+    Returns:
+        The collection.
+
+    Raises:
+        ValueError: an unknown metric or option.
 
     >>> metrics = ranking_metrics(["ndcg@10", "rr"])
     >>> metrics.update(torch.tensor([0.2, 0.3]), torch.tensor([1, 0]), torch.tensor([0, 0]))

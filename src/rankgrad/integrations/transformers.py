@@ -18,6 +18,7 @@ tensor(1.0986)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -164,15 +165,18 @@ class CachedTrainer(Trainer):
         return super().compute_loss(run, inputs, return_outputs, num_items_in_batch)
 
     def _cached_logits(self, model: Any, tokens: dict[str, Any]) -> Tensor:
-        order = _by_length(tokens)
+        ids: Tensor = tokens["input_ids"]
+        mask: Tensor = tokens.get("attention_mask", torch.ones_like(ids))
+        order = mask.sum(1).argsort(descending=True, stable=True)  # longest first
         scores = cached_scores(
             lambda batch: model(**batch).logits.reshape(-1),
-            [_rows(tokens, rows) for rows in order.split(self.mini_batch_size)],
+            [_rows(tokens, mask, rows) for rows in order.split(self.mini_batch_size)],
             no_sync=getattr(model, "no_sync", None),
         )
         return scores[order.argsort()][:, None]
 
 
+@dataclass
 class ListCollator:
     """Batches of lists for :class:`ListLoss`: tokens of all pairs, and labels padded with -100.
 
@@ -186,18 +190,11 @@ class ListCollator:
         teacher: the name of a column of a teacher's scores; labels are ``[lists, items, 2]`` then.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        max_length: int | None = None,
-        columns: tuple[str, str, str] = ("query", "documents", "labels"),
-        teacher: str | None = None,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.max_length = max_length
-        self.columns = columns
-        self.teacher = teacher
+    tokenizer: PreTrainedTokenizerBase
+    _: KW_ONLY
+    max_length: int | None = None
+    columns: tuple[str, str, str] = ("query", "documents", "labels")
+    teacher: str | None = None
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Tokens ``[N, length]`` and labels ``[lists, items]`` of some examples.
@@ -207,15 +204,14 @@ class ListCollator:
         """
         query, documents, _ = self.columns
         pairs = [(example[query], text) for example in examples for text in example[documents]]
-        rows, least = [], 0
+        rows = [self._row(example) for example in examples]
         if not pairs:  # the model still runs, for processes to synchronize gradients
-            pairs, least = [(example[query], "") for example in examples], 1
-        for example in examples:
-            row = self._row(example)
-            rows.append(torch.cat([row, row.new_full((least, *row.shape[1:]), _PADDING_LABEL)]))
+            pairs = [(example[query], "") for example in examples]
+            rows = [row.new_full((1, *row.shape[1:]), _PADDING_LABEL) for row in rows]
+        queries, texts = zip(*pairs, strict=True)
         encoded = self.tokenizer(
-            [pair[0] for pair in pairs],
-            [pair[1] for pair in pairs],
+            list(queries),
+            list(texts),
             padding=True,
             truncation="longest_first",
             max_length=self.max_length,
@@ -253,11 +249,7 @@ class ScheduleCallback(TrainerCallback):
         self.loss = loss
 
     def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the loss's progress."""
         self.loss.progress = state.global_step / max(1, state.max_steps)
@@ -277,18 +269,10 @@ def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
-def _by_length(tokens: dict[str, Any]) -> Tensor:
-    """The order of the rows by their number of tokens, longest first."""
-    ids: Tensor = tokens["input_ids"]
-    mask: Tensor = tokens.get("attention_mask", torch.ones_like(ids))
-    return mask.sum(1).argsort(descending=True, stable=True)
-
-
-def _rows(tokens: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+def _rows(tokens: dict[str, Any], mask: Tensor, rows: Tensor) -> dict[str, Any]:
     """Some rows of all token tensors, without the columns that are padding in all of them."""
-    shape = tokens["input_ids"].shape
-    columns = tokens.get("attention_mask", torch.ones_like(tokens["input_ids"]))[rows].any(0)
+    columns = mask[rows].any(0)
     return {
-        name: value[rows][:, columns] if getattr(value, "shape", None) == shape else value
+        name: value[rows][:, columns] if getattr(value, "shape", None) == mask.shape else value
         for name, value in tokens.items()
     }

@@ -50,8 +50,8 @@ def declared_by(cls: type, method: str) -> bool:
 
     >>> from rankgrad.kernels._pair_derivatives import declared_by
     >>> class Steeper(losses.RankNet):
-    ...     def term(self, gaps):
-    ...         return super().term(3 * gaps)
+    ...     def term(self, differences):
+    ...         return super().term(3 * differences)
     >>> declared_by(losses.RankNet, "newton_kernel"), declared_by(Steeper, "newton_kernel")
     (True, False)
     """

@@ -1,16 +1,23 @@
-"""Arguments of backend kernels: lists in the flat layout, metric options and pair options."""
+"""Arguments of backend kernels: lists in the flat layout, a call and its options."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rankgrad.lists import FlatLists
 
-__all__ = ["LARGEST_LABEL", "FlatLists", "MetricOptions", "PairOptions"]
+__all__ = ["LARGEST_LABEL", "FlatLists", "KernelCall", "MetricOptions", "PairOptions"]
 
 
 #: The largest label for which sums of gains 2^y - 1 do not overflow in float32.
 LARGEST_LABEL = 100.0
+
+
+class KernelCall(NamedTuple):
+    """The name and options of a call of an operation of :mod:`rankgrad.kernels.ops`."""
+
+    name: str
+    options: tuple[Any, ...]
 
 
 class MetricOptions(NamedTuple):

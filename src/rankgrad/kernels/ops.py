@@ -1,34 +1,40 @@
-"""The operations that have backend kernels, the choice of a kernel, and one autograd function.
+"""Calls of operations: which of them run a backend kernel, and the autograd functions of losses.
 
-Operations of losses take lists in the flat layout, :class:`rankgrad.lists.FlatLists`, as their
-first arguments. In one pass they return the value of each list, whether the loss is defined on the
-list, and for each item the derivative of its list's value. The derivative is 0 on padding and in
-lists on which the loss is undefined. The backward pass is one product with it.
-
-A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``,
-``rr``, ``err`` or ``hits``; through ranks also ``spearman``), ``k`` (0 for none), ``gain``
-(``exponential`` or ``linear``), ``threshold`` (for err, the top of the label scale) and
-``persistence``, as in :mod:`rankgrad.metrics`, whose eager forms define what is computed here.
+:mod:`rankgrad.kernels._backends` has the table of operations. A loss is one autograd function: its
+forward pass also computes the derivative, and the backward pass is one product with it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from torch.nn import functional as F
 
 from rankgrad import _autograd
-from rankgrad.kernels.arguments import FlatLists, MetricOptions
+from rankgrad.kernels._backends import (
+    LOSSES,
+    METRICS,
+    OPERATIONS,
+    PACKAGES,
+    REQUIRES,
+    backend_kernel,
+    backend_of,
+    backends,
+    cpu_kernel,
+    gpu_module,
+    has_kernel,
+    is_installed,
+    max_length_of,
+    on_device,
+    recorded,
+)
+from rankgrad.kernels.arguments import FlatLists, KernelCall, MetricOptions
 
 __all__ = [
     "LOSSES",
@@ -57,76 +63,11 @@ __all__ = [
     "using",
 ]
 
-_LISTS = (
-    "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int max_length"
-)
-_METRIC = "str metric, int k, str gain, float threshold, float persistence"
-_VALUES = "(Tensor values, Tensor grad_scores, Tensor defined)"
-
-#: Losses: the module of the kernels and the schema, which returns values [lists], grad_scores
-#: [items] and defined [lists].
-LOSSES = {
-    # 1 - metric through relaxed ranks. The relaxation is "sigmoid" (sharpness alpha), "lapsum"
-    # (sharpness 1 / τ), "fastsort" or "fastsort_entropic" (sharpness 1 / strength).
-    "through_ranks": (
-        "ranks",
-        f"({_LISTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
-    ),
-    # 1 - metric through the rows of a relaxed permutation, "neuralsort" or "softsort".
-    "through_rows": (
-        "permutation_rows",
-        f"({_LISTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
-    ),
-    # The same through NeuralSort with Sinkhorn scaling.
-    "through_sinkhorn": (
-        "sinkhorn",
-        f"({_LISTS}, float temperature, int iterations, float tolerance, bool transposed, "
-        f"{_METRIC}) -> {_VALUES}",
-    ),
-    # The same through SmoothI's indicators, stop-gradient; expect "gain" or "label".
-    "through_smoothi": (
-        "smoothi",
-        f"({_LISTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
-    ),
-    # The same through entropic optimal transport.
-    "through_ot": (
-        "ot",
-        f"({_LISTS}, float epsilon, int iterations, float tolerance, {_METRIC}) -> {_VALUES}",
-    ),
-    # Sums over pairs. For NDCG the kind is "ranknet", "hinge" (sigma is the margin), "lambdarank",
-    # "ndcg_loss1", "ndcg_loss2" or "ndcg_loss2++". With half, RankNet also counts pairs of equal
-    # labels. For other metrics ("precision", "recall", "ap", "rr", "arp"; an item is relevant to a
-    # binary one if its label reaches the threshold) the kind is "lambdarank", or "ndcg_loss2" for
-    # LambdaLoss.
-    "pairs": (
-        "pairs",
-        f"({_LISTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half, "
-        f'str metric="ndcg", float threshold=1.0) -> {_VALUES}',
-    ),
-    # ListMLE. Items of equal labels are ordered by a hash of the seed (one int64 on the device) and
-    # of the item's position among the real items, or in input order without a seed.
-    "listmle": ("listmle", f"({_LISTS}, Tensor? seed) -> {_VALUES}"),
-    # Cross-entropies. The target is the "label" itself (the softmax loss), or the "softmax" of the
-    # labels (ListNet).
-    "cross_entropy": ("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
-    # Σ_i G_i log(1 / softmax(s)_i) over the ideal DCG@k of the gains G; on CPUs only.
-    "ndcg_bound": ("cross_entropy", f"({_LISTS}, int k, str gain) -> {_VALUES}"),
-    # 1 - AP over histograms of the scores' sigmoids; on CPUs only.
-    "listap": ("listap", f"({_LISTS}, int bins, float threshold) -> {_VALUES}"),
-    # The mean over pairs of ((s_i - s_j) - (y_i - y_j))²; on CPUs only.
-    "margin_mse": ("pointwise", f"({_LISTS}) -> {_VALUES}"),
-    # Means over items. The number is the count of levels for "rmse" and "ordinal", the threshold
-    # for "bce", and unused for "mse".
-    "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
-}
-
-#: Exact metrics: a plain function of the module, as they are neither differentiated nor compiled.
-METRICS = {"exact_metrics": ("metrics",)}
-
-#: Value checks: plain functions too.
-_CHECKS = {"check_values": ("value_check",)}
-
 _Reduction = Literal["mean", "sum", "none"]
+#: What :class:`_ReducedOnCPU` takes besides the scores: the operation and its options, the lists,
+#: their weights, the reduction, and whether the values were checked. A named tuple would take five
+#: times as long to make, at every call.
+_CpuArguments = tuple[KernelCall, FlatLists, Tensor | None, _Reduction, bool]
 #: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
 #: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run with NaN guards.
 Values = Literal["valid", "unknown", "unreadable"]
@@ -136,20 +77,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _mode: Mode = "auto"
-_PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
-_NEEDED = {"cpu": "numba", "cuda": "triton"}
-_TABLES: dict[str, Any] = {**LOSSES, **METRICS, **_CHECKS}
 #: Whether the backward pass under way retains its graph; taken for granted if PyTorch cannot say.
 _is_retained = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
-_NUMBERS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-_SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
-
-
-class KernelCall(NamedTuple):
-    """The name and the options of a call of an operation of this module, without the lists."""
-
-    name: str
-    options: tuple[Any, ...]
 
 
 def use(mode: Mode) -> None:
@@ -236,7 +165,7 @@ def ready(name: str, scores: Tensor) -> bool:
     ...     ready("pairs", torch.zeros(3))
     False
     """
-    return available(_TABLES[name][0], name, scores)
+    return available(OPERATIONS[name][0], name, scores)
 
 
 def available(module: str, name: str, scores: Tensor) -> bool:
@@ -258,11 +187,11 @@ def available(module: str, name: str, scores: Tensor) -> bool:
     False
     """
     device = "cpu" if scores.is_cpu else scores.device.type
-    if _mode == "eager" or device not in _PACKAGES:
+    if _mode == "eager" or device not in PACKAGES:
         return False
-    if _mode == "fused" and not installed(_NEEDED[device]):
+    if _mode == "fused" and not installed(REQUIRES[device]):
         raise RuntimeError(
-            f'kernels.use("fused") on {device} needs {_NEEDED[device]}, which is not installed; '
+            f'kernels.use("fused") on {device} needs {REQUIRES[device]}, which is not installed; '
             'kernels.use("auto") works without'
         )
     if device == "cuda" and scores.dtype != torch.float32:
@@ -282,138 +211,16 @@ def _constant(function: _Function) -> _Function:
 @_constant
 def installed(package: str) -> bool:
     """Whether a package is installed; ``torch.compile`` treats the result as a constant."""
-    return _is_installed(package)
+    return is_installed(package)
 
 
 @_constant
 def _has_kernel(device: str, module: str, name: str) -> bool:
-    return _is_written(device, module, name)
-
-
-@functools.cache
-def _is_installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
-
-
-@functools.cache
-def _is_written(device: str, module: str, name: str) -> bool:
-    path = f"rankgrad.kernels.{_PACKAGES[device]}._{module}"
-    if not _is_installed(_NEEDED[device]) or importlib.util.find_spec(path) is None:
-        return False
-    return hasattr(importlib.import_module(path), name)
+    return has_kernel(device, module, name)
 
 
 class InvalidValuesError(Exception):
     """A value is invalid, or a label is too large for kernels."""
-
-
-class _Backend:
-    """The kernel of an operation on one type of device, imported at its first call."""
-
-    def __init__(self, name: str, module: str, package: str) -> None:
-        self.name, self.module = name, f"rankgrad.kernels.{package}._{module}"
-        self.records = package == "gpu" and name not in (*METRICS, *_CHECKS)
-        self.found: Any = None
-
-    def __call__(self, *arguments: Any) -> Any:
-        if self.found is None:
-            self.found = self.find()
-        return self.found(*arguments)
-
-    def find(self) -> Callable[..., Any]:
-        """The kernel as a function of the operation's arguments; GPU launches are recorded."""
-        found = getattr(importlib.import_module(self.module), self.name)
-        if self.name in LOSSES:
-            found = _grouped(found if self.records else _on_arrays(found), self.name)
-        return _recorded(found) if self.records else found
-
-    def on_device(self, first: Tensor, *arguments: Any) -> Any:
-        """Call the kernel with the first tensor's device current, which the registry does not."""
-        with on_device(first):
-            return self(first, *arguments)
-
-
-def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A loss kernel as a function of the operation's flat argument list, as PyTorch passes it."""
-    has_metric = _METRIC in LOSSES[name][1]
-
-    def call(*arguments: Any) -> Any:
-        lists, options = FlatLists(*arguments[:6]), arguments[6:]
-        if lists.max_length < 0:  # compiled code of ragged lists does not know it
-            lists = lists._replace(max_length=max_length_of(lists.offsets))
-        if has_metric:
-            return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
-        return kernel(lists, *options)
-
-    return call
-
-
-def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
-    """A CPU kernel, which writes its results to :class:`FlatArrays`, as a function of lists."""
-    from rankgrad.kernels.cpu._flat_arrays import FlatArrays
-
-    def call(lists: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        arrays = FlatArrays.of(lists)
-        kernel(arrays, *options)
-        return arrays.results()
-
-    return call
-
-
-@functools.cache
-def _cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., float], bool]:
-    """What a loss on a CPU needs; importing it needs Numba.
-
-    Returns the function that makes its arrays, the loss's kernel, :func:`_reduce_lists` compiled,
-    and whether the kernel's last argument is a metric.
-    """
-    from rankgrad.kernels.cpu._flat_arrays import arrays_for
-
-    kernel = getattr(importlib.import_module(backends[name, "cpu"].module), name)
-    return arrays_for, kernel, _compiled_reduce(), _METRIC in LOSSES[name][1]
-
-
-@functools.cache
-def _compiled_reduce() -> Callable[..., float]:
-    from rankgrad.kernels.cpu._compiled import compiled
-
-    return compiled(_reduce_lists)
-
-
-def max_length_of(offsets: Tensor) -> int:
-    """The length of the longest list; on a GPU this synchronizes."""
-    return int(offsets.diff().max()) if offsets.numel() > 1 else 0
-
-
-def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that launches GPU kernels; repeated calls are recorded and replayed."""
-    found: Callable[..., Any] = _gpu_module("launch_cache").cached_launches(function)
-    return found
-
-
-def _gpu_module(name: str) -> Any:
-    return importlib.import_module(f"rankgrad.kernels.gpu._{name}")
-
-
-#: The kernel of each operation on each type of device.
-backends: dict[tuple[str, str], _Backend] = {
-    (name, device): _Backend(name, module, package)
-    for name, module in {
-        **{name: entry[0] for name, entry in _TABLES.items()},
-        "reduce": "reduce",
-        "scale_by_list": "scale_by_list",
-    }.items()
-    for device, package in _PACKAGES.items()
-}
-
-
-def backend_kernel(name: str, package: str) -> Callable[..., Any]:
-    """An operation's kernel from the package ``cpu`` or ``gpu``, a function of its arguments."""
-    return next(
-        backend.find()
-        for (known, device), backend in backends.items()
-        if known == name and _PACKAGES[device] == package
-    )
 
 
 def loss(
@@ -467,14 +274,16 @@ def reduced_loss(
     Raises:
         InvalidValuesError: the values were unknown, and the check found an invalid one.
     """
-    if torch.compiler.is_compiling():
+    # Compiled code does not read values, so it does not check them either.
+    if known != "unknown" and torch.compiler.is_compiling():
         values, defined = _compiled_loss(call, lists)
         mean = reduction == "mean"
         result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
         return result
     transformed = torch._C._are_functorch_transforms_active()
     if lists.scores.is_cpu and known != "unreadable" and not transformed:
-        result = _apply_on_cpu(lists.scores, lists, list_weights, call, reduction, known)
+        checked = known == "valid"
+        result = _apply_on_cpu(lists.scores, (call, lists, list_weights, reduction, checked))
         return result
     details = _Details(*call, lists.max_length, reduction, known)
     result = _autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
@@ -530,7 +339,7 @@ class _Loss(torch.autograd.Function):
             return result, grad_scores, normalized_weights
         with on_device(scores):
             if reduction == "none":
-                found: tuple[Tensor, Tensor, Tensor] = _backend(name, scores)(*lists, *options)
+                found: tuple[Tensor, Tensor, Tensor] = backend_of(name, scores)(*lists, *options)
                 return found
             # A GPU checks the values while the host launches the kernels, valid or not.
             is_valid = check_values(*lists[:4], list_weights) if known == "unknown" else None
@@ -561,7 +370,7 @@ class _Loss(torch.autograd.Function):
         if _autograd.is_transformed(grad_scores, per_list):
             factors = grad if reduction == "none" else grad * per_list
             return scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
-        scale = _backend("scale_by_list", grad_scores)
+        scale = backend_of("scale_by_list", grad_scores)
         several = _autograd.is_transformed(grad)
         if reduction != "none" and several:
             return scale(per_list, grad_scores, offsets, max_length) * grad, *nothing
@@ -608,76 +417,41 @@ class _ReducedOnCPU(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        scores: Tensor,
-        lists: FlatLists,
-        list_weights: Tensor | None,
-        call: KernelCall,
-        reduction: _Reduction,
-        known: Values,
-    ) -> Tensor:
-        arrays_for, kernel, reduce_lists, has_metric = _cpu_kernel(call.name)
-        flat = arrays_for(call, lists, list_weights)
-        if known == "unknown" and not flat.valid:
+    def forward(ctx: Any, scores: Tensor, arguments: _CpuArguments) -> Tensor:
+        call, lists, list_weights, reduction, checked = arguments
+        arrays_for, kernel, reduce_lists, has_metric = cpu_kernel(call.name)
+        flat = arrays_for(lists, list_weights)
+        if not (checked or flat.valid):
             raise InvalidValuesError
-        if not flat.repeat():
+        if not flat.repeat(call):
             options = call.options
             if has_metric:
                 options = *options[:-5], MetricOptions(*options[-5:])
             kernel(flat, *options)
-        grad_scores = np.empty(scores.shape, np.float32 if flat.single else np.float64)
-        result = np.empty((), grad_scores.dtype)
-        mean, scaled = reduction == "mean", grad_scores.reshape(-1)
-        result[()] = reduce_lists(flat.arrays, flat.list_weights, mean, scaled)
-        ctx.save_for_backward(torch.from_numpy(grad_scores))
-        return torch.from_numpy(result)
+        # Allocated by PyTorch, whose allocator the backward pass uses next: it is then in the
+        # instruction cache, which NumPy's would not be.
+        grad_scores, result = torch.empty_like(scores), torch.empty_like(flat.scalar)
+        addresses = grad_scores.data_ptr(), result.data_ptr(), scores.numel()
+        reduce_lists(flat.arrays, flat.list_weights, reduction == "mean", addresses, flat.like)
+        ctx.save_for_backward(grad_scores)
+        return result
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         if torch.is_grad_enabled():
             _autograd.refuse_second_derivative()
         (grad_scores,) = ctx.saved_tensors
         # Mostly the gradient is 1, and a product costs as much as a third of an empty function. A
         # retained graph keeps its tensor, since the caller may write to the one that is returned.
-        scaled = grad_scores if _is_one(grad) and not _is_retained() else grad_scores * grad
-        return scaled, None, None, None, None, None
-
-
-def _is_one(grad: Tensor) -> bool:
-    """Whether a scalar's gradient is known to be 1; reads it faster than ``Tensor.item`` does."""
-    if type(grad) is not Tensor or is_functorch_wrapped_tensor(grad):
-        return False
-    number = _NUMBERS.get(grad.dtype)
-    if number is None or is_legacy_batchedtensor(grad):
-        return False
-    return bool(number.from_address(grad.data_ptr()).value == 1.0)
-
-
-def _reduce_lists(arrays: Any, list_weights: Any, mean: bool, scaled: Any) -> float:
-    """The weighted sum or mean over lists; writes the scores' gradient to ``scaled``.
-
-    Lists on which the loss is undefined have derivatives of 0, and their values are not read.
-    """
-    offsets, values, grad_scores, defined = arrays[4:]
-    lists, weight = values.size, 0.0
-    for b in range(lists):
-        weight += list_weights[b] if defined[b] else 0.0
-    scale = 1.0
-    if mean:
-        scale = 1.0 / weight if weight > 0 else 0.0
-    result = 0.0
-    for b in range(lists):
-        factor = scale * list_weights[b] if defined[b] else 0.0
-        if factor != 0:
-            result += factor * values[b]
-        own = grad_scores[offsets[b] : offsets[b + 1]]
-        to = scaled[offsets[b] : offsets[b + 1]]
-        for i in range(own.size):
-            to[i] = factor * own[i]
-    for i in range(offsets[lists], scaled.size):
-        scaled[i] = 0.0
-    return result
+        if (
+            type(grad) is Tensor
+            and not is_functorch_wrapped_tensor(grad)
+            and not is_legacy_batchedtensor(grad)
+            and grad.item() == 1.0
+            and not _is_retained()
+        ):
+            return grad_scores, None
+        return grad_scores * grad, None
 
 
 #: ``_ReducedOnCPU.apply`` without its slow binding of arguments:
@@ -689,24 +463,24 @@ def _reduced(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The mean or sum, the derivatives of each list's value, and the normalized weights."""
-    values, grad_scores, defined = _backend(name, scores)(scores, *others)
-    result, normalized_weights = _backend("reduce", scores)(values, defined, list_weights, mean)
+    values, grad_scores, defined = backend_of(name, scores)(scores, *others)
+    result, normalized_weights = backend_of("reduce", scores)(values, defined, list_weights, mean)
     return result, grad_scores, normalized_weights
 
 
 @functools.cache
 def _reduced_on_gpu() -> Callable[..., Any]:
-    compile_ahead = _gpu_module("parallel_compilation").compile_ahead
+    compile_ahead = gpu_module("parallel_compilation").compile_ahead
 
     def reduced(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        found = result, grad_scores, per_list = _reduced(scores, *arguments)
+        result, grad_scores, per_list = _reduced(scores, *arguments)
         # The kernel of the backward pass is compiled together with those of the forward pass.
         offsets, max_length = arguments[6:8]
-        scale = _backend("scale_by_list", scores)
+        scale = backend_of("scale_by_list", scores)
         compile_ahead(scale, per_list, grad_scores, offsets, max_length, result)
-        return found
+        return result, grad_scores, per_list
 
-    return _recorded(reduced)
+    return recorded(reduced)
 
 
 def scaled_by_list(
@@ -731,7 +505,7 @@ def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
     all flat.
     """
     with on_device(scores):
-        result: Callable[[], bool] = _backend("check_values", scores)(scores, *others)
+        result: Callable[[], bool] = backend_of("check_values", scores)(scores, *others)
     return result
 
 
@@ -761,40 +535,5 @@ def exact_metrics(lists: FlatLists, described: Sequence[Any]) -> tuple[Tensor, T
     Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu._metrics` defines ``described``.
     """
     with on_device(lists.scores):
-        found: tuple[Tensor, Tensor] = _backend("exact_metrics", lists.scores)(lists, described)
+        found: tuple[Tensor, Tensor] = backend_of("exact_metrics", lists.scores)(lists, described)
     return found
-
-
-def _backend(name: str, tensor: Tensor) -> Any:
-    """The kernel of an operation on a tensor's device."""
-    backend = backends[name, tensor.device.type]
-    return backend.found or backend
-
-
-def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context in which the tensor's device is current, so kernels are launched there.
-
-    On a GPU, the kernels that are launched in it are compiled at the same time.
-    """
-    if not tensor.is_cuda:
-        return _SAME_DEVICE
-    if _one_device() or tensor.get_device() == torch.cuda.current_device():
-        return _gpu_call()
-    return _on_other_device(tensor)
-
-
-@contextmanager
-def _on_other_device(tensor: Tensor) -> Iterator[None]:
-    with torch.cuda.device_of(tensor), _gpu_call():
-        yield
-
-
-@functools.cache
-def _gpu_call() -> AbstractContextManager[Any]:
-    scope: AbstractContextManager[Any] = _gpu_module("parallel_compilation").CallScope()
-    return scope
-
-
-@functools.cache
-def _one_device() -> bool:
-    return torch.cuda.device_count() == 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rankgrad._padded import Randomness
-from rankgrad._shapes import Bool, Float, ItemValues, ListMask, ListValues
+from rankgrad._shapes import Float, ItemValues, Labels, ListMask, ListValues, Mask
 from rankgrad._validation import check_choice, check_cutoff
 from rankgrad.inputs import as_lists, check_finite, check_values
 from rankgrad.kernels import DeclaresKernel, KernelCall, ops
@@ -22,7 +22,6 @@ from rankgrad.specs import HasSpec, Registry, Spec, spec_of
 losses: Registry[Loss] = Registry("loss")
 
 Reduction = Literal["mean", "sum", "none"]
-REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
 class Loss(HasSpec, DeclaresKernel, nn.Module):
@@ -48,7 +47,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
 
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
-        check_choice("reduction", reduction, REDUCTIONS)
+        check_choice("reduction", reduction, get_args(Reduction))
         self.k = check_cutoff(k)
         self.reduction: Reduction = reduction
         self.progress = 0.0  # of training, from 0 to 1: what temperature schedules follow
@@ -156,9 +155,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         """Whether kernels compute the mean or sum over lists, too."""
         return self.reduction != "none"
 
-    def check_labels(
-        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
-    ) -> Float[Tensor, " s"]:
+    def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
         """The labels, or an error if one is too large for the loss."""
         return labels
 
@@ -300,6 +297,13 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
     __hash__ = nn.Module.__hash__
 
 
+class LossWithoutCutoff(Loss):
+    """A loss that takes no rank cutoff ``k``."""
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction=reduction)
+
+
 losses.base_class = Loss
 
 
@@ -321,12 +325,10 @@ def _as_flat(lists: Lists) -> Lists:
     if lists.ragged:
         return lists
     mask, weights = lists.mask, lists.item_weights
-    offsets = torch.zeros(len(mask) + 1, dtype=torch.int64, device=mask.device)
-    offsets[1:] = mask.sum(-1).cumsum(0)
     flat = as_lists(
         lists.scores[mask],
         lists.labels[mask],
-        offsets=offsets,
+        offsets=nn.functional.pad(mask.sum(-1).cumsum(0), (1, 0)),
         weights=None if weights is None else weights[mask],
         check=False,
     )
@@ -383,3 +385,10 @@ def randomness_of(loss: Loss) -> dict[str, Randomness]:
         for value in vars(owner).values()
         if isinstance(value, Randomness)
     }
+
+
+def generators_of(loss: Loss, device: torch.device) -> dict[str, torch.Generator]:
+    """The generators of a loss with seeds of its own, by the part of it that draws."""
+    seeded = {name: each for name, each in randomness_of(loss).items() if each.seed is not None}
+    generators = {name: randomness.generator(device) for name, randomness in seeded.items()}
+    return {name: generator for name, generator in generators.items() if generator is not None}

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import divide, hard_ranks, tiles
-from rankgrad._shapes import Bool, Float, ItemValues, ListValues
+from rankgrad._shapes import Float, ItemValues, Labels, ListValues, Mask
 from rankgrad._validation import as_temperature, check_choice, check_positive
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels._pair_derivatives import PairConfig
@@ -88,9 +88,7 @@ class LambdaPairs(PairwiseLoss):
         return logistic_curvature(differences, self.now(self.sigma))
 
     @override
-    def check_labels(
-        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
-    ) -> Float[Tensor, " s"]:
+    def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
         return NDCG(gain=self.gain).check_labels(labels, mask) if self.metric == "ndcg" else labels
 
     @override
@@ -105,10 +103,9 @@ class LambdaPairs(PairwiseLoss):
         return weigh_preferred
 
     def _pairs(self, kind: str, truncation: str = "", mu: float = 0.0) -> KernelCall:
-        sigma = self.sigma.at(self.progress) if isinstance(self.sigma, Schedule) else self.sigma
-        scheme = kind, self.k or 0, sigma, self.gain, truncation, mu
-        options = PairOptions(*scheme, metric=self.metric, threshold=self.threshold)
-        return KernelCall("pairs", options)
+        sigma = self.sigma if isinstance(self.sigma, float) else self.now(self.sigma)
+        options = kind, self.k or 0, sigma, self.gain, truncation, mu, False
+        return KernelCall("pairs", PairOptions(*options, self.metric, self.threshold))
 
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         """The weight of each pair."""

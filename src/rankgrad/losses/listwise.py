@@ -9,11 +9,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import Randomness, divide, log_softmax, splitmix
-from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._shapes import ItemMask, ItemValues, Labels, ListMask, ListValues, Mask
 from rankgrad._validation import check_choice, check_positive, check_whole
 from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists
-from rankgrad.losses._base import Loss, Reduction, has_relevant, losses
+from rankgrad.losses._base import Loss, LossWithoutCutoff, Reduction, has_relevant, losses
 from rankgrad.losses._newton import LEAST_CURVATURE
 from rankgrad.metrics import NDCG
 from rankgrad.metrics._base import Gain
@@ -24,18 +24,10 @@ __all__ = [
     "ListAP",
     "ListMLE",
     "ListNet",
-    "ListwiseLoss",
     "NDCGBound",
     "NeuralSortCE",
     "Softmax",
 ]
-
-
-class ListwiseLoss(Loss):
-    """A loss of whole lists, without a cutoff; defined from two items on."""
-
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction=reduction)
 
 
 class CrossEntropy(Loss):
@@ -61,7 +53,7 @@ class CrossEntropy(Loss):
 
 
 @losses.register("softmax")
-class Softmax(CrossEntropy, ListwiseLoss):
+class Softmax(CrossEntropy, LossWithoutCutoff):
     """``-Σ_i y_i log softmax(s)_i`` (Jagerman et al. eq. 7), labels as they are.
 
     Args:
@@ -86,7 +78,7 @@ class Softmax(CrossEntropy, ListwiseLoss):
 
 
 @losses.register("listnet")
-class ListNet(CrossEntropy, ListwiseLoss):
+class ListNet(CrossEntropy, LossWithoutCutoff):
     """``-Σ_i softmax(y)_i log softmax(s)_i`` (Cao et al. 2007, top-one probabilities).
 
     Args:
@@ -149,9 +141,7 @@ class NDCGBound(CrossEntropy):
         self.gain: Gain = gain
 
     @override
-    def check_labels(
-        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
-    ) -> Float[Tensor, " s"]:
+    def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
         return NDCG(gain=self.gain).check_labels(labels, mask)
 
     @override
@@ -187,7 +177,7 @@ class NDCGBound(CrossEntropy):
 
 
 @losses.register("listmle")
-class ListMLE(ListwiseLoss):
+class ListMLE(LossWithoutCutoff):
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]``, items by descending label (Xia et al. 2008).
 
     One sort and one reversed cumulative log-sum-exp.
@@ -280,7 +270,7 @@ class ListMLE(ListwiseLoss):
 
 
 @losses.register("listap")
-class ListAP(ListwiseLoss):
+class ListAP(LossWithoutCutoff):
     """``1 - AP`` over histograms of the scores' sigmoids (Revaud et al. 2019).
 
     An item at x counts ``max(0, 1 - |x - c_m| / Δ)`` in the bin with center ``c_m``; precision is

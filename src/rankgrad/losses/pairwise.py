@@ -18,7 +18,7 @@ from rankgrad.kernels import KernelCall, _pair_derivatives
 from rankgrad.kernels._pair_derivatives import PairConfig, declared_by
 from rankgrad.kernels.arguments import PairOptions
 from rankgrad.lists import Lists
-from rankgrad.losses._base import Loss, Reduction, losses
+from rankgrad.losses._base import Loss, LossWithoutCutoff, Reduction, losses
 from rankgrad.losses._newton import LEAST_CURVATURE, sigmoid_derivative
 from rankgrad.sorting import Schedule
 
@@ -62,21 +62,20 @@ class PairwiseLoss(Loss):
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        weigh = self.pair_weights(lists)
         weights = lists.item_weights
         if weights is not None and weights.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{self.name} is not differentiable with respect to item weights: give "
                 "weights.detach(), or one weight per list"
             )
-
-        def weigh_items(rows: slice) -> Tensor:
-            tile = weigh(rows)
-            return tile if weights is None else tile * weights[:, rows, None]
-
-        average = self.average_duplicates(lists)
-        values: Tensor = _PairSum.apply(lists.scores, weigh_items, self.term, average)[0]
+        weigh, average = self._weigh_with_items(lists), self.average_duplicates(lists)
+        values: Tensor = _PairSum.apply(lists.scores, weigh, self.term, average)[0]
         return values, has_pairs(lists.labels, lists.mask)
+
+    def _weigh_with_items(self, lists: Lists) -> PairWeights:
+        """:meth:`pair_weights`, times the weight of the first item of each pair."""
+        weigh, weights = self.pair_weights(lists), lists.item_weights
+        return weigh if weights is None else lambda rows: weigh(rows) * weights[:, rows, None]
 
     def average_duplicates(self, lists: Lists) -> GradientMap:
         """A function that averages a gradient over duplicates; see :func:`_duplicate_average`."""
@@ -92,12 +91,10 @@ class PairwiseLoss(Loss):
         The weights of pairs are held constant, as in the gradient. For logistic pairs
         ``φ'' = σ² p (1 - p)``, and the Hessian's diagonal is exact.
         """
-        weigh, weights, scores = self.pair_weights(lists), lists.item_weights, lists.scores
+        weigh, scores = self._weigh_with_items(lists), lists.scores
         gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):
             differences, tile = scores[:, rows, None] - scores[:, None, :], weigh(rows)
-            if weights is not None:
-                tile = tile * weights[:, rows, None]
             derivative = tile * self.term(differences)[1]
             bend = tile * self.curvature(differences).clamp(min=LEAST_CURVATURE)
             gradient[:, rows] += derivative.sum(-1)
@@ -135,7 +132,15 @@ class PairwiseLoss(Loss):
 
 
 def preferred(lists: Lists, rows: slice) -> Float[Tensor, "b r n"]:
-    """``1[y_i > y_j]`` for the real items i of a tile and all real items j."""
+    """``1[y_i > y_j]`` for the real items i of a tile and all real items j.
+
+    Args:
+        lists: ``[b, n]``.
+        rows: the items i of the tile.
+
+    Returns:
+        ``[b, rows, n]``, 0 or 1 in the type of the scores.
+    """
     higher = lists.labels[:, rows, None] > lists.labels[:, None, :]
     real = lists.mask[:, rows, None] & lists.mask[:, None, :]
     return (higher & real).to(lists.scores.dtype)
@@ -250,7 +255,7 @@ class Hinge(PairwiseLoss):
 
 
 @losses.register("margin_mse")
-class MarginMSE(Loss):
+class MarginMSE(LossWithoutCutoff):
     """``(2 / (n (n - 1))) Σ_{i<j} ((s_i - s_j) - (y_i - y_j))²`` (Hofstätter et al. 2020).
 
     Scores learn a teacher's margins, which are its labels' differences: adding a constant to the
@@ -270,9 +275,6 @@ class MarginMSE(Loss):
     linear_memory: ClassVar[bool] = True
 
     capturable: ClassVar[bool] = True
-
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction=reduction)
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
@@ -297,12 +299,28 @@ class MarginMSE(Loss):
 
 
 def logistic(differences: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-    """``log(1 + exp(-σ d))`` and its derivative, stable at any difference."""
+    """``log(1 + exp(-σ d))`` and its derivative, stable at any difference.
+
+    Args:
+        differences: of scores.
+        sigma: the scale σ.
+
+    Returns:
+        The values and the derivatives, of the shape of the differences.
+    """
     return F.softplus(-sigma * differences), -sigma * torch.sigmoid(-sigma * differences)
 
 
 def logistic_curvature(differences: Tensor, sigma: float) -> Tensor:
-    """The second derivative of :func:`logistic`'s value by the difference."""
+    """The second derivative of :func:`logistic`'s value by the difference.
+
+    Args:
+        differences: of scores.
+        sigma: the scale σ.
+
+    Returns:
+        Of the shape of the differences.
+    """
     return sigma**2 * sigmoid_derivative(sigma * differences)
 
 

@@ -13,19 +13,16 @@ from rankgrad._shapes import ItemValues, ListMask, ListValues
 from rankgrad._validation import check_positive, check_whole
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists
-from rankgrad.losses._base import Loss, Reduction, item_mean, item_mean_terms, losses
+from rankgrad.losses._base import LossWithoutCutoff, Reduction, item_mean, item_mean_terms, losses
 from rankgrad.losses._newton import LEAST_CURVATURE, sigmoid_derivative
 
 __all__ = ["BCE", "MSE", "RMSE", "Ordinal", "PointwiseLoss"]
 
 
-class PointwiseLoss(Loss):
+class PointwiseLoss(LossWithoutCutoff):
     """The mean over the items of a list; defined on every list that has an item."""
 
     linear_memory: ClassVar[bool] = True
-
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        super().__init__(reduction=reduction)
 
     def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
         """The loss of each item."""

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
-from rankgrad._shapes import Bool, Float, ListMask, ListValues
+from rankgrad._shapes import Labels, ListMask, ListValues, Mask
 from rankgrad._validation import as_temperature, check_choice
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels._operators import ranks_ready, relaxed_metric
@@ -96,9 +95,7 @@ class RelaxedMetric(Loss):
         return _score_scale(self.relaxation.at(self.progress))
 
     @override
-    def check_labels(
-        self, labels: Float[Tensor, " s"], mask: Bool[Tensor, " s"] | None
-    ) -> Float[Tensor, " s"]:
+    def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
         return self.metric.check_labels(labels, mask)
 
     @override
@@ -340,6 +337,12 @@ class SmoothI(GridLoss):
 def grid_metrics(family: str | None = None) -> list[str]:
     """The metrics with a relaxed form, all or those that a family's native form reaches.
 
+    Args:
+        family: a relaxation of the grid, by name; None for all.
+
+    Returns:
+        Their names.
+
     >>> "ndcg" in grid_metrics("neural"), "spearman" in grid_metrics("neural")
     (True, False)
     """
@@ -390,7 +393,16 @@ def _cell_options(
 
 
 def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any]:
-    """The classes and functions whose docstrings describe a cell's options."""
+    """The classes and functions whose docstrings describe a cell's options.
+
+    Args:
+        family: the relaxation, by its name in the grid.
+        metric: by name.
+        stochastic: whether scores are noisy.
+
+    Returns:
+        Those of the metric, the relaxation and the loss.
+    """
     relaxation = FAMILIES[family]
     inner: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
     noise = [Gumbel] if stochastic else []
@@ -401,7 +413,15 @@ def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any
 
 
 def cell_route(family: str, metric: str) -> Route:
-    """What the metric of a cell goes through by default."""
+    """What the metric of a cell goes through by default.
+
+    Args:
+        family: the relaxation, by its name in the grid.
+        metric: by name.
+
+    Returns:
+        ``"permutation"`` or ``"ranks"``.
+    """
     through: Route | None = _cell_options(family, metric)["through"].default
     return through or FAMILIES[family]().forms[0]
 
@@ -420,6 +440,12 @@ def _grid_factory(name: str) -> Callable[..., Loss] | None:
 
 def cell_parts(name: str) -> tuple[str, str] | None:
     """The relaxation and the metric of the loss of this name; None beside the grid.
+
+    Args:
+        name: of a loss.
+
+    Returns:
+        Both names, or None.
 
     >>> cell_parts("gumbel_lapsum_rr")
     ('lapsum', 'rr')

@@ -12,7 +12,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from typing_extensions import override
 
 from rankgrad._padded import descending, tie_groups
-from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._shapes import Float, Int, ItemMask, ItemValues, Labels, ListMask, ListValues, Mask
 from rankgrad._validation import check_choice, check_cutoff, check_positive
 from rankgrad.inputs import as_lists, check_finite, largest_exponent
 from rankgrad.kernels import DeclaresKernel, ops, ready
@@ -252,7 +252,7 @@ class Metric(HasSpec, DeclaresKernel):
         """:meth:`relaxed` of :class:`Lists`; 0 where nothing is relevant."""
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
-        route = self._route(relaxation, through)
+        route = self.check_relaxed(relaxation, through)
         samples = 1
         noisy = lists
         if relaxation.stochastic:
@@ -266,10 +266,6 @@ class Metric(HasSpec, DeclaresKernel):
         else:
             values = self._through_permutation(relaxation, noisy, expect)
         return values.reshape(samples, -1).mean(0)
-
-    def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> None:
-        """Raise if this metric cannot be relaxed this way."""
-        self._route(relaxation, through)
 
     @classmethod
     def routes(cls) -> tuple[Route, ...]:
@@ -296,9 +292,7 @@ class Metric(HasSpec, DeclaresKernel):
         # A NaN gain counts, so that the metric of its list is NaN and not left out.
         return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
 
-    def check_labels(
-        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
-    ) -> Float[Tensor, "*items"]:
+    def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
         """The labels, or an error if one is too large for the metric's gain."""
         return labels
 
@@ -334,7 +328,8 @@ class Metric(HasSpec, DeclaresKernel):
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         raise ValueError(_not_relaxed(self))
 
-    def _route(self, relaxation: SortRelaxation, through: Route | None) -> Route:
+    def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> Route:
+        """The form of a relaxation that it goes through, or an error if it cannot."""
         if not hasattr(relaxation, "forms"):
             raise ValueError(
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "

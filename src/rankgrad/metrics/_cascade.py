@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankgrad._padded import divide, tiles
+from rankgrad._padded import divide, sums_ahead
 from rankgrad._shapes import ItemValues, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import BinaryMetric, Expectation, Metric, Ranked, SortRelaxation
@@ -82,11 +82,8 @@ class CascadeMetric(Metric):
         # log(0), of an item that satisfies for certain, becomes a finite number below all others.
         misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
         logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
-        passed = []
-        for rows in tiles(ranks.numel(), ranks.shape[-1]):
-            before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
-            passed.append((logs[:, None, :] @ before.mT).squeeze(1))
-        chance = lists.weighted(stops) * torch.exp(torch.cat(passed, -1) - 0.5 * logs)
+        passed = sums_ahead(logs, ranks, beta) - 0.5 * logs
+        chance = lists.weighted(stops) * torch.exp(passed)
         discount = self.discount(torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0))
         return (chance * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
 

@@ -61,20 +61,16 @@ def parse(text: str, known: Container[str]) -> Spec:
     if lower == "rbp" and not {"rel", "threshold", "graded"} & set(spec.options):
         return Spec("rbp", spec.k, {"graded": True, **_ours(spec)})
     if lower == "ndcg":
-        return (
-            Spec("ndcg", spec.k, {**_LINEAR, **_ours(spec)}) if spec.name == "nDCG" else _ask(spec)
-        )
+        if spec.name != "nDCG":
+            cutoff = "" if spec.k is None else f"@{spec.k}"
+            raise ValueError(
+                f"{spec.name}{cutoff} may mean two things: ndcg{cutoff} has the gain 2^y - 1, "
+                f"nDCG{cutoff} the gain y, as trec_eval has it; write one of these"
+            )
+        return Spec("ndcg", spec.k, {**_LINEAR, **_ours(spec)})
     name, conventions = _NAMES.get(lower, (lower if lower in known else spec.name, {}))
     return Spec(name, spec.k, {**conventions, **_ours(spec)})
 
 
 def _ours(spec: Spec) -> dict[str, Any]:
     return {_OPTIONS.get(option, option): value for option, value in spec.options.items()}
-
-
-def _ask(spec: Spec) -> Spec:
-    cutoff = "" if spec.k is None else f"@{spec.k}"
-    raise ValueError(
-        f"{spec.name}{cutoff} may mean two things: ndcg{cutoff} has the gain 2^y - 1, "
-        f"nDCG{cutoff} the gain y, as trec_eval has it; write one of these"
-    )

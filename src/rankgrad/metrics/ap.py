@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from rankgrad._padded import divide, tiles
+from rankgrad._padded import divide, sums_ahead
 from rankgrad._shapes import ItemValues, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import BinaryMetric, Expectation, Ranked, SortRelaxation, metrics
@@ -67,10 +67,7 @@ class AP(BinaryMetric):
         """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i`` (Qin et al. 2010)."""
         relevance = self.gains(lists.labels) * lists.mask
         weighted = lists.weighted(relevance) * soft_inside(ranks, lists, self.k, beta)
-        ahead = []
-        for rows in tiles(ranks.numel(), ranks.shape[-1]):
-            before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
-            ahead.append((relevance[:, None, :] @ before.mT).squeeze(1))
-        count = 1 + torch.cat(ahead, -1) - 0.5 * relevance  # an item is half ahead of itself
+        # An item is half ahead of itself.
+        count = 1 + sums_ahead(relevance, ranks, beta) - 0.5 * relevance
         ranks = torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0)
         return divide((weighted * count / ranks).sum(-1), lists.weighted(relevance).sum(-1))

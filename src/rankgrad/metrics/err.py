@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from typing_extensions import override
 
-from rankgrad._shapes import Bool, Float, ItemValues
+from rankgrad._shapes import ItemValues, Labels, Mask
 from rankgrad._validation import check_positive
 from rankgrad.inputs import check_exponents
 from rankgrad.metrics._base import metrics
@@ -53,7 +52,5 @@ class ERR(CascadeMetric):
         return torch.exp2(-top) - torch.expm1((labels - top) * math.log(2))
 
     @override
-    def check_labels(
-        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
-    ) -> Float[Tensor, "*items"]:
+    def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
         return check_exponents(labels, mask)

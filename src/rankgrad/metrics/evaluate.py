@@ -13,7 +13,8 @@ from torch import Tensor
 from rankgrad._shapes import Float, ListMask, ListValues
 from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.inputs import as_lists
-from rankgrad.metrics._base import Metric, list_values, metrics
+from rankgrad.metrics._base import Metric, list_values
+from rankgrad.metrics._base import metrics as known_metrics
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -48,7 +49,7 @@ class Evaluation:
         0.6309297680854797
         """
         try:
-            name = str(_get(metric))
+            name = str(known_metrics.get(metric))
         except ValueError:  # no metric at all
             name = str(metric)
         if name not in self.mean:
@@ -128,7 +129,7 @@ def evaluate(
     """
     if isinstance(metrics, str | Metric):
         metrics = [metrics]
-    chosen = tuple(_get(metric) for metric in metrics)
+    chosen = tuple(known_metrics.get(metric) for metric in metrics)
     lists = as_lists(
         scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
     )
@@ -143,10 +144,6 @@ def evaluate(
         mean[name] = total / weight if weight > 0 else math.nan
         without[name] = int(empty)
     return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without)
-
-
-def _get(metric: str | Metric) -> Metric:
-    return metrics.get(metric)
 
 
 def _sums(

@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import divide
-from rankgrad._shapes import Bool, Float, ItemMask, ItemValues, ListValues
+from rankgrad._shapes import Float, ItemMask, ItemValues, Labels, ListValues, Mask
 from rankgrad._validation import check_choice
 from rankgrad.inputs import check_exponents
 from rankgrad.lists import Lists
@@ -90,7 +90,11 @@ class LinearMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearBinaryMetric(LinearMetric, BinaryMetric):
-    """A linear metric of binary relevance."""
+    """A linear metric of binary relevance; ranks up to the cutoff count alike by default."""
+
+    @override
+    def discount(self, ranks: Tensor) -> Tensor:
+        return torch.ones_like(ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +116,7 @@ class LinearGradedMetric(LinearMetric):
         return labels if self.gain == "linear" else torch.exp2(self.check_labels(labels)) - 1
 
     @override
-    def check_labels(
-        self, labels: Float[Tensor, "*items"], mask: Bool[Tensor, "*items"] | None = None
-    ) -> Float[Tensor, "*items"]:
+    def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
         return labels if self.gain == "linear" else check_exponents(labels, mask)
 
     @override
@@ -139,6 +141,13 @@ def clamp_ranks(ranks: ItemValues, k: int | None) -> ItemValues:
     There :func:`soft_inside` alone says how far an item is from counting. A discount that goes on
     falling would leave it no gradient, and one that rises, as ARP's, one to fall further. The bend
     is at ``k + 3/4``, which is not the mean rank of any tied items.
+
+    Args:
+        ranks: relaxed, ``[b, n]``.
+        k: the cutoff; None for none.
+
+    Returns:
+        ``[b, n]``.
     """
     return ranks if k is None else ranks.clamp(max=k + 0.75)
 
@@ -150,6 +159,15 @@ def soft_inside(ranks: ItemValues, lists: Lists, k: int | None, beta: float) -> 
     Past it, it is ``(1 + d / 4)^(-2 beta) / 2``: a sigmoid would leave no gradient far down, and
     the ranks of n tied items are n / 2. Both are 1/2 with the slope ``-beta / 4`` at d = 0, and
     tend to the indicator as beta grows.
+
+    Args:
+        ranks: relaxed, ``[b, n]``.
+        lists: of the same items.
+        k: the cutoff; None for none, with 1 for all items.
+        beta: the sharpness.
+
+    Returns:
+        ``[b, n]``, from 0 to 1.
     """
     if k is None:
         return torch.ones_like(ranks)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
-from typing_extensions import override
 
 from rankgrad._shapes import ItemMask, ItemValues, ListValues
 from rankgrad.metrics._base import metrics
@@ -33,10 +31,6 @@ class Precision(LinearBinaryMetric):
     """
 
     kernel: ClassVar[str | None] = "precision"
-
-    @override
-    def discount(self, ranks: Tensor) -> Tensor:
-        return torch.ones_like(ranks)
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         if self.k is None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-from typing_extensions import override
-
 from rankgrad._shapes import ItemMask, ItemValues, ListValues
 from rankgrad.metrics._base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
@@ -32,10 +28,6 @@ class Recall(LinearBinaryMetric):
     """
 
     kernel: ClassVar[str | None] = "recall"
-
-    @override
-    def discount(self, ranks: Tensor) -> Tensor:
-        return torch.ones_like(ranks)
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
         return gains.sum(-1)

@@ -48,17 +48,13 @@ class Spearman(Metric):
         end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # less the padding
         ranks = (ranked.start + end + 1).to(ranked.weights) / 2
         by_label = _mean_ranks(ranked.labels, ranked.mask)
-        score_variance = _covariance(ranks, ranks, ranked.weights)
-        scale = score_variance * _covariance(by_label, by_label, ranked.weights)
-        return divide(_covariance(ranks, by_label, ranked.weights), scale.sqrt())
+        return _correlation(ranks, ranks, by_label, ranked.weights)
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         weights = lists.weighted(lists.mask.to(ranks.dtype))
         by_label = _mean_ranks(lists.labels, lists.mask)
         exact = hard_ranks(lists.scores, lists.mask)
-        score_variance = _covariance(exact, exact, weights)
-        scale = score_variance * _covariance(by_label, by_label, weights)
-        return divide(_covariance(ranks, by_label, weights), scale.sqrt())
+        return _correlation(ranks, exact, by_label, weights)
 
 
 def _mean_ranks(labels: Tensor, mask: Tensor) -> Tensor:
@@ -68,6 +64,12 @@ def _mean_ranks(labels: Tensor, mask: Tensor) -> Tensor:
     inside = mask.gather(-1, order)
     start, end = tie_groups(ranked.masked_fill(~inside, float("-inf")))
     return ((start + end + 1).to(labels.dtype) / 2).gather(-1, invert(order))
+
+
+def _correlation(ranks: Tensor, exact: Tensor, by_label: Tensor, weights: Tensor) -> Tensor:
+    """Of ranks by score with those by label; the deviation of the first is that of exact ranks."""
+    variances = _covariance(exact, exact, weights) * _covariance(by_label, by_label, weights)
+    return divide(_covariance(ranks, by_label, weights), variances.sqrt())
 
 
 def _covariance(first: Tensor, second: Tensor, weights: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rankgrad._shapes import Bool, Float
+from rankgrad._shapes import Features, Float, Mask, Scores
 from rankgrad._validation import check_choice, check_whole
 from rankgrad.specs import HasSpec, Registry
 
@@ -70,15 +70,11 @@ class Scorer(nn.Module):
         parameter = next(self.parameters())
         return self.score(features.to(parameter.dtype), mask)
 
-    def score(
-        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None
-    ) -> Float[Tensor, "*b n"]:
+    def score(self, features: Features, mask: Mask | None) -> Scores:
         """:meth:`forward` on checked input."""
         raise TypeError(f"{type(self).__name__} does not say how it scores")
 
-    def inputs(
-        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"] | None
-    ) -> Float[Tensor, "*b n w"]:
+    def inputs(self, features: Features, mask: Mask | None) -> Float[Tensor, "*b n w"]:
         """The inputs of the layers: the features, then columns derived from them within the list.
 
         Column c is derived of feature ``c % f``. Derived columns, such as ranks, may jump where
@@ -89,9 +85,7 @@ class Scorer(nn.Module):
     #: Whether :meth:`score_inputs` scores each item by its own inputs alone.
     inputs_score_alone = False
 
-    def score_inputs(
-        self, inputs: Float[Tensor, "*b n w"], mask: Bool[Tensor, "*b n"] | None
-    ) -> Float[Tensor, "*b n"]:
+    def score_inputs(self, inputs: Float[Tensor, "*b n w"], mask: Mask | None) -> Scores:
         """The scores of what :meth:`inputs` gives, so that the two together are :meth:`score`."""
         return self.score(inputs, mask)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rankgrad._shapes import Float, Int
+from rankgrad._shapes import Features, Float, Int
 from rankgrad.models._base import Model, Scorer
 
 _WIDEST = 32  # columns of an embedding, at most
@@ -49,7 +49,7 @@ class EmbeddedScorer(Scorer):
         self.network = model.build(width)
         self.per_item, self.members = self.network.per_item, self.network.members
 
-    def embed(self, features: Float[Tensor, "*b n f"]) -> Float[Tensor, "*b n w"]:
+    def embed(self, features: Features) -> Float[Tensor, "*b n w"]:
         """The columns of numbers, then those of the embeddings."""
         codes = features[..., self.n_numbers :].long()
         columns = [

@@ -9,15 +9,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from rankgrad._shapes import Bool, Float, Int
+from rankgrad._shapes import Features, Int, Mask
 from rankgrad._validation import check_choice
 
 InList = Literal["rank", "score", "ties"]
 
+#: The first and last place, from 0, of the items that an item is tied with, by each feature.
+_TieSpans = tuple[Int[Tensor, "*b n f"], Int[Tensor, "*b n f"]]
 
-def list_ranks(
-    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
-) -> Float[Tensor, "*b n f"]:
+
+def list_ranks(features: Features, mask: Mask, spans: _TieSpans | None = None) -> Features:
     """The rank of each item within its list by each feature, tied items in their middle.
 
     Of n items, the one with a items below it and b as high as itself, itself included, has
@@ -27,18 +28,20 @@ def list_ranks(
     Args:
         features: the items of each list.
         mask: True on real items; what is said of others is 0.
+        spans: of the features, if they are known.
 
     >>> mask = torch.tensor([[True, True, False], [True, True, True]])
     >>> list_ranks(torch.tensor([[[3.0], [9.0], [0.0]], [[1.0], [1.0], [1.0]]]), mask).squeeze(-1)
     tensor([[-0.8660,  0.8660,  0.0000],
             [ 0.0000,  0.0000,  0.0000]])
     """
-    return _list_ranks(features, mask, *_tie_spans(features, mask))
+    first, last = spans or _tie_spans(features, mask)
+    lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
+    ranks = (first + last + 1) / 2 / lengths
+    return ((ranks - 0.5) * math.sqrt(12)).where(mask[..., None], 0.0).to(features.dtype)
 
 
-def list_ties(
-    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
-) -> Float[Tensor, "*b n f"]:
+def list_ties(features: Features, mask: Mask, spans: _TieSpans | None = None) -> Features:
     """Whether other items of the list have the same value of a feature, which copies do.
 
     With c others it is ``2 c / (1 + c)``: 0 for a value that no other item has, 1 where one other
@@ -47,29 +50,18 @@ def list_ties(
     Args:
         features: the items of each list.
         mask: True on real items; what is said of others is 0.
+        spans: of the features, if they are known.
 
     >>> mask = torch.tensor([[True, True, True, False]])
     >>> list_ties(torch.tensor([[[3.0], [9.0], [3.0], [9.0]]]), mask).squeeze(-1)
     tensor([[1., 0., 1., 0.]])
     """
-    return _list_ties(features, mask, *_tie_spans(features, mask))
-
-
-def _list_ranks(features: Tensor, mask: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
-    ranks = (first + last + 1) / 2 / lengths
-    return ((ranks - 0.5) * math.sqrt(12)).where(mask[..., None], 0.0).to(features.dtype)
-
-
-def _list_ties(features: Tensor, mask: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    first, last = spans or _tie_spans(features, mask)
     others = (last - first).to(features.dtype)
     return (2 * others / (1 + others)).where(mask[..., None], 0.0)
 
 
-def _tie_spans(
-    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
-) -> tuple[Int[Tensor, "*b n f"], Int[Tensor, "*b n f"]]:
-    """The first and last place, from 0, of the items that an item is tied with, by each feature."""
+def _tie_spans(features: Features, mask: Mask) -> _TieSpans:
     n = features.shape[-2]
     if n == 0:
         return features.long(), features.long()
@@ -89,9 +81,7 @@ def _tie_spans(
     return unsorted.scatter(-1, order, first).mT, unsorted.scatter(-1, order, last).mT
 
 
-def _spans_of_few(
-    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
-) -> tuple[Int[Tensor, "*b n f"], Int[Tensor, "*b n f"]]:
+def _spans_of_few(features: Features, mask: Mask) -> _TieSpans:
     """:func:`_tie_spans` where most places are padding: only items are sorted.
 
     All lists are sorted at once, by a whole number of which the upper half is the list and the
@@ -119,9 +109,7 @@ def _spans_of_few(
     return found[0], found[1]
 
 
-def list_scores(
-    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
-) -> Float[Tensor, "*b n f"]:
+def list_scores(features: Features, mask: Mask) -> Features:
     """How many standard deviations of its list each item is from its list's mean, by each feature.
 
     0.1 is added to the deviation, so that features that vary little are not amplified.
@@ -139,9 +127,8 @@ def list_scores(
     # Where a feature is constant in a list and far from 0, what rounding leaves of it is amplified.
     # In training, where the time counts, the sums are of the features' own type.
     exact = torch.is_inference_mode_enabled() or torch.compiler.is_exporting()
-    total = features.where(real, 0.0).sum(
-        -2, keepdim=True, dtype=torch.float64 if exact else features.dtype
-    )
+    dtype = torch.float64 if exact else features.dtype
+    total = features.where(real, 0.0).sum(-2, keepdim=True, dtype=dtype)
     mean = (total / lengths).to(features.dtype)
     apart = (features - mean).where(real, 0.0)
     deviation = (apart.square().sum(-2, keepdim=True) / lengths).sqrt()
@@ -149,9 +136,7 @@ def list_scores(
     return scores
 
 
-def in_list_columns(
-    features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"], kinds: Sequence[InList]
-) -> list[Float[Tensor, "*b n f"]]:
+def in_list_columns(features: Features, mask: Mask, kinds: Sequence[InList]) -> list[Features]:
     """The columns of each kind; where several need the features sorted, they are sorted once.
 
     Args:
@@ -159,10 +144,10 @@ def in_list_columns(
         mask: True on real items.
         kinds: ``rank``, ``score`` or ``ties``, in the order of the columns.
     """
-    spans = _tie_spans(features, mask) if {"rank", "ties"} & set(kinds) else ()
-    found = {"rank": _list_ranks, "ties": _list_ties}
+    spans = _tie_spans(features, mask) if {"rank", "ties"} & set(kinds) else None
+    by_spans = {"rank": list_ranks, "ties": list_ties}
     return [
-        list_scores(features, mask) if kind == "score" else found[kind](features, mask, *spans)
+        list_scores(features, mask) if kind == "score" else by_spans[kind](features, mask, spans)
         for kind in kinds
     ]
 

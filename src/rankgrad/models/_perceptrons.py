@@ -21,28 +21,35 @@ class Perceptrons(nn.Sequential):
     """Layers that take and give ``[members, N, width]``; the last one has a single output.
 
     In training on a CPU, a ReLU, dropout and the output layer at their end are one autograd
-    function, which reads and writes what is hidden once. Values are those of the layers, to
-    rounding, and dropout drops the same.
+    function, which reads and writes what is hidden once. On a GPU each activation is one with the
+    dropout after it. Values are those of the layers, to rounding, and dropout drops the same.
     """
 
     @override
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N 1"]:
         layers: list[Any] = [*self]
         output = layers.pop()
-        dropout = layers.pop() if layers and isinstance(layers[-1], FastDropout) else None
-        if not self.training or not layers or not isinstance(layers[-1], nn.ReLU):
-            found: Tensor = super().forward(items)
-            return found
-        relu = layers.pop()
-        for layer in layers:
-            items = layer(items)
-        if is_plain(items) and is_plain(output.weight):
-            seed, dropped = (0, 0) if dropout is None else (dropout.draw(), dropout.dropped)
-            found = _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
-            return found
-        items = relu(items)
-        found = output(items if dropout is None else dropout(items))
-        return found
+        while layers:
+            layer = layers.pop(0)
+            dropout = layers.pop(0) if layers and isinstance(layers[0], FastDropout) else None
+            if self.training and not layers and isinstance(layer, nn.ReLU):
+                return _relu_dropout_dot(items, layer, dropout, output)
+            items = layer(items) if dropout is None else dropout.after(layer, items)
+        scores: Tensor = output(items)
+        return scores
+
+
+def _relu_dropout_dot(
+    items: Float[Tensor, "m N w"], relu: nn.ReLU, dropout: FastDropout | None, output: Any
+) -> Float[Tensor, "m N 1"]:
+    """``output(dropout(relu(items)))``."""
+    if not is_plain(items) or not is_plain(output.weight):
+        scores: Tensor = output(relu(items) if dropout is None else dropout.after(relu, items))
+        return scores
+    seed = 0 if dropout is None else int(dropout.draw("cpu"))
+    dropped = 0 if dropout is None else dropout.dropped
+    scores = _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
+    return scores
 
 
 def bias_gradient(grad: Float[Tensor, "m N 1"]) -> Float[Tensor, "m 1 1"]:

@@ -55,9 +55,8 @@ class BatchNorm(nn.BatchNorm1d):
         return self._whole_batch(items, max(1 / self._count(), self.momentum or 0.0))
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
-        if items.shape[0] == 0:
-            return items
-        return self._whole_batch(items)
+        # shape[0], not len(): len() would fix the number of items in an exported program.
+        return items if items.shape[0] == 0 else self._whole_batch(items)
 
     def _whole_batch(self, items: Tensor, share: float | None = None) -> Tensor:
         """Normalize by the batch, which counts so much for the running statistics, or by these."""
@@ -100,7 +99,7 @@ class _Normalize(torch.autograd.Function):
     With n of those, centered values c, and ``r = 1 / sqrt(variance + ε)``, a gradient g becomes
     ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015), which is written out since PyTorch
     would go over the items twice as often. Padding becomes the bias; its gradient is to be 0, and
-    then is passed on as 0. Of fewer than two items, the statistics are those given.
+    then is passed on as 0. Of fewer than two items, the statistics are the running ones.
 
     Gives the normalized items; and the mean, the variance and the number of real items.
     """
@@ -112,8 +111,8 @@ class _Normalize(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         real: Tensor | None,
-        given_mean: Tensor,
-        given_variance: Tensor,
+        running_mean: Tensor,
+        running_variance: Tensor,
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows = None if real is None else real[:, None]
@@ -122,12 +121,12 @@ class _Normalize(torch.autograd.Function):
         sums = _over_processes(torch.cat([real_items.sum(0), number.to(items)]))
         count = sums[-1]
         enough = count > 1
-        mean = torch.where(enough, sums[:-1] / count.clamp(min=1), given_mean)
+        mean = torch.where(enough, sums[:-1] / count.clamp(min=1), running_mean)
         centered = items - mean
         if rows is not None:
             centered = centered.where(rows, 0.0)
         squares = _over_processes(centered.square().sum(0))
-        variance = torch.where(enough, squares / count.clamp(min=1), given_variance)
+        variance = torch.where(enough, squares / count.clamp(min=1), running_variance)
         inverse = (variance + eps).rsqrt()
         ctx.save_for_backward(centered, real, weight, inverse, enough / count.clamp(min=1))
         ctx.mark_non_differentiable(mean, variance, count)

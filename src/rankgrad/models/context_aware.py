@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from rankgrad._shapes import Bool, Float, Int
+from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
 from rankgrad._validation import check_rate, check_whole
 from rankgrad.models._base import (
     OUTPUTS,
@@ -130,9 +130,7 @@ class ContextAwareNet(Scorer):
         scores = self._encode(items.masked_fill(~mask[..., None], 0.0), mask)
         return scores.masked_fill(~mask, 0.0).reshape(shape)
 
-    def _encode(
-        self, items: Float[Tensor, "b n f"], mask: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "b n"]:
+    def _encode(self, items: Float[Tensor, "b n f"], mask: ItemMask | None) -> ItemValues:
         hidden = self.fc(items)
         if self.positional is not None:
             hidden = hidden + self._positions(hidden, mask)
@@ -142,7 +140,7 @@ class ContextAwareNet(Scorer):
         return scores
 
     def _positions(
-        self, hidden: Float[Tensor, "b n w"], mask: Bool[Tensor, "b n"] | None
+        self, hidden: Float[Tensor, "b n w"], mask: ItemMask | None
     ) -> Float[Tensor, "*b n w"]:
         """The vectors of the items' positions, counted over real items."""
         if mask is None:
@@ -200,7 +198,7 @@ class _Block(nn.Module):
         return split.transpose(1, 2)
 
 
-def _attended(mask: Bool[Tensor, "b n"]) -> Bool[Tensor, "b 1 1 n"]:
+def _attended(mask: ItemMask) -> Bool[Tensor, "b 1 1 n"]:
     """What may be attended to: real items; in a list without any, all, so that no row is empty."""
     return (mask | ~mask.any(-1, keepdim=True))[:, None, None]
 

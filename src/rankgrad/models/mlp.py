@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad._shapes import Bool, Float
+from rankgrad._shapes import Bool, Features, Float, Mask, Scores
 from rankgrad._validation import check_choice, check_rate
 from rankgrad.models._base import (
     ACTIVATIONS,
@@ -108,9 +108,7 @@ class MLPNet(Scorer):
         scores = self.score_items(features[mask])
         return scores.new_zeros(mask.shape).masked_scatter(mask, scores)
 
-    def score_all(
-        self, features: Float[Tensor, "*b n f"], mask: Bool[Tensor, "*b n"]
-    ) -> Float[Tensor, "*b n"]:
+    def score_all(self, features: Features, mask: Mask) -> Scores:
         """The scores of real items and padding alike, with 0 for padding in the end."""
         items = features.masked_fill(~mask[..., None], 0.0).flatten(0, -2)
         return self.score_items(items, mask.flatten()).reshape(mask.shape).where(mask, 0.0)

@@ -185,5 +185,18 @@ class _AdaptedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
 
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
+        if items.is_cuda:
+            return self._on_gpu(items)
         mixed = nn.functional.linear(items * self.scale_in, self.weight)
         return torch.addcmul(self.bias, mixed, self.scale_out)
+
+    def _on_gpu(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
+        """The same with the scales in the weights, which are fewer than items on a GPU."""
+        weight = self.scale_in.mT * self.weight.mT * self.scale_out
+        if items.stride(0) != 0:
+            return torch.baddbmm(self.bias, items, weight)
+        # All members take in the same items: one product gives all of them.
+        members, width, size = weight.shape
+        together = weight.transpose(0, 1).reshape(width, members * size)
+        mixed = torch.addmm(self.bias.flatten(), items[0], together)
+        return mixed.view(-1, members, size).transpose(0, 1)

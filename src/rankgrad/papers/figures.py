@@ -27,7 +27,7 @@ from rankgrad.papers.protocol import protocols
 from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training._evaluations import EvaluatedLists
 
-__all__ = ["FIGURES", "Inputs", "of_paper", "one_score", "write"]
+__all__ = ["FIGURES", "Inputs", "of_paper", "write"]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,20 @@ def _figure(
 def write(
     figure: _Figure, folder: Path, *, data: Path | None = None, quick: bool = False
 ) -> dict[str, Path]:
-    """Make a figure: a page, and its numbers as JSON and CSV. Returns where they are."""
+    """Make a figure: a page, and its numbers as JSON and CSV.
+
+    Args:
+        figure: one of ``FIGURES``.
+        folder: where to write.
+        data: a data set, or a folder of data sets; None for simulated data.
+        quick: whether to draw it from little data and training.
+
+    Returns:
+        The paths by kind: ``html``, ``json`` and ``csv``.
+
+    Raises:
+        ValueError: the data lack a part.
+    """
     inputs = Inputs(quick) if figure.needs == "nothing" else _inputs(data, quick)
     chart = figure.make(inputs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +177,10 @@ def write(
         "x": chart.x,
         "y": chart.y,
         "notes": chart.notes,
-        "series": [{**vars(one), "y": [_finite_or_none(y) for y in one.y]} for one in chart.series],
+        "series": [
+            vars(one) | {"y": [float(y) if np.isfinite(y) else None for y in one.y]}
+            for one in chart.series
+        ],
     }
     paths = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
     _files.write(paths["html"], chart.to_html(title))
@@ -174,7 +190,14 @@ def write(
 
 
 def of_paper(paper: str) -> list[_Figure]:
-    """The figures of a paper that are made."""
+    """The figures of a paper that are made.
+
+    Args:
+        paper: its name, such as ``pirank``.
+
+    Returns:
+        Those that are drawn here, possibly none.
+    """
     return [figure for figure in FIGURES.values() if figure.paper == paper]
 
 
@@ -202,7 +225,7 @@ def _limited(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
 # ------------------------------------------------------------------ NeuralNDCG
 
 
-def one_score(
+def _one_score(
     labels: Sequence[float],
     scores: Sequence[float],
     values: Sequence[float],
@@ -226,7 +249,7 @@ def _neuralndcg_1(inputs: Inputs) -> _Chart:
         "NeuralNDCG (τ = 1)": "neural_ndcg",
         "NeuralNDCG (τ = 1), no Sinkhorn": "neural_ndcg(sinkhorn=false)",
     }
-    series = one_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
+    series = _one_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
     note = "Labels [2, 1, 0, 0, 0], scores [4, 1, 0, 0, x], as the paper's caption says."
     return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
 
@@ -237,7 +260,7 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
     curves = {
         f"NeuralNDCG (τ = {t:g})": f"neural_ndcg(temperature={t})" for t in (0.01, 0.1, 1.0, 10.0)
     }
-    series = one_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
+    series = _one_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
     note = (
         "Labels [1, 2, 3, 4, 5], scores [1, 2, 3, 4, x], as the paper's caption says; the "
         "temperatures are ours."
@@ -446,13 +469,8 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
         "test NDCG@5 × 100",
         log_x=True,
         notes=(
-            *_provenance(inputs, _replace_loss(settings, "mse")),
+            *_provenance(inputs, settings),
             "The paper does not name its four methods; these are the best baselines and both "
             "forms of LambdaLoss.",
         ),
     )
-
-
-def _finite_or_none(value: float) -> float | None:
-    """A number for JSON; NaN becomes None."""
-    return float(value) if np.isfinite(value) else None

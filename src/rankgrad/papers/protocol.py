@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -23,7 +23,7 @@ from rankgrad import significance
 from rankgrad.data import catalog
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.specs import Spec
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.training import Settings
 
 __all__ = [
@@ -168,6 +168,9 @@ class Significance(_Part):
         return significance.Significance(self.test, self.correction, sides, self.level)
 
 
+_Named = TypeVar("_Named", Data, Row)
+
+
 class _Choice(_Part):
     """Where the paper is silent or unclear, what was chosen, and why.
 
@@ -283,13 +286,11 @@ class Protocol(_Part):
 
     def dataset(self, name: str) -> Data:
         """The data set of that name."""
-        found: Data = _named(self.data, name, "data set")
-        return found
+        return _named(self.data, name, "data set")
 
     def row(self, name: str) -> Row:
         """The row of that name."""
-        found: Row = _named(self.rows, name, "row")
-        return found
+        return _named(self.rows, name, "row")
 
     @property
     def printed(self) -> list[str]:
@@ -400,7 +401,17 @@ class Protocol(_Part):
 
 
 def read(path: Path) -> Protocol:
-    """A protocol from its file; an error names the file and the key."""
+    """A protocol from its file; an error names the file and the key.
+
+    Args:
+        path: of a TOML file; its name is that of the protocol.
+
+    Returns:
+        The protocol, checked.
+
+    Raises:
+        ValueError: the file is not TOML, or its contents are wrong.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -428,7 +439,14 @@ def protocols() -> Mapping[str, Protocol]:
 
 
 def of_paper(paper: str) -> list[Protocol]:
-    """The protocols of a paper's tables."""
+    """The protocols of a paper's tables.
+
+    Args:
+        paper: its name, such as ``neuralndcg``.
+
+    Returns:
+        Its protocols, by name.
+    """
     return [protocol for protocol in protocols().values() if protocol.paper == paper]
 
 
@@ -441,7 +459,7 @@ def _with(loss: str, options: Mapping[str, Any]) -> str:
     return str(Spec(spec.name, options.get("k", spec.k), {**spec.options, **rest}))
 
 
-def _named(parts: Sequence[Any], name: str, kind: str) -> Any:
+def _named(parts: Sequence[_Named], name: str, kind: str) -> _Named:
     for part in parts:
         if part.name == name:
             return part

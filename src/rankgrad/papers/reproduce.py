@@ -29,7 +29,7 @@ from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 from rankgrad.training import Settings
 from rankgrad.training._evaluations import EvaluatedLists
 
-__all__ = ["OnChange", "ReproductionResult", "RunOptions", "plan_of", "run", "run_tables"]
+__all__ = ["OnChange", "ReproductionResult", "RunOptions", "run", "run_tables"]
 
 _RESULT = "reproduction.json"
 # Two names: the data set's own name before them would match the catalog's.
@@ -301,7 +301,7 @@ class ReproductionResult:
             chosen = self._chosen(row)
             if chosen:
                 lines.append(f"{row.name}: {chosen}")
-        lines += [f"{line}" for line in self.comparison.problems()]
+        lines += self.comparison.problems()
         return lines
 
     def _chosen(self, row: Row) -> str:
@@ -387,15 +387,18 @@ def run(
     Args:
         protocol: the table.
         data: one of its data sets.
-        source: where that lies, see :func:`rankgrad.papers._splits.find`.
+        source: the folder of that data set.
         folder: of the runs and prepared data.
         options: how much to run.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
         on_change: called with the title and the progress.
+
+    Returns:
+        The values beside the printed ones, also written to the folder.
     """
     options = options or RunOptions()
     place = Path(folder)
-    plan = plan_of(protocol, data, source, place, options)
+    plan = _plan_of(protocol, data, source, place, options)
     if plan is None:
         return ReproductionResult(protocol, data, options, None, "none of its rows is run here")
     shown = ReproductionResult(protocol, data, options, None)
@@ -422,7 +425,7 @@ def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
     return {"how": test.how, "baseline": test.against if there else None}
 
 
-def plan_of(
+def _plan_of(
     protocol: Protocol, data: Data, source: Path, folder: Path, options: RunOptions
 ) -> Plan | None:
     """The comparison that a table is; None if there is no row to run."""
@@ -454,23 +457,16 @@ def plan_of(
 
 def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Entry:
     if row.trees is not None:
-        return _trees(row)
+        return compare.TreeEntry(row.name, row.trees, dict(row.settings))
     quick = protocol.quick if options.quick else None
-    found = []
+    points = []
     search = quick is None and options.search
-    for entry in protocol.grid_points(data.name, row.name, search=search):
-        settings = dict(entry.settings) | dict(options.settings or {})
+    for point in protocol.grid_points(data.name, row.name, search=search):
+        settings = dict(point.settings) | dict(options.settings or {})
         if quick is not None:
             settings["epochs"] = min(quick.epochs, int(settings.get("epochs", quick.epochs)))
-        found.append(settings | {"loss": entry.loss})
-    return GridSearchEntry(row.name, tuple(found))
-
-
-def _trees(row: Row) -> Entry:
-    from rankgrad.experiments.trees import TreeEntry
-
-    assert row.trees is not None
-    return TreeEntry(row.name, row.trees, dict(row.settings))
+        points.append(settings | {"loss": point.loss})
+    return GridSearchEntry(row.name, tuple(points))
 
 
 def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
@@ -546,6 +542,12 @@ def run_tables(
         only: one data set.
         workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
         on_change: called with the title and the progress.
+
+    Returns:
+        A result for each table and data set.
+
+    Raises:
+        FileNotFoundError: nothing can be run.
     """
     wanted = [(table, one) for table in tables for one in table.data if only in (None, one.name)]
     if not wanted:

@@ -26,14 +26,14 @@ class Explained:
     """
 
     def __init__(self, runs: Mapping[tuple[int, int], Run], part: str) -> None:
-        self.found: dict[tuple[int, int], Explanation] = {}
+        self.explanations: dict[tuple[int, int], Explanation] = {}
         self.problems: list[str] = []
         for key, run in runs.items():
-            if len({c for c, _ in [*self.found, key]}) > _ENTRIES:
+            if len({c for c, _ in [*self.explanations, key]}) > _ENTRIES:
                 break
             explanation = self._read(run, part)
             if explanation is not None:
-                self.found[key] = explanation
+                self.explanations[key] = explanation
 
     def _read(self, run: Run, part: str) -> Explanation | None:
         if not _files.readable_path(Path(run.path) / FOLDER / part).is_dir():
@@ -54,15 +54,17 @@ class Explained:
         Args:
             starts: the first row of each fold.
         """
-        found = {int(starts[p] + at) for (_, p), each in self.found.items() for at in each.lists}
-        return sorted(found)
+        rows = {
+            int(starts[p] + at) for (_, p), each in self.explanations.items() for at in each.lists
+        }
+        return sorted(rows)
 
     def packed(self, chosen: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
         """What the page shows of the chosen rows."""
         places = {row: q for q, row in enumerate(chosen)}
         features: dict[str, list[str]] = {}
         queries: dict[str, dict[str, Any]] = {}
-        for (c, p), explanation in self.found.items():
+        for (c, p), explanation in self.explanations.items():
             features[str(c)] = list(explanation.features)
             of_entry = queries.setdefault(str(c), {})
             for at, index in enumerate(explanation.lists):
@@ -74,7 +76,7 @@ class Explained:
 
 def _query(explanation: Explanation, at: int) -> dict[str, Any]:
     """The pairs of a query: ranks, difference, the part of no feature, and the largest parts."""
-    found: list[list[Any]] = []
+    compared: list[list[Any]] = []
     used: set[int] = set()
     for p, (upper, lower) in enumerate(pairs(explanation.items.shape[1])):
         if np.isnan(explanation.differences[at, p]):
@@ -84,10 +86,10 @@ def _query(explanation: Explanation, at: int) -> dict[str, Any]:
         parts = [(int(f), _short(values[f])) for f in first if values[f] != 0]
         used.update(f for f, _ in parts)
         difference, baseline = explanation.differences[at, p], explanation.baselines[at, p]
-        found.append([upper, lower, _short(difference), _short(baseline), parts])
+        compared.append([upper, lower, _short(difference), _short(baseline), parts])
     return {
         "items": [int(item) + 1 for item in explanation.items[at] if item >= 0],
-        "pairs": found,
+        "pairs": compared,
         "values": {str(f): [_short(v) for v in explanation.values[at, :, f]] for f in sorted(used)},
     }
 

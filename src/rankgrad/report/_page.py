@@ -18,7 +18,7 @@ from rankgrad.results._comparison_tables import number
 from rankgrad.results._curves import curves, relaxed
 from rankgrad.results._groups import add_failed, group
 from rankgrad.results.comparison import Comparison, compare
-from rankgrad.results.runs import Recorded, failed_runs, find, read, recorded
+from rankgrad.results.runs import ComparisonMetadata, FailedRun, find, read
 from rankgrad.significance import Correction, Significance, Test
 
 TITLE = "Ranking report"
@@ -106,13 +106,13 @@ def build(
     """
     places = [Path(place) for place in runs]
     groups = group([read(path, part, items=False) for path in find(places)])
-    known = recorded(places)
+    known = ComparisonMetadata.read(places)
     how = known.how or Significance()
     comparison = compare(
-        add_failed(groups, failed_runs(places)),
+        add_failed(groups, FailedRun.read(places)),
         primary=metric,
         baseline=baseline,
-        usual=known.baseline,
+        default_baseline=known.baseline,
         how=replace(how, test=test or how.test, correction=correction or how.correction),
     )
     blocks = {
@@ -137,13 +137,13 @@ def build(
     return page, comparison
 
 
-def _title(title: str, known: Recorded) -> str:
+def _title(title: str, known: ComparisonMetadata) -> str:
     """The heading: the caller's, or one with the data set, and whether the run was quick."""
     named = f"{title}: {known.data}" if title == TITLE and known.data else title
     return f"{named} (quick)" if known.quick else named
 
 
-def _subtitle(comparison: Comparison, part: str, known: Recorded) -> str:
+def _subtitle(comparison: Comparison, part: str, known: ComparisonMetadata) -> str:
     """What was compared on what."""
     reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
     return _compared(comparison, part, known.data) + (reduced if known.quick else "")

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rankgrad import _reference
 from rankgrad.results._comparison_tables import differences_table, mark
 from rankgrad.results._groups import ASIDE, RunGroup, varying
 from rankgrad.results.comparison import Comparison
@@ -17,22 +18,6 @@ from rankgrad.significance import Difference
 
 _COMMANDS = 40  # shown, at most
 _SINGULAR = {"queries": "query"}
-#: What each metric means, for readers who do not know it.
-_MEANINGS = {
-    "ndcg": "how high the relevant items stand, the top counting most; 1 is the best order",
-    "dcg": "the gains of the relevant items, those at the top counting most",
-    "precision": "the share of the first k items that are relevant",
-    "recall": "the share of the relevant items that are among the first k",
-    "ap": "the precision at the place of each relevant item, averaged (average precision)",
-    "rr": "one over the rank of the first relevant item (reciprocal rank)",
-    "err": "one over the rank at which a reader who goes down the list is satisfied, expected",
-    "rbp": "the relevance that a reader finds who goes on after each item with a fixed chance",
-    "arp": "the mean rank of the relevant items; lower is better",
-    "opa": "the share of pairs of items that stand in the right order",
-    "hits": "whether a relevant item is among the first k",
-    "kendall_tau": "the agreement of the order of pairs with the labels, from -1 to 1",
-    "spearman": "the correlation of ranks with the labels, from -1 to 1",
-}
 
 
 def escape(text: object) -> str:
@@ -275,9 +260,9 @@ def meanings(comparison: Comparison) -> str:
     """A line for each metric on what it means."""
     families = dict.fromkeys(re.split(r"[@(]", metric)[0] for metric in comparison.metrics)
     lines = [
-        f"<li><b>{escape(name)}</b>: {escape(_MEANINGS[name])}</li>"
+        f"<li><b>{escape(name)}</b>: {escape(reference.meaning)}</li>"
         for name in families
-        if name in _MEANINGS
+        if (reference := _reference.entry("metrics", name)) is not None
     ]
     return f'<ul class="meanings">{"".join(lines)}</ul>' if lines else ""
 
@@ -453,10 +438,7 @@ def runs(entries: Sequence[RunGroup]) -> str:
 
 
 def table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    caption: str,
-    kind: str = "plain",
+    columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str, kind: str = "plain"
 ) -> str:
     """A table in a box of its own that scrolls where it is too wide; ``kind`` is its class."""
     if "sortable" in kind:

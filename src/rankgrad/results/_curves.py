@@ -75,14 +75,14 @@ def relaxed(entries: Sequence[RunGroup], metric: str | None) -> list[dict[str, A
     The relaxed one is that of training, 1 - loss, or the loss where lower is better; the exact one
     is of validation: the loss's own metric where it was logged, or the nearest to it.
     """
-    found = []
+    relaxed_curves = []
     for at, entry in enumerate(entries):
         runs = [run for run in entry.runs if run.history]
         loss = _relaxed_loss(entry.loss)
         if runs and loss is not None:
             exact = _nearest(str(loss.metric), runs, metric)
             if exact is not None:
-                found.append(
+                relaxed_curves.append(
                     {
                         "entry": at,
                         "metric": str(loss.metric),
@@ -91,7 +91,7 @@ def relaxed(entries: Sequence[RunGroup], metric: str | None) -> list[dict[str, A
                         "exact": band(runs, exact),
                     }
                 )
-    return found
+    return relaxed_curves
 
 
 def _relaxed_loss(spec: str) -> RelaxedMetric | None:

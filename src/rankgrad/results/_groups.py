@@ -73,8 +73,8 @@ class RunGroup:
     @property
     def model(self) -> str:
         """The model of its runs."""
-        found = (run.settings.get("model") or run.labels.get("model") for run in self.runs)
-        return next((str(model) for model in found if model), "")
+        models = (run.settings.get("model") or run.labels.get("model") for run in self.runs)
+        return next((str(model) for model in models if model), "")
 
     @property
     def seeds(self) -> list[int | None]:
@@ -109,12 +109,12 @@ def group(runs: Sequence[Run]) -> list[RunGroup]:
 
 def _unanimous(pairs: Iterable[tuple[Any, Run]]) -> dict[Any, str]:
     """For each key, the entry that all its runs with a label name."""
-    found: dict[Any, set[str]] = defaultdict(set)
+    labels_by_key: dict[Any, set[str]] = defaultdict(set)
     for key, run in pairs:
         label = run.labels.get("candidate")
         if label is not None:
-            found[key].add(str(label))
-    return {key: next(iter(labels)) for key, labels in found.items() if len(labels) == 1}
+            labels_by_key[key].add(str(label))
+    return {key: next(iter(labels)) for key, labels in labels_by_key.items() if len(labels) == 1}
 
 
 def _identity(run: Run) -> str:
@@ -161,9 +161,9 @@ def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def add_failed(groups: Iterable[RunGroup], failed: Iterable[FailedRun]) -> list[RunGroup]:
     """Add runs that failed to their groups, unless they were made since."""
-    found = {one.name: one for one in groups}
+    by_name = {one.name: one for one in groups}
     for failure in failed:
-        entry = found.get(failure.entry, RunGroup(failure.entry, ()))
+        entry = by_name.get(failure.entry, RunGroup(failure.entry, ()))
         same = [run for run in entry.runs if run.seed == failure.seed]
         same = [run for run in same if run.fold in (failure.fold, None)]
         if any(run.evaluated is not None for run in same):
@@ -173,5 +173,5 @@ def add_failed(groups: Iterable[RunGroup], failed: Iterable[FailedRun]) -> list[
             missing[failure.fold, failure.seed] = failure.reason
         fold = "" if failure.fold is None else f"fold {failure.fold}, "
         problem = f"{fold}seed {failure.seed}: {failure.reason}"
-        found[entry.name] = replace(entry, missing=missing, problems=(*entry.problems, problem))
-    return list(found.values())
+        by_name[entry.name] = replace(entry, missing=missing, problems=(*entry.problems, problem))
+    return list(by_name.values())

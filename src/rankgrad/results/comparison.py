@@ -73,10 +73,8 @@ class Comparison:
 
     def entry(self, name: str) -> RunGroup:
         """The entry of this name, in whatever case it is given."""
-        for entry in self.entries:
-            if name == entry.name:
-                return entry
         alike = [entry for entry in self.entries if entry.name.casefold() == name.casefold()]
+        alike = [entry for entry in alike if entry.name == name] or alike
         if len(alike) == 1:
             return alike[0]
         raise ValueError(f"there is no ranker {name!r}. There are: {', '.join(self.names)}")
@@ -97,13 +95,13 @@ class Comparison:
     @cached_property
     def missing(self) -> dict[Key, str]:
         """Why runs have no result."""
-        found: dict[Key, str] = {}
+        missing: dict[Key, str] = {}
         for entry in self.entries:
-            found |= {(entry.name, *place): why for place, why in entry.missing.items()}
+            missing |= {(entry.name, *place): why for place, why in entry.missing.items()}
             for run in entry.runs:
                 if run.evaluated is None:
-                    found[entry.name, run.fold, run.seed] = "; ".join(run.problems)
-        return found
+                    missing[entry.name, run.fold, run.seed] = "; ".join(run.problems)
+        return missing
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -125,13 +123,13 @@ class Comparison:
     @cached_property
     def _values(self) -> dict[tuple[str, str], MetricValues]:
         """The values of complete entries, of the metrics that all runs of an entry have."""
-        found = {}
+        values = {}
         for name in self.names:
             if name in self.complete:
                 for metric in self.metrics:
                     if all(metric in _evaluated(run).metrics for run in self.runs[name].values()):
-                        found[name, metric] = self._of(name, metric)
-        return found
+                        values[name, metric] = self._of(name, metric)
+        return values
 
     def _of(self, name: str, metric: str) -> MetricValues:
         runs = self.runs[name]
@@ -159,8 +157,8 @@ class Comparison:
 
     def mean(self, name: str, metric: str) -> float:
         """The mean over all runs; NaN if one is missing."""
-        found = self._values.get((self.entry(name).name, metric))
-        return float("nan") if found is None else found.mean
+        values = self._values.get((self.entry(name).name, metric))
+        return float("nan") if values is None else values.mean
 
     def interval(self, name: str, metric: str) -> Interval:
         """The 95% bootstrap interval of the mean over lists; NaN if a run is missing."""
@@ -171,12 +169,12 @@ class Comparison:
     def _intervals(self) -> dict[tuple[str, str, str], Interval]:
         """By entry, metric and reference of the difference, which is "" for the values."""
         columns = {}
-        for (name, metric), found in self._values.items():
-            columns[name, metric, ""] = found.per_list
+        for (name, metric), values in self._values.items():
+            columns[name, metric, ""] = values.per_list
             reference = self.reference(metric)
             if reference is not None and (reference, metric) in self._values:
                 others = self._values[reference, metric].per_list
-                columns[name, metric, reference] = found.per_list - others
+                columns[name, metric, reference] = values.per_list - others
         return significance.intervals(columns)
 
     @cached_property
@@ -189,11 +187,11 @@ class Comparison:
     @cached_property
     def _first(self) -> dict[Fold, Run]:
         """A run on each fold that is compared, or was evaluated if none is."""
-        found: dict[Fold, Run] = {}
+        first: dict[Fold, Run] = {}
         for name in sorted(self.runs, key=lambda name: name not in self.complete):
             for (fold, _), run in self.runs[name].items():
-                found.setdefault(fold, run)
-        return {fold: found[fold] for fold in self.folds or found}
+                first.setdefault(fold, run)
+        return {fold: first[fold] for fold in self.folds or first}
 
     # ---------------------------------------------------------------- what is best, and tests
 
@@ -214,15 +212,15 @@ class Comparison:
 
     @cached_property
     def _differences(self) -> dict[str, tuple[Difference, ...]]:
-        found: dict[str, tuple[Difference, ...]] = {}
+        differences: dict[str, tuple[Difference, ...]] = {}
         for metric in self.metrics:
             reference = self.reference(metric)
             tested = [e.name for e in self.entries if e.name == reference or not e.is_reference]
             values = {n: self._values[n, metric].per_list for n in tested if self.has(n, metric)}
             if reference is None or reference not in values:
-                found[metric] = ()
+                differences[metric] = ()
                 continue
-            found[metric] = significance.differences(
+            differences[metric] = significance.differences(
                 values,
                 reference,
                 metric,
@@ -231,7 +229,7 @@ class Comparison:
                 better=self.baseline is not None,
                 ends={n: self._intervals[n, metric, reference] for n in values},
             )
-        return found
+        return differences
 
     def difference(self, name: str, metric: str) -> Difference | None:
         """The difference of an entry; None of the reference, and of what is not tested."""
@@ -265,7 +263,7 @@ class Comparison:
         empty = [_without_relevant(run.with_items(), chosen) for run in self._first.values()]
         lines = []
         for rule, names in _alike(chosen, "empty").items():
-            counts = [{found[name] for name in names} for found in empty]
+            counts = [{without_relevant[name] for name in names} for without_relevant in empty]
             most = "up to " if any(len(count) > 1 for count in counts) else ""
             numbers = ", ".join(str(max(count)) for count in counts)
             how = "are left out" if rule == "skip" else f"count {rule}"
@@ -280,11 +278,11 @@ class Comparison:
     @cached_property
     def without_documents(self) -> dict[Fold, list[str]]:
         """The queries of each fold that have no documents."""
-        found = {}
+        empty = {}
         for fold, run in self._first.items():
             evaluated = _evaluated(run)
-            found[fold] = [str(qid) for qid in evaluated.qids[np.diff(evaluated.offsets) == 0]]
-        return {fold: queries for fold, queries in found.items() if queries}
+            empty[fold] = [str(qid) for qid in evaluated.qids[np.diff(evaluated.offsets) == 0]]
+        return {fold: queries for fold, queries in empty.items() if queries}
 
     def problems(self) -> tuple[str, ...]:
         """Missing runs with their reasons, and what else is not as it should be."""
@@ -319,7 +317,7 @@ def compare(
     metrics: Iterable[str] | None = None,
     primary: str | None = None,
     baseline: str | None = None,
-    usual: str | None = None,
+    default_baseline: str | None = None,
     how: Significance | None = None,
     **fields: Any,
 ) -> Comparison:
@@ -330,9 +328,15 @@ def compare(
         metrics: that every run must have; by default all that runs have.
         primary: the metric of the headline; by default the one that chose the epochs.
         baseline: the entry to test the others against; an error if it cannot be compared.
-        usual: the baseline where none is given, if it can be compared.
+        default_baseline: the baseline where none is given, if it can be compared.
         how: the test.
         fields: further fields of :class:`Comparison`.
+
+    Returns:
+        The comparison, with the baseline chosen.
+
+    Raises:
+        ValueError: the baseline cannot be compared, or ``primary`` was not evaluated.
     """
     required = None if metrics is None else tuple(dict.fromkeys(metrics))
     entries = [_require(entry, required or ()) for entry in entries]
@@ -358,7 +362,8 @@ def compare(
         **fields,
     )
     if baseline is None:
-        return replace(comparison, baseline=usual if usual in complete else None)
+        known = default_baseline in complete
+        return replace(comparison, baseline=default_baseline if known else None)
     reference = comparison.entry(baseline)
     if reference.name not in complete:
         raise ValueError(f"{baseline} cannot be the baseline: {reference.problems[-1]}")
@@ -366,7 +371,14 @@ def compare(
 
 
 def check_same_data(entries: Iterable[RunGroup]) -> None:
-    """An error if runs of the same fold were tested on different data."""
+    """An error if runs of the same fold were tested on different data.
+
+    Args:
+        entries: with their runs.
+
+    Raises:
+        ValueError: data or queries differ, with the runs.
+    """
     first: dict[int | None, tuple[str, Run]] = {}
     for entry in entries:
         for run in entry.runs:
@@ -430,15 +442,15 @@ def _by_place(entries: Sequence[RunGroup]) -> dict[str, dict[Place, Run]]:
         for run in entry.runs:
             if run.evaluated is not None and run.fold is not None:
                 numbers.setdefault(run.evaluated.checksum, set()).add(run.fold)
-    found: dict[str, dict[Place, Run]] = {}
+    by_place: dict[str, dict[Place, Run]] = {}
     for entry in entries:
-        places = found.setdefault(entry.name, {})
+        places = by_place.setdefault(entry.name, {})
         for run in entry.runs:
             if run.evaluated is not None:
                 named = numbers.get(run.evaluated.checksum, set())
                 number = next(iter(named)) if run.fold is None and len(named) == 1 else run.fold
                 places.setdefault((Fold(run.evaluated.checksum, number), run.seed), run)
-    return found
+    return by_place
 
 
 def _common_folds(runs: Mapping[str, Mapping[Place, Run]]) -> list[Fold]:
@@ -526,11 +538,11 @@ def _primary(entries: Sequence[RunGroup], metrics: Sequence[str], asked: str | N
 
 def _alike(chosen: Sequence[Metric], option: str) -> dict[Any, list[str]]:
     """The metrics that have each value of an option; those without the option are left out."""
-    found: dict[Any, list[str]] = {}
+    alike: dict[Any, list[str]] = {}
     for metric in chosen:
         if hasattr(metric, option):
-            found.setdefault(getattr(metric, option), []).append(str(metric))
-    return found
+            alike.setdefault(getattr(metric, option), []).append(str(metric))
+    return alike
 
 
 def _whose(values: Mapping[str, Sequence[str]]) -> str:

@@ -27,17 +27,7 @@ from rankgrad.training.run import (
     read_settings,
 )
 
-__all__ = [
-    "COMPARISON",
-    "FailedRun",
-    "Recorded",
-    "Run",
-    "failed_runs",
-    "find",
-    "read",
-    "read_metadata",
-    "recorded",
-]
+__all__ = ["COMPARISON", "ComparisonMetadata", "FailedRun", "Run", "find", "read", "read_metadata"]
 
 COMPARISON = "comparison.json"  # what `rankgrad compare` writes beside its run folders
 _REPRODUCTION = "reproduction.json"  # what `rankgrad reproduce` writes beside a comparison
@@ -70,10 +60,10 @@ class Run:
 
     def with_items(self) -> EvaluatedLists:
         """The evaluation with the labels and scores of its items."""
-        found = self.evaluated
-        if found is None or len(found.scores) != found.offsets[-1]:
+        evaluated = self.evaluated
+        if evaluated is None or len(evaluated.scores) != evaluated.offsets[-1]:
             return EvaluatedLists.load(self.path, self.part)
-        return found
+        return evaluated
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -146,22 +136,22 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     ...     [path.name for path in find([place])]
     ['a', 'b']
     """
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for place in map(Path, places):
         if not place.exists():
             raise FileNotFoundError(f"{place} is not there")
-        before = len(found)
+        before = len(folders)
         for folder, inside, names in os.walk(place):
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             if RUN in names:
                 inside.clear()
-                found.setdefault(Path(folder).resolve(), Path(folder))
-        inside_others = any(_within(path, place) for path in found)
-        if len(found) == before and not inside_others and not failed_runs([place]):
+                folders.setdefault(Path(folder).resolve(), Path(folder))
+        inside_others = any(path.is_relative_to(place.resolve()) for path in folders)
+        if len(folders) == before and not inside_others and not FailedRun.read([place]):
             raise ValueError(
                 f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
             )
-    return list(found.values())
+    return list(folders.values())
 
 
 class _Outcome(TypedDict, total=False):
@@ -193,26 +183,33 @@ class FailedRun:
     seed: int | None
     reason: str
 
+    @classmethod
+    def read(cls, places: Iterable[Path]) -> list[FailedRun]:
+        """The runs that failed, by the ``comparison.json`` files within some folders.
 
-def failed_runs(places: Iterable[Path]) -> list[FailedRun]:
-    """The runs that failed, by the ``comparison.json`` files within some folders."""
-    found = []
-    for file in _named(places, COMPARISON):
-        try:
-            rows = _schemas.read_json(file, _Comparison)["rows"]
-            found += [
-                FailedRun(str(row["candidate"]), run["fold"], run["seed"], reason)
-                for row in rows
-                for run in row["runs"]
-                if (reason := run["reason"] if "reason" in run else run["gap"])
-            ]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # of another version, or damaged: the run folders are read all the same
-    return found
+        Args:
+            places: the folders.
+
+        Returns:
+            The runs, with their reasons; none of files that cannot be read.
+        """
+        failed = []
+        for file in _named(places, COMPARISON):
+            try:
+                rows = _schemas.read_json(file, _Comparison)["rows"]
+                failed += [
+                    cls(str(row["candidate"]), run["fold"], run["seed"], reason)
+                    for row in rows
+                    for run in row["runs"]
+                    if (reason := run["reason"] if "reason" in run else run["gap"])
+                ]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # of another version, or damaged: the run folders are read all the same
+        return failed
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ComparisonMetadata:
     """What the ``comparison.json`` files within some folders record, as far as they agree."""
 
     data: str = ""  # the name of the data set
@@ -220,26 +217,33 @@ class Recorded:
     baseline: str | None = None
     quick: bool = False  # of a reproduction in its reduced version
 
+    @classmethod
+    def read(cls, places: Iterable[Path]) -> ComparisonMetadata:
+        """Read the data set and the test of ``comparison.json`` and ``reproduction.json`` files.
 
-def recorded(places: Iterable[Path]) -> Recorded:
-    """Read the data set and the test of ``comparison.json`` and ``reproduction.json`` files."""
-    names: set[str] = set()
-    quick = False
-    tests: list[tuple[Significance, str | None]] = []
-    for file in _named(places, COMPARISON):
-        try:
-            saved = _schemas.read_json(file, _Comparison)
-            reproduction = _reproduction(file)
-            names.add(str(reproduction.get("data") or Path(str(saved["plan"]["data"])).name))
-            quick = quick or reproduction.get("quick") is True
-            test = dict(saved["test"])
-            baseline = test.pop("baseline", None)
-            tests.append((Significance(**test), baseline))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # of another version, or damaged
-    same = len(set(tests)) == 1
-    how, baseline = tests[0] if same else (None, None)
-    return Recorded(names.pop() if len(names) == 1 else "", how, baseline, quick)
+        Args:
+            places: folders that they are within.
+
+        Returns:
+            What all of them say; files that cannot be read do not count.
+        """
+        names: set[str] = set()
+        quick = False
+        tests: list[tuple[Significance, str | None]] = []
+        for file in _named(places, COMPARISON):
+            try:
+                saved = _schemas.read_json(file, _Comparison)
+                reproduction = _reproduction(file)
+                names.add(str(reproduction.get("data") or Path(str(saved["plan"]["data"])).name))
+                quick = quick or reproduction.get("quick") is True
+                test = dict(saved["test"])
+                baseline = test.pop("baseline", None)
+                tests.append((Significance(**test), baseline))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # of another version, or damaged
+        same = len(set(tests)) == 1
+        how, baseline = tests[0] if same else (None, None)
+        return cls(names.pop() if len(names) == 1 else "", how, baseline, quick)
 
 
 def _reproduction(comparison: Path) -> Mapping[str, Any]:
@@ -253,12 +257,8 @@ def _reproduction(comparison: Path) -> Mapping[str, Any]:
 
 def _named(places: Iterable[Path], name: str) -> list[Path]:
     """The files of a name within folders, each once."""
-    found = {file.resolve(): file for place in places for file in sorted(place.rglob(name))}
-    return list(found.values())
-
-
-def _within(path: Path, place: Path) -> bool:
-    return path.is_relative_to(place.resolve())
+    files = {file.resolve(): file for place in places for file in sorted(place.rglob(name))}
+    return list(files.values())
 
 
 def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
@@ -305,7 +305,18 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """``run.json`` of a run folder; an error where it is damaged, or of another version."""
+    """``run.json`` of a run folder; an error where it is damaged, or of another version.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        What the file says.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: the file is damaged, or of another version.
+    """
     if not path.exists():
         raise FileNotFoundError("it was not run")
     metadata: dict[str, Any] = _schemas.read_json(path / RUN, dict[str, Any])

@@ -14,10 +14,9 @@ from rankgrad._validation import check_choice
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["BETTER", "WORSE", "Cell", "Table", "latex"]
+__all__ = ["BETTER", "WORSE", "Cell", "Table"]
 
 _Format = Literal["markdown", "latex", "csv"]
-_FORMATS = ("markdown", "latex", "csv")
 WORSE, BETTER = "†", "‡"
 
 _LATEX = {
@@ -94,8 +93,8 @@ class Table:
 
     def render(self, format: _Format) -> str:
         """The table as text for elsewhere."""
-        check_choice("format", format, _FORMATS)
         writers = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
+        check_choice("format", format, tuple(writers))
         return writers[format]()
 
     def to_markdown(self) -> str:
@@ -114,13 +113,13 @@ class Table:
         """For papers, with the booktabs package."""
         lines = [r"\begin{table}", r"\centering"]
         if self.title:
-            lines.append(rf"\caption{{{latex(self.title)}}}")
+            lines.append(rf"\caption{{{_latex(self.title)}}}")
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule"]
-        lines += [_ampersands(map(latex, self.columns)), r"\midrule"]
+        lines += [_ampersands(map(_latex, self.columns)), r"\midrule"]
         lines += [_ampersands(_latex_cell(cell) for cell in row) for row in self.rows]
         lines += [r"\bottomrule", r"\end{tabular}"]
         if self.notes:
-            notes = r" \\ ".join(map(latex, self.notes))
+            notes = r" \\ ".join(map(_latex, self.notes))
             lines += ["", rf"\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}"]
         return "\n".join([*lines, r"\end{table}"])
 
@@ -173,11 +172,11 @@ class Table:
         return Group(drawn, *(Text(note) for note in self.notes))
 
 
-def latex(text: str) -> str:
+def _latex(text: str) -> str:
     r"""Text as LaTeX writes it.
 
-    >>> from rankgrad.results.tables import latex
-    >>> print(latex("neural_ndcg@10 †"))
+    >>> from rankgrad.results.tables import _latex
+    >>> print(_latex("neural_ndcg@10 †"))
     neural\_ndcg@10 $^{\dagger}$
     """
     return "".join(_LATEX.get(sign, sign) for sign in text)
@@ -193,8 +192,8 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = latex(cell.text)
-    return (rf"\textbf{{{text}}}" if cell.bold else text) + latex(cell.mark)
+    text = _latex(cell.text)
+    return (rf"\textbf{{{text}}}" if cell.bold else text) + _latex(cell.mark)
 
 
 def _bars(cells: Iterable[str], space: str = " ") -> str:

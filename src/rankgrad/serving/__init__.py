@@ -2,7 +2,7 @@
 
 from rankgrad.serving._app import create_app
 from rankgrad.serving._bodies import Limits
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 from rankgrad.serving.server import serve
 
 __all__ = ["Limits", "ServedRanker", "create_app", "serve"]

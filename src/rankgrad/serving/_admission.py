@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rankgrad.serving._bodies import Limits, RequestError
@@ -17,8 +17,8 @@ class Admission:
     >>> from rankgrad.serving import Limits
     >>> from rankgrad.serving._admission import Admission
     >>> admission = Admission(Limits(waiting=1))
-    >>> with admission.request() as held:
-    ...     held.hold(100)
+    >>> with admission.request() as hold:
+    ...     hold(100)
     ...     admission.requests, admission.bytes
     (1, 100)
     >>> admission.requests, admission.bytes
@@ -30,41 +30,32 @@ class Admission:
         self.requests = self.bytes = 0
 
     @contextmanager
-    def request(self) -> Iterator[Held]:
+    def request(self) -> Iterator[Callable[[int], None]]:
         """Admit a request, and count it until it is answered.
 
+        It yields a function that takes how many bytes the request holds from now on.
+
         Raises:
-            RequestError: 503 if as many are in progress as may be.
+            RequestError: 503 if as many are in progress as may be; from the function, if all of
+                them would hold too many bytes.
         """
         if self.requests >= self.limits.waiting:
             raise RequestError(
                 503, f"{self.requests:,} requests are in progress, as many as may be: try again"
             )
         self.requests += 1
-        held = Held(self)
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            total = self.bytes - held + count
+            if count > held and total > self.limits.waiting_bytes:
+                message = f"requests in progress would hold {total:,} bytes, more than may be"
+                raise RequestError(503, f"{message}: try again")
+            self.bytes, held = total, count
+
         try:
-            yield held
+            yield hold
         finally:
             self.requests -= 1
-            held.hold(0)
-
-
-class Held:
-    """The bytes that one request holds."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission, self._bytes = admission, 0
-
-    def hold(self, count: int) -> None:
-        """Set how many bytes the request holds from now on.
-
-        Raises:
-            RequestError: 503 if those of all requests are too many.
-        """
-        admission = self._admission
-        total = admission.bytes - self._bytes + count
-        if count > self._bytes and total > admission.limits.waiting_bytes:
-            raise RequestError(
-                503, f"requests in progress would hold {total:,} bytes, more than may be: try again"
-            )
-        admission.bytes, self._bytes = total, count
+            hold(0)

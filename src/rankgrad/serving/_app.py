@@ -5,30 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
 
+import rankgrad
 from rankgrad.extras import requires
-from rankgrad.serving import _batching, _openapi
-from rankgrad.serving._admission import Admission, Held
-from rankgrad.serving._arrow_requests import parse_arrow
-from rankgrad.serving._bodies import (
-    ARROW,
-    JSON,
-    Limits,
-    RequestError,
-    prefers_arrow,
-    to_arrow_body,
-    to_json_body,
-)
+from rankgrad.serving import _batching, _bodies, _openapi
+from rankgrad.serving._admission import Admission
+from rankgrad.serving._bodies import ARROW, JSON, Limits, Lists, RequestError
 from rankgrad.serving._json_requests import parse_json
 from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._monitoring import Metrics
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 
 with requires("serve"):
     from fastapi import FastAPI, Request, Response
@@ -40,7 +32,9 @@ _CLIENT_GONE = 499  # the status in metrics, as in nginx; the client has gone
 
 
 def create_app(
-    rankers: Mapping[str, ServedRanker], limits: Limits | None = None, version: str = "unknown"
+    rankers: Mapping[str, ServedRanker],
+    limits: Limits | None = None,
+    version: str = rankgrad.__version__,
 ) -> FastAPI:
     """The ASGI application.
 
@@ -90,14 +84,16 @@ class Service:
 
     def __init__(self, rankers: dict[str, ServedRanker], limits: Limits, version: str) -> None:
         self.rankers, self.limits, self.version = rankers, limits, version
-        self.admission, self.metrics = Admission(limits), Metrics()
-        self.metrics.watch(lambda: self.admission.requests)
+        self.admission = Admission(limits)
+        self.metrics = Metrics(lambda: self.admission.requests)
         self.ready = False
         self._deadline: float | None = None  # of all requests, once the service is stopping
         self._timeouts: set[asyncio.Timeout] = set()
         JsonShape.of(b"{}")  # compiles it
         self.batchers = {
-            name: _batching.Batcher(self._timed(ranker), self.metrics.batch_of(name))
+            name: _batching.Batcher(
+                self._timed(ranker), self.metrics.batch_requests.labels(name).observe
+            )
             for name, ranker in rankers.items()
         }
 
@@ -113,89 +109,80 @@ class Service:
     def add_routes(self, app: FastAPI) -> None:
         """Add the paths that the service answers."""
         first = next(iter(self.rankers))
-        options: dict[str, Any] = {
-            "openapi_extra": _openapi.REQUEST,
-            "responses": _openapi.RESPONSES,
-        }
+        scoring: Any = {"openapi_extra": _openapi.REQUEST, "responses": _openapi.RESPONSES}
 
+        @app.post("/rank", **scoring)
         async def rank(request: Request) -> Response:
             """Score lists with the first ranker."""
             return await self._rank(first, request)
 
+        @app.post("/models/{name}/rank", **scoring)
         async def rank_by(name: str, request: Request) -> Response:
             """Score lists with a ranker by its name."""
             return await self._rank(name, request)
 
+        @app.get("/models")
         async def models() -> dict[str, Any]:
             """The rankers there are."""
             return {"models": [ranker.described() for ranker in self.rankers.values()]}
 
+        @app.get("/models/{name}", responses=_openapi.NOT_FOUND)
         async def model(name: str) -> Any:
             """One ranker: its features, in order, and its version."""
             try:
                 return self._ranker(name).described()
             except RequestError as error:
-                return _response(error.status, error.body())
+                return _refusal(error)
 
+        @app.get("/health")
         async def health() -> dict[str, str]:
             """Whether the process answers."""
             return {"status": "ok"}
 
+        @app.get("/ready", responses=_openapi.NOT_READY)
         async def ready() -> Any:
             """Whether rankers are loaded and the service is not about to stop."""
-            status = "ready" if self.ready else "stopping"
-            return _json(200 if self.ready else 503, {"status": status})
+            status, code = ("ready", 200) if self.ready else ("stopping", 503)
+            return Response(to_json({"status": status}), code, media_type=JSON)
 
+        @app.get("/version")
         async def version() -> dict[str, Any]:
             """The versions of rankgrad and of the rankers."""
             models = {name: ranker.version for name, ranker in self.rankers.items()}
             return {"rankgrad": self.version, "models": models}
 
+        @app.get("/metrics", responses=_openapi.METRICS, response_class=Response)
         async def metrics() -> Response:
             """Counts and times, as Prometheus reads them."""
             return Response(self.metrics.text(), media_type=self.metrics.media_type)
 
-        async def refuse(request: Request, error: Exception) -> Response:
+        @app.exception_handler(HTTPException)
+        async def refuse(request: Request, error: HTTPException) -> Response:
             """A path or method that there is not, in the form of all errors."""
-            assert isinstance(error, HTTPException)
-            refused = RequestError(error.status_code, error.detail)
-            response = _response(refused.status, refused.body())
+            response = _refusal(RequestError(error.status_code, error.detail))
             response.headers.update(error.headers or {})
             return response
-
-        app.add_exception_handler(HTTPException, refuse)
-        app.post("/rank", **options)(rank)
-        app.post("/models/{name}/rank", **options)(rank_by)
-        app.get("/models")(models)
-        app.get("/models/{name}", responses=_openapi.NOT_FOUND)(model)
-        app.get("/health")(health)
-        app.get("/ready", responses=_openapi.NOT_READY)(ready)
-        app.get("/version")(version)
-        app.get("/metrics", responses=_openapi.METRICS, response_class=Response)(metrics)
 
     async def _rank(self, name: str, request: Request) -> Response:
         began, label, items = time.perf_counter(), "unknown", 0
         try:
             ranker = self._ranker(name)
             label = ranker.name
-            with self.admission.request() as held:
+            with self.admission.request() as hold:
                 async with self._until_stopped():
-                    response, items = await self._scored(ranker, request, held)
+                    response, items = await self._scored(ranker, request, hold)
         except RequestError as error:
-            response = _response(error.status, error.body())
-            if error.status == 503:
-                response.headers["retry-after"] = "1"
+            response = _refusal(error)
         except ClientDisconnect:
             response = Response(status_code=_CLIENT_GONE)
         except Exception:
             logging.getLogger(__name__).exception("a request to the ranker %s failed", label)
-            failed = RequestError(500, "the service failed: its log says why")
-            response = _response(failed.status, failed.body())
+            response = _refusal(RequestError(500, "the service failed: its log says why"))
         self.metrics.request(label, response.status_code, items, time.perf_counter() - began)
         return response
 
     async def _scored(
-        self, ranker: ServedRanker, request: Request, held: Held
+        self, ranker: ServedRanker, request: Request, hold: Callable[[int], None]
     ) -> tuple[Response, int]:
         """The response to an admitted request, and the number of its items."""
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
@@ -204,17 +191,17 @@ class Service:
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             message = "must be left out: of bodies only Arrow's buffers may be compressed"
             raise RequestError(415, message, "content-encoding")
-        body = await self._body(request, held)
-        parse = parse_arrow if kind == ARROW else parse_json
-        arrow = prefers_arrow(",".join(request.headers.getlist("accept")))
+        body = await self._body(request, hold)
+        parse = _parse_arrow if kind == ARROW else parse_json
+        arrow = _bodies.prefers_arrow(",".join(request.headers.getlist("accept")))
         scored = await self.batchers[ranker.name].respond(
             _batching.Request(
                 len(body),
                 partial(parse, body, ranker, self.limits),
-                partial(to_arrow_body if arrow else to_json_body, ranker),
+                partial(_bodies.to_arrow_body if arrow else _bodies.to_json_body, ranker),
             )
         )
-        return _response(200, scored.content, ARROW if arrow else JSON), scored.items
+        return Response(scored.content, media_type=ARROW if arrow else JSON), scored.items
 
     def _ranker(self, name: str) -> ServedRanker:
         if name not in self.rankers:
@@ -223,7 +210,7 @@ class Service:
             )
         return self.rankers[name]
 
-    async def _body(self, request: Request, held: Held) -> bytes:
+    async def _body(self, request: Request, hold: Callable[[int], None]) -> bytes:
         """The body of a request, which is not read beyond the limit."""
         max_bytes = self.limits.body
         declared = request.headers.get("content-length", "")
@@ -237,7 +224,7 @@ class Service:
                     if len(content) + len(part) > max_bytes:
                         raise too_large
                     content += part
-                    held.hold(len(content))
+                    hold(len(content))
         except TimeoutError:
             message = f"the body did not arrive in {_BODY_SECONDS} seconds"
             raise RequestError(408, message) from None
@@ -270,9 +257,16 @@ class Service:
             batcher.close()
 
 
-def _response(status: int, content: bytes, media_type: str = JSON) -> Response:
-    return Response(content, status, media_type=media_type)
+def _parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
+    try:
+        from rankgrad.serving._arrow_requests import parse_arrow
+    except ImportError:
+        raise RequestError(415, "Arrow needs pyarrow where the service runs: send JSON") from None
+    return parse_arrow(body, ranker, limits)
 
 
-def _json(status: int, value: Any) -> Response:
-    return _response(status, to_json(value))
+def _refusal(error: RequestError) -> Response:
+    """The response that says what is wrong, and with a 503 when to try again."""
+    content = to_json({"error": {"field": error.field, "message": error.message}})
+    headers = {"retry-after": "1"} if error.status == 503 else None
+    return Response(content, error.status, headers, JSON)

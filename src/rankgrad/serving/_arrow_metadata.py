@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 _VERSION_5 = 4  # of the metadata; earlier versions have compression in custom metadata
 _DICTIONARY, _RECORDS = 2, 3  # values of _KIND
 # The numbers of fields: of a message, of a record batch, and of a dictionary batch.
@@ -37,8 +39,6 @@ def measure(body: bytes) -> StreamSize:
     Raises:
         ValueError: it is not an Arrow stream, or one of an old version that is compressed.
     """
-    import pyarrow as pa
-
     batches = rows = expanded = 0
     try:
         for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(body)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rankgrad._quoting import quote
 from rankgrad.serving._arrow_metadata import measure
 from rankgrad.serving._bodies import NO_FEATURE, Limits, Lists, RequestError, check_count
 from rankgrad.serving._categorical import CategoricalFeature
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 
 _BATCHES = 64  # the most record batches; each may have its own dictionary
 
@@ -26,10 +27,6 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     Raises:
         RequestError: 400 if this is not an Arrow stream, 413 for too much, 422 for errors in it.
     """
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise RequestError(415, "Arrow needs pyarrow where the service runs: send JSON") from None
     try:
         _check_size(body, ranker, limits)
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
@@ -118,35 +115,25 @@ class _Columns:
 
 
 def _is_number(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _decoded(kind: Any) -> Any:
     """The type of the values of a dictionary, or the type itself."""
-    import pyarrow as pa
-
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _check_list_type(kind: Any) -> None:
-    import pyarrow as pa
-
     if not (pa.types.is_integer(_decoded(kind)) or _is_text(_decoded(kind))):
         message = f"must be of texts or integers, found {_type_name(kind)}"
         raise RequestError(422, message, "column 'list'")
 
 
 def _check_array_type(kind: Any, width: int) -> None:
-    import pyarrow as pa
-
     is_array = (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
@@ -173,8 +160,6 @@ def _type_name(kind: Any) -> str:
 
 def _values(column: Any) -> list[Any]:
     """The values of a column; of a dictionary, only those that rows have are decoded."""
-    import pyarrow as pa
-
     if not pa.types.is_dictionary(column.type):
         return list(column.to_pylist())
     values: list[Any] = []

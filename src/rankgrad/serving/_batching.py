@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from rankgrad.serving._bodies import Lists, RequestError
-from rankgrad.serving._ranker import Score
+from rankgrad.serving._served_ranker import Score
 
 _Result = TypeVar("_Result")
 _ITEMS = 1 << 12  # scored at a time, unless one list has more
@@ -58,7 +58,7 @@ class Batcher:
         on_batch: called with the number of requests of each batch.
     """
 
-    def __init__(self, score: Score, on_batch: Callable[[int], None] | None = None) -> None:
+    def __init__(self, score: Score, on_batch: Callable[[int], None] = lambda count: None) -> None:
         self._score, self._on_batch = score, on_batch
         self._closed = False
         self._waiting: deque[_Waiting] = deque()
@@ -104,23 +104,20 @@ class Batcher:
                 waiting.response.set_exception(response)
             else:
                 waiting.response.set_result(response)
-        if self._on_batch is not None:
-            self._on_batch(len(batch))
+        self._on_batch(len(batch))
 
     def _responses(self, batch: list[Request]) -> list[Response | Exception]:
         """The response to each request of a batch, or its error."""
         parsed = [_result(request.parse) for request in batch]
-        scores = iter(self._scores_of_each([each for each in parsed if isinstance(each, Lists)]))
+        scored = iter(self._scores_of_each([each for each in parsed if isinstance(each, Lists)]))
         responses: list[Response | Exception] = []
         for request, lists in zip(batch, parsed, strict=True):
-            if isinstance(lists, Exception):
-                responses.append(lists)
-                continue
-            scores_or_error = next(scores)
-            if isinstance(scores_or_error, Exception):
-                responses.append(scores_or_error)
+            scores = lists if isinstance(lists, Exception) else next(scored)
+            if isinstance(scores, Exception):
+                responses.append(scores)
             else:
-                responses.append(_result(partial(_response, request, lists, scores_or_error)))
+                assert isinstance(lists, Lists)
+                responses.append(_result(partial(_response, request, lists, scores)))
         return responses
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 
 JSON = "application/json"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -23,10 +23,6 @@ class RequestError(Exception):
     def __init__(self, status: int, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.field = status, message, field
-
-    def body(self) -> bytes:
-        """The JSON of the response."""
-        return to_json({"error": {"field": self.field, "message": self.message}})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,16 @@ class CategoricalFeature:
     """
 
     names: tuple[str, ...]
-    codes: dict[str, float] = field(init=False, repr=False)
-    are_numbers: bool = field(init=False, repr=False)  # a number is a name if so, else a code
 
-    def __post_init__(self) -> None:
-        """Number the names."""
-        codes = {name: float(code) for code, name in enumerate(self.names)}
-        object.__setattr__(self, "codes", codes)
-        object.__setattr__(self, "are_numbers", all(map(_is_number, self.names)))
+    @cached_property
+    def codes(self) -> dict[str, float]:
+        """The codes by name."""
+        return {name: float(code) for code, name in enumerate(self.names)}
+
+    @cached_property
+    def are_numbers(self) -> bool:
+        """Whether all names are numbers. A number in a request is a name then, else a code."""
+        return all(map(_is_number, self.names))
 
     @property
     def expected(self) -> str:
@@ -50,13 +53,13 @@ class CategoricalFeature:
         Raises:
             ValueError: the number is not a code.
         """
-        if not isinstance(value, str):
-            if not self.are_numbers and not (0 <= value < len(self.names) and value == int(value)):
-                raise ValueError(f"must be {self.expected}")
-            if not self.are_numbers:
-                return float(value)
-            value = number_text(float(value))
-        return self.codes.get(value, float("nan"))
+        if isinstance(value, str):
+            return self.codes.get(value, float("nan"))
+        if self.are_numbers:
+            return self.codes.get(number_text(float(value)), float("nan"))
+        if not (0 <= value < len(self.names) and value == int(value)):
+            raise ValueError(f"must be {self.expected}")
+        return float(value)
 
     def codes_of(self, values: np.ndarray) -> np.ndarray:
         """:meth:`code` of numbers ``[N]``, as float32; NaN stays what it is.

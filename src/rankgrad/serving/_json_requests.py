@@ -15,7 +15,7 @@ from rankgrad._quoting import quote
 from rankgrad.serving._bodies import NO_FEATURE, Limits, Lists, RequestError, check_count
 from rankgrad.serving._categorical import CategoricalFeature
 from rankgrad.serving._json_shape import JsonShape
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 
 _OTHERS = 16  # the most arrays and objects that are neither lists nor items nor arrays of items
 _UNREADABLE = re.compile(rb"(?<!\d)\d{4301,}")  # integers that the parser refuses

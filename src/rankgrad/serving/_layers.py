@@ -62,7 +62,7 @@ class FoldedLayers:
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
         scores = add_after_first(layers, graph, "hidden")
-        content = graph.part(scores, {"hidden": ["items", width]})
+        content = graph.model(scores, {"hidden": ["items", width]}, ["items", 1], {})
         self._run = session(content, threads, prepack=False).run
 
     @staticmethod

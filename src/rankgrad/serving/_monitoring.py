@@ -12,9 +12,13 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5
 
 
 class Metrics:
-    """Counters and histograms whose names begin with ``rankgrad_``."""
+    """Counters and histograms whose names begin with ``rankgrad_``.
 
-    def __init__(self) -> None:
+    Args:
+        waiting: returns the number of requests in progress.
+    """
+
+    def __init__(self, waiting: Callable[[], float]) -> None:
         client = load("prometheus_client", "serve")
         self._client, self._registry = client, client.CollectorRegistry()
         client.ProcessCollector(registry=self._registry)
@@ -29,12 +33,12 @@ class Metrics:
             "From the first byte of a request to its response.",
             buckets=_SECONDS,
         )
-        self._batches = histogram(
+        self.batch_requests = histogram(
             "rankgrad_batch_requests", "Requests that were scored together.", buckets=_SIZES
         )
-        self._waiting = client.Gauge(
+        client.Gauge(
             "rankgrad_waiting_requests", "Requests that are in progress.", registry=self._registry
-        )
+        ).set_function(waiting)
         self.scoring_seconds = histogram(
             "rankgrad_scoring_seconds", "Of one batch.", buckets=_SECONDS
         )
@@ -49,17 +53,8 @@ class Metrics:
         content: bytes = self._client.generate_latest(self._registry)
         return content
 
-    def watch(self, waiting: Callable[[], float]) -> None:
-        """Set the function that returns the number of requests in progress."""
-        self._waiting.set_function(waiting)
-
     def request(self, model: str, status: int, items: int, seconds: float) -> None:
         """Count a request."""
         self._requests.labels(model, status).inc()
         self._items.labels(model).inc(items if status == 200 else 0)
         self._seconds.labels(model).observe(seconds)
-
-    def batch_of(self, model: str) -> Callable[[int], None]:
-        """A function that counts a batch of a ranker by its number of requests."""
-        requests = self._batches.labels(model)
-        return lambda count: requests.observe(count)

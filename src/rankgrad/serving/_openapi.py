@@ -6,33 +6,35 @@ from typing import Any
 
 from rankgrad.serving._bodies import ARROW, JSON
 
+
+def _array(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _object(required: list[str], properties: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties, **others}
+
+
+_TEXT = {"type": "string"}
 _VALUE = {
     "description": "A number; the name of a category or its code; null where it is missing.",
     "type": ["number", "string", "null"],
 }
 _ITEM = {
     "description": "All features in the order of training; or features by name.",
-    "oneOf": [
-        {"type": "array", "items": _VALUE},
-        {"type": "object", "additionalProperties": _VALUE},
-    ],
+    "oneOf": [_array(_VALUE), {"type": "object", "additionalProperties": _VALUE}],
 }
-_LIST = {
-    "type": "object",
-    "required": ["items"],
-    "additionalProperties": False,
-    "properties": {
-        "id": {"type": ["string", "integer", "null"]},
-        "items": {"type": "array", "items": _ITEM},
-    },
-}
-_BODY = {
-    "type": "object",
-    "required": ["lists"],
-    "additionalProperties": False,
-    "properties": {"lists": {"type": "array", "items": _LIST}},
-    "example": {"lists": [{"id": "q1", "items": [[0.1, 2.0], [0.7, 1.0]]}]},
-}
+_LIST = _object(
+    ["items"],
+    {"id": {"type": ["string", "integer", "null"]}, "items": _array(_ITEM)},
+    additionalProperties=False,
+)
+_BODY = _object(
+    ["lists"],
+    {"lists": _array(_LIST)},
+    additionalProperties=False,
+    example={"lists": [{"id": "q1", "items": [[0.1, 2.0], [0.7, 1.0]]}]},
+)
 _ARROW: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 #: The body of a request to score lists.
@@ -40,40 +42,20 @@ REQUEST: dict[str, Any] = {
     "requestBody": {"required": True, "content": {JSON: {"schema": _BODY}, ARROW: _ARROW}}
 }
 
-_SCORED = {
-    "type": "object",
-    "required": ["model", "version", "lists"],
-    "properties": {
-        "model": {"type": "string"},
-        "version": {"type": "string"},
-        "lists": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["scores", "order"],
-                "properties": {
-                    "id": {"type": ["string", "integer"]},
-                    "scores": {"type": "array", "items": {"type": "number"}},
-                    "order": {"type": "array", "items": {"type": "integer"}},
-                },
-            },
-        },
+_SCORED_LIST = _object(
+    ["scores", "order"],
+    {
+        "id": {"type": ["string", "integer"]},
+        "scores": _array({"type": "number"}),
+        "order": _array({"type": "integer"}),
     },
-}
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["field", "message"],
-            "properties": {
-                "field": {"type": ["string", "null"]},
-                "message": {"type": "string"},
-            },
-        }
-    },
-}
+)
+_SCORED = _object(
+    ["model", "version", "lists"],
+    {"model": _TEXT, "version": _TEXT, "lists": _array(_SCORED_LIST)},
+)
+_REASON = _object(["field", "message"], {"field": {"type": ["string", "null"]}, "message": _TEXT})
+_ERROR = _object(["error"], {"error": _REASON})
 
 
 def _error(description: str) -> dict[str, Any]:
@@ -95,13 +77,11 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     500: _error("The service failed; its log says why."),
     503: {
         **_error("Too many requests are in progress, or the service is stopping."),
-        "headers": {
-            "retry-after": {"description": "Seconds.", "schema": {"type": "integer"}},
-        },
+        "headers": {"retry-after": {"description": "Seconds.", "schema": {"type": "integer"}}},
     },
 }
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: _error("There is no such ranker.")}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "The service is stopping."}}
 METRICS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    200: {"description": "Text.", "content": {"text/plain": {"schema": _TEXT}}}
 }

@@ -6,13 +6,14 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import rankgrad
 from rankgrad.extras import requires
 from rankgrad.serving._app import create_app
 from rankgrad.serving._bodies import Limits
-from rankgrad.serving._ranker import ServedRanker
+from rankgrad.serving._served_ranker import ServedRanker
 
 #: Seconds after which an idle connection is closed: longer than clients and load balancers keep
 #: one, 60 as a rule, so that none sends a request on a connection that is being closed.
@@ -33,7 +34,7 @@ def serve(
     port: int = 8000,
     limits: Limits | None = None,
     grace: int = 30,
-    version: str = "unknown",
+    version: str = rankgrad.__version__,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; then finish those in progress, and return.
 
@@ -97,10 +98,7 @@ def _listen(host: str, port: int) -> socket.socket:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Ignore the signals that uvicorn raises again after it has stopped."""
-    stopping = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(one, signal.SIG_IGN) for one in stopping]
-    try:
+    with ExitStack() as restored:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            restored.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
         yield
-    finally:
-        for one, handler in zip(stopping, before, strict=True):
-            signal.signal(one, handler)

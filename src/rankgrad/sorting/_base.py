@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from rankgrad._quoting import value_error
-from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, Mask, RankValues, Scores
 from rankgrad._validation import Schedule, check_cutoff
 from rankgrad.kernels import DeclaresKernel, KernelCall, _operators
 from rankgrad.lists import as_scores, check_mask, is_unchecked
@@ -19,7 +19,6 @@ from rankgrad.specs import HasSpec, Registry
 relaxations: Registry[Relaxation] = Registry("relaxation")
 
 Route = Literal["permutation", "ranks"]
-R = TypeVar("R", bound="Relaxation")
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         return False
 
     def __call__(
-        self,
-        scores: Float[Tensor, "*b n"],
-        mask: Bool[Tensor, "*b n"] | None = None,
-        k: int | None = None,
+        self, scores: Scores, mask: Mask | None = None, k: int | None = None
     ) -> Float[Tensor, "*out"]:
         """The native form of the relaxation on these scores.
 
@@ -79,10 +75,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         return self.permutation(scores, mask, k)
 
     def permutation(
-        self,
-        scores: Float[Tensor, "*b n"],
-        mask: Bool[Tensor, "*b n"] | None = None,
-        k: int | None = None,
+        self, scores: Scores, mask: Mask | None = None, k: int | None = None
     ) -> Float[Tensor, "*b k n"]:
         """The first ``k`` rows (all, if None) of the relaxed permutation."""
         self._require("permutation")
@@ -95,9 +88,7 @@ class Relaxation(HasSpec, DeclaresKernel):
             top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
         return top.reshape(*batch, rows, n)
 
-    def ranks(
-        self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
-    ) -> Float[Tensor, "*b n"]:
+    def ranks(self, scores: Scores, mask: Mask | None = None) -> Float[Tensor, "*b n"]:
         """The relaxed rank of every item."""
         self._require("ranks")
         scores, mask, batch = check_scores(scores, mask)
@@ -105,7 +96,7 @@ class Relaxation(HasSpec, DeclaresKernel):
             ranks = self._ranks(scores, mask) if scores.shape[-1] else scores
         return ranks.reshape(*batch, scores.shape[-1])
 
-    def sort(self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
+    def sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
         self._require("permutation")
         if not values.requires_grad:  # kernels do not differentiate values
@@ -134,7 +125,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         """
         return None
 
-    def at(self: R, progress: float) -> R:
+    def at(self, progress: float) -> Self:
         """The same relaxation with every schedule at its value for this training progress."""
         changes: dict[str, Any] = {}
         for field in fields(self):
@@ -151,9 +142,7 @@ class Relaxation(HasSpec, DeclaresKernel):
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         return expected_ranks(self._permutation(scores, mask, scores.shape[-1]), mask)
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         return values @ self._permutation(scores, mask, k).mT
 
     def _require(self, route: Route) -> None:

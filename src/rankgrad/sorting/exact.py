@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import descending, invert, tie_groups
-from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
 from rankgrad.sorting._base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
@@ -39,9 +39,7 @@ class Exact(Relaxation):
         ranks = torch.where(inside, (start + end + 1) / 2, 0.0)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         order, inside, start, end = (x[:, None, :].expand_as(values) for x in _ranked(scores, mask))
         ranked = torch.where(inside, values.gather(-1, order), 0.0)
         sums = torch.zeros_like(ranked).scatter_add(-1, start, ranked).gather(-1, start)
@@ -80,9 +78,7 @@ class StraightThrough(Relaxation):
         soft = self.base._ranks(scores, mask)
         return Exact()._ranks(scores, mask) + (soft - soft.detach())
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         soft = self.base._sort(values, scores, mask, k)
         return Exact()._sort(values, scores, mask, k) + (soft - soft.detach())
 

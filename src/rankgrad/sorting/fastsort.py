@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad._padded import descending, invert
+from rankgrad._padded import descending as descending_order
+from rankgrad._padded import invert
 from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
 from rankgrad._validation import (
     Schedule,
@@ -25,7 +26,6 @@ from rankgrad._validation import (
 )
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels._isotonic import block_sums, pool
-from rankgrad.lists import as_scores
 from rankgrad.sorting._base import Relaxation, Route, check_scores, relaxations
 
 __all__ = ["FastSort", "soft_rank", "soft_sort", "soft_topk_mask"]
@@ -96,11 +96,10 @@ def soft_rank(
     >>> soft_rank(torch.tensor([8.0, 0, 5, 3, 2, 1, 6, 7, 9]))
     tensor([8., 1., 5., 4., 3., 2., 6., 7., 9.])
     """
-    values = as_scores(values)
-    rows, inside = _rows(values, regularization, regularization_strength, mask)
+    rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
     sign = -1.0 if descending else 1.0
     ranks = _soft_ranks(sign * rows / regularization_strength, inside, regularization)
-    return ranks.reshape(values.shape)
+    return ranks.reshape(shape)
 
 
 def soft_sort(
@@ -129,16 +128,15 @@ def soft_sort(
     >>> soft_sort(torch.tensor([5.0, 1.0, 2.0]))
     tensor([1.6667, 2.6667, 3.6667])
     """
-    values = as_scores(values)
-    rows, inside = _rows(values, regularization, regularization_strength, mask)
+    rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
     sign = 1.0 if descending else -1.0
-    order = _descending(sign * rows, inside)
+    order = descending_order(sign * rows, inside)
     front = inside.gather(-1, order)
     weights = (sign * rows).gather(-1, order)
     anchors = _countdown(front).to(rows.dtype) / regularization_strength
     project = _project_l2 if regularization == "l2" else _project_entropic
     result = sign * project(anchors, weights, front)
-    return torch.where(front, result, 0.0).reshape(values.shape)
+    return torch.where(front, result, 0.0).reshape(shape)
 
 
 def soft_topk_mask(
@@ -167,49 +165,49 @@ def soft_topk_mask(
     tensor([1.0000, 0.0000, 0.7500, 0.2500])
     """
     k = check_whole("k", k)
-    values = as_scores(values)
-    rows, inside = _rows(values, regularization, regularization_strength, mask)
-    order = _descending(rows, inside)
+    rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
+    order = descending_order(rows, inside)
     front = inside.gather(-1, order)
     ones = (torch.arange(rows.shape[-1], device=rows.device) < k) & front
     ranked = rows.gather(-1, order) / regularization_strength
-    if regularization == "l2":
-        result = _project_l2(ranked, ones.to(rows.dtype), front)
-    else:
-        logs = torch.where(ones, 0.0, float("-inf")).to(rows.dtype)
-        result = _project_entropic(ranked, logs, front).exp()
-    return torch.where(front, result, 0.0).gather(-1, invert(order)).reshape(values.shape)
-
-
-_descending = descending
+    result = _project(ranked, ones.to(rows.dtype), front, regularization)
+    return result.gather(-1, invert(order)).reshape(shape)
 
 
 def _rows(
-    values: Tensor, regularization: str, strength: float, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    values: Any, regularization: str, strength: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """The values and the mask as ``[b, n]``, and the shape of the values."""
     check_choice("regularization", regularization, _REGULARIZATIONS)
     check_positive("regularization_strength", strength)
-    rows, inside, _ = check_scores(values, mask)
-    return rows, inside
+    rows, inside, batch = check_scores(values, mask)
+    return rows, inside, (*batch, rows.shape[-1])
 
 
 def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) -> Tensor:
     """The projection of the anchors onto the permutahedron of 1..n of each list; 0 on padding."""
-    order = descending(anchors, mask)
+    order = descending_order(anchors, mask)
     front = mask.gather(-1, order)
-    ranked = anchors.gather(-1, order)
     weights = _countdown(front).to(anchors.dtype)
-    if regularization == "l2":
-        result = _project_l2(ranked, weights, front)
-    else:
-        result = _project_entropic(ranked, weights.log(), front).exp()
-    return torch.where(front, result, 0.0).gather(-1, invert(order))
+    projected = _project(anchors.gather(-1, order), weights, front, regularization)
+    return projected.gather(-1, invert(order))
 
 
 def _countdown(front: ItemMask) -> Int[Tensor, "b n"]:
     """n, n - 1, ..., 1 on each list, and 1 on the padding after it."""
     position = torch.arange(front.shape[-1], device=front.device)
     return (front.sum(-1, keepdim=True) - position).clamp(min=1)
+
+
+def _project(
+    anchors: Tensor, weights: Tensor, front: Tensor, regularization: _Regularization
+) -> Tensor:
+    """The projection onto the permutahedron of the weights (both sorted); 0 on padding."""
+    if regularization == "l2":
+        projected = _project_l2(anchors, weights, front)
+    else:
+        projected = _project_entropic(anchors, weights.log(), front).exp()
+    return torch.where(front, projected, 0.0)
 
 
 def _project_l2(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import Randomness
-from rankgrad._shapes import Bool, ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, Mask, RankValues, Scores
 from rankgrad._validation import Schedule, check_flag, check_whole, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, Route, as_base, check_scores, relaxations
@@ -72,10 +72,7 @@ class Gumbel(Relaxation):
 
     @override
     def permutation(
-        self,
-        scores: Float[Tensor, "*b n"],
-        mask: Bool[Tensor, "*b n"] | None = None,
-        k: int | None = None,
+        self, scores: Scores, mask: Mask | None = None, k: int | None = None
     ) -> Float[Tensor, "*b k n"]:
         rows, inside, batch = check_scores(scores, mask)
         noisy = self.sample_scores(rows, inside)
@@ -83,9 +80,7 @@ class Gumbel(Relaxation):
         return mean.reshape(*batch, *mean.shape[1:])
 
     @override
-    def ranks(
-        self, scores: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"] | None = None
-    ) -> Float[Tensor, "*b n"]:
+    def ranks(self, scores: Scores, mask: Mask | None = None) -> Float[Tensor, "*b n"]:
         rows, inside, batch = check_scores(scores, mask)
         noisy = self.sample_scores(rows, inside)
         mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
@@ -107,9 +102,7 @@ class Gumbel(Relaxation):
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         return self.base.rank(scores, mask)
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         return self.base.sort(values, scores, mask, k)
 
 

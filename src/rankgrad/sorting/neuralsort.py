@@ -51,30 +51,8 @@ class NeuralSort(Relaxation):
         rows: Tensor = _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
         return rows
 
-    def log_permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        """``log P``, finite on real items of real rows, 0 elsewhere.
-
-        >>> scores, mask = torch.tensor([[1.0, 3.0]]), torch.tensor([[True, True]])
-        >>> NeuralSort(temperature=2.0).log_permutation(scores, mask, k=1).exp()
-        tensor([[[0.2689, 0.7311]]])
-        """
-        exact, length = scores.double(), mask.sum(-1, keepdim=True)
-        coefficients = length + 1 - 2 * torch.arange(1, k + 1, device=scores.device)
-        apart = (exact[:, :, None] - exact[:, None, :]).abs() * mask[:, None, :]
-        logits = coefficients[:, :, None] * exact[:, None, :] - apart.sum(-1)[:, None, :]
-        logits = (logits / initial_value(self.temperature)).masked_fill(
-            ~mask[:, None, :], float("-inf")
-        )
-        real = (coefficients > -length)[:, :, None]
-        logits = torch.where(real, logits, 0.0).log_softmax(-1)
-        return torch.where(real & mask[:, None, :], logits, 0.0).to(scores.dtype)
-
     def cross_entropy(
-        self,
-        scores: ItemValues,
-        labels: ItemValues,
-        mask: ItemMask,
-        k: int,
+        self, scores: ItemValues, labels: ItemValues, mask: ItemMask, k: int
     ) -> ItemValues:
         """``-Σ_{r<=k} P*_rj log P_rj`` of each item j, ``P*`` the exact permutation by labels.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._padded import descending, divide, invert, tie_groups
-from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import (
     Schedule,
     check_positive,
@@ -64,9 +64,7 @@ class OptimalTransport(Relaxation):
         kernel = _kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
         return scale(kernel, self.iterations, self.tolerance)[:, :k]
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         kernel = _kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
         return scale_and_sort(kernel, values, self.iterations, self.tolerance)[:, :, :k]
 

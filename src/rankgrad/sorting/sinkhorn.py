@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from rankgrad._autograd import ListFunction, differentiable_once
-from rankgrad._shapes import ChannelValues, Float, ItemMask, ItemValues, RankValues
+from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import check_flag, check_positive, check_whole, initial_value
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
@@ -67,13 +67,10 @@ class Sinkhorn(Relaxation):
         matrix = self.base._permutation(scores, mask, scores.shape[-1])
         return scale(matrix, self.iterations, self.tolerance, self.transposed)[:, :k]
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])
-        return scale_and_sort(matrix, values, self.iterations, self.tolerance, self.transposed)[
-            :, :, :k
-        ]
+        scaling = (self.iterations, self.tolerance, self.transposed)
+        return scale_and_sort(matrix, values, *scaling)[:, :, :k]
 
 
 def scale(
@@ -82,6 +79,15 @@ def scale(
     """``diag(u) P diag(v)``, whose rows and columns sum to one.
 
     Rows and columns that are zero throughout, those of padding, are left alone.
+
+    Args:
+        matrix: the relaxed permutation P, ``[b, n, n]``.
+        iterations: at most.
+        tolerance: the largest deviation of a column sum from 1 at which scaling ends.
+        transposed: whether the transpose is scaled.
+
+    Returns:
+        ``[b, n, n]``.
     """
     if transposed:
         v, u = _Scalings.apply(matrix.mT, iterations, tolerance)[:2]
@@ -98,7 +104,18 @@ def scale_and_sort(
     tolerance: float,
     transposed: bool = False,
 ) -> Float[Tensor, "b c n"]:
-    """``diag(u) P diag(v)`` times the values, without the scaled matrix or its gradient."""
+    """``diag(u) P diag(v)`` times the values, without the scaled matrix or its gradient.
+
+    Args:
+        matrix: the relaxed permutation P, ``[b, n, n]``.
+        values: ``[b, c, n]``, of items.
+        iterations: at most.
+        tolerance: the largest deviation of a column sum from 1 at which scaling ends.
+        transposed: whether the transpose is scaled.
+
+    Returns:
+        ``[b, c, n]``, the values by rank.
+    """
     result: Tensor = _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)[0]
     return result
 

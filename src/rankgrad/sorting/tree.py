@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankgrad._padded import descending, invert
-from rankgrad._shapes import ChannelValues, Float, Int, ItemMask, ItemValues, RankValues
+from rankgrad._shapes import Channels, Float, Int, ItemMask, ItemValues, RankValues
 from rankgrad._validation import check_positive, check_whole
 from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, as_base, relaxations
@@ -97,9 +97,7 @@ class Tree(Relaxation):
         index = leaf[:, None, :].expand(b, whole.shape[1], -1)
         return _pad_rows(whole.gather(-1, index) * mask[:, None, :], k)
 
-    def _sort(
-        self, values: ChannelValues, scores: ItemValues, mask: ItemMask, k: int
-    ) -> RankValues:
+    def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         b, channels, _ = values.shape
         if b == 0:
             return values.new_zeros(0, channels, k)

@@ -79,10 +79,11 @@ def cached_backward(
     scores = passes.first()
     if not torch.is_grad_enabled():
         return loss(scores)
-    passes.check_trainable()
+    if not passes.trainable:
+        raise RuntimeError("the scores require no gradient: every parameter is frozen")
     scores.requires_grad_()
     value = loss(scores)
-    with _no_autocast(scores.device):
+    with torch.autocast(scores.device.type, enabled=False):
         (value * scale).backward()
     if scores.grad is None:
         raise RuntimeError("the loss does not depend on the scores")
@@ -141,10 +142,7 @@ class _TwoPasses:
     """
 
     def __init__(
-        self,
-        score_fn: Callable[[Any], Tensor],
-        batches: Iterable[Any],
-        no_sync: NoSync | None,
+        self, score_fn: Callable[[Any], Tensor], batches: Iterable[Any], no_sync: NoSync | None
     ) -> None:
         self.batches = list(batches)
         if not self.batches:
@@ -159,10 +157,6 @@ class _TwoPasses:
     @property
     def trainable(self) -> bool:
         return self._last is not None and self._last.requires_grad
-
-    def check_trainable(self) -> None:
-        if not self.trainable:
-            raise RuntimeError("the scores require no gradient: every parameter is frozen")
 
     def first(self) -> Tensor:
         """All scores, detached. Saves what the second pass needs, unless gradients are disabled."""
@@ -185,7 +179,7 @@ class _TwoPasses:
         with nullcontext() if is_single else self.no_sync():
             self._last = self.scores(-1)
         scores.append(self._last.detach().clone())
-        self._autocast = _AutocastState(scores[0].device)
+        self._autocast = _autocast_contexts(scores[0].device)
         self._sizes = [len(batch_scores) for batch_scores in scores]
         return torch.cat(scores)
 
@@ -198,7 +192,9 @@ class _TwoPasses:
         with nullcontext() if is_single else self.no_sync():
             self._backward(self._last, last)
         self._last = None
-        with self._autocast.entered():
+        with ExitStack() as stack:
+            for context in self._autocast:
+                stack.enter_context(context)
             for index, grad in enumerate(rest):
                 final = index == len(rest) - 1
                 with nullcontext() if final else self.no_sync():
@@ -232,7 +228,7 @@ class _TwoPasses:
 
     def _backward(self, scores: Tensor, grad: Tensor) -> None:
         # Backward passes do not belong under autocast; on a CPU it would lower their precision.
-        with _no_autocast(scores.device):
+        with torch.autocast(scores.device.type, enabled=False):
             torch.autograd.backward(scores, grad.to(scores.dtype))
 
 
@@ -261,8 +257,10 @@ class _RandomState:
 
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
-        self._module = _device_module()
-        self._devices = _get_states(self._module) if self._module else None
+        self._module: Any = _device_module()
+        self._devices: Any = None
+        if self._module is not None:  # that of Apple's GPU has one device
+            self._devices = getattr(self._module, "get_rng_state_all", self._module.get_rng_state)()
 
     def checked(self, scores: Tensor) -> Tensor:
         """``scores``, if the state of their device was saved before they were computed."""
@@ -285,50 +283,22 @@ class _RandomState:
 
     def _set(self) -> None:
         torch.set_rng_state(self._cpu)
-        if self._module is not None and self._devices is not None:
-            _set_states(self._module, self._devices)
+        if self._devices is not None:
+            getattr(self._module, "set_rng_state_all", self._module.set_rng_state)(self._devices)
 
 
 def _device_module() -> ModuleType | None:
     """``torch.cuda`` or its like, if it is in use."""
     accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None:
-        return None
-    module: ModuleType = torch.get_device_module(accelerator)
-    in_use = module.is_initialized() if hasattr(module, "is_initialized") else True
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    in_use = getattr(module, "is_initialized", lambda: True)()
     return module if in_use else None
 
 
-def _get_states(module: ModuleType) -> list[Tensor]:
-    if hasattr(module, "get_rng_state_all"):
-        return list(module.get_rng_state_all())
-    return [module.get_rng_state()]
-
-
-def _set_states(module: ModuleType, states: list[Tensor]) -> None:
-    if hasattr(module, "set_rng_state_all"):
-        module.set_rng_state_all(states)
-    else:
-        module.set_rng_state(states[0])
-
-
-class _AutocastState:
-    """Whether autocast is on, and its dtype, for a device and for the CPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._kinds = [
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-            for kind in sorted({"cpu", device.type})
-        ]
-        self._cache = torch.is_autocast_cache_enabled()
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for kind, dtype, enabled in self._kinds:
-                stack.enter_context(torch.autocast(kind, dtype, enabled, self._cache))
-            yield
-
-
-def _no_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, enabled=False)
+def _autocast_contexts(device: torch.device) -> list[torch.autocast]:
+    """Autocast as it is now, for a device and for the CPU, to be entered later."""
+    cache = torch.is_autocast_cache_enabled()
+    return [
+        torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), cache)
+        for kind in sorted({"cpu", device.type})
+    ]

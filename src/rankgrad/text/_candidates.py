@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,9 +106,7 @@ class Candidates:
             qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in chosen},
         )
 
-    def with_teacher(
-        self, run: Mapping[str, Any], transform: Transform = "shift", *, temperature: float = 1.0
-    ) -> Candidates:
+    def with_teacher(self, run: Mapping[str, Any], transform: Transform = "shift") -> Candidates:
         """The same candidates with labels from a teacher's run to train on.
 
         Evaluation stays with the grades. A document that the teacher does not have gets label 0.
@@ -116,7 +115,6 @@ class Candidates:
             run: the teacher's ranked lists by query; the teacher's labels of queries without one
                 are 0.
             transform: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
-            temperature: see there.
 
         Raises:
             ValueError: the teacher has none of the queries.
@@ -127,11 +125,9 @@ class Candidates:
                 f"{next(iter(run), None)!r}, are not theirs, such as {self.qids[0]!r}"
             )
         labels = np.zeros(len(self.docids), np.float32)
-        bounds = zip(self.qids, self.offsets[:-1], self.offsets[1:], strict=True)
-        for qid, first, last in bounds:
-            if qid in run and last > first:
-                names = self.docids[first:last]
-                list_labels = labels_from_run(run[qid], names, transform, temperature=temperature)
+        for qid, first, last in self._bounds():
+            if qid in run:
+                list_labels = labels_from_run(run[qid], self.docids[first:last], transform)
                 labels[first:last] = list_labels.numpy()
         return replace(self, teacher=labels)
 
@@ -156,9 +152,8 @@ class Candidates:
 
     def items(self, lists: NDArray[np.int64]) -> NDArray[np.int64]:
         """The items of some lists, list after list."""
-        if not len(lists):
-            return np.empty(0, np.int64)
-        return np.concatenate([np.arange(self.offsets[b], self.offsets[b + 1]) for b in lists])
+        ranges = [np.arange(self.offsets[b], self.offsets[b + 1]) for b in lists]
+        return np.concatenate([np.empty(0, np.int64), *ranges])
 
     def select(self, lists: NDArray[np.int64]) -> Candidates:
         """The candidates of some lists, in their order."""
@@ -181,15 +176,17 @@ class Candidates:
 
         Queries without candidates are not in it.
         """
-        bounds = zip(self.qids, self.offsets[:-1], self.offsets[1:], strict=True)
-        return Run(
-            {
-                qid: RankedList.sort(self.docids[first:last], scores[first:last])
-                for qid, first, last in bounds
-                if last > first
-            },
-            tag,
-        )
+        lists = {
+            qid: RankedList.sort(self.docids[first:last], scores[first:last])
+            for qid, first, last in self._bounds()
+        }
+        return Run(lists, tag)
+
+    def _bounds(self) -> Iterator[tuple[str, int, int]]:
+        """Of each query with candidates its id, its first item, and the one after its last."""
+        for qid, (first, last) in zip(self.qids, pairwise(self.offsets.tolist()), strict=True):
+            if last > first:
+                yield qid, first, last
 
     def evaluate(self, scores: NDArray[Any], metrics: Iterable[str]) -> RunEvaluation:
         """Metrics of all queries, in their order, if documents are ranked by some scores.

@@ -17,53 +17,43 @@ from typing import NamedTuple
 from rankgrad.data import _text_lines
 from rankgrad.data.trec import Qrels
 from rankgrad.text import _smart
-from rankgrad.text._records import Documents
 
 
 class JudgedCollection(NamedTuple):
     """Documents, topics and judgments.
 
     Attributes:
-        name: of the collection.
         documents: texts by document id.
         topics: texts by query id; queries without judgments are there too.
         qrels: grades by query and document; 0 is not relevant.
-        grades: what the grades mean.
     """
 
-    name: str
-    documents: Documents
+    documents: dict[str, str]
     topics: dict[str, str]
     qrels: Qrels
-    grades: str
 
 
-def load_cranfield(folder: str | os.PathLike[str]) -> JudgedCollection:
+def load_cranfield(folder: Path) -> JudgedCollection:
     """Cranfield, of ``cran.all.1400``, ``cran.qry`` and ``cranqrel``.
 
     Raises:
         ValueError: a judgment that cannot be read, with its line.
     """
-    folder = Path(folder)
     records = _smart.text_records(folder / "cran.qry")
     topics = {str(position): record.text for position, record in enumerate(records, start=1)}
     qrels = _judgments(folder / "cranqrel", topics, {1: 4, 2: 3, 3: 2, 4: 1, -1: 0})
-    documents = Documents(_texts(folder / "cran.all.1400"))
-    grades = "4 (complete answer) to 1 (minimum interest), 5 - code; the code -1 is 0"
-    return JudgedCollection("cranfield", documents, topics, qrels, grades)
+    return JudgedCollection(_texts(folder / "cran.all.1400"), topics, qrels)
 
 
-def load_cisi(folder: str | os.PathLike[str]) -> JudgedCollection:
+def load_cisi(folder: Path) -> JudgedCollection:
     """CISI, of ``CISI.ALL``, ``CISI.QRY`` and ``CISI.REL``.
 
     Raises:
         ValueError: a judgment that cannot be read, with its line.
     """
-    folder = Path(folder)
     topics = _texts(folder / "CISI.QRY")
     qrels = _judgments(folder / "CISI.REL", topics, {0: 1})
-    documents = Documents(_texts(folder / "CISI.ALL"))
-    return JudgedCollection("cisi", documents, topics, qrels, "1, relevant")
+    return JudgedCollection(_texts(folder / "CISI.ALL"), topics, qrels)
 
 
 def is_known(folder: str | os.PathLike[str]) -> bool:
@@ -79,7 +69,7 @@ def load(folder: str | os.PathLike[str]) -> JudgedCollection:
     """
     for name, loader in _LOADERS.items():
         if Path(folder, name).is_file():
-            return loader(folder)
+            return loader(Path(folder))
     raise ValueError(f"{folder} is not the folder of a known collection: no {', '.join(_LOADERS)}")
 
 

@@ -27,16 +27,17 @@ from typing import Literal, TypeAlias, get_args
 from rankgrad._validation import check_choice
 from rankgrad.data import _text_lines
 from rankgrad.text import _classic, _packages, _sgml, _smart
-from rankgrad.text._records import Documents, TextRecord, from_fields, join
+from rankgrad.text._records import TextRecord, from_fields, join
 
 Format = Literal["jsonl", "tsv", "trec", "smart"]
 TopicField = Literal["title", "description", "narrative"]
 Source: TypeAlias = str | os.PathLike[str]
 
 _SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
+_STARTS: dict[bytes, Format] = {b"{": "jsonl", b"<": "trec", b".I": "smart"}  # of the first line
 
 
-def read_documents(path: Source, format: Format | None = None) -> Documents:
+def read_documents(path: Source, format: Format | None = None) -> dict[str, str]:
     """Read a collection.
 
     Args:
@@ -44,23 +45,22 @@ def read_documents(path: Source, format: Format | None = None) -> Documents:
         format: of files; by default recognized by their names and first lines.
 
     Returns:
-        The texts by id.
+        The texts by id, in the order of the collection.
 
     Raises:
         ValueError: what cannot be read, with its line; a document id that comes twice.
         ImportError: a package is needed; the message has the install line.
     """
     if _packages.is_identifier(path):
-        return Documents(_collect(path, _packages.documents(os.fspath(path)), "document"))
+        return _collect(path, _packages.documents(os.fspath(path)), "document")
     if _classic.is_known(path):
         return _classic.load(path).documents
     texts: dict[str, str] = {}
     for file in _files_in(Path(path)):
-        kind = _format(file, format)
-        _collect(file, _DOCUMENTS[kind](file), "document", texts)
+        _collect(file, _READERS[_format(file, format)](file), "document", texts)
     if not texts:
         raise ValueError(f"{path} has no documents in it")
-    return Documents(texts)
+    return texts
 
 
 def read_topics(
@@ -87,44 +87,34 @@ def read_topics(
         records: Iterable[TextRecord] = _packages.topics(os.fspath(path), field)
     else:
         file = Path(path)
-        kind = _format(file, format)
-        records = _sgml.topics(file, field) if kind == "trec" else _DOCUMENTS[kind](file)
-    topics = _collect(path, records, "query", empty=False)
+        file_format = _format(file, format)
+        records = (
+            _sgml.topics(file, field) if file_format == "trec" else _READERS[file_format](file)
+        )
+    topics = _collect(path, records, "query", allow_empty=False)
     if not topics:
         raise ValueError(f"{path} has no topics in it")
     return topics
 
 
-def detect(path: Path) -> Format:
-    """The format of a file, by its name and its first line that is not blank.
-
-    Raises:
-        ValueError: it looks like none of them.
-    """
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    for suffix in suffixes:
-        if suffix in _SUFFIXES:
-            return _SUFFIXES[suffix]
+def _format(path: Path, format: Format | None) -> Format:
+    """``format``, or the one that a file's name or its first line that is not blank shows."""
+    if format is not None:
+        check_choice("format", format, get_args(Format))
+        return format
+    for suffix in path.suffixes[-2:]:
+        if suffix.lower() in _SUFFIXES:
+            return _SUFFIXES[suffix.lower()]
     first = next((line for _, line in _text_lines.numbered(path) if line.strip()), b"").lstrip()
-    if first.startswith(b"{"):
-        return "jsonl"
-    if first.startswith(b"<"):
-        return "trec"
-    if first.startswith(b".I"):
-        return "smart"
+    for start, recognized in _STARTS.items():
+        if first.startswith(start):
+            return recognized
     if b"\t" in first:
         return "tsv"
     raise ValueError(
         f"cannot tell the format of {path} by its first line; it must be one of "
         f"{', '.join(get_args(Format))}"
     )
-
-
-def _format(path: Path, format: Format | None) -> Format:
-    if format is None:
-        return detect(path)
-    check_choice("format", format, get_args(Format))
-    return format
 
 
 def _files_in(path: Path) -> list[Path]:
@@ -142,7 +132,7 @@ def _collect(
     records: Iterable[TextRecord],
     kind: str,
     into: dict[str, str] | None = None,
-    empty: bool = True,
+    allow_empty: bool = True,
 ) -> dict[str, str]:
     """Texts by id; an id that comes twice is an error."""
     texts = {} if into is None else into
@@ -152,7 +142,7 @@ def _collect(
             raise ValueError(f"{where}: the id of a {kind} must be one word, found {name!r}")
         if name in texts:
             raise ValueError(f"{where}: the {kind} {name!r} comes twice")
-        if not empty and not text:
+        if not allow_empty and not text:
             raise ValueError(f"{where}: the {kind} {name!r} has no text")
         texts[name] = text
     return texts
@@ -190,7 +180,7 @@ def _tsv(path: Path) -> Iterator[TextRecord]:
         yield TextRecord(number, columns[0].strip(), body)
 
 
-_DOCUMENTS: dict[Format, Callable[[Path], Iterable[TextRecord]]] = {
+_READERS: dict[Format, Callable[[Path], Iterable[TextRecord]]] = {
     "jsonl": _jsonl,
     "tsv": _tsv,
     "trec": _sgml.documents,

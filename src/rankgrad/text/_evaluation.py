@@ -101,8 +101,8 @@ def evaluate_run(
     >>> from rankgrad.data.trec import RankedList
     >>> from rankgrad.text._evaluation import evaluate_run
     >>> run = {"1": RankedList.sort(["a", "b"], [2.0, 1.0])}
-    >>> found = evaluate_run(run, {"1": {"b": 1, "c": 2}}, ["AP", "nDCG"])
-    >>> {name: round(value, 4) for name, value in found.values.mean.items()}
+    >>> evaluation = evaluate_run(run, {"1": {"b": 1, "c": 2}}, ["AP", "nDCG"])
+    >>> {name: round(value, 4) for name, value in evaluation.values.mean.items()}
     {'ap': 0.25, 'ndcg(gain=linear)': 0.2398}
     """
     rules = conventions or Conventions()
@@ -115,13 +115,12 @@ def evaluate_run(
     queries = list(qrels) if rules.complete else judged
     lists = [_judged_list(run.get(query), qrels[query], rules) for query in queries]
     offsets = np.cumsum([0, *(len(each.labels) for each in lists)])
-    chosen = [_with_level(metric, rules.level) for metric in metrics]
     values = rankgrad.metrics.evaluate(
         torch.from_numpy(np.concatenate([each.scores for each in lists])),
         torch.from_numpy(np.concatenate([each.labels for each in lists])),
         offsets=torch.from_numpy(offsets),
         retrieved=torch.from_numpy(np.concatenate([each.retrieved for each in lists])),
-        metrics=chosen,
+        metrics=[_with_level(metric, rules.level) for metric in metrics],
     )
     missing, unjudged = len(qrels) - len(judged), len(run) - len(judged)
     return RunEvaluation(tuple(queries), values, missing, unjudged)

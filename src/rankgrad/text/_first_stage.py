@@ -90,7 +90,7 @@ class BM25Index:
     Args:
         documents: ids, in the order of the index.
         bm25: bm25s's index.
-        settings: it was made with.
+        settings: with which the index was built.
 
     >>> from rankgrad.text._first_stage import BM25Index
     >>> index = BM25Index.build({"a": "wing in a slipstream", "b": "heat in slabs", "c": ""})
@@ -225,12 +225,11 @@ class BM25Index:
                 raise ValueError("of another version of rankgrad")
             for name in metadata.get("files", {}):  # earlier versions wrote none
                 _files.read_part(folder / name, metadata)
-            count = metadata["documents"]
             options = (option.name for option in fields(BM25Settings))
             settings = BM25Settings(**{name: metadata[name] for name in options})
             documents = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")[:-1]
             bm25 = load("bm25s", "text").BM25.load(folder, allow_pickle=False, load_corpus=False)
-            _check(bm25, documents, count)
+            _check(bm25, documents, metadata["documents"])
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
             raise _files.damaged(folder, str(error) or type(error).__name__) from None
         return cls(documents, bm25, settings)
@@ -258,10 +257,10 @@ def _check(bm25: Any, documents: list[str], count: int) -> None:
     data, indices, indptr = (bm25.scores[name] for name in ("data", "indices", "indptr"))
     if not len(documents) == count == bm25.scores["num_docs"]:
         raise ValueError(f"{count} documents are announced, {len(documents)} are there")
-    words = max(bm25.vocab_dict.values(), default=-1)
+    last_word = max(bm25.vocab_dict.values(), default=-1)
     sound = (
         len(data) == len(indices) == indptr[-1]
-        and words <= len(indptr) - 1
+        and last_word <= len(indptr) - 1  # bm25s adds the empty word, which has no scores
         and (np.diff(indptr) >= 0).all()
         and (len(indices) == 0 or (indices.min() >= 0 and indices.max() < count))
         and np.isfinite(data).all()

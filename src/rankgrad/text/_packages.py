@@ -85,7 +85,8 @@ def _text(record: Any) -> str:
 
 
 def _rows(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
-    name, config, split = (*name.split(":"), "", "")[:3]
+    parts = [*name.split(":"), "", ""]  # the config and the split may be left out
+    name, config, split = parts[:3]
     if any(Path(name, mark).is_file() for mark in ("state.json", "dataset_dict.json")):
         dataset = package.load_from_disk(name)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, with_config
+from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
 from rankgrad.extras import load
-from rankgrad.text._checkpoints import check_there, load_network
-from rankgrad.text._reading import CAUSAL, Head, Pooling, Prompt, Reading
+from rankgrad.text._pretrained import check_exists, load_pretrained
+from rankgrad.text._reading import CAUSAL, Prompt, Reading
 from rankgrad.text._scorers import PromptTokens
 from rankgrad.text._tokens import (
     DOCUMENT,
@@ -31,6 +31,7 @@ from rankgrad.text._tokens import (
     first_position,
     length_limit,
     rows_as_inputs,
+    set_padding_token,
     to_device,
     tokenize,
 )
@@ -82,15 +83,12 @@ class TextRanker(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.tokenizer = network, tokenizer
-        self.reading = (reading or Reading()).resolved(type(network).__name__)
+        self.reading = (reading or Reading()).resolve(type(network).__name__)
         _check_supported(network, self.reading)
         # Shorter inputs would hold no token of the query or none of the document.
         least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
         self.max_length = length_limit(network, tokenizer, self.reading.max_length, least=least)
-        if tokenizer.pad_token is None and tokenizer.eos_token is not None:
-            tokenizer.pad_token = tokenizer.eos_token
-        if getattr(network.config, "pad_token_id", None) is None:
-            network.config.pad_token_id = tokenizer.pad_token_id
+        set_padding_token(network, tokenizer)
         self.similarity: Similarity | None = None
         if self.reading.head in ("similarity", "embedding"):
             self.similarity = Similarity(network.config.hidden_size)
@@ -121,7 +119,6 @@ class TextRanker(nn.Module):
             FileNotFoundError: a path that is not there.
             ValueError: the folder is damaged, has its weights as pickles only, or has no head.
         """
-        transformers = load("transformers", "text")
         manifest = _read_manifest(Path(name_or_path))
         saved = _reading(manifest.get("reading", {}))
         reading = reading or saved
@@ -129,12 +126,11 @@ class TextRanker(nn.Module):
             reading = replace(reading, prompt=saved.prompt)
         with _quiet():  # a new head is what is asked for
             if reading.head == "auto":
-                reading = reading.resolved(architecture(name_or_path))
-            auto = getattr(transformers, _AUTO.get(reading.head, "AutoModel"))
+                reading = reading.resolve(architecture(name_or_path))
+            auto = _AUTO.get(reading.head, "AutoModel")
             options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
             options |= {"num_labels": 1} if reading.head == "classifier" else {}
-            network, loading = load_network(auto, name_or_path, **options)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(os.fspath(name_or_path))
+            (network, loading), tokenizer = load_pretrained(auto, name_or_path, **options)
         if trained and reading.head == "classifier" and loading["missing_keys"]:
             raise ValueError(
                 f"{name_or_path} is not trained to rank: it has no {min(loading['missing_keys'])}. "
@@ -292,35 +288,20 @@ _AUTO = {"classifier": "AutoModelForSequenceClassification", "causal": "AutoMode
 
 def architecture(name_or_path: str | os.PathLike[str]) -> str:
     """The class that a folder's or a hub's network was saved as; "" where it does not say."""
-    from transformers import AutoConfig
-
-    check_there(name_or_path)
-    architectures = AutoConfig.from_pretrained(os.fspath(name_or_path)).architectures or [""]
-    return str(architectures[0])
+    check_exists(name_or_path)
+    config = load("transformers", "text").AutoConfig.from_pretrained(os.fspath(name_or_path))
+    return str((config.architectures or [""])[0])
 
 
-@with_config(ConfigDict(extra="forbid"))
-class _PromptMetadata(TypedDict):
-    """A :class:`Prompt` in ``rankgrad.json``."""
-
-    prefix: str
-    body: str
-    suffix: str
-    yes: str
-    no: str
-
-
-@with_config(ConfigDict(extra="forbid"))
-class _ReadingMetadata(TypedDict):
-    """A :class:`Reading` in ``rankgrad.json``."""
-
-    max_length: Annotated[int, Field(ge=1)] | None
-    passages: Annotated[int, Field(ge=1)]
-    document_tokens: Annotated[int, Field(ge=1)] | None
-    pooling: Pooling
-    head: Head
-    cross_attention: NotRequired[Annotated[float, Field(ge=0, le=1)]]
-    prompt: NotRequired[_PromptMetadata | None]
+_Count = Annotated[int, Field(ge=1)]
+_ReadingMetadata: Any = _schemas.fields_of(
+    Reading,
+    max_length=_Count | None,
+    passages=_Count,
+    document_tokens=_Count | None,
+    cross_attention=NotRequired[Annotated[float, Field(ge=0, le=1)]],
+    prompt=NotRequired[_schemas.fields_of(Prompt) | None],
+)
 
 
 class _Manifest(TypedDict):
@@ -338,25 +319,22 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Transformers without warnings and progress bars."""
-    from transformers import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
+    logging = load("transformers", "text").logging
+    with ExitStack() as restored:
+        restored.callback(logging.set_verbosity, logging.get_verbosity())
+        if logging.is_progress_bar_enabled():
+            restored.callback(logging.enable_progress_bar)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         return {}
-    metadata = _schemas.read_versioned(path, _FORMAT, _VERSION, "train the ranker again")
-    _schemas.check(path, metadata, _Manifest)
+    remedy = "train the ranker again"
+    metadata = _schemas.read_versioned(path, _Manifest, _FORMAT, _VERSION, remedy)
     for name in metadata["files"]:
         _files.read_part(folder / name, metadata)  # which compares checksums
     return metadata

@@ -119,7 +119,7 @@ class Reading:
                 "see each other anyway"
             )
 
-    def resolved(self, architecture: str) -> Reading:
+    def resolve(self, architecture: str) -> Reading:
         """The same for a network of some class, whose head is not ``"auto"``."""
         if self.head != "auto":
             return self

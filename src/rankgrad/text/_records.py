@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 IDS = ("id", "docid", "_id", "docno", "doc_id", "qid", "query_id")  #: keys of ids, first found wins
@@ -21,39 +21,6 @@ class TextRecord(NamedTuple):
     line: int
     id: str
     text: str
-
-
-class Documents(Mapping[str, str]):
-    """Texts by document id, in the order of the collection.
-
-    Args:
-        texts: by id.
-
-    >>> from rankgrad.text._records import Documents
-    >>> documents = Documents({"a": "first text", "b": ""})
-    >>> documents.ids, documents["a"], len(documents)
-    (['a', 'b'], 'first text', 2)
-    """
-
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = dict(texts)
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all documents."""
-        return list(self._texts)
-
-    def __getitem__(self, document: str) -> str:
-        return self._texts[document]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __repr__(self) -> str:
-        return f"Documents({len(self):,})"
 
 
 def join(title: str, body: str) -> str:

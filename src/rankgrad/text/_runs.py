@@ -17,14 +17,12 @@ Every write is atomic, so the process may be killed at any moment.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -34,13 +32,19 @@ from rankgrad import _files, _schemas
 from rankgrad.data.trec import write_run
 from rankgrad.text._candidates import Candidates
 from rankgrad.text._ranker import MANIFEST, TextRanker
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.training import run as folders
 from rankgrad.training._evaluations import EVALUATIONS, EvaluatedLists
+from rankgrad.training._optimizers import load_state_tensors, state_tensors
 from rankgrad.training.run import EpochState
 
 INTERPOLATION = "interpolation.json"
 _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+_CONVENTIONS = (
+    "relevant documents that were not retrieved count",
+    "queries without candidates or relevant documents count 0",
+    "equal scores: by document id, descending",
+)
 _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
 
 
@@ -115,10 +119,7 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         if state.epoch != len(state.history):
             raise _files.damaged(last / folders.STATE, "epoch and history differ")
         ranker.load_state_dict(_files.read_tensors(last / _WEIGHTS, saved))
-        tensors = _files.read_tensors(last / _OPTIMIZER, saved)
-        optimizer_state = optimizer.state_dict()
-        optimizer_state["state"] = _nested(tensors)
-        optimizer.load_state_dict(optimizer_state)
+        load_state_tensors(optimizer, _files.read_tensors(last / _OPTIMIZER, saved))
         self._log(state)
         best = self.best().state_dict()
         return state, {name: value.to(ranker.device) for name, value in best.items()}
@@ -137,12 +138,7 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         self._log(state)
         with _files.atomic_folder(self.path / folders.LAST) as unfinished:
             _files.write_tensors(unfinished / _WEIGHTS, ranker.state_dict())
-            tensors = {
-                f"{number}.{name}": torch.as_tensor(value)
-                for number, values in optimizer.state_dict()["state"].items()
-                for name, value in values.items()
-            }
-            _files.write_tensors(unfinished / _OPTIMIZER, tensors)
+            _files.write_tensors(unfinished / _OPTIMIZER, state_tensors(optimizer))
             _files.write_json(unfinished / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _log(self, state: EpochState) -> None:
@@ -186,12 +182,8 @@ def metadata(
     data: Mapping[str, Candidates], labels: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What ``run.json`` says of a run on these data."""
-    return {
-        "format": "rankgrad run",
-        "version": 1,
+    return folders.run_metadata({}, packages=_PACKAGES) | {
         "ranker": "text",
-        "command": shlex.join(folders.command()),
-        "versions": folders.versions(_PACKAGES),
         "data": {name: _data(candidates) for name, candidates in data.items()},
         "labels": dict(labels or {}),
     }
@@ -207,23 +199,9 @@ def save_evaluation(
 ) -> None:
     """Write what a run scored on a part of the data, as an evaluation and as a TREC run."""
     evaluation = candidates.evaluate(scores, metrics).values
-    names = tuple(str(metric) for metric in evaluation.metrics)
-    EvaluatedLists(
-        metrics=names,
-        mean=dict(evaluation.mean),
-        values=np.stack([evaluation.per_list[name].double().numpy() for name in names], 1),
-        qids=np.array(candidates.qids),
-        offsets=candidates.offsets,
-        labels=candidates.labels,
-        scores=np.asarray(scores, np.float32),
-        conventions=(
-            "relevant documents that were not retrieved count",
-            "queries without candidates or relevant documents count 0",
-            "equal scores: by document id, descending",
-        ),
-        checksum=candidates.checksum(),
-        labels_of_run=dict(labels),
-    ).save(path, part)
+    EvaluatedLists.of_evaluation(evaluation, scores, candidates, labels, _CONVENTIONS).save(
+        path, part
+    )
     tag = str(labels.get("candidate", "rankgrad")).replace(" ", "")
     write_run(path / f"{part}.run", candidates.run(scores), tag=tag, overwrite=True)
 
@@ -234,12 +212,3 @@ def _data(candidates: Candidates) -> dict[str, Any]:
         "items": len(candidates.docids),
         "checksum": candidates.checksum(),
     }
-
-
-def _nested(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    """The state of an optimizer's parameters, from names ``number.name``."""
-    nested: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, name = key.split(".", 1)
-        nested.setdefault(int(number), {})[name] = value
-    return nested

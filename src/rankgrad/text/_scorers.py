@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from rankgrad.extras import load
-from rankgrad.text._checkpoints import load_network
+from rankgrad.text._pretrained import load_pretrained
 from rankgrad.text._reading import Prompt
-from rankgrad.text._tokens import length_limit
+from rankgrad.text._tokens import length_limit, set_padding_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,15 +44,11 @@ class TextScorer(nn.Module):
         self.model = model
         self.tokenizer = tokenizer
         self.max_length = length_limit(model, tokenizer, max_length)
+        set_padding_token(model, tokenizer)
         if tokenizer.pad_token is None:
-            if tokenizer.eos_token is None:
-                raise ValueError(
-                    "the tokenizer has neither a padding nor an end-of-text token: "
-                    "set its pad_token"
-                )
-            tokenizer.pad_token = tokenizer.eos_token
-        if model.config.pad_token_id is None:
-            model.config.pad_token_id = tokenizer.pad_token_id
+            raise ValueError(
+                "the tokenizer has neither a padding nor an end-of-text token: set its pad_token"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -110,12 +105,9 @@ class EncoderScorer(TextScorer):
             max_length: tokens per pair; by default the model's limit.
             options: of ``AutoModelForSequenceClassification.from_pretrained``.
         """
-        auto = load("transformers", "text")
-        model = load_network(
-            auto.AutoModelForSequenceClassification, name_or_path, num_labels=1, **options
-        )
-        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
-        return cls(model, tokenizer, max_length=max_length)
+        auto = "AutoModelForSequenceClassification"
+        parts = load_pretrained(auto, name_or_path, num_labels=1, **options)
+        return cls(*parts, max_length=max_length)
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
         encoded = self.tokenizer(
@@ -177,10 +169,8 @@ class CausalScorer(TextScorer):
             prompt: what the model is asked; by default what Qwen3-Reranker is.
             options: of ``AutoModelForCausalLM.from_pretrained``.
         """
-        auto = load("transformers", "text")
-        model = load_network(auto.AutoModelForCausalLM, name_or_path, **options)
-        tokenizer = auto.AutoTokenizer.from_pretrained(name_or_path)
-        return cls(model, tokenizer, max_length=max_length, prompt=prompt)
+        parts = load_pretrained("AutoModelForCausalLM", name_or_path, **options)
+        return cls(*parts, max_length=max_length, prompt=prompt)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
@@ -189,14 +179,14 @@ class CausalScorer(TextScorer):
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
         rows = self.tokens.rows([query] * len(documents), documents)
-        max_length = max(map(len, rows))
-        padding = self.tokenizer.pad_token_id
-        return {
-            "input_ids": torch.tensor([[padding] * (max_length - len(row)) + row for row in rows]),
-            "attention_mask": torch.tensor(
-                [[0] * (max_length - len(row)) + [1] * len(row) for row in rows]
-            ),
-        }
+        padded = self.tokenizer.pad(
+            {"input_ids": rows},
+            padding_side="left",
+            return_attention_mask=True,
+            return_tensors="pt",
+            verbose=False,
+        )
+        return dict(padded)
 
 
 class PromptTokens:

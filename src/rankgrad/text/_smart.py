@@ -31,26 +31,26 @@ def records(path: Path) -> Iterator[Record]:
     Raises:
         ValueError: text before a record or a field, or a record without an id, with its line.
     """
-    start, name, letter = 0, "", ""
-    fields: dict[str, list[str]] = {}
+    record: Record | None = None
+    letter = ""
     for number, raw in _text_lines.numbered(path):
         line = _text_lines.decode(path, number, raw)
         if match := _RECORD.fullmatch(line):
-            if name:
-                yield _record(start, name, fields)
-            start, name, letter, fields = number, match[1], "", {}
+            if record:
+                yield record
+            record, letter = Record(number, match[1], {}), ""
         elif line.startswith(".I") and _FIELD.fullmatch(line):
             raise ValueError(f"{path}, line {number}: a record without an id")
-        elif name and (match := _FIELD.fullmatch(line)):
+        elif record and (match := _FIELD.fullmatch(line)):
             letter = match[1]
-            fields.setdefault(letter, [])
-        elif name and letter:
-            fields[letter].append(line)
+            record.fields.setdefault(letter, "")
+        elif record and letter:
+            record.fields[letter] = join(record.fields[letter], " ".join(line.split()))
         elif line.strip():
-            wanted = "a field, such as .W" if name else "a record, such as .I 1"
+            wanted = "a field, such as .W" if record else "a record, such as .I 1"
             raise ValueError(f"{path}, line {number}: expected {wanted}, found {line[:40]!r}")
-    if name:
-        yield _record(start, name, fields)
+    if record:
+        yield record
 
 
 def text_records(path: Path) -> Iterator[TextRecord]:
@@ -61,8 +61,3 @@ def text_records(path: Path) -> Iterator[TextRecord]:
     for line, name, fields in records(path):
         title, body = fields.get("T", ""), fields.get("W", "")
         yield TextRecord(line, name, body if body.startswith(title) else join(title, body))
-
-
-def _record(line: int, name: str, fields: dict[str, list[str]]) -> Record:
-    joined = {letter: " ".join(" ".join(lines).split()) for letter, lines in fields.items()}
-    return Record(line, name, joined)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,10 +53,11 @@ class InputBatch:
         return len(self.indices)
 
 
+@dataclass(frozen=True)
 class PairInputs:
     """The tokens of many pairs in flat layout, on one device.
 
-    Args:
+    Attributes:
         ids: ``[T]``, the tokens of all inputs.
         types: ``[T]``, their token types, or None.
         segments: ``[T]``, what they are part of.
@@ -64,23 +66,12 @@ class PairInputs:
         padding: the token that fills up mini-batches.
     """
 
-    def __init__(
-        self,
-        ids: Tensor,
-        types: Tensor | None,
-        segments: Tensor,
-        offsets: NDArray[np.int64],
-        pairs: NDArray[np.int64],
-        *,
-        padding: int = 0,
-    ) -> None:
-        self.ids, self.types, self.segments = ids, types, segments
-        self.offsets, self.pairs, self.padding = offsets, pairs, padding
-        self._lengths = np.diff(offsets)
-        max_lengths = (
-            np.maximum.reduceat(self._lengths, pairs[:-1]) if len(pairs) > 1 else pairs[:0]
-        )
-        self._max_lengths: NDArray[np.int64] = max_lengths
+    ids: Tensor
+    types: Tensor | None
+    segments: Tensor
+    offsets: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    padding: int = 0
 
     def __len__(self) -> int:
         return len(self.pairs) - 1
@@ -93,14 +84,20 @@ class PairInputs:
     def to(self, device: torch.device | str) -> PairInputs:
         """The same tokens on a device."""
         types = None if self.types is None else self.types.to(device)
-        return PairInputs(
-            self.ids.to(device),
-            types,
-            self.segments.to(device),
-            self.offsets,
-            self.pairs,
-            padding=self.padding,
+        return replace(
+            self, ids=self.ids.to(device), types=types, segments=self.segments.to(device)
         )
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        """The number of tokens of each input, ``[I]``."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def _max_lengths(self) -> NDArray[np.int64]:
+        """The number of tokens of each pair's longest input, ``[N]``."""
+        starts = self.pairs[:-1]
+        return np.maximum.reduceat(self._lengths, starts) if len(starts) else starts
 
     def batches(self, pairs: NDArray[np.int64], size: int) -> Iterator[InputBatch]:
         """Mini-batches of some pairs, shortest first, so that padding is little.
@@ -239,10 +236,9 @@ def tokenize(
     pairs = np.arange(len(texts) + 1)
     if passages is not None and passages.most > 1:
         parts = _parts(tokenizer, queries, texts, max_length, passages)
-        counts = [len(part) for part in parts]
         queries = [query for query, part in zip(queries, parts, strict=True) for _ in part]
         texts = [text for part in parts for text in part]
-        pairs = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        pairs = np.cumsum([0, *map(len, parts)])
     ids: list[NDArray[Any]] = []
     types: list[NDArray[Any]] = []
     segments: list[NDArray[Any]] = []
@@ -258,25 +254,24 @@ def tokenize(
             segments.append(
                 np.array([SPECIAL if text is None else text for text in texts_of], np.int8)
             )
-    offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in ids], dtype=np.int64)])
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return PairInputs(
         _joined(ids, np.int32),
         _joined(types, np.int8) if typed else None,
         _joined(segments, np.int8),
-        offsets.astype(np.int64),
-        pairs.astype(np.int64),
+        np.cumsum([0, *map(len, ids)]),
+        pairs,
         padding=padding,
     )
 
 
 def rows_as_inputs(rows: Sequence[Sequence[int]], padding: int) -> PairInputs:
     """Pairs whose tokens are known, one input each; all tokens count as the document's."""
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    offsets = np.cumsum([0, *map(len, rows)])
     ids = _joined([np.array(row, np.int32) for row in rows], np.int32)
     segments = torch.full((len(ids),), DOCUMENT, dtype=torch.int8)
     pairs = np.arange(len(rows) + 1)
-    return PairInputs(ids, None, segments, offsets.astype(np.int64), pairs, padding=padding)
+    return PairInputs(ids, None, segments, offsets, pairs, padding=padding)
 
 
 def first_position(network: PreTrainedModel) -> int:
@@ -287,6 +282,14 @@ def first_position(network: PreTrainedModel) -> int:
     embeddings = getattr(network.base_model, "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
+
+
+def set_padding_token(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a tokenizer without a padding token pad with its end-of-text token, if it has one."""
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if getattr(network.config, "pad_token_id", None) is None:
+        network.config.pad_token_id = tokenizer.pad_token_id
 
 
 def length_limit(
@@ -357,23 +360,20 @@ def _parts(
     passages: Passages,
 ) -> list[list[str]]:
     """The passages of each pair's document, which depend on how long its query is."""
-    lengths = {query: _length(tokenizer, query) for query in dict.fromkeys(queries)}
-    special = int(tokenizer.num_special_tokens_to_add(pair=True))
-    encodings: dict[str, Any] = {}
+
+    @cache
+    def encoding(text: str) -> Any:
+        return tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
+
+    space_of_pair = max_length - int(tokenizer.num_special_tokens_to_add(pair=True))
     parts = []
     for query, text in zip(queries, texts, strict=True):
         # A query takes at most half of an input, as it does beside a long document.
-        space = max_length - special - min(lengths[query], (max_length - special) // 2)
+        space = space_of_pair - min(len(encoding(query)), space_of_pair // 2)
         if space < 1:
             raise ValueError(f"max_length={max_length} leaves no space for a document")
-        if text not in encodings:
-            encodings[text] = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
-        parts.append(passages.split(text, encodings[text], space))
+        parts.append(passages.split(text, encoding(text), space))
     return parts
-
-
-def _length(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
-    return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _joined(arrays: list[NDArray[Any]], dtype: type) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +20,15 @@ from rankgrad.metrics import metrics as known_metrics
 from rankgrad.text._cached import cached_backward
 from rankgrad.text._candidates import Candidates
 from rankgrad.text._ranker import TextRanker, autocast
-from rankgrad.text._settings import TextSettings
+from rankgrad.text._runs import TextRun
 from rankgrad.text._teachers import MixedLoss
+from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs, to_device
 from rankgrad.training._fitting import isolated
 from rankgrad.training.run import EpochState
 
 Lists = NDArray[np.int64]
 LossFunction = Callable[..., Tensor]
-OnEpoch = Callable[[dict[str, float]], None]
-OnStep = Callable[[float], None]
 
 
 @dataclass
@@ -43,7 +42,7 @@ class TextData:
 
 
 @dataclass(frozen=True)
-class TextFit:
+class TextFitResult:
     """The result of training: the ranker of the best epoch, or of the last without validation.
 
     ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
@@ -54,25 +53,19 @@ class TextFit:
     stopped: str
 
 
-class Checkpointer(Protocol):
-    """Saves each epoch of a training, so that it can be resumed."""
+@dataclass(frozen=True)
+class Callbacks:
+    """What is called while a ranker is trained.
 
-    def restore(
-        self, ranker: TextRanker, optimizer: torch.optim.Optimizer
-    ) -> tuple[EpochState, dict[str, Tensor]]:
-        """Load the last epoch into ranker and optimizer; return its state and the best weights."""
-        ...
+    Attributes:
+        on_epoch: with the values of each finished epoch.
+        on_step: with the part of the present epoch that is done.
+        interrupted: after each step; whether to stop. What the epoch has done is lost then.
+    """
 
-    def save(
-        self,
-        ranker: TextRanker,
-        optimizer: torch.optim.Optimizer,
-        state: EpochState,
-        *,
-        improved: bool,
-    ) -> None:
-        """Save a finished epoch."""
-        ...
+    on_epoch: Callable[[dict[str, float]], None] = lambda line: None
+    on_step: Callable[[float], None] = lambda part: None
+    interrupted: Callable[[], bool] = lambda: False
 
 
 def fit(
@@ -81,11 +74,9 @@ def fit(
     settings: TextSettings,
     *,
     loss: LossFunction | None = None,
-    checkpointer: Checkpointer | None = None,
-    on_epoch: OnEpoch | None = None,
-    on_step: OnStep | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
-) -> TextFit:
+    run: TextRun | None = None,
+    callbacks: Callbacks | None = None,
+) -> TextFitResult:
     """Train a ranker in place. At the end it has the weights of the best epoch.
 
     PyTorch's random state is afterwards as it was before.
@@ -95,17 +86,14 @@ def fit(
         data: to train and to validate on.
         settings: how to train; ``model`` and the settings of the ranker itself are ignored.
         loss: instead of ``settings.loss``: a function of scores, labels and offsets.
-        checkpointer: saves each epoch, and says where to go on.
-        on_epoch: called with the values of each finished epoch.
-        on_step: called with the part of the present epoch that is done.
-        interrupted: asked after each step whether to stop; what the epoch has done is lost then.
+        run: a run folder, where each epoch is saved, and from which training goes on.
+        callbacks: what is called on the way.
 
     Raises:
         ValueError: there is nothing to train on, or training diverged.
     """
     with isolated(ranker.device, custom=True):
-        run = _Training(ranker, data, settings, loss, checkpointer)
-        return run.run(on_epoch, on_step, interrupted)
+        return _Training(ranker, data, settings, loss, run).run(callbacks or Callbacks())
 
 
 class _Training:
@@ -115,24 +103,23 @@ class _Training:
         data: TextData,
         settings: TextSettings,
         loss: LossFunction | None,
-        checkpointer: Checkpointer | None,
+        folder: TextRun | None,
     ) -> None:
         self.ranker, self.data, self.settings = ranker, data, settings
-        self.checkpointer = checkpointer
+        self.folder = folder
         candidates = data.candidates
         self.targets = candidates.targets  # [N], or with grades and a teacher [N, 2]
         if candidates.teacher is not None and settings.teacher_weight < 1 and loss is None:
             self.targets = np.stack([candidates.labels, candidates.teacher], 1)
         self.loss: Any = self._loss() if loss is None else loss
-        lengths = np.diff(data.candidates.offsets)
-        self.lists = data.train[lengths[data.train] > 0]
+        self.lists = data.train[candidates.lengths[data.train] > 0]
         if not len(self.lists):
             raise ValueError("no query to train on has candidates")
         self.steps = math.ceil(len(self.lists) / settings.lists_per_step)  # per epoch
         self.optimizer = _optimizer(ranker, settings)
         self.state, self.best = EpochState(), dict[str, Tensor]()
-        if checkpointer is not None:
-            self.state, self.best = checkpointer.restore(ranker, self.optimizer)
+        if folder is not None:
+            self.state, self.best = folder.restore(ranker, self.optimizer)
         self.labels = torch.from_numpy(self.targets).to(ranker.device)
 
     def _loss(self) -> Loss | MixedLoss:
@@ -142,16 +129,11 @@ class _Training:
         taught = self.data.candidates.teacher is not None
         return losses.get((settings.teacher_loss if taught else None) or settings.loss)
 
-    def run(
-        self,
-        on_epoch: OnEpoch | None,
-        on_step: OnStep | None,
-        interrupted: Callable[[], bool],
-    ) -> TextFit:
+    def run(self, callbacks: Callbacks) -> TextFitResult:
         began, before = time.perf_counter(), self.state.seconds
         stopped = self._reason()
         while stopped is None:
-            loss = self._epoch(on_step, interrupted)
+            loss = self._epoch(callbacks)
             if loss is None:
                 stopped = "interrupted"
                 break
@@ -160,13 +142,12 @@ class _Training:
             self.state.seconds = line["seconds"] = round(before + time.perf_counter() - began, 3)
             self.state.history.append(line)
             self._finish(line)
-            if on_epoch is not None:
-                on_epoch(dict(line))
+            callbacks.on_epoch(dict(line))
             stopped = self._reason()
         if self.best:
             self.ranker.load_state_dict(self.best)
         self.ranker.eval()
-        return TextFit(self.ranker, self.state, stopped)
+        return TextFitResult(self.ranker, self.state, stopped)
 
     def _reason(self) -> str | None:
         """Why training is over, or None."""
@@ -177,7 +158,7 @@ class _Training:
             return "patience" if state.epoch - state.best_epoch >= settings.patience else None
         return None
 
-    def _epoch(self, on_step: OnStep | None, interrupted: Callable[[], bool]) -> float | None:
+    def _epoch(self, callbacks: Callbacks) -> float | None:
         """The mean loss of an epoch's steps; None if it was interrupted.
 
         Seeds are of the epoch alone, so that one that is run again after a crash is the same.
@@ -187,12 +168,12 @@ class _Training:
         self._seed_loss()
         self.ranker.train()
         values = []
-        for step, lists in enumerate(self._order(random)):
+        shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
+        for step in range(self.steps):
             self._set_rates(step)
-            values.append(self._step(lists, random))
-            if on_step is not None:
-                on_step((step + 1) / self.steps)
-            if interrupted():
+            values.append(self._step(shuffled[step * size : (step + 1) * size], random))
+            callbacks.on_step((step + 1) / self.steps)
+            if callbacks.interrupted():
                 return None
         loss = float(torch.stack(values).mean())
         if not math.isfinite(loss):
@@ -214,11 +195,6 @@ class _Training:
                 seeds = np.random.default_rng([randomness.seed, self.state.epoch])
                 generator.manual_seed(int(seeds.integers(2**62)))
 
-    def _order(self, random: np.random.Generator) -> Iterator[Lists]:
-        shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
-        for start in range(0, len(shuffled), size):
-            yield shuffled[start : start + size]
-
     def _step(self, lists: Lists, random: np.random.Generator) -> Tensor:
         settings = self.settings
         chosen = [self._documents(number, random) for number in lists]
@@ -236,11 +212,12 @@ class _Training:
             value: Tensor = self.loss(scores[inverse], labels, offsets=offsets)
             return value
 
+        precision = autocast(self.ranker.device, settings.precision)
         if settings.cache and len(batches) > 1:
-            with self._autocast():
+            with precision:
                 value = cached_backward(self.ranker, batches, loss)
         else:
-            with self._autocast():
+            with precision:
                 scores = torch.cat([self.ranker(batch) for batch in batches])
             value = loss(scores)
             value.backward()
@@ -261,9 +238,6 @@ class _Training:
         good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
         count = min(len(good), max(1, max_documents // 2, max_documents - len(other)))
         return np.concatenate([good[:count], other[: max_documents - count]])
-
-    def _autocast(self) -> torch.autocast:
-        return autocast(self.ranker.device, self.settings.precision)
 
     def _set_rates(self, step: int) -> None:
         """Bring learning rates and the loss's schedules to a step of the present epoch."""
@@ -302,8 +276,8 @@ class _Training:
         if improved:
             state.best_epoch = state.epoch
             self.best = {k: v.detach().clone() for k, v in self.ranker.state_dict().items()}
-        if self.checkpointer is not None:
-            self.checkpointer.save(self.ranker, self.optimizer, state, improved=improved)
+        if self.folder is not None:
+            self.folder.save(self.ranker, self.optimizer, state, improved=improved)
 
 
 def _optimizer(ranker: TextRanker, settings: TextSettings) -> torch.optim.AdamW:

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -88,18 +88,38 @@ class EvaluatedLists:
         {'rr': 0.5}
         """
         array = np.asarray(scores, np.float32)
-        found = evaluate_scores(array, data, list(metrics))
-        names = tuple(str(metric) for metric in found.metrics)
-        columns = [found.per_list[name].double().numpy() for name in names]
+        evaluation = evaluate_scores(array, data, list(metrics))
+        return cls.of_evaluation(evaluation, array, data, labels_of_run, evaluation.conventions)
+
+    @classmethod
+    def of_evaluation(
+        cls,
+        evaluation: Evaluation,
+        scores: Any,
+        data: Any,
+        labels_of_run: Mapping[str, Any] | None,
+        conventions: tuple[str, ...],
+    ) -> EvaluatedLists:
+        """What was evaluated, with its lists.
+
+        Args:
+            evaluation: of the scores.
+            scores: ``[N]``.
+            data: the lists, with ``qids``, ``offsets``, ``labels`` and ``checksum()``.
+            labels_of_run: as above.
+            conventions: that the evaluation follows.
+        """
+        names = tuple(str(metric) for metric in evaluation.metrics)
+        columns = [evaluation.per_list[name].double().numpy() for name in names]
         return cls(
             metrics=names,
-            mean=dict(found.mean),
+            mean=dict(evaluation.mean),
             values=np.stack(columns, 1),
             qids=np.array(data.qids),
             offsets=np.array(data.offsets, np.int64),
             labels=np.array(data.labels, np.float32),
-            scores=array,
-            conventions=found.conventions,
+            scores=np.asarray(scores, np.float32),
+            conventions=conventions,
             checksum=data.checksum(),
             labels_of_run=dict(labels_of_run or {}),
         )
@@ -129,8 +149,7 @@ class EvaluatedLists:
     @classmethod
     def _load(cls, place: Path) -> EvaluatedLists:
         remedy = "evaluate the run again"
-        metadata = _schemas.read_versioned(place / METADATA, _FORMAT, _VERSION, remedy)
-        _schemas.check(place / METADATA, metadata, _Metadata)
+        metadata = _schemas.read_versioned(place / METADATA, _Metadata, _FORMAT, _VERSION, remedy)
         arrays = {
             array: _schemas.read_array(place / f"{array}.npy", metadata, *kind)
             for array, kind in _KINDS.items()
@@ -187,47 +206,32 @@ _GPU_DOCUMENTS = 1 << 20  # the same on a GPU, at most
 _GPU_BYTES = 1 << 17  # of a GPU's memory for each of them
 
 
-class Processes(Protocol):
-    """What is asked of Lightning Fabric, or of anything else that several processes share."""
-
-    @property
-    def global_rank(self) -> int:
-        """The rank of this process."""
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-
-    def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor:
-        """Reduce a tensor over all processes."""
-
-
 @torch.no_grad()
 def validate(
-    network: nn.Module, batches: Batches, metrics: Sequence[Metric], processes: Processes
+    network: nn.Module, batches: Batches, metrics: Sequence[Metric], fabric: Any
 ) -> dict[str, float]:
     """The mean of each metric over the lists, dropout off. Each process scores its part.
 
     What is brought together are the values of the lists, so the means do not depend on how the
     lists were shared out.
     """
-    rank, ranks = processes.global_rank, processes.world_size
+    rank, ranks = fabric.global_rank, fabric.world_size
     values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
-    found: list[Tensor] = []
+    metric_values: list[Tensor] = []
     lists: list[Tensor] = []
     was_training = network.training
     network.eval()
     try:
         for batch in batches.evaluation(_documents(batches.device), rank=rank, ranks=ranks):
             with for_work(passes(network, batch.labels.numel())):
-                found.append(_per_list(network, batch, metrics))
+                metric_values.append(_per_list(network, batch, metrics))
             lists.append(batch.lists)
     finally:
         network.train(was_training)
-    if found:
-        values[:, torch.cat(lists)] = torch.cat(found, -1).cpu().double()
+    if metric_values:
+        values[:, torch.cat(lists)] = torch.cat(metric_values, -1).cpu().double()
     if ranks > 1:
-        values = processes.all_reduce(values.to(batches.device), reduce_op="sum").cpu()
+        values = fabric.all_reduce(values.to(batches.device), reduce_op="sum").cpu()
     return {str(metric): _mean(row) for metric, row in zip(metrics, values, strict=True)}
 
 
@@ -258,13 +262,8 @@ def _documents(device: torch.device) -> int:
 
 
 def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:
-    lists = as_lists(
-        score(network, batch),
-        batch.labels,
-        batch.mask,
-        offsets=batch.offsets,
-        weights=batch.weights,
-    )
+    scores = score(network, batch)
+    lists = as_lists(scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights)
     return torch.stack([values for values, _ in list_values(metrics, lists)])
 
 

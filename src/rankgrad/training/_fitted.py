@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 import torch
@@ -32,8 +31,6 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-# The first versions did not write these.
-_ADDED_FIELDS = dict.fromkeys(["feature_names", "zero_based", "categories"])
 _VALUES = 1 << 22  # values of features scored at a time
 _ROWS = 256  # items prepared at a time where each is scored by itself
 _DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
@@ -45,11 +42,13 @@ class _Manifest(TypedDict):
     settings: dict[str, Any]
     n_inputs: int
     custom: str | None
-    feature_names: list[str] | None
-    zero_based: bool | None
-    categories: list[list[str] | None] | None
+    # The first versions did not write these.
+    feature_names: NotRequired[list[str] | None]
+    zero_based: NotRequired[bool | None]
+    categories: NotRequired[list[list[str] | None] | None]
 
 
+@dataclass(eq=False, repr=False)
 class FittedRanker:
     """Fitted transforms, a trained network and the settings they come from.
 
@@ -69,20 +68,14 @@ class FittedRanker:
     (6,)
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        transform: Pipeline | SplitColumns,
-        network: nn.Module,
-        *,
-        custom: bool = False,
-        feature_names: tuple[str, ...] | None = None,
-        zero_based: bool | None = None,
-        categories: Categories | None = None,
-    ) -> None:
-        self.categories = categories
-        self.settings, self.transform, self.network = settings, transform, network
-        self.custom, self.feature_names, self.zero_based = custom, feature_names, zero_based
+    settings: Settings
+    transform: Pipeline | SplitColumns
+    network: nn.Module
+    _: KW_ONLY
+    custom: bool = False
+    feature_names: tuple[str, ...] | None = None
+    zero_based: bool | None = None
+    categories: Categories | None = None
 
     @classmethod
     def new(
@@ -96,8 +89,18 @@ class FittedRanker:
         zero_based: bool | None = None,
         categories: Categories | None = None,
     ) -> FittedRanker:
-        """Transforms fitted on these features, and a network that is not trained yet."""
-        transform = _transform(Pipeline.for_network(settings.transforms), categories)
+        """Transforms fitted on these features, and a network that is not trained yet.
+
+        Args:
+            settings: of the training run.
+            features: ``[N, F]``, raw.
+            offsets: ``[B + 1]`` of the lists; without them all items are one list.
+            network: the user's own; None for that of the settings.
+            feature_names: of the data, as :func:`describe` gives them.
+            zero_based: the same.
+            categories: the same.
+        """
+        transform = _transform(settings, categories)
         transform.fit(features, offsets)
         custom = network is not None
         if network is None:
@@ -273,12 +276,8 @@ class FittedRanker:
 
         Whatever happens on the way, the folder holds the model before or this one.
         """
-        folder = Path(folder)
-        if folder.exists() and not (
-            folder.is_dir() and {f.name for f in folder.iterdir()} <= _FILES
-        ):
-            raise FileExistsError(f"{folder} is there and is not a model: choose another place")
-        with _files.atomic_folder(folder) as place:
+        _files.check_replaceable(Path(folder), _FILES, "a model")
+        with _files.atomic_folder(Path(folder)) as place:
             self.write(place)
 
     def write(self, folder: Path) -> None:
@@ -286,7 +285,8 @@ class FittedRanker:
         _files.write_tensors(folder / WEIGHTS, self.tensors())
         names = [WEIGHTS]
         if isinstance(self.network, TreeScorer):
-            names.append(self.network.write(folder))
+            names.append(self.network.model.file)
+            _files.write(folder / self.network.model.file, self.network.saved)
         _files.write_json(folder / MANIFEST, self._manifest(), names)
 
     @classmethod
@@ -313,28 +313,26 @@ class FittedRanker:
             )
         tensors = _files.read_tensors(folder / WEIGHTS, manifest)
         model = models.get(settings.model)
-        categories = categories_of(manifest["categories"])
-        transform: Pipeline | SplitColumns = Pipeline(settings.transforms)
+        categories = categories_of(manifest.get("categories"))
+        transform = _transform(settings, categories)
         imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
-        if imputes:  # not so in earlier versions
-            transform = Pipeline.for_network(settings.transforms)
-        elif categories is not None and not isinstance(model, TreeModel):
-            transform = _transform(Pipeline.for_network(settings.transforms), categories)
+        if isinstance(model, TreeModel) or not (imputes or categories):  # networks once did not
+            transform = Pipeline(settings.transforms)
         if network is None and isinstance(model, TreeModel):
-            network = TreeScorer.read(model, folder, manifest)
+            network = TreeScorer(model, _files.read_part(folder / model.file, manifest))
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
             # The first layer has a weight for each feature: a wrong number might need any memory.
             raise _files.damaged(folder / MANIFEST, "'n_inputs' is wrong")
         if network is None:
             network = _build(model, transform, manifest["n_inputs"])
-        names = manifest["feature_names"]
+        names = manifest.get("feature_names")
         ranker = cls(
             settings,
             transform,
             network,
             custom=manifest["custom"] is not None,
             feature_names=None if names is None else tuple(names),
-            zero_based=manifest["zero_based"],
+            zero_based=manifest.get("zero_based"),
             categories=categories,
         )
         try:
@@ -397,16 +395,6 @@ class TreeScorer(nn.Module):
         parts = contributor(self.model.name, self.saved, available())  # type: ignore[arg-type]
         return torch.from_numpy(parts(features.cpu().numpy())[:, :-1]).double()
 
-    def write(self, folder: Path) -> str:
-        """Write the trees into a folder; the name of the file."""
-        _files.write(folder / self.model.file, self.saved)
-        return self.model.file
-
-    @classmethod
-    def read(cls, model: TreeModel, folder: Path, manifest: Mapping[str, Any]) -> TreeScorer:
-        """What :meth:`write` wrote, compared with the checksum in the manifest."""
-        return cls(model, _files.read_part(folder / model.file, manifest))
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_predict": None}  # handles are valid in this process only
 
@@ -428,7 +416,14 @@ class FitResult:
     stopped: str
 
 
-def _transform(steps: Pipeline, categories: Categories | None) -> Pipeline | SplitColumns:
+def describe(data: Dataset) -> dict[str, Any]:
+    """What a ranker has of its training data beside the features, as its arguments are named."""
+    return {name: getattr(data, name) for name in ("feature_names", "zero_based", "categories")}
+
+
+def _transform(settings: Settings, categories: Categories | None) -> Pipeline | SplitColumns:
+    """The transforms in front of a network."""
+    steps = Pipeline.for_network(settings.transforms)
     if categories is None:
         return steps
     return SplitColumns(steps, [0 if names is None else max(1, len(names)) for names in categories])
@@ -446,7 +441,4 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         lacks = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
         raise FileNotFoundError(f"there is no model in {folder}: {lacks}")
-    manifest = _schemas.read_versioned(path, FORMAT, VERSION, "train the model again")
-    manifest = _ADDED_FIELDS | manifest
-    _schemas.check(path, manifest, _Manifest)
-    return manifest
+    return _schemas.read_versioned(path, _Manifest, FORMAT, VERSION, "train the model again")

@@ -27,7 +27,7 @@ from rankgrad.training import _processes
 from rankgrad.training._fitted import FitResult, FittedRanker
 from rankgrad.training._settings import Settings
 from rankgrad.training._tree_fitting import fit_trees, is_tree
-from rankgrad.training.run import Checkpoint, Job, OnEpoch, RunFolder
+from rankgrad.training.run import Job, OnEpoch, RunFolder
 from rankgrad.training.trainer import Trainer
 
 _CHECKED_VALUES = 1 << 22  # values of features checked at a time
@@ -40,14 +40,14 @@ def check_data(
     taken = {"train", "vali"} & set(others or {})
     if taken:
         raise ValueError(f"others must have names of their own, found {taken.pop()!r}")
-    further = {"validation": vali} | dict(others or {})
-    beside = {name: data for name, data in further.items() if data is not None}
-    for name, data in {"training": train, **beside}.items():
+    named = {"training": train, "validation": vali, **(others or {})}
+    sets = {name: data for name, data in named.items() if data is not None}
+    for name, data in sets.items():
         if data.n_items == 0:
             raise ValueError(f"there are no items in the {name} data")
-    for name, data in beside.items():
+    for name, data in sets.items():
         _check_same_features(train, name, data)
-    for name, data in {"training": train, **beside}.items():
+    for name, data in sets.items():
         _check_infinite(name, data)
 
 
@@ -207,7 +207,10 @@ def fit_in_process(fabric: Any, job: Job) -> FitResult:
     with ExitStack() as lock:  # held by the process that writes
         if fabric.global_rank == 0 and job.folder is not None:
             try:
-                run, checkpoint = _folder(job, lock)
+                run = RunFolder.of_job(job, lock)
+                if job.resume:
+                    run.extend(job.settings)
+                    checkpoint = run.checkpoint()
             except (OSError, ValueError) as error:
                 problem = error
         problem = fabric.broadcast(problem)  # so that no process waits for one that has failed
@@ -243,14 +246,6 @@ def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
     if fabric.global_rank == 0:
         done.model.save(place)
     return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
-
-
-def _folder(job: Job, lock: ExitStack) -> tuple[RunFolder, Checkpoint | None]:
-    run = RunFolder.of_job(job, lock)
-    if not job.resume:
-        return run, None
-    run.extend(job.settings)
-    return run, run.checkpoint()
 
 
 #: For trainings that draw from the generators that all threads share.

@@ -81,13 +81,8 @@ def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> 
     >>> sums_of(losses, defined, torch.tensor(0.0), 1).tolist()
     [2.5, 2.0, 0.0]
     """
-    sums = torch.stack(
-        [
-            torch.where(defined, values.detach(), 0.0).sum(dtype=torch.float64),
-            defined.sum(dtype=torch.float64),
-            nan_flag.double(),
-        ]
-    )
+    total = torch.where(defined, values.detach(), 0.0).sum(dtype=torch.float64)
+    sums = torch.stack([total, defined.sum(dtype=torch.float64), nan_flag.double()])
     return sums.div_(members) if members > 1 else sums
 
 
@@ -121,13 +116,14 @@ class Graphs:
 
     def __call__(self, batch: Batch) -> Tensor:
         """What ``passes`` gives and leaves. The next call overwrites it."""
-        size = _size(batch)
-        found = self._captured.get(size)
-        if found is None and size in self._seen:
-            found = self._capture(size, batch)
+        # All that launches depend on.
+        size = batch.max_length, *((name, tensor.shape) for name, tensor in batch.tensors.items())
+        captured = self._captured.get(size)
+        if captured is None and size in self._seen:
+            captured = self._capture(size, batch)
         self._seen.add(size)
-        if found is not None and found.addresses == _addresses(self._fixed):
-            return found.replay(batch, self._parameters)
+        if captured is not None and captured.addresses == _addresses(self._fixed):
+            return captured.replay(batch, self._parameters)
         try:
             return self._passes(batch)
         except torch.cuda.OutOfMemoryError:
@@ -229,8 +225,3 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
 def _addresses(tensors: Iterable[Tensor]) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
-
-
-def _size(batch: Batch) -> tuple[Any, ...]:
-    """All that launches depend on."""
-    return batch.max_length, *((name, tensor.shape) for name, tensor in batch.tensors.items())

@@ -282,12 +282,11 @@ class MLflow(Logger):
             self._id = before
             self._client.update_run(self._id, status="RUNNING")
             return
-        found = self._client.get_experiment_by_name(self.experiment)
+        experiment = self._client.get_experiment_by_name(self.experiment)
         create = self._client.create_experiment
-        number = create(self.experiment) if found is None else found.experiment_id
+        number = create(self.experiment) if experiment is None else experiment.experiment_id
         self._id = self._client.create_run(number, run_name=self.run).info.run_id
-        names = settings.applicable()
-        parameters = [Param(name, str(getattr(settings, name))) for name in names]
+        parameters = [Param(name, str(getattr(settings, name))) for name in settings.applicable()]
         self._client.log_batch(self._id, params=parameters)
         _remember(folder, self.name, self._id)
 

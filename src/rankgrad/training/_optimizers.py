@@ -172,6 +172,26 @@ class Cosine(LearningRate):
         return self.end + (1 - self.end) * (1 + math.cos(math.pi * share)) / 2
 
 
+def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer, by the number of the parameter and the name: ``0.exp_avg``."""
+    return {
+        f"{number}.{name}": torch.as_tensor(value)
+        for number, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Load what :func:`state_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
 class FusedAdam:
     """The steps of PyTorch's fused Adam or AdamW on a CPU, by its kernel alone.
 

@@ -135,14 +135,13 @@ class _Steps:
 
     def take(self, step: nn.Module) -> bool:
         """Take in a transform; whether that is possible."""
-        follows = self.knots is not None or self.scaling is not None or self.fill is not None
-        if isinstance(step, transforms.DropConstant) and not follows:
+        unscaled = self.scaling is None and self.fill is None
+        first = unscaled and self.knots is None
+        if isinstance(step, transforms.DropConstant) and first:
             self.sources = self.sources[step.kept.cpu().numpy()]
-        elif isinstance(step, transforms.Quantile) and not follows and step.output == "uniform":
-            self.knots = Knots.of(step.table.cpu().numpy())
-        elif (
-            isinstance(step, transforms.Standardize) and self.scaling is None and self.fill is None
-        ):
+        elif isinstance(step, transforms.Quantile) and first and step.output == "uniform":
+            self.knots = Knots(step.table.cpu().numpy())
+        elif isinstance(step, transforms.Standardize) and unscaled:
             self.scaling = _array(step.mean), _array(step.deviation)
         elif isinstance(step, transforms.Impute) and self.fill is None:
             self.fill, self.indicated = _array(step.values), step.indicated.cpu().numpy()

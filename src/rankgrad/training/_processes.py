@@ -38,7 +38,7 @@ from rankgrad.training._settings import Settings
 
 
 @contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Environment variables for processes that are started meanwhile."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -52,21 +52,35 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def spawn(
+    target: Callable[..., None], *arguments: Any, variables: Mapping[str, str]
+) -> tuple[Any, Connection]:
+    """Start ``target(connection, *arguments)`` in a new process; the process, and the other end.
+
+    Args:
+        target: what it does.
+        arguments: are pickled.
+        variables: of its environment, beside those of this process.
+    """
+    context = multiprocessing.get_context("spawn")
+    connection, other = context.Pipe()
+    process = context.Process(target=target, args=(other, *arguments), daemon=True)
+    # It takes no Ctrl-C until it is ready for one.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _environment(variables):
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    other.close()
+    return process, connection
+
+
 _follows = False  # whether this process was started by one of these functions' callers
 
 
-@contextlib.contextmanager
-def no_interrupts() -> Iterator[None]:
-    """A process started meanwhile takes no Ctrl-C until it is ready for one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def take_interrupts() -> None:
-    """In a process started under :func:`no_interrupts`: it is ready for Ctrl-C.
+    """In a process started by :func:`spawn`: it is ready for Ctrl-C.
 
     In other processes nothing is changed: who blocks the signal there has a reason.
     """
@@ -183,11 +197,7 @@ class SingleProcess:
         return contextlib.nullcontext()
 
     def clip_gradients(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        max_norm: float,
-        error_if_nonfinite: bool,
+        self, module: nn.Module, optimizer: Any, max_norm: float, error_if_nonfinite: bool
     ) -> None:
         """Clip the norm of all gradients."""
         nn.utils.clip_grad_norm_(
@@ -276,20 +286,14 @@ class _Started:
 
     def begin(self, function: Callable[..., Any]) -> None:
         """Start the processes, with the environment variables that ``torchrun`` sets."""
-        context = multiprocessing.get_context("spawn")
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count))
         if "OMP_NUM_THREADS" not in os.environ:  # the threads, divided among the processes
             sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
-            connection, other = context.Pipe()
-            process = context.Process(
-                target=_work, args=(other, self.settings, function), daemon=True
-            )
             ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
-            with environment(address | sizes | ranks), no_interrupts():
-                process.start()
-            other.close()
+            variables = address | sizes | ranks
+            process, connection = spawn(_work, self.settings, function, variables=variables)
             self.processes.append(process)
             self.connections.append(connection)
 
@@ -321,11 +325,9 @@ class _Started:
             process = self.processes[rank]
             process.join()
             ended = f"process {rank + 1} of {self.count} {exit_reason(process.exitcode)}"
-            if process.exitcode == 1:  # before it reached its function, which answers
-                return _Answer(
-                    error=ChildProcessError(f"{ended}; its own error is above, and {_GUARD}")
-                )
             text = f"{ended}; the training was stopped, and --resume goes on from its last epoch"
+            if process.exitcode == 1:  # before it reached its function, which answers
+                text = f"{ended}; its own error is above, and {_GUARD}"
             return _Answer(error=ChildProcessError(text))
         return answer
 
@@ -398,22 +400,23 @@ def accelerator(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class DatasetHandle:
-    """A data set on its way to another process: what is mapped from a file is mapped again there.
+    """A data set on its way to another process, in which it is unpickled as the data set itself.
+
+    What is mapped from a file is mapped again there.
 
     Without this, a memory map larger than memory would be copied into each process.
     """
 
-    values: dict[str, Any]
+    dataset: Dataset
 
-    @classmethod
-    def of(cls, dataset: Dataset) -> DatasetHandle:
-        """What to send: everything that a data set consists of."""
-        return cls({each.name: _pack(getattr(dataset, each.name)) for each in fields(dataset)})
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = [each.name for each in fields(self.dataset)]
+        return _receive, ({name: _pack(getattr(self.dataset, name)) for name in names},)
 
-    def receive(self) -> Dataset:
-        """The data set again."""
-        values = {k: v() if isinstance(v, partial) else v for k, v in self.values.items()}
-        return Dataset(**values, check=False)
+
+def _receive(values: Mapping[str, Any]) -> Dataset:
+    opened = {k: v() if isinstance(v, partial) else v for k, v in values.items()}
+    return Dataset(**opened, check=False)
 
 
 def _pack(array: Any) -> Any:

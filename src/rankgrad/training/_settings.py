@@ -13,7 +13,8 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -42,13 +43,9 @@ def parse_none(value: Any) -> Any:
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
-def _canonical(module: str, registry: str) -> Callable[[str], str]:
-    """A function that gives a spec in the form that ``str`` gives it, by a registry's name."""
-
-    def canonical(spec: str) -> str:
-        return str(getattr(import_module(module), registry).get(spec))
-
-    return canonical
+def _canonical(module: str, registry: str, spec: str) -> str:
+    """A spec in the form that ``str`` gives it, by a registry's name."""
+    return str(getattr(import_module(module), registry).get(spec))
 
 
 def _canonical_loss(spec: str) -> str:
@@ -62,11 +59,11 @@ def _canonical_loss(spec: str) -> str:
 
 # Specs, which are stored in the form that ``str`` gives.
 LossSpec = Annotated[str, AfterValidator(_canonical_loss)]
-MetricSpec = Annotated[str, AfterValidator(_canonical("rankgrad.metrics", "metrics"))]
-_Model = Annotated[str, AfterValidator(_canonical("rankgrad.models", "models"))]
+MetricSpec = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.metrics", "metrics"))]
+_Model = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.models", "models"))]
 _OPTIMIZERS = "rankgrad.training._optimizers"
-_Optimizer = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "optimizers"))]
-_Schedule = Annotated[str, AfterValidator(_canonical(_OPTIMIZERS, "learning_rates"))]
+_Optimizer = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "optimizers"))]
+_Schedule = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "learning_rates"))]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,23 +16,16 @@ from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
 from rankgrad._threads import available
-from rankgrad.boosting.boosters import (
-    BoostedTrees,
-    BoostingConfig,
-    BoostingState,
-    Round,
-    boost,
-    seeded_loss,
-)
+from rankgrad.boosting.boosters import BoostingConfig, BoostingState, Round, boost, seeded_loss
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.transforms import Pipeline
 from rankgrad.losses import Loss
-from rankgrad.losses._base import randomness_of
+from rankgrad.losses._base import generators_of
 from rankgrad.metrics import metrics
 from rankgrad.models import models
 from rankgrad.models.trees import TreeModel
 from rankgrad.training._evaluations import evaluate_scores
-from rankgrad.training._fitted import FitResult, FittedRanker, TreeScorer
+from rankgrad.training._fitted import FitResult, FittedRanker, TreeScorer, describe
 from rankgrad.training._loggers import callbacks
 from rankgrad.training._processes import Interrupts
 from rankgrad.training._settings import AUTO_PATIENCE, NETWORK_ONLY, Settings
@@ -40,6 +33,7 @@ from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, hi
 
 #: Files in ``last/``: the random state of the loss and, for DART, the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
+_CPU = torch.device("cpu")
 _SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
@@ -70,11 +64,15 @@ def fit_trees(job: Job) -> FitResult:
     what is the same then.
     """
     _check(job.settings)
+    # As a run folder has it: saved settings leave out the device.
+    job = replace(job, settings=job.settings.model_copy(update={"device": "auto"}))
     with ExitStack() as lock:
         run = _folder(job, lock)
-        checkpoint = None if run is None or not job.resume else _checkpoint(run)
-        if run is not None and checkpoint is None and (run.path / BEST).exists():
-            return _finished(run)  # of an earlier version
+        if run is not None and _has_best_only(run):
+            history = run.history
+            seconds = history[-1]["seconds"] if history else 0.0
+            return _result(run.best(), history, run.settings, seconds)
+        checkpoint = _Checkpoint() if run is None or not job.resume else _checkpoint(run)
         try:
             with callbacks(job) as callback, Interrupts() as interrupts:
                 return _Trees(job, run, callback, interrupts, checkpoint).fit()
@@ -94,12 +92,12 @@ class _TreeState(TypedDict):
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """What boosting goes on from."""
+    """What boosting goes on from; by default, nothing that was done before."""
 
-    state: BoostingState
-    history: list[dict[str, float]]
-    seconds: float
-    random: dict[str, Tensor]
+    state: BoostingState | None = None
+    history: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+    random: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class _Trees:
@@ -111,12 +109,10 @@ class _Trees:
         run: RunFolder | None,
         callback: Callable[[Mapping[str, float]], None],
         interrupts: Interrupts,
-        checkpoint: _Checkpoint | None,
+        checkpoint: _Checkpoint,
     ) -> None:
         self.job, self.run, self.callback, self.interrupts = job, run, callback, interrupts
-        self.checkpoint = checkpoint
-        self.history = [] if checkpoint is None else list(checkpoint.history)
-        self.seconds_before = 0.0 if checkpoint is None else checkpoint.seconds
+        self.checkpoint, self.history = checkpoint, list(checkpoint.history)
         self.began = self.saved_at = time.perf_counter()
         model = models.get(job.settings.model)
         assert isinstance(model, TreeModel)
@@ -126,37 +122,30 @@ class _Trees:
             )
         self.model = model
         self.loss = seeded_loss(job.settings.loss, job.settings.seed)
-        if checkpoint is not None:
-            for name, generator in _generators(self.loss).items():
+        if checkpoint.state is not None:
+            for name, generator in generators_of(self.loss, _CPU).items():
                 generator.set_state(checkpoint.random[name])
 
     def fit(self) -> FitResult:
         job = self.job
-        self.transform = Pipeline(job.settings.transforms).fit(
-            job.train.features, job.train.offsets
-        )
-        train = _transformed(job.train, self.transform)
-        vali = None if job.vali is None else _transformed(job.vali, self.transform)
-        done = boost(
-            train,
-            vali,
-            _boosting(job.settings, self.model, self.loss),
-            self._end_round,
-            None if self.checkpoint is None else self.checkpoint.state,
-        )
-        ranker = self._ranker(done.saved)
-        if self.run is not None and len(self.history) > self._rounds_before:
+        transform = Pipeline(job.settings.transforms)
+        self.transform = transform.fit(job.train.features, job.train.offsets)
+        train = _transformed(job.train, transform)
+        vali = None if job.vali is None else _transformed(job.vali, transform)
+        config = _boosting(job.settings, self.model, self.loss)
+        boosted = boost(train, vali, config, self._end_round, self.checkpoint.state)
+        ranker = self._ranker(boosted.saved)
+        if self.run is not None and len(self.history) > len(self.checkpoint.history):
             self.run.save_best(ranker)
-            self._save(done.state)
-        return self._result(ranker, done)
-
-    @property
-    def _rounds_before(self) -> int:
-        return 0 if self.checkpoint is None else len(self.checkpoint.history)
+            self._save(boosted.state)
+        return _result(ranker, self.history, job.settings, self._seconds())
 
     def _end_round(self, done: Round) -> bool:
         """Log a round, and save now and then; whether Ctrl-C asks to stop."""
-        values = {} if done.scores is None else self._values(done.scores)
+        values: Mapping[str, float] = {}
+        if self.job.vali is not None:
+            logged = self.job.settings.logged
+            values = evaluate_scores(done.scores, self.job.vali, logged).mean
         line = {"epoch": done.number, "seconds": self._seconds(), **values}
         line = {name: value for name, value in line.items() if not math.isnan(value)}
         self.history.append(line)
@@ -171,12 +160,10 @@ class _Trees:
         """Replace ``last/``, which has all trees and what boosting goes on from."""
         if self.run is None:
             return
-        saved: _TreeState = {
-            "history": self.history,
-            "trees": state.trees,
-            "seconds": self._seconds(),
-        }
-        random = {name: each.get_state() for name, each in _generators(self.loss).items()}
+        seconds = self._seconds()
+        saved: _TreeState = {"history": self.history, "trees": state.trees, "seconds": seconds}
+        generators = generators_of(self.loss, _CPU)
+        random = {name: each.get_state() for name, each in generators.items()}
         with _files.atomic_folder(self.run.path / LAST) as place:
             self._ranker(state.saved).write(place)
             _files.write_tensors(place / RANDOM, random)
@@ -188,56 +175,25 @@ class _Trees:
         self.saved_at = time.perf_counter()
 
     def _ranker(self, saved: bytes) -> FittedRanker:
-        train = self.job.train
-        return FittedRanker(
-            self.job.settings,
-            self.transform,
-            TreeScorer(self.model, saved).eval(),
-            feature_names=train.feature_names,
-            zero_based=train.zero_based,
-            categories=train.categories,
-        )
-
-    def _values(self, scores: np.ndarray) -> dict[str, float]:
-        assert self.job.vali is not None
-        return dict(evaluate_scores(scores, self.job.vali, self.job.settings.logged).mean)
+        scorer = TreeScorer(self.model, saved).eval()
+        return FittedRanker(self.job.settings, self.transform, scorer, **describe(self.job.train))
 
     def _seconds(self) -> float:
-        return self.seconds_before + time.perf_counter() - self.began
-
-    def _result(self, ranker: FittedRanker, done: BoostedTrees) -> FitResult:
-        settings = self.job.settings
-        stopped = _stopped(done.curve, len(self.history), settings)
-        return FitResult(
-            model=ranker,
-            history=self.history,
-            best_epoch=done.best_round,
-            best_value=done.curve[done.best_round - 1] if done.curve else None,
-            settings=settings,
-            seconds=self._seconds(),
-            stopped=stopped,
-        )
-
-
-def _generators(loss: Loss) -> dict[str, torch.Generator]:
-    """The random generators of the loss, by name."""
-    cpu = torch.device("cpu")
-    found = {name: one.generator(cpu) for name, one in randomness_of(loss).items()}
-    return {name: generator for name, generator in found.items() if generator is not None}
+        return self.checkpoint.seconds + time.perf_counter() - self.began
 
 
 def _boosting(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfig:
     return BoostingConfig(
-        model.name,  # type: ignore[arg-type]  # a library
-        loss,
-        settings.metric,
-        model.options(),
-        settings.epochs,
-        _patience(settings),
-        settings.seed,
-        available(),
-        model.label_gain,
-        model.loss_device,
+        kind=model.name,  # type: ignore[arg-type]  # a library
+        loss=loss,
+        metric=settings.metric,
+        options=model.options(),
+        rounds=settings.epochs,
+        patience=_patience(settings),
+        seed=settings.seed,
+        threads=available(),
+        label_gain=model.label_gain,
+        device=model.loss_device,
     )
 
 
@@ -262,22 +218,24 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
         return None
     run = RunFolder.of_job(job, lock)
     if job.resume:
-        # An earlier version saved its best trees only.
-        older = (run.path / BEST).exists() and not run.started
-        if older and job.settings.extension(run.settings):
+        if _has_best_only(run) and job.settings.extension(run.settings):
             raise ValueError(f"{run.path} is finished, and more trees need a new run: name another")
         run.extend(job.settings)
     return run
 
 
-def _checkpoint(run: RunFolder) -> _Checkpoint | None:
+def _has_best_only(run: RunFolder) -> bool:
+    """Whether an earlier version has finished the run: it saved its best trees only."""
+    return (run.path / BEST).exists() and not run.started
+
+
+def _checkpoint(run: RunFolder) -> _Checkpoint:
     """What a run goes on from; ``metrics.jsonl`` is cut back to it."""
     run.recover()
     last = run.path / LAST
     if not last.exists():
-        if not (run.path / BEST).exists():
-            _files.write(run.path / METRICS, "")
-        return None
+        _files.write(run.path / METRICS, "")
+        return _Checkpoint()
     saved = _files.read_json(last / STATE)
     _schemas.check(last / STATE, saved, _TreeState)
     ranker = FittedRanker.load(last)
@@ -296,38 +254,28 @@ def _checkpoint(run: RunFolder) -> _Checkpoint | None:
     )
 
 
-def _finished(run: RunFolder) -> FitResult:
-    """The result of a run that an earlier version finished, from its folder."""
-    history, settings = run.history, run.settings
+def _result(
+    ranker: FittedRanker, history: list[dict[str, float]], settings: Settings, seconds: float
+) -> FitResult:
+    """What training gives. Without validation values, the last round is the best."""
     values = [line[settings.metric] for line in history if settings.metric in line]
-    best = _best_epoch(values, settings) if values else len(history) or settings.epochs
-    return FitResult(
-        model=run.best(),
-        history=history,
-        best_epoch=best,
-        best_value=values[best - 1] if values else None,
-        settings=settings,
-        seconds=history[-1]["seconds"] if history else 0.0,
-        stopped=_stopped(values, len(history), settings),
-    )
+    rounds = len(history)
+    best = rounds or settings.epochs
+    stopped = "interrupted"  # unless one of the rules below applies
+    if values:
+        lower = metrics.get(settings.metric).lower_is_better
+        best = int(np.argmin(values) if lower else np.argmax(values)) + 1
+    if rounds >= settings.epochs:
+        stopped = "epochs"
+    elif values and rounds - best >= (_patience(settings) or math.inf):
+        stopped = "patience"
+    value = values[best - 1] if values else None
+    return FitResult(ranker, history, best, value, settings, seconds, stopped)
 
 
 def _patience(settings: Settings) -> int | None:
     """How many trees to wait for a better value; None for all."""
     return AUTO_PATIENCE if settings.patience == "auto" else settings.patience
-
-
-def _stopped(values: list[float], rounds: int, settings: Settings) -> str:
-    """Why boosting ended. Without values of a validation metric, patience has nothing to judge."""
-    if rounds >= settings.epochs:
-        return "epochs"
-    waited = rounds - _best_epoch(values, settings) if values else 0
-    return "patience" if waited >= (_patience(settings) or math.inf) else "interrupted"
-
-
-def _best_epoch(values: list[float], settings: Settings) -> int:
-    lower = metrics.get(settings.metric).lower_is_better
-    return int(np.argmin(values) if lower else np.argmax(values)) + 1
 
 
 def _transformed(lists: Dataset, transform: Pipeline) -> Dataset:

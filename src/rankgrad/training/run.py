@@ -92,16 +92,10 @@ class Job:
         return {name: data for name, data in chosen.items() if data is not None} | self.others
 
     def __getstate__(self) -> dict[str, Any]:
-        sent = {name: _processes.DatasetHandle.of(dataset) for name, dataset in self.data.items()}
+        """What is pickled: data sets as handles, which are unpickled as data sets."""
+        sent = {name: _processes.DatasetHandle(dataset) for name, dataset in self.data.items()}
         train, vali = sent.pop("train"), sent.pop("vali", None)
         return vars(self) | {"train": train, "vali": vali, "others": sent}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        others = {name: sent.receive() for name, sent in state["others"].items()}
-        for name, value in (state | {"others": others}).items():
-            vars(self)[name] = (
-                value.receive() if isinstance(value, _processes.DatasetHandle) else value
-            )
 
 
 @dataclass
@@ -128,7 +122,19 @@ _State = TypeVar("_State", bound=EpochState)
 
 
 def read_state(kind: type[_State], saved: Any, path: Path) -> _State:
-    """A state of training, as ``state.json`` has it."""
+    """A state of training, as ``state.json`` has it.
+
+    Args:
+        kind: the class of the state.
+        saved: what the file holds.
+        path: of the file, for errors.
+
+    Returns:
+        The state.
+
+    Raises:
+        FileError: a field is missing, unknown or of another type.
+    """
     _schemas.check(path, saved, _schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
     # The values as read: validation turns integers into floats.
     return kind(**{name: value for name, value in saved.items() if name != "files"})
@@ -365,7 +371,10 @@ class RunFolder(TrainingFolder[Settings]):
             _files.write(self.path / METRICS, "")
             return None
         saved = _files.read_json(last / STATE)
-        state = _train_state(saved, last / STATE)
+        state = read_state(TrainState, saved, last / STATE)
+        counts = state.epoch, state.step, state.lists, state.seconds
+        if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
+            raise _files.damaged(last / STATE, "its counts are wrong")
         manifest = read_manifest(last)
         self._check_saved(manifest["settings"], last)
         model = _files.read_tensors(last / WEIGHTS, manifest)
@@ -394,7 +403,15 @@ def _extended(before: Settings, now: Settings) -> Settings:
 
 
 def refuse_differences(path: Path, differences: Sequence[str]) -> None:
-    """Raise if a run is to be resumed with other settings than it was started with."""
+    """Raise if a run is to be resumed with other settings than it was started with.
+
+    Args:
+        path: of the run.
+        differences: in words.
+
+    Raises:
+        ValueError: there are differences; the message has them.
+    """
     if differences:
         raise ValueError(
             f"{path} was started with other settings; {'; '.join(differences)}. Resume with the "
@@ -410,7 +427,17 @@ def command() -> list[str]:
 
 
 def read_settings(path: Path) -> str:
-    """The ``settings.toml`` of a run folder, compared with the checksum in ``run.json``."""
+    """The ``settings.toml`` of a run folder, compared with the checksum in ``run.json``.
+
+    Args:
+        path: of the run.
+
+    Returns:
+        The text.
+
+    Raises:
+        FileError: it is not as it was written.
+    """
     content = _files.read_part(path / SETTINGS, _read_metadata(path))
     try:
         return content.decode()
@@ -419,7 +446,18 @@ def read_settings(path: Path) -> str:
 
 
 def parse_settings(path: Path, kind: type[_Settings]) -> _Settings:
-    """The settings of a run folder."""
+    """The settings of a run folder.
+
+    Args:
+        path: of the run.
+        kind: the class of its settings.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ValueError: they are damaged, or not valid.
+    """
     text = read_settings(path)
     try:
         return kind.from_toml(text)
@@ -432,6 +470,15 @@ def read_history(path: Path) -> list[dict[str, float]]:
 
     ``last/`` has the lines up to its epoch, which is that of the last line or the one before; runs
     that are written at once have a checksum.
+
+    Args:
+        path: of the run.
+
+    Returns:
+        The lines, one per epoch.
+
+    Raises:
+        FileError: a line is damaged, or not the one that was written.
     """
     metadata, known, state = _read_metadata(path), [], path / LAST / STATE
     if _files.readable_path(state).exists():  # before the lines, which may become more
@@ -461,7 +508,14 @@ def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
 
 
 def history_line(values: Mapping[str, float]) -> str:
-    """An epoch as a line of ``metrics.jsonl``."""
+    """An epoch as a line of ``metrics.jsonl``.
+
+    Args:
+        values: of the epoch, by name.
+
+    Returns:
+        The line, with its end.
+    """
     return json.dumps(values) + "\n"
 
 
@@ -470,21 +524,24 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def _train_state(saved: Any, path: Path) -> TrainState:
-    state = read_state(TrainState, saved, path)
-    counts = state.epoch, state.step, state.lists, state.seconds
-    if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
-        raise _files.damaged(path, "its counts are wrong")
-    return state
+def run_metadata(
+    data: Mapping[str, Dataset], started_by: str | None = None, packages: Sequence[str] = _PACKAGES
+) -> dict[str, Any]:
+    """What ``run.json`` says of a run on these data.
 
+    Args:
+        data: the data sets by name.
+        started_by: the command; None for the one that is running.
+        packages: whose versions it says.
 
-def run_metadata(data: Mapping[str, Dataset], started_by: str | None = None) -> dict[str, Any]:
-    """What ``run.json`` says of a run on these data."""
+    Returns:
+        What is to be written.
+    """
     return {
         "format": "rankgrad run",
         "version": 1,
         "command": shlex.join(command()) if started_by is None else started_by,
-        "versions": versions(_PACKAGES),
+        "versions": versions(packages),
         "data": {name: _data_metadata(dataset) for name, dataset in data.items()},
     }
 
@@ -507,7 +564,14 @@ def _describe(metadata: Mapping[str, Any] | None) -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of Python and of packages."""
+    """The versions of Python and of packages.
+
+    Args:
+        packages: their names.
+
+    Returns:
+        The versions by name; ``unknown`` where a package is not installed.
+    """
     found = {"python": platform.python_version()}
     for package in packages:
         try:

@@ -19,14 +19,20 @@ from rankgrad.data.batches import Batch, Batches
 from rankgrad.inputs import unchecked_lists
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
-from rankgrad.losses._base import randomness_of
+from rankgrad.losses._base import generators_of, randomness_of
 from rankgrad.metrics import metrics
 from rankgrad.models import Scorer
 from rankgrad.training._evaluations import is_over, score, validate
-from rankgrad.training._fitted import FitResult, FittedRanker
+from rankgrad.training._fitted import FitResult, FittedRanker, describe
 from rankgrad.training._gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
 from rankgrad.training._loggers import Progress, callbacks
-from rankgrad.training._optimizers import WeightAverage, learning_rates, optimizers
+from rankgrad.training._optimizers import (
+    WeightAverage,
+    learning_rates,
+    load_state_tensors,
+    optimizers,
+    state_tensors,
+)
 from rankgrad.training._processes import Interrupts
 from rankgrad.training.run import Checkpoint, Job, RunFolder, TrainState
 
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 _DERIVED = 1 << 27  # values of features of which further columns are derived in memory
-_DELAY = {"cuda": 16}  # steps between two exchanges of stop requests among processes
+_STOP_DELAY = {"cuda": 16}  # steps until a stop request takes effect: nothing waits for a GPU
 
 
 class Trainer:
@@ -56,15 +62,11 @@ class Trainer:
         self.random = random
         random.seed(_seed(settings.seed))  # the same network in every process
         with random.building():
-            self.ranker = FittedRanker.new(
-                settings,
-                job.train.features,
-                job.train.offsets,
-                job.network,
-                feature_names=job.train.feature_names,
-                zero_based=job.train.zero_based,
-                categories=job.train.categories,
-            ).to(fabric.device)
+            train = job.train
+            ranker = FittedRanker.new(
+                settings, train.features, train.offsets, job.network, **describe(train)
+            )
+            self.ranker = ranker.to(fabric.device)
         self.loss: Loss = losses.get(settings.loss)
         self.metrics = [metrics.get(spec) for spec in settings.logged]
         self.lr_schedule = learning_rates.get(settings.schedule)
@@ -109,8 +111,8 @@ class Trainer:
         draw = self.random.training(self.ranker.network, self.loss)
         items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
         threads = for_work(passes(self.ranker.network, items))
-        called = callbacks(self.job, enabled=self.rank == 0)
-        with Progress(self) as progress, called as log, Interrupts() as interrupts, draw, threads:
+        logging = callbacks(self.job, enabled=self.rank == 0)
+        with Progress(self) as progress, logging as log, Interrupts() as interrupts, draw, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
                     log(self._finish_epoch(progress))
@@ -156,7 +158,7 @@ class Trainer:
         for batch in batches:
             first = state.step // every * every  # of those that make one step of the optimizer
             group = range(first, min(first + every, steps))
-            whole = state.step == group[-1]
+            ends_group = state.step == group[-1]
             sums = self._step(batch, steps, group, interrupts.stop_requested)
             state.step += 1
             totals += sums[:3]
@@ -164,7 +166,7 @@ class Trainer:
             self.stop_requested = (
                 self._any_stop_requested(sums[3:]) if self.ranks > 1 else interrupts.stop_requested
             )
-            if self.stop_requested and whole:
+            if self.stop_requested and ends_group:
                 break
         while self.stop_requests:
             self.stop_requested |= self.stop_requests.popleft().wait()[0] > 0
@@ -180,7 +182,7 @@ class Trainer:
         that none waits.
         """
         self.stop_requests.append(AsyncScalars(request))
-        if len(self.stop_requests) <= _DELAY.get(request.device.type, 0):
+        if len(self.stop_requests) <= _STOP_DELAY.get(request.device.type, 0):
             return False
         return self.stop_requests.popleft().wait()[0] > 0
 
@@ -188,22 +190,23 @@ class Trainer:
         """One batch, over all processes.
 
         The sum of its lists' losses, their number, and NaN if training diverged, else 0; with
-        several processes also who asks to stop. The batches of a group make one step of the
-        optimizer, the one that a single batch of all their lists would make. On a GPU nothing here
-        waits for it.
+        several processes also how many are asked to stop. The batches of a group make one step of
+        the optimizer, the one that a single batch of all their lists would make. On a GPU nothing
+        here waits for it.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
-        whole, alone = self.state.step == group[-1], len(group) == 1
-        later = self.loss.reduction == "mean" and not alone  # divided by the number of lists
+        ends_group, single_batch = self.state.step == group[-1], len(group) == 1
+        # At the end of the group, by the number of its lists.
+        divide_later = self.loss.reduction == "mean" and not single_batch
         if self.graphs is not None:
             sums = self.graphs(batch)
         else:
-            with self.fabric.no_backward_sync(self.module, enabled=not whole):
-                sums = self._passes(batch, alone, interrupted)
-        if later:
+            with self.fabric.no_backward_sync(self.module, enabled=not ends_group):
+                sums = self._passes(batch, single_batch, interrupted)
+        if divide_later:
             self.lists_since_step = self.lists_since_step + sums[1]
-        if whole:
-            if later:
+        if ends_group:
+            if divide_later:
                 self._divide_gradients(self.lists_since_step.clamp(min=1e-12))
                 self.lists_since_step = torch.zeros_like(self.lists_since_step)
             if self.settings.clip is not None:
@@ -219,17 +222,17 @@ class Trainer:
                 self.average.update()
         return sums
 
-    def _passes(self, batch: Batch, alone: bool = True, interrupted: bool = False) -> Tensor:
+    def _passes(self, batch: Batch, single_batch: bool = True, interrupted: bool = False) -> Tensor:
         """Forward and backward: gradients at the parameters, and the sums that a step gives."""
         values, defined, sums = self._loss(batch)
         if self.ranks > 1:
-            asking = torch.full_like(sums[:1], float(interrupted))
-            sums = self.fabric.all_reduce(torch.cat([sums, asking]), reduce_op="sum")
+            stop_flag = torch.full_like(sums[:1], float(interrupted))
+            sums = self.fabric.all_reduce(torch.cat([sums, stop_flag]), reduce_op="sum")
         # Gradients are averaged over the processes, but the loss is the mean over the lists of all
         # of them, those on which it is undefined left out. How many those of a group are is known
         # at its end.
         mean = self.loss.reduction == "mean"
-        count = sums[1].clamp(min=1e-12) if mean and alone else torch.ones_like(sums[1])
+        count = sums[1].clamp(min=1e-12) if mean and single_batch else torch.ones_like(sums[1])
         of_list = self.ranks / count / self.ranker.members
         self.fabric.backward(values, gradient=defined * of_list.to(values.dtype))
         return sums
@@ -288,13 +291,12 @@ class Trainer:
                 f"training diverged in epoch {line['epoch']}: the loss is {line['loss']}. Lower "
                 "learning_rate, or set clip"
             )
-        if self.vali is not None:
-            with self._averaged():
+        with self._averaged():
+            if self.vali is not None:
                 line |= validate(self.scorer, self.vali, self.metrics, self.fabric)
-        for name, batches in self.others.items():
-            with self._averaged():
-                found = validate(self.scorer, batches, self.metrics, self.fabric)
-            line |= {f"{name} {metric}": value for metric, value in found.items()}
+            for name, batches in self.others.items():
+                values = validate(self.scorer, batches, self.metrics, self.fabric)
+                line |= {f"{name} {metric}": value for metric, value in values.items()}
         state.epoch, state.step, state.loss, state.lists = state.epoch + 1, 0, 0.0, 0.0
         improved = self._improved(line)
         state.seconds = line["seconds"] = round(self._seconds(), 3)
@@ -310,7 +312,7 @@ class Trainer:
         return line
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """The network that is validated and saved."""
+        """A context in which the network has its averaged weights, if there are any."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _improved(self, line: Mapping[str, float]) -> bool:
@@ -343,51 +345,35 @@ class Trainer:
 
     def _training_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state and that of all random numbers, of every process."""
-        state = {
-            f"optimizer.{number}.{name}": torch.as_tensor(value)
-            for number, values in self.optimizer.state_dict()["state"].items()
-            for name, value in values.items()
-            if value is not None
-        }
+        state = {f"optimizer.{k}": v for k, v in state_tensors(self.optimizer).items()}
         if self.average is not None:
             state |= {f"average.0.{name}": value for name, value in self.average.state().items()}
         for name, generator in self._generators().items():
-            generator_state = generator.get_state()
+            gathered = [generator.get_state()]
             if self.ranks > 1:
-                on_device = generator_state.to(self.fabric.device)
+                on_device = gathered[0].to(self.fabric.device)
                 gathered = [torch.empty_like(on_device) for _ in range(self.ranks)]
                 distributed.all_gather(gathered, on_device)
-            else:
-                gathered = [generator_state]
             state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
         return state
 
     def _generators(self) -> dict[str, torch.Generator]:
         """Everything that draws random numbers in training: the training's own, and the loss's."""
-        found = {"cpu": self.random.generator}
+        generators = {"cpu": self.random.generator}
         device = self.fabric.device
         if device.type == "cuda":
-            found["cuda"] = torch.cuda.default_generators[device.index]
-        for name, randomness in randomness_of(self.loss).items():
-            generator = None if randomness.seed is None else randomness.generator(device)
-            if generator is not None:
-                found[name] = generator
-        return found
+            generators["cuda"] = torch.cuda.default_generators[device.index]
+        return generators | generators_of(self.loss, device)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
         self.state, self.best = checkpoint.state, checkpoint.best
         self.ranker.load_tensors(checkpoint.model)
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in checkpoint.other.items():
-            kind, number, name = key.split(".", 2)
-            if kind == "optimizer":
-                state.setdefault(int(number), {})[name] = tensor
+        other = checkpoint.other.items()
+        saved_state = {k[len("optimizer.") :]: v for k, v in other if k.startswith("optimizer.")}
+        load_state_tensors(self.optimizer, saved_state)
         if self.average is not None:
-            other = checkpoint.other.items()
             self.average.restore({k.removeprefix("average.0."): v for k, v in other})
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         for name, generator in self._generators().items():
             saved = checkpoint.other.get(f"random.{self.rank}.{name}")
             if saved is None:
@@ -396,16 +382,14 @@ class Trainer:
 
     def _graphs(self) -> Graphs | None:
         """Graphs of the passes, where those of all steps are alike and each makes a whole step."""
-        ranker = self.ranker
+        network = self.ranker.network
         single = self.ranks == 1 and self.settings.accumulate == 1
-        if not (self.settings.graphs and single):
-            return None
         # Flat items of several members with padding between them are no lists one after the other.
-        if ranker.per_item and ranker.members > 1:
-            return None
-        if not capturable(ranker.network, self.loss, self.fabric.device):
-            return None
-        return Graphs(self._passes, ranker.network)
+        flat_members = self.ranker.per_item and self.ranker.members > 1
+        usable = self.settings.graphs and single and not flat_members
+        if usable and capturable(network, self.loss, self.fabric.device):
+            return Graphs(self._passes, network)
+        return None
 
     def _scorer(self) -> nn.Module:
         """What is called in each step: the network, or the part of it after its derived inputs.
@@ -420,9 +404,8 @@ class Trainer:
         values = network.n_features * sum(each.dataset.n_items for each in batches)
         plain = self.ranks == 1 and self.settings.precision == "32-true" and self.graphs is None
         plain = plain and self.fabric.device.type == "cpu" and self.settings.memory is None
-        if network.per_item or not plain or self.train.is_cut or values > _DERIVED:
-            return network
-        if not all(each.resident for each in batches):
+        fits_in_memory = values <= _DERIVED and all(each.resident for each in batches)
+        if network.per_item or not plain or self.train.is_cut or not fits_in_memory:
             return network
         with torch.no_grad():
             for each in batches:
@@ -491,17 +474,15 @@ def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
     labels, weights = batch.labels, batch.weights
     mask = batch.mask if offsets is None else None  # lists end before the padding of flat batches
     if members > 1:
-        labels = _repeated(labels, members)
-        mask = None if mask is None else _repeated(mask, members)
-        weights = None if weights is None else _repeated(weights, members)
+        labels, mask, weights = (_repeated(each, members) for each in (labels, mask, weights))
     scores = scores.reshape(-1, *batch.labels.shape[1:])
     return unchecked_lists(
         scores, labels, mask, offsets=offsets, max_length=batch.max_length, weights=weights
     )
 
 
-def _repeated(values: Tensor, members: int) -> Tensor:
-    return values.repeat(members, *[1] * (values.dim() - 1))
+def _repeated(values: Any, members: int) -> Any:
+    return None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
 
 
 def _seed(*numbers: int) -> int:

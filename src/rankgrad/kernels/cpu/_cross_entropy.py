@@ -28,12 +28,7 @@ def cross_entropy(lists: FlatArrays, target: str) -> None:
 
 
 @compiled
-def _lists(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    normalized: bool,
-) -> None:
+def _lists(first: int, last: int, arrays: Arrays, normalized: bool) -> None:
     scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     for b in range(first, last):
         some = slice(offsets[b], offsets[b + 1])

@@ -9,13 +9,14 @@ import numpy as np
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array
 from rankgrad.kernels.cpu._isotonic import pool_adjacent
+from rankgrad.kernels.cpu._metric_steps import GRAD, RANKS, STATE
 from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator
+
+Options = tuple[float, bool]  # the strength, and whether the regularization is entropic
 
 
 @compiled
-def _forward(
-    first: int, last: int, lists: Lists, options: tuple[float, bool], ranks: Array, state: Array
-) -> None:
+def _forward(first: int, last: int, lists: Lists, options: Options, rows: Array) -> None:
     """Ranks; the state of an item is the end of its block (exclusive).
 
     Items are read from the last to the first, so that ``a = -s / strength`` and the weights
@@ -39,8 +40,8 @@ def _forward(
             while begin > 0 and blocks[0, n - begin] == blocks[0, n - end]:
                 begin -= 1
             for i in range(begin, end):
-                state[0, start + i] = end
-            own = ranks[start + begin : start + end]
+                rows[STATE, start + i] = end
+            own = rows[RANKS, start + begin : start + end]
             _rank_block(z[begin:end], 0.5 * (begin + 1.0 + end), entropic, own)
             end = begin
 
@@ -67,22 +68,16 @@ def _rank_block(z: Array, middle: float, entropic: bool, ranks: Array) -> None:
 
 @compiled
 def _adjoint(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: tuple[float, bool],
-    ranks: Array,
-    state: Array,
-    grad: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
     """Subtract from each item's gradient the (weighted) mean of its block."""
     _, offsets, order, counts, _ = lists
     strength, entropic = options
+    ranks, grad = rows[RANKS], rows[GRAD]
     for b in range(first, last):
         n, start, begin = counts[b], offsets[b], 0
         while begin < n:
-            end = int(state[0, start + begin])
+            end = int(rows[STATE, start + begin])
             total, normalizer = 0.0, 0.0
             for i in range(start + begin, start + end):
                 weight = ranks[i] if entropic else 1.0

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.arguments import LARGEST_LABEL, FlatLists, MetricOptions
+from rankgrad.kernels.arguments import LARGEST_LABEL, FlatLists, KernelCall, MetricOptions
 from rankgrad.kernels.cpu._arithmetic import total
 from rankgrad.kernels.cpu._compiled import array_at, compiled, compiled_reduction, run_in_threads
 from rankgrad.lists import contiguous
@@ -70,7 +70,9 @@ class FlatArrays:
         offsets: ``[lists + 1]``.
         max_length: an upper bound of list lengths.
         list_weights: ``[lists]``, ones if there are none.
-        single: whether scores and labels were float32.
+        like: an array of the dtype of scores and labels.
+        scalar: a tensor of one number of that dtype.
+        single: whether it is float32.
         valid: whether scores are finite, weights finite and not negative, and labels from 0 to
             ``LARGEST_LABEL``. Values on padding do not count.
     """
@@ -78,7 +80,9 @@ class FlatArrays:
     def __init__(self, batch: FlatLists, list_weights: Tensor | None = None) -> None:
         scores, _, mask, weights, offsets, self.max_length = batch
         items, lists = scores.numel(), offsets.numel() - 1
-        self.single = scores.dtype == torch.float32
+        self._shape = scores.shape
+        self.like, self.scalar = _LIKE[scores.dtype]
+        self.single = scores.dtype is torch.float32
         self.offsets = np.empty(lists + 1, np.int64)
         self.arrays: Arrays = (
             np.empty(items),
@@ -92,12 +96,13 @@ class FlatArrays:
         )
         self.list_weights = np.empty(lists)
         self._loop: tuple[Callable[[int, int], None], int, int] | None = None
+        self._call: KernelCall | None = None
         self.load(batch, list_weights)
 
     def load(self, batch: FlatLists, list_weights: Tensor | None) -> None:
         """Copy a batch of the same size to the arrays; results become 0."""
         scores, labels, mask, weights, offsets, _ = batch
-        self._shape, kind = scores.shape, scores.dtype
+        kind = self.scalar.dtype
         # Compiled code reads the tensors by address: Tensor.numpy() takes longer than all of this.
         addresses = (
             _address(scores, kind),
@@ -107,13 +112,13 @@ class FlatArrays:
             _address(offsets, torch.int64),
             0 if list_weights is None else _address(list_weights, kind),
         )
-        self.valid: bool = _load(addresses, self.arrays, self.list_weights, _TYPES[kind])
+        self.valid: bool = _load(addresses, self.arrays, self.list_weights, self.like)
 
     @classmethod
     def of(cls, batch: FlatLists, list_weights: Tensor | None = None) -> FlatArrays:
         """Convert tensors of any dtype and layout, such as users pass to operations."""
         scores, labels, mask, weights, offsets, max_length = contiguous(batch)
-        if scores.dtype not in _TYPES:
+        if scores.dtype not in _LIKE:
             scores = scores.to(torch.float64)
         weights = None if weights is None else weights.to(scores)
         if list_weights is not None:
@@ -132,9 +137,10 @@ class FlatArrays:
         self._loop = work, steps, power
         each_list(self.offsets, work, steps, power)
 
-    def repeat(self) -> bool:
-        """Run the last loop again, if there was one."""
-        if self._loop is None:
+    def repeat(self, call: KernelCall) -> bool:
+        """Run the last loop again, if the same call of a kernel ran it."""
+        if self._loop is None or self._call != call:
+            self._call, self._loop = None if _has_tensor(call) else call, None
             return False
         work, steps, power = self._loop
         items = self.arrays[0].size
@@ -147,41 +153,42 @@ class FlatArrays:
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """The tensors values, grad_scores and defined; the first two have the scores' dtype."""
         values, grad_scores, defined = self.arrays[5:]
-        kind = np.float32 if self.single else np.float64
-        grad = torch.from_numpy(grad_scores.astype(kind).reshape(self._shape))
-        return torch.from_numpy(values.astype(kind)), grad, torch.from_numpy(defined)
+        grad = torch.from_numpy(grad_scores.astype(self.like.dtype).reshape(self._shape))
+        return torch.from_numpy(values.astype(self.like.dtype)), grad, torch.from_numpy(defined)
+
+
+def _has_tensor(call: KernelCall) -> bool:
+    return any(isinstance(option, Tensor) for option in call.options)
 
 
 class _Last(threading.local):
     """The last small batch in this thread, and what the next one must equal to use its arrays."""
 
-    key: tuple[Any, ...] | None = None
-    arrays: FlatArrays
+    batch: tuple[tuple[Any, ...], FlatArrays] | None = None
 
 
 _last = _Last()
 
 
-def arrays_for(call: Any, batch: FlatLists, list_weights: Tensor | None) -> FlatArrays:
+def arrays_for(batch: FlatLists, list_weights: Tensor | None) -> FlatArrays:
     """The arrays of a batch for a kernel whose results are read before this thread's next call.
 
-    Calls of the same kernel on small batches of the same size share their arrays and their loop:
+    Small batches of the same size share their arrays, and calls of the same kernel their loop:
     making and preparing them takes as long as the rest of a small call.
 
     Args:
-        call: the kernel's name and options.
         batch: as in :class:`FlatArrays`.
         list_weights: likewise.
     """
-    scores, _, mask, weights, offsets, max_length = batch
-    items, kind = scores.numel(), scores.dtype
-    key = call, items, offsets.shape[0], max_length, mask is None, weights is None, kind
-    if _last.key == key:
-        _last.arrays.load(batch, list_weights)
-        return _last.arrays
+    scores, _, mask, weights, offsets, n = batch
+    key = scores.shape, scores.dtype, offsets.shape, n, mask is None, weights is None
+    last = _last.batch
+    if last is not None and last[0] == key:
+        last[1].load(batch, list_weights)
+        return last[1]
     arrays = FlatArrays(batch, list_weights)
-    if items <= _SMALL:
-        _last.key, _last.arrays = key, arrays
+    if scores.numel() <= _SMALL:
+        _last.batch = key, arrays
     return arrays
 
 
@@ -244,6 +251,42 @@ def _copy(address: int, of_type: Array, least: float, most: float, mask: Array, 
     return wrong
 
 
+@compiled
+def reduce_lists(
+    arrays: Arrays, list_weights: Array, mean: bool, addresses: tuple[int, int, int], like: Array
+) -> None:
+    """The weighted sum or mean over lists, and its gradient with respect to the scores.
+
+    Lists on which the loss is undefined have derivatives of 0, and their values are not read.
+
+    Args:
+        arrays: the batch, with its results.
+        list_weights: ``[lists]``.
+        mean: whether to divide by the sum of the weights.
+        addresses: of the scores' gradient and of the result; then the number of scores.
+        like: an array of the dtype at these addresses.
+    """
+    offsets, values, grad_scores, defined = arrays[4:]
+    scaled = array_at(addresses[0], addresses[2], like)
+    result = array_at(addresses[1], 1, like)
+    lists, weight = values.size, 0.0
+    for b in range(lists):
+        weight += list_weights[b] if defined[b] else 0.0
+    scale = 1.0
+    if mean:
+        scale = 1.0 / weight if weight > 0 else 0.0
+    reduced = 0.0
+    for b in range(lists):
+        factor = scale * list_weights[b] if defined[b] else 0.0
+        if factor != 0:
+            reduced += factor * values[b]
+        for i in range(offsets[b], offsets[b + 1]):
+            scaled[i] = factor * grad_scores[i]
+    for i in range(offsets[lists], scaled.size):
+        scaled[i] = 0.0
+    result[0] = reduced
+
+
 def each_list(
     offsets: Array, work: Callable[[int, int], None], steps: int = 16, power: int = 1
 ) -> None:
@@ -264,9 +307,9 @@ def each_list(
 
 
 _NO_NUMBERS, _NO_FLAGS = np.empty(0), np.empty(0, np.bool_)
-_TYPES: dict[torch.dtype, Array] = {
-    torch.float32: np.empty(0, np.float32),
-    torch.float64: _NO_NUMBERS,
+_LIKE: dict[torch.dtype, tuple[Array, Tensor]] = {
+    torch.float32: (np.empty(0, np.float32), torch.empty((), dtype=torch.float32)),
+    torch.float64: (_NO_NUMBERS, torch.empty((), dtype=torch.float64)),
 }
 
 # NumPy converts small arrays several times faster than PyTorch does.

@@ -6,15 +6,14 @@ import math
 
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array
+from rankgrad.kernels.cpu._metric_steps import GRAD, RANKS, STATE
 from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator
 
-DECAY, NEAR = range(2)  # rows of the state
+DECAY, NEAR = STATE, STATE + 1  # rows of the state
 
 
 @compiled
-def _forward(
-    first: int, last: int, lists: Lists, options: tuple[float], ranks: Array, state: Array
-) -> None:
+def _forward(first: int, last: int, lists: Lists, options: tuple[float], rows: Array) -> None:
     """``1/2 + Σ_j F((s_j - s_i) / τ)``.
 
     Let A_i and B_i be the sums of ``exp(-|s_i - s_j| / τ)`` over the items above and below item i.
@@ -27,27 +26,20 @@ def _forward(
         above = 0.0
         for i in range(start, end):
             log_decay = (scores[order[i]] - scores[order[i - 1]]) / options[0] if i > start else 0.0
-            state[DECAY, i] = math.exp(log_decay)
-            above = state[DECAY, i] * (above + 1.0) if i > start else 0.0
-            state[NEAR, i] = above
-            ranks[i] = i - start + 1.0 - 0.5 * above
+            rows[DECAY, i] = math.exp(log_decay)
+            above = rows[DECAY, i] * (above + 1.0) if i > start else 0.0
+            rows[NEAR, i] = above
+            rows[RANKS, i] = i - start + 1.0 - 0.5 * above
         below = 0.0
         for i in range(end - 1, start - 1, -1):
-            state[NEAR, i] += below
-            ranks[i] += 0.5 * below
-            below = state[DECAY, i] * (below + 1.0)
+            rows[NEAR, i] += below
+            rows[RANKS, i] += 0.5 * below
+            below = rows[DECAY, i] * (below + 1.0)
 
 
 @compiled
 def _adjoint(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: tuple[float],
-    ranks: Array,
-    state: Array,
-    grad: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
     _, offsets, order, counts, _ = lists
     for b in range(first, last):
@@ -55,11 +47,11 @@ def _adjoint(
         above, below, half = 0.0, 0.0, 0.5 / options[0]
         for i in range(start, end):
             if i > start:
-                above = state[DECAY, i] * (above + grad[i - 1])
-            grad_scores[order[i]] += half * (above - grad[i] * state[NEAR, i])
+                above = rows[DECAY, i] * (above + rows[GRAD, i - 1])
+            grad_scores[order[i]] += half * (above - rows[GRAD, i] * rows[NEAR, i])
         for i in range(end - 1, start - 1, -1):
             grad_scores[order[i]] += half * below
-            below = state[DECAY, i] * (below + grad[i])
+            below = rows[DECAY, i] * (below + rows[GRAD, i])
 
 
 LAPSUM = Ranking(_forward, _adjoint)

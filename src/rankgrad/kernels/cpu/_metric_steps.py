@@ -1,8 +1,8 @@
 """Metrics independent of the relaxation: loss and gradient from sorted gains or relaxed ranks.
 
-Each step is a loop over the lists ``first:last``. It reads and writes a block of rows; a row holds
-the number of rank (or sorted item) r of list b at ``offsets[b] + r``. A list on which the loss is
-undefined has count 0.
+Each step is a loop over the lists ``first:last``. It reads and writes the rows of a block; a row
+holds the number of rank (or sorted item) r of list b at ``offsets[b] + r``. A list on which the
+loss is undefined has count 0.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rankgrad.kernels.cpu._flat_arrays import (
     ARP,
     DCG,
     ERR,
-    HITS,
     RBP,
+    RR,
     SPEARMAN,
     Array,
     Arrays,
@@ -45,26 +45,21 @@ from rankgrad.kernels.cpu._pair_sums import (
     sigmoid_sums_adjoint,
 )
 
-#: Rows of a block: gains and weighted gains of items; their values sorted by rank (or, in place of
-#: the sorted gains, the relaxed ranks of items); and the loss's derivatives with respect to them.
-GAINS, WEIGHTED, SORTED, GRAD, WEIGHTED_SORTED, WEIGHTED_GRAD = range(6)
-RANKS = SORTED
-ROWS = 6
+#: Rows of a block. Through a permutation: the gains of items, the gains sorted by rank, and the
+#: loss's derivatives with respect to these; then the same three of weighted gains.
+GAINS, SORTED, GRAD, WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD, ROWS = range(7)
+VALUES = GAINS  # what a permutation sorts: the first of three rows, of gains or of weighted gains
+#: Through ranks, in place of sorted gains: relaxed ranks, and two rows that their adjoint needs.
+RANKS, STATE = SORTED, WEIGHTED_SORTED
 
 #: Sorted lists: the items of each list in order, the number of items per list (0 if the loss is
-#: undefined there), and the norm of each list.
-Ranked = tuple[Array, Array, Array]
+#: undefined there), the norm of each list, and the block.
+Ranked = tuple[Array, Array, Array, Array]
 
 
 @compiled
 def start_metric(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    block: Array,
-    in_order: bool,
+    first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric, in_order: bool
 ) -> None:
     """Find the items of each list, sort them if ``in_order``, and write their gains and the norm.
 
@@ -72,15 +67,11 @@ def start_metric(
     this also writes those derivatives.
     """
     scores, labels, mask, weights, offsets, _, _, defined = arrays
-    order, counts, norms = ranked
+    order, counts, norms, block = ranked
     code, k, linear, threshold, _, discount = metric
     for b in range(first, last):
-        start = offsets[b]
-        n = find_items(mask, start, offsets[b + 1], order[start:])
-        items = order[start : start + n]
-        if in_order:
-            sort_descending(scores, items)
-        w = take(weights, items)
+        items = _order_items(scores, mask, offsets[b], offsets[b + 1], order, in_order)
+        start, n, w = offsets[b], items.size, take(weights, items)
         gains = gains_of(take(labels, items), code, linear, threshold)
         defined[b] = n > 1 and any_relevant(gains, w)
         counts[b] = n if defined[b] else 0
@@ -95,47 +86,55 @@ def start_metric(
         if code <= ARP:
             beyond, sign = beyond_cutoff(code, k, n), 1.0 if code == ARP else -1.0
             for r in range(n if k == 0 else min(k, n)):
-                block[GRAD, start + r] = sign * (discount[r] - beyond) / norms[b]
+                block[WEIGHTED_GRAD, start + r] = sign * (discount[r] - beyond) / norms[b]
+
+
+@compiled
+def _order_items(
+    scores: Array, mask: Array, first: int, last: int, order: Array, in_order: bool
+) -> Array:
+    """Write and return the items of a list, by descending score if ``in_order``."""
+    items = order[first : first + find_items(mask, first, last, order[first:])]
+    if in_order:
+        sort_descending(scores, items)
+    return items
 
 
 @compiled
 def start_spearman(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    block: Array,
-    in_order: bool,
+    first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric, in_order: bool
 ) -> None:
-    """:func:`start_metric` of spearman, which is linear in the ranks r by score.
+    """:func:`start_metric` of spearman; a function of its own, as few first calls compile it."""
+    scores, labels, mask, weights, offsets, _, _, defined = arrays
+    order, counts, norms, block = ranked
+    for b in range(first, last):
+        items = _order_items(scores, mask, offsets[b], offsets[b + 1], order, in_order)
+        gains = block[WEIGHTED, offsets[b] : offsets[b] + items.size]
+        norms[b] = _spearman_gains(take(labels, items), take(weights, items), gains)
+        defined[b] = norms[b] > 0
+        counts[b] = items.size if defined[b] else 0
+
+
+@compiled
+def _spearman_gains(labels: Array, w: Array, gains: Array) -> float:
+    """Write the gains of spearman, which is linear in the ranks r by score; return its norm.
 
     With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm of ranks without
-    ties. So ``w_i (q_i - mean q)`` are the gains.
+    ties. So ``w_i (q_i - mean q)`` are the gains. The norm is 0 where spearman is undefined.
     """
-    scores, labels, mask, weights, offsets, _, _, defined = arrays
-    order, counts, norms = ranked
-    for b in range(first, last):
-        start = offsets[b]
-        n = find_items(mask, start, offsets[b + 1], order[start:])
-        items = order[start : start + n]
-        sort_descending(scores, items)
-        w, gains = take(weights, items), block[WEIGHTED, start : start + n]
-        defined[b] = _mean_ranks(take(labels, items), w, gains)
-        counts[b] = n if defined[b] else 0
-        if not defined[b]:
-            continue
-        by_label, by_score, weight = 0.0, 0.0, total(w)
-        for i in range(n):
-            by_label += w[i] * gains[i] / weight
-            by_score += w[i] * i / weight
-        of_labels, of_scores = 0.0, 0.0
-        for i in range(n):
-            gains[i] -= by_label
-            of_labels += w[i] * gains[i] * gains[i]
-            of_scores += w[i] * (i - by_score) * (i - by_score)
-            gains[i] *= w[i]
-        norms[b] = math.sqrt(of_labels) * math.sqrt(of_scores)
+    if not _mean_ranks(labels, w, gains):
+        return 0.0
+    by_label, by_score, weight = 0.0, 0.0, total(w)
+    for i in range(gains.size):
+        by_label += w[i] * gains[i] / weight
+        by_score += w[i] * i / weight
+    of_labels, of_scores = 0.0, 0.0
+    for i in range(gains.size):
+        gains[i] -= by_label
+        of_labels += w[i] * gains[i] * gains[i]
+        of_scores += w[i] * (i - by_score) * (i - by_score)
+        gains[i] *= w[i]
+    return math.sqrt(of_labels) * math.sqrt(of_scores)
 
 
 @compiled
@@ -157,24 +156,17 @@ def _mean_ranks(labels: Array, weights: Array, ranks: Array) -> bool:
 
 
 @compiled
-def finish_linear(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    block: Array,
-) -> None:
-    """The loss of a linear metric from sorted gains."""
-    offsets, values = arrays[4], arrays[5]
-    _, counts, norms = ranked
-    code, k = metric[0], metric[1]
+def finish_linear(first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric) -> None:
+    """The loss of a linear metric from sorted weighted gains."""
+    _, _, _, _, offsets, values, _, _ = arrays
+    _, counts, norms, block = ranked
+    code, k, _, _, _, _ = metric
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
         end = start + (n if k == 0 else min(k, n))
-        value = dot(block[GRAD, start:end], block[SORTED, start:end])
+        value = dot(block[WEIGHTED_GRAD, start:end], block[WEIGHTED_SORTED, start:end])
         beyond = beyond_cutoff(code, k, n)
         if beyond > 0:
             value += beyond * total(block[WEIGHTED, start : start + n]) / norms[b]
@@ -182,17 +174,10 @@ def finish_linear(
 
 
 @compiled
-def step_sorted(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    block: Array,
-) -> None:
+def step_sorted(first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric) -> None:
     """The loss of ap, rr, err or hits from sorted gains, and its derivatives."""
-    weights, offsets, values = arrays[3], arrays[4], arrays[5]
-    _, counts, norms = ranked
+    _, _, _, weights, offsets, values, _, _ = arrays
+    _, counts, norms, block = ranked
     code, k, _, _, _, discount = metric
     for b in range(first, last):
         n, start = counts[b], offsets[b]
@@ -256,7 +241,7 @@ def _cascade(
 
 
 @compiled
-def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float]:
+def _inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float]:
     """The relaxed ``1[rank <= k]``, one minus it, and its derivative.
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` up to the cutoff, and past it
@@ -273,74 +258,68 @@ def inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, float
 
 
 @compiled
-def capped(rank: float, k: int) -> float:
-    """The rank at which the discount is evaluated, at most ``k + 0.75`` with a cutoff k."""
-    return min(rank, k + 0.75) if k > 0 else rank
+def _discount(rank: float, n: int, metric: Metric, beta: float) -> tuple[float, float]:
+    """The discount of a relaxed rank in a list of n items, and its derivative.
+
+    With a cutoff k it is evaluated at rank ``k + 0.75`` at most.
+    """
+    code, k, _, _, persistence, _ = metric
+    near = min(rank, k + 0.75) if k > 0 else rank
+    if code <= DCG:
+        discount = math.log(2.0) / math.log(1.0 + near)
+        change = -discount * discount / (math.log(2.0) * (1.0 + near))
+    elif code == RBP:
+        discount = (1.0 - persistence) * persistence ** (near - 1.0)
+        change = discount * math.log(persistence)
+    elif code in (AP, RR, ERR):
+        discount = 1.0 / near
+        change = -discount * discount
+    else:
+        discount, change = (near, 1.0) if code in (ARP, SPEARMAN) else (1.0, 0.0)
+    if 0 < k < n:
+        beyond = beyond_cutoff(code, k, n)
+        inside, outside, drop = _inside_cutoff(rank, k, beta)
+        change = inside * (change if near == rank else 0.0) + drop * (discount - beyond)
+        discount = inside * discount + outside * beyond
+    return discount, change
 
 
 @compiled
 def step_linear_ranks(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    beta: float,
-    block: Array,
+    first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric, beta: float
 ) -> None:
     """The loss of a linear metric or of spearman from relaxed ranks, and its derivatives."""
-    offsets, values = arrays[4], arrays[5]
-    _, counts, norms = ranked
-    code, k, _, _, persistence, _ = metric
+    _, _, _, _, offsets, values, _, _ = arrays
+    _, counts, norms, block = ranked
+    is_arp = metric[0] == ARP
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
-        beyond, value = beyond_cutoff(code, k, n), 0.0
-        scale = (1.0 if code == ARP else -1.0) / norms[b]
+        scale, value = (1.0 if is_arp else -1.0) / norms[b], 0.0
         for i in range(start, start + n):
-            rank = capped(block[RANKS, i], k)
-            if code <= DCG:
-                discount = math.log(2.0) / math.log(1.0 + rank)
-                change = -discount * discount / (math.log(2.0) * (1.0 + rank))
-            elif code == RBP:
-                discount = (1.0 - persistence) * persistence ** (rank - 1.0)
-                change = discount * math.log(persistence)
-            else:
-                discount, change = (rank, 1.0) if code in (ARP, SPEARMAN) else (1.0, 0.0)
-            if 0 < k < n:
-                inside, outside, drop = inside_cutoff(block[RANKS, i], k, beta)
-                if rank < block[RANKS, i]:
-                    change = 0.0
-                change = inside * change + drop * (discount - beyond)
-                discount = inside * discount + outside * beyond
+            discount, change = _discount(block[RANKS, i], n, metric, beta)
             value += block[WEIGHTED, i] * discount
             block[GRAD, i] = scale * block[WEIGHTED, i] * change
-        values[b] = scale * value + (0.0 if code == ARP else 1.0)
+        values[b] = scale * value + (0.0 if is_arp else 1.0)
 
 
 @compiled
 def step_ranks(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    ranked: Ranked,
-    metric: Metric,
-    beta: float,
-    block: Array,
+    first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric, beta: float
 ) -> None:
     """The loss of ap, rr, err or hits from relaxed ranks, and its derivatives.
 
     All sums are over the items with a positive gain, in the order of their ranks.
     """
-    labels, offsets, values = arrays[1], arrays[4], arrays[5]
-    order, counts, norms = ranked
-    code = metric[0]
+    _, labels, _, _, offsets, values, _, _ = arrays
+    order, counts, norms, block = ranked
+    code, _, _, threshold, _, _ = metric
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
-        found, top = 0, metric[3]
+        found, top = 0, threshold
         relevant = np.empty(n, np.int64)
         for i in range(start, start + n):
             top = max(top, labels[order[i]])
@@ -368,28 +347,8 @@ def _log_miss(label: float, top: float, stop: float) -> float:
 
 
 @compiled
-def _discount(rank: float, n: int, metric: Metric, beta: float) -> tuple[float, float]:
-    """The discount of a relaxed rank within the cutoff, and its derivative."""
-    code, k = metric[0], metric[1]
-    near = capped(rank, k)
-    discount = 1.0 if code == HITS else 1.0 / near
-    change = 0.0 if code == HITS or near < rank else -discount * discount
-    if 0 < k < n:
-        inside, _, drop = inside_cutoff(rank, k, beta)
-        change = inside * change + drop * discount
-        discount *= inside
-    return discount, change
-
-
-@compiled
 def _step_pairs(
-    n: int,
-    relevant: Array,
-    metric: Metric,
-    beta: float,
-    norm: float,
-    pairs: Array,
-    block: Array,
+    n: int, relevant: Array, metric: Metric, beta: float, norm: float, pairs: Array, block: Array
 ) -> float:
     """The loss of ap or err, and its derivatives with respect to the ranks.
 

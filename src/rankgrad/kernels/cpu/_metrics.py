@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +37,10 @@ _FEW_RELEVANT = 32  # finding the ranks of so few items by counting is faster th
 #: its threshold or (for err) top grade, and its persistence.
 Described = tuple[str, int, bool, bool, float, float]
 
+#: Described metrics as the loop takes them: the metric's code, the cutoff, and whether ties are
+#: averaged and gains are linear ``[metrics, 4]``; thresholds ``[metrics]``; discounts by rank.
+Options = tuple[Array, Array, Array]
+
 
 def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has a relevant item.
@@ -55,30 +58,20 @@ def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Ten
     discount = np.zeros((len(described), max_length))
     for row, (name, _, _, _, _, persistence) in zip(discount, described, strict=True):
         row[:] = discounts(name, persistence, max_length)
-    options: Any = (
-        np.array([[METRICS[d[0]], d[1], d[2], d[3]] for d in described], np.int64).reshape(-1, 4),
-        # Thresholds are rounded as labels are, so that a label of 0.7 reaches a threshold of 0.7.
-        numbers(torch.tensor([d[4] for d in described], dtype=scores.dtype)),
-        discount,
-        values,
-        relevant,
-    )
-    flat.run(_lists, *options)
+    table = [(METRICS[name], k, ties, linear) for name, k, ties, linear, _, _ in described]
+    # Thresholds are rounded as labels are, so that a label of 0.7 reaches a threshold of 0.7.
+    levels = numbers(torch.tensor([each[4] for each in described], dtype=scores.dtype))
+    options = np.array(table, np.int64).reshape(-1, 4), levels, discount
+    flat.run(_lists, options, values, relevant)
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(relevant)
 
 
 @compiled
 def _lists(
-    first: int,
-    last: int,
-    arrays: Arrays,
-    table: Array,
-    levels: Array,
-    discount: Array,
-    values: Array,
-    relevant: Array,
+    first: int, last: int, arrays: Arrays, options: Options, values: Array, relevant: Array
 ) -> None:
-    scores, labels, mask, weights, offsets = arrays[:5]
+    scores, labels, mask, weights, offsets, _, _, _ = arrays
+    table, levels, discount = options
     longest = 0
     for b in range(first, last):
         longest = max(longest, offsets[b + 1] - offsets[b])

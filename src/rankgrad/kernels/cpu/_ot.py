@@ -14,6 +14,7 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
+from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 from rankgrad.kernels.cpu._scaling import State, block_rows, scaled_product
 
@@ -34,14 +35,7 @@ def through_ot(
 
 @compiled
 def _transport(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: Options,
-    values: Array,
-    grad: Array,
-    out: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
     """The transport plan times the values, and its adjoint."""
     scores, offsets, order, counts, k = lists
@@ -61,13 +55,13 @@ def _transport(
             b,
             start - offsets[state[0]],
             x,
-            values[start : start + n],
-            grad[start:end],
-            out[start:end],
+            rows[VALUES, start : start + n],
+            rows[GRAD, start : end if grad_scores.size else start],
+            rows[SORTED, start:end],
             (iterations, tolerance, False, False),
             state,
         )
-        if grad.size:
+        if grad_scores.size:
             _add_potentials(x, by_row, by_score)
             for i in range(n):
                 by_score[i] *= unit

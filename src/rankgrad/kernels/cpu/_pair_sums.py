@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from rankgrad.kernels.cpu._arithmetic import exp
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import APART, VECTOR, Array, new_block, whole_vectors
 
@@ -23,24 +22,22 @@ def pair_block(n: int) -> Array:
 
 
 @compiled
-def reach_of(z: Array, start: int) -> tuple[int, int]:
-    """The end (exclusive) of the points within ``REACH`` below ``start``, and within twice that."""
-    near = start
-    while near < z.size and z[start] - z[near] <= REACH:
-        near += 1
-    far = near
+def write_exponentials(z: Array, start: int, out: Array) -> tuple[int, int, float]:
+    """Write ``exp(z - center)`` of descending points from ``start`` on, and a vector of zeros.
+
+    Returns:
+        The end of the points within ``REACH`` of the first one, whose pairs these exponentials
+        serve; the end of those within twice that, which have one; and the center.
+    """
+    near, far, center = start, start, z[start] - REACH
     while far < z.size and z[start] - z[far] <= 2 * REACH:
+        near += z[start] - z[far] <= REACH
         far += 1
-    return near, far
-
-
-@compiled
-def exponentials(z: Array, start: int, end: int, center: float, out: Array) -> None:
-    """Write ``exp(z - center)`` of the points ``start:end``, and zeros for a vector after them."""
-    for i in range(start, end):
-        out[i] = math.exp(z[i] - center)
-    for i in range(end, end + VECTOR):
+    for i in range(start, far):
+        out[i] = exp(z[i] - center)
+    for i in range(far, far + VECTOR):
         out[i] = 0.0
+    return near, far, center
 
 
 @compiled
@@ -55,14 +52,12 @@ def sigmoid_sums(block: Array) -> None:
     for i in range(n):
         sums[i] = before
         before += v[i]
-    start = 0
-    while start < n:
-        near, far = reach_of(z, start)
-        exponentials(z, start, far, z[start] - REACH, e)
-        for i in range(start, near):
-            some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
-            sums[i] += _sum_row(e[i], v[i], e[some], v[some], sums[some])
-        start = near
+    near, far = 0, 0
+    for i in range(n):
+        if i == near:
+            near, far, _ = write_exponentials(z, i, e)
+        some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
+        sums[i] += _sum_row(e[i], v[i], e[some], v[some], sums[some])
 
 
 @compiled
@@ -76,14 +71,12 @@ def sigmoid_sums_adjoint(block: Array) -> None:
     out = block[SUMS]
     for i in range(n):
         out[i] = 0.0
-    start = 0
-    while start < n:
-        near, far = reach_of(z, start)
-        exponentials(z, start, far, z[start] - REACH, e)
-        for i in range(start, near):
-            some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
-            out[i] += _adjoint_row(e[i], v[i], c[i], e[some], v[some], c[some], out[some])
-        start = near
+    near, far = 0, 0
+    for i in range(n):
+        if i == near:
+            near, far, _ = write_exponentials(z, i, e)
+        some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
+        out[i] += _adjoint_row(e[i], v[i], c[i], e[some], v[some], c[some], out[some])
 
 
 # Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.

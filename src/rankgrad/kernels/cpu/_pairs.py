@@ -1,16 +1,20 @@
-"""Sums over pairs of sorted items: ranknet, hinge, lambdarank and LambdaLoss."""
+"""Sums over pairs of sorted items: ranknet, hinge, lambdarank and LambdaLoss.
+
+Loops over lists write each list's value and gradient. Given a Hessian that is not empty, they write
+its diagonal too, and then values are undefined.
+"""
 
 from __future__ import annotations
 
 import functools
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from rankgrad.kernels.arguments import PairOptions
-from rankgrad.kernels.cpu._arithmetic import log_one_plus
-from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
+from rankgrad.kernels.cpu._arithmetic import exp, log_one_plus
+from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import (
     AP,
     APART,
@@ -30,24 +34,15 @@ from rankgrad.kernels.cpu._flat_arrays import (
     take,
     whole_vectors,
 )
-from rankgrad.kernels.cpu._pair_sums import REACH, exponentials, reach_of
-
-KINDS = {
-    "ranknet": 0,
-    "hinge": 1,
-    "lambdarank": 2,
-    "ndcg_loss1": 3,
-    "ndcg_loss2": 4,
-    "ndcg_loss2++": 5,
-}
-RANKNET, HINGE, LOSS1 = 0, 1, 3
+from rankgrad.kernels.cpu._pair_sums import write_exponentials
 
 # Loops over lists take plain tuples, because Numba dispatches named tuples more slowly, and unpack
 # them before they loop. Their values, in order:
 
-#: The kind; top_ranks, of which a pair must contain one; k; sigma, the margin of hinge; and the
-#: coefficients by_distance (of the two ranks), by_change (of the metric) and ties (equal labels).
-Weighting = tuple[int, int, int, float, float, float, float]
+#: top_ranks, of which a pair must contain one; k; sigma, the margin of hinge; by_gain, whether a
+#: pair weighs by the preferred item's gain and discount; and the coefficients by_distance (of the
+#: two ranks), by_change (of the metric) and ties (equal labels).
+Weighting = tuple[int, int, float, bool, float, float, float]
 
 #: The metric's code, whether gains are linear, and the threshold.
 Gains = tuple[int, bool, float]
@@ -56,41 +51,53 @@ Gains = tuple[int, bool, float]
 #: rank; and the metric's discounts by rank: the difference of two is the cost of a swap.
 RankTables = tuple[Array, Array, Array, Array]
 
-#: Rows of a list's block of memory, by sorted item: score, label, weight, gradient, exponential;
-#: and the weights of an item's pairs with those below: it is preferred, or the lower item is.
-_Z, _Y, _W, _GRAD, _E, _RIGHT, _WRONG, _ROWS = range(8)
+#: How pairs are weighted: all of the above.
+Scheme = tuple[Weighting, Gains, RankTables]
+
+#: What :func:`_weigh_lambdas` takes: the items' gains, their :func:`_swap_costs`, the factors
+#: by distance and by the lower item's rank, and the coefficients by_distance and by_change.
+LambdaWeights = tuple[Array, Array, Array, Array, float, float]
+
+#: Rows of a list's block of memory, by sorted item: score, label, weight, gradient, Hessian,
+#: exponential; and the weights of an item's pairs with those below: it is preferred, or the lower
+#: item is.
+Z, Y, W, GRAD, HESSIAN, E, RIGHT, WRONG, ROWS = range(9)
 
 _U, _F, _L = range(3)  # rows of _swap_costs
+_LEAST = 1e-16  # lower bound of a logistic pair's p (1 - p)
+_NO_HESSIAN = np.empty(0)
 
 
 def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    loop, *arguments = _prepared(options, lists.max_length, lists.single)
-    lists.run(loop, *arguments, power=2)
+    loop, scheme = pair_loop(PairOptions(*options), lists.max_length, lists.single)
+    lists.run(loop, _NO_HESSIAN, scheme, power=2)
 
 
 @functools.lru_cache(maxsize=16)
-def _prepared(options: tuple[Any, ...], max_length: int, single: bool) -> tuple[Any, ...]:
-    """The loop over lists for these options, and its arguments after the lists."""
-    config = PairOptions(*options)
+def pair_loop(
+    config: PairOptions, max_length: int, single: bool
+) -> tuple[Callable[..., None], Scheme]:
+    """The loop over lists that computes these pairs, and how it weights them."""
     swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # the loss is LambdaLoss's bound
     # Pairs with both items past the cutoff count only in LambdaLoss@K's eq. 17 and in ARP's bound.
     everywhere = bounded and (config.truncation == "corrected" or config.metric == "arp")
-    kind = KINDS["lambdarank" if swaps else config.kind]
+    by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
     weighting = (
-        kind,
         max_length if everywhere or config.k == 0 else config.k,
         config.k,
-        config.sigma,
-        {"ndcg_loss2": 1.0, "ndcg_loss2++": config.mu}.get(config.kind, 0.0) if bounded else 0.0,
+        float(config.sigma),
+        config.kind == "ndcg_loss1",
+        by_distance if bounded else 0.0,
         0.0 if bounded and config.kind == "ndcg_loss2" else 1.0,
         0.5 if config.half else 0.0,
     )
     metric = METRICS[config.metric], config.gain == "linear", level(config.threshold, single)
-    loops = {HINGE: _hinge_lists, RANKNET: _ranknet_lists, LOSS1: _ranknet_lists}
-    tables = _rank_tables(config, bounded, max_length)
-    return loops.get(kind, _lambda_lists), weighting, metric, tables
+    loop = _hinge_lists if config.kind == "hinge" else _lambda_lists
+    if config.kind in ("ranknet", "ndcg_loss1") and not swaps:
+        loop = _ranknet_lists
+    return loop, (weighting, metric, _rank_tables(config, bounded, max_length))
 
 
 def _rank_tables(config: PairOptions, bounded: bool, max_length: int) -> RankTables:
@@ -117,87 +124,100 @@ def _rank_tables(config: PairOptions, bounded: bool, max_length: int) -> RankTab
 
 
 @compiled
-def _hinge_lists(
-    first: int, last: int, arrays: Arrays, weighting: Weighting, metric: Gains, tables: RankTables
-) -> None:
-    _, top_ranks, _, margin, _, _, _ = weighting
+def _hinge_lists(first: int, last: int, arrays: Arrays, hessian: Array, scheme: Scheme) -> None:
+    (top_ranks, _, margin, _, _, _, _), _, _ = scheme
     _, _, mask, _, offsets, values, _, _ = arrays
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
-        block = _sorted_block(b, arrays, 1.0, items)
-        if block.size:
-            values[b] = _hinge(block, margin, min(top_ranks, items.size))
-            _write_gradient(arrays, 1.0, items, block)
+        block = sorted_block(b, arrays, 1.0, items, True)
+        if block.size == 0:
+            continue
+        for i in range(min(top_ranks, items.size)):
+            if hessian.size:
+                _hinge_derivatives(i, margin, block)
+            else:
+                values[b] += _hinge_row(i, margin, block)
+        _write_results(arrays, hessian, 1.0, items, block)
 
 
 @compiled
-def _ranknet_lists(
-    first: int, last: int, arrays: Arrays, weighting: Weighting, metric: Gains, tables: RankTables
-) -> None:
+def _ranknet_lists(first: int, last: int, arrays: Arrays, hessian: Array, scheme: Scheme) -> None:
     """RankNet, and NDCG-Loss1, which weights pairs by the preferred item's gain and discount."""
-    kind, top_ranks, k, sigma, _, _, ties = weighting
-    code, linear, threshold = metric
+    (top_ranks, k, sigma, by_gain, _, _, ties), (code, linear, threshold), tables = scheme
     ndcg_discounts, _, lower_rank_factor, _ = tables
-    _, labels, mask, _, offsets, values, _, _ = arrays
+    _, _, mask, _, offsets, values, _, _ = arrays
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
-        block = _sorted_block(b, arrays, sigma, items)
-        if block.size:
-            if kind == LOSS1:
-                gains = gains_of(take(labels, items), code, linear, threshold)
-                norm = norm_of(gains, code, k, ndcg_discounts)
-                for i in range(items.size):
-                    block[_W, i] *= gains[i] / (norm if norm > 0 else 1.0) * ndcg_discounts[i]
-            values[b] = _logistic_pairs(block, ties, lower_rank_factor, min(top_ranks, items.size))
-            _write_gradient(arrays, sigma, items, block)
-
-
-@compiled
-def _lambda_lists(
-    first: int, last: int, arrays: Arrays, weighting: Weighting, metric: Gains, tables: RankTables
-) -> None:
-    """LambdaRank and LambdaLoss, which weight pairs by what a swap of their ranks costs."""
-    _, _, k, sigma, _, _, _ = weighting
-    code, linear, threshold = metric
-    ndcg_discounts, _, _, discount = tables
-    _, labels, mask, _, offsets, values, _, _ = arrays
-    for b in range(first, last):
-        items = real_items(mask, offsets[b], offsets[b + 1])
-        block = _sorted_block(b, arrays, sigma, items)
-        if block.size:
-            gains = gains_of(take(labels, items), code, linear, threshold)
+        block = sorted_block(b, arrays, sigma, items, True)
+        if block.size == 0:
+            continue
+        if by_gain:
+            gains = gains_of(block[Y, : items.size], code, linear, threshold)
             norm = norm_of(gains, code, k, ndcg_discounts)
-            costs = _swap_costs(gains, code, k, discount)
             for i in range(items.size):
-                gains[i] /= norm if norm > 0 else 1.0
-            values[b] = _lambdas(block, gains, costs, weighting, tables)
-            _write_gradient(arrays, sigma, items, block)
+                block[W, i] *= gains[i] / (norm if norm > 0 else 1.0) * ndcg_discounts[i]
+        near, center = 0, 0.0
+        for i in range(min(top_ranks, items.size)):
+            if i == near:
+                near, _, center = write_exponentials(block[Z, : items.size], i, block[E])
+            _weigh_preferred(i, block, ties, lower_rank_factor)
+            values[b] += _add_pairs(i, center, block, hessian.size > 0)
+        _write_results(arrays, hessian, sigma, items, block)
 
 
 @compiled
-def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array) -> Array:
+def _lambda_lists(first: int, last: int, arrays: Arrays, hessian: Array, scheme: Scheme) -> None:
+    """LambdaRank and LambdaLoss, which weight pairs by what a swap of their ranks costs."""
+    (top_ranks, _, sigma, _, _, _, _), _, _ = scheme
+    _, _, mask, _, offsets, values, _, _ = arrays
+    for b in range(first, last):
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        block = sorted_block(b, arrays, sigma, items, True)
+        if block.size == 0:
+            continue
+        weights = lambda_weights(block[Y, : items.size], scheme)
+        values[b] = add_lambdas(block, weights, top_ranks, 0.0, hessian.size > 0)
+        _write_results(arrays, hessian, sigma, items, block)
+
+
+@compiled
+def lambda_weights(labels: Array, scheme: Scheme) -> LambdaWeights:
+    """What :func:`_weigh_lambdas` takes, for a list's sorted labels."""
+    (_, k, _, _, by_distance, by_change, _), (code, linear, threshold), tables = scheme
+    ndcg_discounts, distance_factor, lower_rank_factor, discount = tables
+    gains = gains_of(labels, code, linear, threshold)
+    norm = norm_of(gains, code, k, ndcg_discounts)
+    costs = _swap_costs(gains, code, k, discount)
+    for i in range(gains.size):
+        gains[i] /= norm if norm > 0 else 1.0
+    return gains, costs, distance_factor, lower_rank_factor, by_distance, by_change
+
+
+@compiled
+def sorted_block(b: int, arrays: Arrays, scale: float, items: Array, ties_by_label: bool) -> Array:
     """Sort a list's items and fill a block with their scaled scores, labels and weights.
 
-    Items are sorted by descending score; of items with equal scores the less relevant comes first.
-    The block is empty if all labels are equal.
+    Items are sorted by descending score. With ``ties_by_label``, of equal scores the less relevant
+    comes first; without, the earlier one. The block is empty if all labels are equal.
     """
     scores, labels, _, weights, _, _, _, defined = arrays
     for i in range(1, items.size):
         defined[b] |= labels[items[i]] != labels[items[0]]
     if not defined[b]:
         return np.zeros((0, 0))
-    sort_by_score(scores, labels, items)
-    block = new_block(_ROWS, items.size)
+    sort_descending(scores, items)
+    if ties_by_label:
+        _sort_ties(scores, labels, items)
+    block = new_block(ROWS, items.size)
     for i in range(items.size):
-        block[_Z, i], block[_Y, i] = scale * scores[items[i]], labels[items[i]]
-        block[_W, i] = weights[items[i]] if weights.size else 1.0
+        block[Z, i], block[Y, i] = scale * scores[items[i]], labels[items[i]]
+        block[W, i] = weights[items[i]] if weights.size else 1.0
     return block
 
 
 @compiled
-def sort_by_score(scores: Array, labels: Array, items: Array) -> None:
-    """Sort items by descending score; of equal scores the less relevant item comes first."""
-    sort_descending(scores, items)
+def _sort_ties(scores: Array, labels: Array, items: Array) -> None:
+    """Sort sorted items of equal scores: the less relevant one comes first."""
     start = 0
     for i in range(1, items.size + 1):
         if i < items.size and scores[items[i]] == scores[items[start]]:
@@ -211,12 +231,18 @@ def sort_by_score(scores: Array, labels: Array, items: Array) -> None:
 
 
 @compiled
-def _write_gradient(arrays: Arrays, scale: float, items: Array, block: Array) -> None:
-    """Write the scores' gradient, which is equal for items of equal score, label and weight."""
+def _write_results(
+    arrays: Arrays, hessian: Array, scale: float, items: Array, block: Array
+) -> None:
+    """Write a list's derivatives, which are equal for items of equal score, label and weight."""
     scores, labels, _, weights, _, _, grad_scores, _ = arrays
-    average_duplicates(scores, labels, weights, items, block[_GRAD, : items.size])
+    _average_duplicates(scores, labels, weights, items, block[GRAD])
     for i in range(items.size):
-        grad_scores[items[i]] = scale * block[_GRAD, i]
+        grad_scores[items[i]] = scale * block[GRAD, i]
+    if hessian.size:
+        _average_duplicates(scores, labels, weights, items, block[HESSIAN])
+        for i in range(items.size):
+            hessian[items[i]] = scale * scale * block[HESSIAN, i]
 
 
 @compiled
@@ -261,37 +287,17 @@ def _reverse(items: Array) -> None:
         items[i], items[n - 1 - i] = items[n - 1 - i], items[i]
 
 
-# Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
-# Each returns the sum of an item's pair values and of their gradients, and adds to the gradients of
-# the other items. They write only to the block of memory that they read from, as compiled_reduction
-# requires.
-
-
-@compiled
-def _hinge(block: Array, margin: float, end: int) -> float:
-    """Sum ``max(0, margin - (s_i - s_j))`` over pairs, weighted by their preferred item."""
-    n = block.shape[1] - APART
-    z, y, w, out = block[_Z, :n], block[_Y, :n], block[_W, :n], block[_GRAD, :n]
-    total = 0.0
-    for i in range(end):
-        j = i + 1
-        value, grad_sum = _hinge_row(z[i], y[i], w[i], margin, z[j:], y[j:], w[j:], out[j:])
-        total += value
-        out[i] -= grad_sum
-    return total
+# Loops over an item's pairs take slices, so that the compiler knows all indices to be in range and
+# vectorizes. They add the pairs' derivatives to those of both items, and write only to the block of
+# memory that they read from, as compiled_reduction requires.
 
 
 @compiled_reduction
-def _hinge_row(
-    score: float,
-    label: float,
-    weight: float,
-    margin: float,
-    z: Array,
-    y: Array,
-    w: Array,
-    out: Array,
-) -> tuple[float, float]:
+def _hinge_row(i: int, margin: float, block: Array) -> float:
+    """Sum ``max(0, margin - (s_i - s_j))`` over pairs, weighted by their preferred item."""
+    below = slice(i + 1, block.shape[1] - APART)
+    z, y, w, out = block[Z, below], block[Y, below], block[W, below], block[GRAD, below]
+    score, label, weight = block[Z, i], block[Y, i], block[W, i]
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         difference = score - z[j]
@@ -302,40 +308,38 @@ def _hinge_row(
         change = right - wrong
         grad_sum += change
         out[j] += change
-    return total, grad_sum
-
-
-@compiled
-def _logistic_pairs(block: Array, ties: float, factor: Array, end: int) -> float:
-    """Sum logistic pairs weighted by their preferred item, times a factor by the lower rank."""
-    n = block.shape[1] - APART
-    z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
-    right, wrong = block[_RIGHT, :n], block[_WRONG, :n]
-    total, start = 0.0, 0
-    while start < end:
-        near, far = reach_of(z, start)
-        center = z[start] - REACH
-        exponentials(z, start, far, center, block[_E])
-        for i in range(start, min(near, end)):
-            j = i + 1
-            weigh_by_preferred(y[i], w[i], ties, y[j:], w[j:], factor[j:n], right[j:], wrong[j:])
-            total += _pair_row(i, math.exp(center - z[i]), block)
-        start = near
+    block[GRAD, i] -= grad_sum
     return total
 
 
-@compiled
-def weigh_by_preferred(
-    label: float,
-    weight: float,
-    ties: float,
-    y: Array,
-    w: Array,
-    factor: Array,
-    right: Array,
-    wrong: Array,
-) -> None:
-    """Write the weights of an item's pairs: ``right`` if it is preferred, else ``wrong``."""
+@compiled_reduction
+def _hinge_derivatives(i: int, margin: float, block: Array) -> None:
+    """Add both derivatives of these pairs; see :meth:`rankgrad.losses.Hinge.curvature`."""
+    below = slice(i + 1, block.shape[1] - APART)
+    z, y, w = block[Z, below], block[Y, below], block[W, below]
+    gradient, hessian = block[GRAD, below], block[HESSIAN, below]
+    score, label, weight = block[Z, i], block[Y, i], block[W, i]
+    grad_sum, bend_sum = 0.0, 0.0
+    for j in range(z.size):
+        difference = score - z[j]
+        right = weight if label > y[j] else 0.0
+        wrong = w[j] if label < y[j] else 0.0
+        change = (right if difference < margin else 0.0) - wrong
+        bend = 0.5 * (right / max(abs(margin - difference), margin) + wrong / (margin + difference))
+        grad_sum += change
+        bend_sum += bend
+        gradient[j] += change
+        hessian[j] += bend
+    block[GRAD, i] -= grad_sum
+    block[HESSIAN, i] += bend_sum
+
+
+@compiled_borrowing
+def _weigh_preferred(i: int, block: Array, ties: float, lower_rank_factor: Array) -> None:
+    """Write the weights of an item's pairs: ``RIGHT`` if it is preferred, else ``WRONG``."""
+    below = slice(i + 1, block.shape[1] - APART)
+    y, w, right, wrong = block[Y, below], block[W, below], block[RIGHT, below], block[WRONG, below]
+    label, weight, factor = block[Y, i], block[W, i], lower_rank_factor[below]
     for j in range(y.size):
         equal = ties if label == y[j] else 0.0
         right[j] = (1.0 if label > y[j] else equal) * weight * factor[j]
@@ -343,73 +347,73 @@ def weigh_by_preferred(
 
 
 @compiled
-def _lambdas(
-    block: Array, gains: Array, costs: Array, weighting: Weighting, tables: RankTables
+def add_lambdas(
+    block: Array, weights: LambdaWeights, top_ranks: int, sigma: float, derivatives: bool
 ) -> float:
-    """Sum logistic pairs weighted by their difference in gains times the cost of swapping ranks."""
+    """Add up the pairs of a list, weighted by :func:`_weigh_lambdas`; see :func:`_add_pairs`.
+
+    If ``sigma`` is not 0, each pair is divided by ``0.01 + s_i - s_j``, for scores ``s = z / σ``.
+    """
     n = block.shape[1] - APART
-    z, y, w = block[_Z, :n], block[_Y, :n], block[_W, :n]
-    right, wrong = block[_RIGHT, :n], block[_WRONG, :n]
-    upper, lower_factor, lower = costs[_U], costs[_F], costs[_L]
-    _, distance_factor, lower_rank_factor, _ = tables
-    _, top_ranks, _, _, by_distance, by_change, _ = weighting
-    coefficients = by_distance, by_change
-    total, start, end = 0.0, 0, min(top_ranks, n)
-    while start < end:
-        near, far = reach_of(z, start)
-        center = z[start] - REACH
-        exponentials(z, start, far, center, block[_E])
-        for i in range(start, min(near, end)):
-            item, below = (y[i], w[i], gains[i], upper[i], lower_factor[i]), slice(i + 1, n)
-            lower_items = y[below], w[below], gains[below], lower[below], lower_rank_factor[below]
-            results = right[below], wrong[below]
-            _weigh_lambdas(item, lower_items, distance_factor, coefficients, *results)
-            total += _pair_row(i, math.exp(center - z[i]), block)
-        start = near
+    near, center, total = 0, 0.0, 0.0
+    for i in range(min(top_ranks, n)):
+        if i == near:
+            near, _, center = write_exponentials(block[Z, :n], i, block[E])
+        _weigh_lambdas(i, block, weights, sigma)
+        total += _add_pairs(i, center, block, derivatives)
     return total
 
 
-@compiled
-def _weigh_lambdas(
-    item: tuple[float, float, float, float, float],
-    lower_items: tuple[Array, Array, Array, Array, Array],
-    distance_factor: Array,
-    coefficients: tuple[float, float],
-    right: Array,
-    wrong: Array,
-) -> None:
-    """Write the weights of an item's pairs, as :func:`weigh_by_preferred` does."""
-    label, weight, gain, upper, factor = item
-    y, w, gains, lower, lower_rank_factor = lower_items
-    by_distance, by_change = coefficients
+@compiled_borrowing
+def _weigh_lambdas(i: int, block: Array, weights: LambdaWeights, sigma: float) -> None:
+    """Write the weights RIGHT and WRONG of item i's pairs: gain difference times cost of a swap.
+
+    For ``sigma`` see :func:`add_lambdas`.
+    """
+    gains, costs, distance_factor, lower_rank_factor, by_distance, by_change = weights
+    below = slice(i + 1, block.shape[1] - APART)
+    y, w, right, wrong = block[Y, below], block[W, below], block[RIGHT, below], block[WRONG, below]
+    lower_gains, lower, rank_factor = gains[below], costs[_L, below], lower_rank_factor[below]
+    z, score, label, weight, gain = block[Z, below], block[Z, i], block[Y, i], block[W, i], gains[i]
+    upper, factor = costs[_U, i], costs[_F, i]
     for j in range(right.size):
-        cost = by_distance * (distance_factor[j] * lower_rank_factor[j])
+        cost = by_distance * (distance_factor[j] * rank_factor[j])
         cost += by_change * abs(upper - factor * lower[j])
-        cost *= abs(gain - gains[j])
+        cost *= abs(gain - lower_gains[j])
+        if sigma > 0:
+            cost *= sigma / (0.01 * sigma + score - z[j])
         right[j] = cost * weight if label > y[j] else 0.0
         wrong[j] = cost * w[j] if label < y[j] else 0.0
 
 
+@compiled_borrowing
+def _add_pairs(i: int, center: float, block: Array, derivatives: bool) -> float:
+    """Add the logistic pairs of item i to the derivatives; return the sum of their values.
+
+    With ``derivatives`` it adds to the Hessian, too, and returns the sum of absolute derivatives.
+    """
+    inverse = exp(center - block[Z, i])
+    if derivatives:
+        return _logistic_derivatives(i, inverse, block)
+    return _logistic_row(i, inverse, block)
+
+
 @compiled
-def _pair_row(i: int, inverse: float, block: Array) -> float:
-    """Sum the logistic pairs of item i with the items below it; past the last, weights are 0."""
-    z, e, right, wrong, out = block[_Z], block[_E], block[_RIGHT], block[_WRONG], block[_GRAD]
-    below = slice(i + 1, i + 1 + whole_vectors(block.shape[1] - APART - i - 1))
-    pair_rows = z[below], e[below], right[below], wrong[below], out[below]
-    total, grad_sum = _row(z[i], inverse, *pair_rows)
-    out[i] -= grad_sum
-    return total
+def _pairs_below(i: int, block: Array) -> slice:
+    """The items below item i, up to a whole vector; past the last, weights are 0."""
+    return slice(i + 1, i + 1 + whole_vectors(block.shape[1] - APART - i - 1))
 
 
 @compiled_reduction
-def _row(
-    score: float, inverse: float, z: Array, e: Array, right: Array, wrong: Array, out: Array
-) -> tuple[float, float]:
-    """The sums of the pairs of item i with the items j below it, and of their gradients.
+def _logistic_row(i: int, inverse: float, block: Array) -> float:
+    """The sum of the pairs of item i with the items j below it.
 
     With ``x = exp(z_j - z_i)`` the value is ``log(1 + x)`` if i is preferred, and
     ``log(1 + x) + z_i - z_j`` if j is. Out of reach x is 0.
     """
+    below = _pairs_below(i, block)
+    z, e, right, wrong = block[Z, below], block[E, below], block[RIGHT, below], block[WRONG, below]
+    score, out = block[Z, i], block[GRAD, below]
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         x = e[j] * inverse
@@ -419,11 +423,34 @@ def _row(
         change = (right[j] * x - wrong[j]) * (both * (2.0 + x))
         grad_sum += change
         out[j] += change
-    return total, grad_sum
+    block[GRAD, i] -= grad_sum
+    return total
+
+
+@compiled_reduction
+def _logistic_derivatives(i: int, inverse: float, block: Array) -> float:
+    """Add both derivatives of these pairs; return the sum of the absolute first ones."""
+    below = _pairs_below(i, block)
+    e, right, wrong = block[E, below], block[RIGHT, below], block[WRONG, below]
+    gradient, hessian = block[GRAD, below], block[HESSIAN, below]
+    total, grad_sum, bend_sum = 0.0, 0.0, 0.0
+    for j in range(e.size):
+        x = e[j] * inverse
+        probability = 1.0 / (1.0 + x)
+        change = (right[j] * x - wrong[j]) * probability
+        bend = (right[j] + wrong[j]) * max(x * probability * probability, _LEAST)
+        total += abs(change)
+        grad_sum += change
+        bend_sum += bend
+        gradient[j] += change
+        hessian[j] += bend
+    block[GRAD, i] -= grad_sum
+    block[HESSIAN, i] += bend_sum
+    return total
 
 
 @compiled
-def average_duplicates(
+def _average_duplicates(
     scores: Array, labels: Array, weights: Array, items: Array, out: Array
 ) -> None:
     """Give items of equal score, label and weight the mean of their gradients."""

@@ -15,13 +15,10 @@ from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._arithmetic import exp, total
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays, new_block
-from rankgrad.kernels.cpu._relaxed import (
-    Lists,
-    Permutation,
-    SortOperator,
-    through_permutation,
-)
+from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
+from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 
+ABOVE, BELOW = range(2)  # rows of the sums over items on one side of each item
 FLOOR = -60.0  # entries with logits this far below their row's maximum are left out: e^-60 is 1e-26
 
 
@@ -37,14 +34,7 @@ def through_rows(
 
 @compiled
 def _neuralsort(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: tuple[float],
-    values: Array,
-    grad: Array,
-    out: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
     """``P[r] = softmax(((n + 1 - 2r) s - A 1) / τ)`` with ``A_ij = |s_i - s_j|``."""
     scores, offsets, order, counts, k = lists
@@ -55,7 +45,7 @@ def _neuralsort(
         by_score, by_sum = block[4, :n], block[5, :n]
         for i in range(n):
             z[i] = scores[order[start + i]] * (1.0 / options[0])
-            own[i] = values[start + i]
+            own[i] = rows[VALUES, start + i]
         absolute_differences(z, sums)
         low, high = 0, 0
         for r in range(n if k == 0 else min(k, n)):
@@ -64,11 +54,13 @@ def _neuralsort(
             some = slice(low, high)
             normalizer, mean = _row(factor, z[r], shift, z[some], sums[some], own[some], row[some])
             mean /= normalizer
-            out[start + r] = mean
-            if grad.size:
-                scale = grad[start + r] / normalizer
-                row_adjoint(scale, mean, factor, row[some], own[some], by_score[some], by_sum[some])
-        if grad.size:
+            rows[SORTED, start + r] = mean
+            if grad_scores.size:
+                scale = rows[GRAD, start + r] / normalizer
+                _row_adjoint(
+                    scale, mean, factor, row[some], own[some], by_score[some], by_sum[some]
+                )
+        if grad_scores.size:
             absolute_differences_adjoint(z, by_sum, by_score)
             for i in range(n):
                 grad_scores[order[start + i]] += by_score[i] / options[0]
@@ -119,7 +111,7 @@ def _row(
 
 
 @compiled
-def row_adjoint(
+def _row_adjoint(
     scale: float,
     mean: float,
     factor: float,
@@ -149,41 +141,27 @@ def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> t
 
 @compiled
 def _softsort(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: tuple[float],
-    values: Array,
-    grad: Array,
-    out: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
     """``V_r = Σ_j K_rj v_j / Z_r`` with ``K_ij = exp(-|z_i - z_j|)`` and ``Z_r = Σ_j K_rj``."""
     scores, offsets, order, counts, k = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
-        rows = n if k == 0 else min(k, n)
-        decay, own = np.zeros(n), values[start : start + n]
+        items, values = order[start : start + n], rows[VALUES, start : start + n]
+        decay, means, a = np.zeros(n), np.empty(n), np.zeros(n)
         for i in range(1, n):
-            difference = scores[order[start + i]] - scores[order[start + i - 1]]
+            difference = scores[items[i]] - scores[items[i - 1]]
             decay[i] = math.exp(difference * (1.0 / options[0]))
-        sums, means = np.ones((9, n)), np.empty(n)
-        _one_sided(decay, sums[8], sums[0], sums[1])
-        _one_sided(decay, own, sums[2], sums[3])
+        ones, of_values = _one_sided(decay, np.ones(n)), _one_sided(decay, values)
         for i in range(n):
-            normalizer = sums[0, i] + sums[1, i] + 1.0
-            means[i] = (sums[2, i] + sums[3, i] + own[i]) / normalizer
-            if i < rows:
-                out[start + i] = means[i]
-        if grad.size:
-            by_row = np.zeros((2, n))
-            for i in range(rows):
-                by_row[0, i] = grad[start + i] / (sums[0, i] + sums[1, i] + 1.0)
-                by_row[1, i] = by_row[0, i] * means[i]
-            _one_sided(decay, by_row[0], sums[4], sums[5])
-            _one_sided(decay, by_row[1], sums[6], sums[7])
-            items = order[start : start + n]
-            _softsort_adjoint(scores, items, own, means, by_row[0], sums, grad_scores, options[0])
+            normalizer = ones[ABOVE, i] + ones[BELOW, i] + 1.0
+            means[i] = (of_values[ABOVE, i] + of_values[BELOW, i] + values[i]) / normalizer
+            if k == 0 or i < k:
+                rows[SORTED, start + i] = means[i]
+                a[i] = rows[GRAD, start + i] / normalizer
+        if grad_scores.size:
+            sums = ones, of_values, _one_sided(decay, a), _one_sided(decay, a * means)
+            _softsort_adjoint(scores, items, values, means, a, sums, options[0], grad_scores)
 
 
 @compiled
@@ -193,9 +171,9 @@ def _softsort_adjoint(
     values: Array,
     means: Array,
     a: Array,
-    sums: Array,
-    grad_scores: Array,
+    sums: tuple[Array, Array, Array, Array],
     temperature: float,
+    grad_scores: Array,
 ) -> None:
     """``-Σ_j sign(z_i - z_j) K_ij [a_i (v_j - V_i) + a_j (v_i - V_j)]``, ``a = grad / Z``.
 
@@ -206,9 +184,8 @@ def _softsort_adjoint(
         end = start
         while end < n and scores[items[end]] == scores[items[start]]:
             end += 1
-        # Signed sums over items outside the tie group: those below it minus those above it.
-        ones, of_values = sums[1, end - 1] - sums[0, start], sums[3, end - 1] - sums[2, start]
-        of_rows, of_means = sums[5, end - 1] - sums[4, start], sums[7, end - 1] - sums[6, start]
+        ones, of_values = _outside(sums[0], start, end), _outside(sums[1], start, end)
+        of_rows, of_means = _outside(sums[2], start, end), _outside(sums[3], start, end)
         size, moved, tie_offset, sum_of_values = end - start, 0.0, 0.0, 0.0
         for i in range(start, end):
             moved += a[i] * (of_values - means[i] * ones)
@@ -225,20 +202,28 @@ def _softsort_adjoint(
 
 
 @compiled
-def _one_sided(decay: Array, weights: Array, above: Array, below: Array) -> None:
+def _outside(sums: Array, start: int, end: int) -> float:
+    """The sum over items below a tie group ``start:end`` minus that over items above it."""
+    return float(sums[BELOW, end - 1] - sums[ABOVE, start])
+
+
+@compiled
+def _one_sided(decay: Array, weights: Array) -> Array:
     """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|z_i - z_j|)``, each by a linear recurrence.
 
     ``decay[i]`` is ``exp(-|z_i - z_{i-1}|)``.
     """
+    sums = np.empty((2, decay.size))
     carried = 0.0
     for i in range(decay.size):
         carried *= decay[i]
-        above[i] = carried
+        sums[ABOVE, i] = carried
         carried += weights[i]
     carried = 0.0
     for i in range(decay.size - 1, -1, -1):
-        below[i] = carried
+        sums[BELOW, i] = carried
         carried = decay[i] * (carried + weights[i])
+    return sums
 
 
 NEURALSORT = Permutation(_neuralsort, power=2)

@@ -7,6 +7,7 @@ from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._fastsort import FASTSORT
 from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
 from rankgrad.kernels.cpu._lapsum import LAPSUM
+from rankgrad.kernels.cpu._metric_steps import GRAD, RANKS
 from rankgrad.kernels.cpu._pair_sums import (
     GRADS,
     POINTS,
@@ -19,9 +20,7 @@ from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator, through_
 
 
 @compiled
-def _forward(
-    first: int, last: int, lists: Lists, options: tuple[float], ranks: Array, state: Array
-) -> None:
+def _forward(first: int, last: int, lists: Lists, options: tuple[float], rows: Array) -> None:
     """``1 + Σ_{j≠i} sigmoid(α (s_j - s_i))``."""
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
@@ -31,19 +30,12 @@ def _forward(
             block[POINTS, i] = options[0] * scores[order[start + i]]
         sigmoid_sums(block)
         for i in range(counts[b]):
-            ranks[start + i] = 1.0 + block[SUMS, i]
+            rows[RANKS, start + i] = 1.0 + block[SUMS, i]
 
 
 @compiled
 def _adjoint(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: tuple[float],
-    ranks: Array,
-    state: Array,
-    grad: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
@@ -51,7 +43,7 @@ def _adjoint(
         block = pair_block(counts[b])
         for i in range(counts[b]):
             block[POINTS, i] = options[0] * scores[order[start + i]]
-            block[GRADS, i] = grad[start + i]
+            block[GRADS, i] = rows[GRAD, start + i]
         sigmoid_sums_adjoint(block)
         for i in range(counts[b]):
             grad_scores[order[start + i]] += options[0] * block[SUMS, i]
@@ -67,11 +59,7 @@ class SigmoidRanks(RankOperator):
 
 
 def through_ranks(
-    flat: FlatArrays,
-    relaxation: str,
-    sharpness: float,
-    beta: float,
-    metric_options: MetricOptions,
+    flat: FlatArrays, relaxation: str, sharpness: float, beta: float, metric_options: MetricOptions
 ) -> None:
     """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
     if relaxation == "sigmoid":

@@ -2,19 +2,19 @@
 
 A relaxation is one or two loops over lists, which know no metric. A relaxed permutation P has one:
 
-- ``loop(first, last, lists, options, values, grad, out, grad_scores)`` writes ``P v`` for values v
-  in sorted order. Unless ``grad`` is empty, it adds the derivative of ``Σ_r grad_r (P v)_r`` to
-  ``grad_scores``.
+- ``loop(first, last, lists, options, rows, grad_scores)`` reads values v in sorted order from the
+  row ``VALUES`` and writes ``P v`` to the row ``SORTED``. Unless ``grad_scores`` is empty, it adds
+  to it the derivative of ``Σ_r g_r (P v)_r``, for g in the row ``GRAD``.
 
 Relaxed ranks have two:
 
-- ``forward(first, last, lists, options, ranks, state)`` writes the relaxed ranks of sorted items,
-  and the state that the adjoint needs;
-- ``adjoint(first, last, lists, options, ranks, state, grad, grad_scores)`` adds the
-  vector-Jacobian product of ``grad`` to ``grad_scores``.
+- ``forward(first, last, lists, options, rows)`` writes the relaxed ranks of sorted items to the
+  row ``RANKS``, and what the adjoint needs to the two rows from ``STATE`` on;
+- ``adjoint(first, last, lists, options, rows, grad_scores)`` adds the vector-Jacobian product of
+  the row ``GRAD`` to ``grad_scores``.
 
-``grad_scores`` is in input order. All other arrays hold the number of rank or sorted item r of list
-b at ``offsets[b] + r``.
+``grad_scores`` is in input order. Rows hold the number of rank or sorted item r of list b at
+``offsets[b] + r``.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ from rankgrad.kernels.cpu._flat_arrays import (
     sort_descending,
 )
 from rankgrad.kernels.cpu._metric_steps import (
-    GAINS,
     GRAD,
     RANKS,
     ROWS,
     SORTED,
+    VALUES,
     WEIGHTED,
-    WEIGHTED_GRAD,
-    WEIGHTED_SORTED,
+    Ranked,
     finish_linear,
     start_metric,
     start_spearman,
@@ -64,7 +63,6 @@ from rankgrad.kernels.cpu._metric_steps import (
 Lists = tuple[Array, Array, Array, Array, int]
 
 NOTHING = np.empty(0)
-STATE = 2  # rows of the state that relaxed ranks save for their adjoint
 _MOST_STATE = 1 << 20  # numbers (8 MiB); above, the loops compute their state anew, which is faster
 
 
@@ -115,28 +113,27 @@ def through_permutation(
 ) -> None:
     """1 - metric through a relaxed permutation."""
     metric = metric_of(metric_options, flat.max_length, flat.single)
-    ranked, block = workspace(flat)
+    ranked = workspace(flat)
     arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
     grad_scores = arrays[6]
-    rows_of_linear = block[WEIGHTED], block[GRAD], block[SORTED]
+    rows_of_gains, rows_of_weighted = ranked[3][:WEIGHTED], ranked[3][WEIGHTED:]
+    rows_of_both = (rows_of_gains, rows_of_weighted) if arrays[3].size else (rows_of_gains,)
     in_one_call = relaxation.with_state(options, flat.offsets)
 
     def linear(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
-        relaxation.loop(first, last, lists, in_one_call, *rows_of_linear, grad_scores)
-        finish_linear(first, last, arrays, ranked, metric, block)
+        start_metric(first, last, arrays, ranked, metric, relaxation.in_order)
+        relaxation.loop(first, last, lists, in_one_call, rows_of_weighted, grad_scores)
+        finish_linear(first, last, arrays, ranked, metric)
 
     def cumulative(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block, relaxation.in_order)
+        start_metric(first, last, arrays, ranked, metric, relaxation.in_order)
         of_lists = first, last, lists, relaxation.with_state(options, flat.offsets, first, last)
-        for values, out, _ in rows:
-            relaxation.loop(*of_lists, block[values], NOTHING, block[out], NOTHING)
-        step_sorted(first, last, arrays, ranked, metric, block)
-        for values, out, grad in rows:
-            relaxation.loop(*of_lists, block[values], block[grad], block[out], grad_scores)
+        for rows in rows_of_both:
+            relaxation.loop(*of_lists, rows, NOTHING)
+        step_sorted(first, last, arrays, ranked, metric)
+        for rows in rows_of_both:
+            relaxation.loop(*of_lists, rows, grad_scores)
 
-    rows = [(GAINS, SORTED, GRAD), (WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD)]
-    rows = rows if arrays[3].size else rows[:1]
     work = linear if metric[0] <= ARP else cumulative
     flat.each_list(work, relaxation.steps, relaxation.power)
 
@@ -150,29 +147,28 @@ def through_ranking(
 ) -> None:
     """1 - metric through relaxed ranks; beta is the sharpness with which ranks are compared."""
     metric = metric_of(metric_options, flat.max_length, flat.single)
-    ranked, block = workspace(flat)
-    arrays, lists = flat.arrays, sorted_lists(flat, ranked, 0)
-    ranks, grad, state = block[RANKS], block[GRAD], block[GRAD + 1 :]
+    ranked = workspace(flat)
+    arrays, lists, block = flat.arrays, sorted_lists(flat, ranked, 0), ranked[3]
     start = start_spearman if metric[0] == SPEARMAN else start_metric
     step = step_linear_ranks if metric[0] in (*range(ARP + 1), SPEARMAN) else step_ranks
 
     def work(first: int, last: int) -> None:
-        start(first, last, arrays, ranked, metric, block, True)
-        relaxation.forward(first, last, lists, options, ranks, state)
-        step(first, last, arrays, ranked, metric, beta, block)
-        relaxation.adjoint(first, last, lists, options, ranks, state, grad, arrays[6])
+        start(first, last, arrays, ranked, metric, True)
+        relaxation.forward(first, last, lists, options, block)
+        step(first, last, arrays, ranked, metric, beta)
+        relaxation.adjoint(first, last, lists, options, block, arrays[6])
 
     flat.each_list(work, relaxation.steps, relaxation.power)
 
 
-def workspace(flat: FlatArrays) -> tuple[tuple[Array, Array, Array], Array]:
-    """The arrays that the loops write to: the sorted lists, and a block of rows."""
+def workspace(flat: FlatArrays) -> Ranked:
+    """The arrays that the loops write to."""
     items, lists = len(flat.arrays[0]), len(flat.offsets) - 1
-    ranked = np.empty(items, np.int64), np.zeros(lists, np.int64), np.empty(lists)
-    return ranked, np.empty((ROWS, items + APART))
+    block = np.empty((ROWS, items + APART))
+    return np.empty(items, np.int64), np.zeros(lists, np.int64), np.empty(lists), block
 
 
-def sorted_lists(flat: FlatArrays, ranked: tuple[Array, Array, Array], k: int) -> Lists:
+def sorted_lists(flat: FlatArrays, ranked: Ranked, k: int) -> Lists:
     """The lists as relaxations take them, with the cutoff k."""
     return flat.arrays[0], flat.offsets, ranked[0], ranked[1], k
 
@@ -265,21 +261,21 @@ class SortOperator(_Operator):
 
     def apply(self, values: Tensor) -> Tensor:
         """``P v``: rank r of list b is at ``offsets[b] + r``, 0 past the cutoff and list's end."""
-        rows = self._rows(3)
-        self._loop(values, NOTHING, rows, NOTHING)
-        return self._tensor(rows[2])
+        rows = self._rows(WEIGHTED)
+        self._loop(values, rows, NOTHING)
+        return self._tensor(rows[SORTED])
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
         """The derivative of ``Σ_r grad_r (P v)_r`` by the scores; 0 on padding."""
-        rows, grad_scores = self._rows(3), np.zeros(self._scores.numel())
-        rows[1, : grad.numel()] = numbers(grad)
-        self._loop(values, rows[1], rows, grad_scores)
+        rows, grad_scores = self._rows(WEIGHTED), np.zeros(self._scores.numel())
+        rows[GRAD, : grad.numel()] = numbers(grad)
+        self._loop(values, rows, grad_scores)
         return self._tensor(grad_scores)
 
-    def _loop(self, values: Tensor, grad: Array, rows: Array, grad_scores: Array) -> None:
+    def _loop(self, values: Tensor, rows: Array, grad_scores: Array) -> None:
         loop, steps, power, *_ = self.relaxation
-        self._sorted(values, rows[0])
-        flat = self._lists, self._options, rows[0], grad, rows[2], grad_scores
+        self._sorted(values, rows[VALUES])
+        flat = self._lists, self._options, rows, grad_scores
         each_list(self._offsets, lambda a, b: loop(a, b, *flat), steps, power)
 
 
@@ -305,23 +301,18 @@ class RankOperator(_Operator):
         self, scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, *options: Any
     ) -> None:
         super().__init__(scores, mask, offsets, 0, options)
-        self._block = self._rows(1 + STATE)
-        ranks, state = self._block[0], self._block[1:]
+        self._block = self._rows(ROWS)
         forward = type(self).relaxation.forward
-        self._run(lambda a, b: forward(a, b, self._lists, self._options, ranks, state))
+        self._run(lambda a, b: forward(a, b, self._lists, self._options, self._block))
         found = np.zeros(scores.numel())
-        _scatter(ranks, self._lists, found)
+        _scatter(self._block[RANKS], self._lists, found)
         self.ranks = self._tensor(found)
 
     def adjoint(self, grad: Tensor) -> Tensor:
         """The gradient with respect to the scores, from that of the ranks; 0 on padding."""
-        (row,) = self._rows(1)
-        self._sorted(grad, row)
-        grad_scores = np.zeros(self._scores.numel())
-        ranks, state, adjoint = self._block[0], self._block[1:], type(self).relaxation.adjoint
-        self._run(
-            lambda a, b: adjoint(a, b, self._lists, self._options, ranks, state, row, grad_scores)
-        )
+        self._sorted(grad, self._block[GRAD])
+        grad_scores, adjoint = np.zeros(self._scores.numel()), type(self).relaxation.adjoint
+        self._run(lambda a, b: adjoint(a, b, self._lists, self._options, self._block, grad_scores))
         return self._tensor(grad_scores)
 
     def _run(self, work: Callable[[int, int], None]) -> None:

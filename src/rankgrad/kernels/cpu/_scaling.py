@@ -10,9 +10,9 @@ only a band is computed. The scaling iterates ``v = 1 / (Kᵀ u)`` and ``u = 1 /
 
 Let D be the gradient with respect to the logits of K. It is K times a sum of outer products, two
 for each iteration. So sums of D over rows and columns are sums of products of K with vectors. A
-scaling cancels any factor of the columns or rows that it scales: all columns of D sum to 0, and its
-rows to the gradient of the first u; or, with normalized rows, all rows sum to 0, and the columns as
-those of the outer product of that normalization.
+scaling cancels any factor of the columns or rows that it scales: all columns
+of D sum to 0, and its rows to the gradient of the first u; or, with normalized rows, all rows sum
+to 0, and the columns as those of the outer product of that normalization.
 """
 
 from __future__ import annotations
@@ -20,16 +20,9 @@ from __future__ import annotations
 import numpy as np
 
 from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp
-from rankgrad.kernels.cpu._compiled import (
-    PANEL,
-    UNROLLED,
-    compiled,
-    compiled_borrowing,
-    compiled_inline,
-    compiled_reduction,
-    multiply_panel,
-)
+from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_inline
 from rankgrad.kernels.cpu._flat_arrays import APART, Array
+from rankgrad.kernels.cpu._panels import PANEL, UNROLLED, multiply_panels, panels_of
 from rankgrad.kernels.cpu._permutation_rows import absolute_differences, band
 
 #: Iterations, tolerance, whether rows are scaled before columns, whether rows start normalized. If
@@ -41,24 +34,29 @@ Settings = tuple[int, float, bool, bool]
 #: empty if nothing is saved.
 State = tuple[int, Array, Array]
 
-#: Points and their sums b ``[2, n]``; the first column and the end of the columns of each row
-#: ``[2, n]``; the entries in panels of eight rows (see ``multiply_panel``), and the start of each
-#: panel in them and its first column ``[panels + 1, 2]``; the same two of the transpose. A large
-#: matrix has no entries: its rows are computed anew for each product, in the last array ``[n]``.
+#: Points and their sums b ``[2, whole panels]``; the first column and the end of the columns of
+#: each row ``[2, n]``; the entries in panels (see :mod:`rankgrad.kernels.cpu._panels`), and where
+#: the panels are; the same two of the transpose. A large matrix has no entries: its rows are
+#: computed anew for each product, in the last array ``[n]``.
 Matrix = tuple[Array, Array, Array, Array, Array, Array, Array]
 
-STORED = 1 << 20  # matrices of up to so many entries (8 MiB) are stored
+#: Where to write a product and what, as the last arguments of ``multiply_panels``.
+Product = tuple[Array, Array, Array]
 
-#: Rows of a block, by iteration: u and r u, the pair to be multiplied by Kᵀ; then v of the next
-#: iteration, and the product ``Kᵀ (r u)``.
-U, V, WEIGHTED, ROWS = 0, 2, 3, 4
+STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transpose, are stored
+
+#: Rows of a block: the two results of :func:`scaled_product`, zeros and ones; pairs for the
+#: gradients of u and v, for products with K, and two for products with Kᵀ; then for each iteration
+#: the pair of u and r u, and that of the next v and ``Kᵀ (r u)``.
+_FOUND, _SUMS, _ZEROS, _ONES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = 0, 1, 2, 3, 4, 6, 8, 10
+_FIRST, _V, _STEP = 14, 2, 4
 
 
 def block_rows(iterations: int) -> int:
     """The number of rows of a list's block."""
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, found {iterations}")
-    return ROWS * iterations + V
+    return _FIRST + _STEP * (iterations + 1)
 
 
 @compiled
@@ -87,68 +85,60 @@ def scaled_product(
     Returns:
         Sums of D: ``Σ_r (2j - 2r) D_rj`` for each column j; and row sums minus column sums.
     """
-    n, rows_first = x.size, settings[2]
+    n, rows = x.size, _FIRST + _STEP * (settings[0] + 1)
+    # As far as panels read; of an odd number of cache lines, so that columns spread over the cache.
+    width = PANEL * ((n + PANEL + UNROLLED - 2) // PANEL | 1)
     matrix = _matrix(x)
     first, memory, saved = state
     if memory.size:
-        rows, width = ROWS * settings[0] + V, n + APART
         at = rows * (start + APART * (b - first))
         block = memory[at : at + rows * width].reshape(rows, width)
         if saved[b - first] == 0:
-            _end_with_zeros(block, n)
             saved[b - first] = _scale(matrix, block, settings)
         steps = saved[b - first]
     else:
-        block = _vectors(ROWS * settings[0] + V, n)
+        block = np.empty((rows, width))
         steps = _scale(matrix, block, settings)
-    u, v = block[ROWS * (steps - rows_first) + U, :n], block[ROWS * (steps - 1) + V, :n]
-    work = _vectors(8, n)
+    at, rows_first, nothing = _FIRST + _STEP * steps, settings[2], block[:0]
+    u, v, weighted = block[at - _STEP * rows_first], block[at - _STEP + _V], block[_COLUMNS]
     for j in range(n):
-        work[0, j] = v[j] * values[j]
-    _multiply(matrix, work[0], work[2])
+        weighted[j] = v[j] * values[j]
+    pair, product = block[_GRAD_U : _GRAD_U + 2], block[_GRAD_U]
+    by_row = pair, block[_ONES], block[_ZEROS]
+    _sweep(matrix, weighted, by_row, (nothing, product, product))
     for r in range(out.size):
-        out[r] = u[r] * work[2, r]
+        out[r] = -u[r] * product[r]
     if grad.size:
-        _adjoint(matrix, block, steps, settings, values, grad, work)
-    return work[0, :n], work[1, :n]
-
-
-@compiled
-def _vectors(rows: int, n: int) -> Array:
-    """Memory for rows of n numbers, followed by zeros as far as panels may read."""
-    block = np.empty((rows, n + APART))
-    _end_with_zeros(block, n)
-    return block
-
-
-@compiled_borrowing
-def _end_with_zeros(block: Array, n: int) -> None:
-    for row in range(len(block)):
-        for j in range(n, n + PANEL):
-            block[row, j] = 0.0
+        for r in range(n):
+            own = grad[r] if r < grad.size else 0.0
+            product[r] *= -own
+            block[_ROWS, r], block[_ROWS + 1, r] = own * u[r], r * own * u[r]
+        _adjoint(matrix, block, steps, settings, values)
+    return block[_FOUND, :n], block[_SUMS, :n]
 
 
 @compiled
 def _matrix(x: Array) -> Matrix:
     """The matrix of descending points, with its entries if they are few enough to store."""
     n = x.size
-    points, bands = np.empty((2, n)), np.empty((2, n), np.int64)
+    count = (n + PANEL - 1) // PANEL
+    points, bands = np.zeros((2, PANEL * count)), np.empty((2, n), np.int64)
     for i in range(n):
         points[0, i] = x[i]
-    absolute_differences(x, points[1])
-    low, high, size = 0, 0, 0
+    absolute_differences(x, points[1, :n])
+    low, high = 0, 0
     for r in range(n):
-        low, high = band(x, points[1], n - 1.0 - 2.0 * r, r, low, high)
+        low, high = band(x, points[1, :n], n - 1.0 - 2.0 * r, r, low, high)
         bands[0, r], bands[1, r] = low, high
-        size += high - low
-    panels, transposed = _panels(bands), _panels(_transposed_bands(bands))
-    stored = size <= STORED
-    entries = np.zeros(panels[-1, 0] if stored else 0)
-    of_columns = np.zeros(transposed[-1, 0] if stored else 0)
-    matrix = points, bands, entries, panels, of_columns, transposed, np.empty(n)
+    panels, transposed = panels_of(bands), panels_of(_transposed_bands(bands))
+    stored = panels[-1, 0] + transposed[-1, 0] <= STORED
+    entries = np.empty(panels[-1, 0] if stored else 0)
+    of_columns = np.empty(transposed[-1, 0] if stored else 0)
     if stored:
-        _store(matrix)
-    return matrix
+        for p in range(count):
+            _fill_panel(points, n, p, panels, True, entries[panels[p, 0] :])
+            _fill_panel(points, n, p, transposed, False, of_columns[transposed[p, 0] :])
+    return points, bands, entries, panels, of_columns, transposed, np.empty(n)
 
 
 @compiled
@@ -165,30 +155,31 @@ def _transposed_bands(bands: Array) -> Array:
     return found
 
 
-@compiled
-def _panels(bands: Array) -> Array:
-    """The start of each panel in the entries, and its first column."""
-    n = bands.shape[1]
-    count = (n + PANEL - 1) // PANEL
-    panels = np.zeros((count + 1, 2), np.int64)
-    for p in range(count):
-        low, high = bands[0, PANEL * p], bands[1, min(PANEL * p + PANEL, n) - 1]
-        columns = (high - low + UNROLLED - 1) // UNROLLED * UNROLLED
-        panels[p, 1], panels[p + 1, 0] = low, panels[p, 0] + PANEL * columns
-    return panels
+@compiled_borrowing
+def _fill_panel(points: Array, n: int, p: int, panels: Array, of_rows: bool, out: Array) -> None:
+    """Compute a panel of eight rows, or of eight columns, of the matrix."""
+    low, size = panels[p, 1], panels[p + 1, 0] - panels[p, 0]
+    sign, change = (-1.0, 2.0) if of_rows else (1.0, 0.0)
+    x, sums = points[0, PANEL * p : PANEL * p + PANEL], points[1, PANEL * p : PANEL * p + PANEL]
+    for c in range(low, min(low + size // PANEL, n)):
+        column = out[PANEL * (c - low) : PANEL * (c - low) + PANEL]
+        factor, own, own_sum = (
+            n - 1.0 - 2.0 * (PANEL * p if of_rows else c),
+            points[0, c],
+            points[1, c],
+        )
+        for i in range(PANEL):
+            column[i] = sign * ((factor - change * i) * (x[i] - own) - (sums[i] - own_sum))
+    _exponentiate(out[:size])
+    for c in range(low, low + size // PANEL):
+        for i in range(n - PANEL * p if c < n else 0, PANEL):
+            out[PANEL * (c - low) + i] = 0.0
 
 
 @compiled_borrowing
-def _store(matrix: Matrix) -> None:
-    """Compute the entries, in both layouts."""
-    _, _, entries, panels, of_columns, transposed, row = matrix
-    for r in range(row.size):
-        some = _compute_row(matrix, r)
-        at = panels[r // PANEL, 0] - PANEL * panels[r // PANEL, 1] + r % PANEL
-        for j in range(some.start, some.stop):
-            entries[at + PANEL * j] = row[j]
-            p = j // PANEL
-            of_columns[transposed[p, 0] + PANEL * (r - transposed[p, 1]) + j % PANEL] = row[j]
+def _exponentiate(numbers: Array) -> None:
+    for i in range(numbers.size):
+        numbers[i] = exp(numbers[i])
 
 
 @compiled_borrowing
@@ -196,7 +187,7 @@ def _compute_row(matrix: Matrix, r: int) -> slice:
     """Write the entries of row r to the matrix's last array, and return their columns."""
     points, bands, _, _, _, _, row = matrix
     some = slice(bands[0, r], bands[1, r])
-    factor = points.shape[1] - 1.0 - 2.0 * r
+    factor = bands.shape[1] - 1.0 - 2.0 * r
     _fill(row[some], factor, points[0, r], points[1, r], points[0, some], points[1, some])
     return some
 
@@ -208,84 +199,37 @@ def _fill(row: Array, factor: float, own: float, own_sum: float, x: Array, sums:
 
 
 @compiled_borrowing
-def _multiply(matrix: Matrix, vector: Array, out: Array) -> None:
-    """``K vector``."""
-    _, _, entries, panels, _, _, row = matrix
-    if entries.size:
-        _multiply_panels(entries, panels, vector, out)
-        return
-    for r in range(row.size):
-        some = _compute_row(matrix, r)
-        out[r] = dot(row[some], vector[some])
+def _sweep(matrix: Matrix, vector: Array, by_row: Product, by_column: Product) -> None:
+    """Write the product of K and a vector, then that of Kᵀ and what was written.
 
-
-@compiled_inline
-def _multiply_transposed(matrix: Matrix, pair: Array, out: Array) -> None:
-    """Write Kᵀ times both rows of a pair: a, and ``r a``, which is written first."""
-    _, _, _, _, entries, panels, row = matrix
-    n = row.size
-    for r in range(n):
-        pair[1, r] = r * pair[0, r]
-    if entries.size:
-        _multiply_panels(entries, panels, pair, out)
-        return
-    _clear(out, n)
-    for r in range(n):
-        _add_row(row, _compute_row(matrix, r), pair[:, r], out)
-
-
-@compiled_inline
-def _multiply_panels(entries: Array, panels: Array, vectors: Array, out: Array) -> None:
-    for p in range(len(panels) - 1):
-        columns = (panels[p + 1, 0] - panels[p, 0]) // PANEL
-        multiply_panel(entries, panels[p, 0], columns, vectors, panels[p, 1], out, PANEL * p)
-
-
-@compiled_borrowing
-def _clear(pair: Array, n: int) -> None:
-    for j in range(n):
-        pair[0, j] = pair[1, j] = 0.0
-
-
-@compiled_borrowing
-def _add_row(row: Array, some: slice, factors: Array, out: Array) -> None:
-    for i in range(2):
-        add_scaled(row[some], factors[i], out[i, some])
-
-
-@compiled_borrowing
-def _sweep(matrix: Matrix, vector: Array, u: Array, added: Array, pair: Array, out: Array) -> None:
-    """Compute a factor for each row from ``K vector``, then the factors' products with Kᵀ.
-
-    See :func:`_to_factors` and :func:`_multiply_transposed`. A matrix that is not stored is
-    computed once for both.
+    Without a vector, what is there is multiplied by Kᵀ; the second product may be left out, too. A
+    matrix that is not stored is computed once for both.
     """
-    _, _, entries, panels, _, _, row = matrix
-    n = row.size
+    _, bands, entries, panels, of_columns, transposed, row = matrix
+    (pair, scale, added), (out, column_scale, column_added) = by_row, by_column
     if entries.size:
-        _multiply_panels(entries, panels, vector, pair[0])
-        _to_factors(pair[0, :n], u, added)
-        _multiply_transposed(matrix, pair, out)
+        if vector.size:
+            multiply_panels(entries, panels, vector, pair, scale, added)
+        if out.size:
+            multiply_panels(of_columns, transposed, pair, out, column_scale, column_added)
         return
-    _clear(out, n)
+    n = bands.shape[1]
+    for j in range(n if out.size else 0):
+        out[0, j] = out[1, j] = 0.0
     for r in range(n):
         some = _compute_row(matrix, r)
-        pair[0, r] = dot(row[some], vector[some])
-        _to_factors(pair[0, r : r + 1], u[r : r + 1], added[r : r + 1])
-        pair[1, r] = r * pair[0, r]
-        _add_row(row, some, pair[:, r], out)
+        if vector.size:
+            pair[0, r] = _finish(dot(row[some], vector[some]), scale, added, r)
+            pair[1, r] = r * pair[0, r]
+        for i in range(len(out)):
+            add_scaled(row[some], pair[i, r], out[i, some])
+    for j in range(n if out.size else 0):
+        out[0, j] = _finish(out[0, j], column_scale, column_added, j)
 
 
 @compiled_inline
-def _to_factors(y: Array, u: Array, added: Array) -> None:
-    """Replace y by ``1 / y``, or in the backward pass, which has a u, by ``-(y + added) u²``."""
-    for r in range(added.size):
-        y[r] += added[r]
-    for r in range(u.size):
-        y[r] = -y[r] * u[r] * u[r]
-    if u.size == 0:
-        for r in range(y.size):
-            y[r] = 1.0 / y[r]
+def _finish(y: float, scale: Array, added: Array, at: int) -> float:
+    return -(y + added[at]) * scale[at] * scale[at] if scale.size else 1.0 / y
 
 
 @compiled_borrowing
@@ -296,99 +240,78 @@ def _scale(matrix: Matrix, block: Array, settings: Settings) -> int:
     of 1.
     """
     iterations, tolerance, rows_first, normalized = settings
-    n, nothing = matrix[0].shape[1], block[0, :0]
-    for r in range(n):
-        block[U, r] = block[ROWS, r] = 1.0
-    if normalized:
-        _sweep(matrix, block[ROWS], nothing, nothing, block[:V], block[V:ROWS])
-    else:
-        _multiply_transposed(matrix, block[:V], block[V:ROWS])
+    n, none = matrix[1].shape[1], block[0][:0]
+    for row in range(len(block)):
+        for j in range(n, block.shape[1]):
+            block[row, j] = 0.0  # panels may read so far
+    u, v = block[_FIRST : _FIRST + _V], block[_FIRST + _V : _FIRST + _STEP]
+    for j in range(n):
+        block[_ZEROS, j], block[_ONES, j], u[0, j], u[1, j] = 0.0, 1.0, 1.0, j
+    _sweep(matrix, block[_ONES] if normalized else none, (u, none, none), (v, none, none))
     for step in range(1, iterations + 1):
-        at = ROWS * step
-        before, v, u = block[at - ROWS + U, :n], block[at - ROWS + V], block[at + U, :n]
-        _to_factors(v[:n], nothing, nothing)
-        last_v = block[max(at - 2 * ROWS, 0) + V, :n]
-        if not rows_first and step > 1 and _converged(last_v, v[:n], tolerance):
+        at = _FIRST + _STEP * step
+        last_u, last_v = block[at - _STEP, :n], block[max(at - 2 * _STEP, _FIRST) + _V, :n]
+        now_v, u, v = block[at - _STEP + _V], block[at : at + _V], block[at + _V : at + _STEP]
+        if not rows_first and step > 1 and _converged(last_v, now_v[:n], tolerance):
             return step - 1
-        if step == iterations and not rows_first:
-            _multiply(matrix, v, block[at + U])
-            _to_factors(u, nothing, nothing)
-        if step == iterations:
+        if step == iterations and rows_first:
             return step
-        _sweep(matrix, v, nothing, nothing, block[at : at + V], block[at + V : at + ROWS])
-        if rows_first and _converged(before, u, tolerance):
+        _sweep(matrix, now_v, (u, none, none), (v, none, none))
+        if rows_first and _converged(last_u, u[0, :n], tolerance):
             return step
     return iterations
 
 
-@compiled_reduction
+@compiled_inline
 def _converged(before: Array, now: Array, tolerance: float) -> bool:
     """Whether all sums under the previous scales are within the tolerance of one.
 
     The scales ``now`` make each sum one, so under ``before`` the sum is ``before / now``.
     """
-    moved = 0.0
-    for i in range(now.size):
-        moved += 1.0 if abs(before[i] - now[i]) >= tolerance * now[i] else 0.0
-    return moved == 0.0
+    i = 0
+    while i < now.size and abs(before[i] - now[i]) < tolerance * now[i]:
+        i += 1
+    return i == now.size
 
 
 @compiled_borrowing
-def _adjoint(
-    matrix: Matrix,
-    block: Array,
-    steps: int,
-    settings: Settings,
-    values: Array,
-    grad: Array,
-    work: Array,
-) -> None:
-    """Write the sums that :func:`scaled_product` returns to the first two rows of ``work``.
+def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, values: Array) -> None:
+    """Write the sums that :func:`scaled_product` returns to the first two rows of the block.
 
-    Its third row is ``K (v values)``.
+    The block has the gradient of u, and the pair that the result's gradient is multiplied by.
+    Columns of D sum to 0, but for those of the normalization. So only ``Σ_r r D_rj`` is needed.
     """
     _, _, rows_first, normalized = settings
-    n = values.size
-    found, grad_u, grad_v, nothing = work[0, :n], work[1, :n], work[2, :n], work[0, :0]
-    grad_sums, pair, sums = work[3], work[4:6], work[6:]
-    u, v = block[ROWS * (steps - rows_first) + U], block[ROWS * (steps - 1) + V]
-    for r in range(n):
-        own = grad[r] if r < grad.size else 0.0
-        pair[0, r], grad_u[r] = own * u[r], own * work[2, r]
-    _multiply_transposed(matrix, pair, sums)
+    n, ones, zeros, found = values.size, block[_ONES], block[_ZEROS], block[_FOUND]
+    rows, grad_u, grad_v = block[_ROWS : _ROWS + 2], block[_GRAD_U], block[_GRAD_V]
+    columns, others = block[_COLUMNS : _COLUMNS + 2], block[_COLUMNS + 2 : _FIRST]
+    none, end = grad_u[:0], _FIRST + _STEP * steps
+    _sweep(matrix, none, (rows, none, none), (block[_GRAD_V : _GRAD_V + 2], ones, zeros))
     for j in range(n):
-        grad_v[j] = values[j] * sums[0, j]
-        found[j] = 2.0 * v[j] * values[j] * (j * sums[0, j] - sums[1, j])
-    added = (
-        grad_u  # the gradient of u, whose scaling comes first or, if rows are scaled first, next
-    )
-    for j in range(n):
-        grad_sums[j] = 0.0
-    for step in range(steps, 0, -1):
-        at = ROWS * step
-        if step == steps and rows_first:
-            _clear(sums, n)
+        found[j] = block[end - _STEP + _V, j] * values[j] * block[_GRAD_V + 1, j]
+        grad_v[j] *= -values[j]
+        columns[0, j] = 0.0
+    for at in range(end - _STEP, _FIRST - 1, -_STEP):
+        v, weighted = block[at + _V], block[at + _V + 1]
+        if rows_first and at == end - _STEP:  # the last scaling is that of the columns
+            for r in range(n):
+                rows[0, r] = rows[1, r] = 0.0
+            _sweep(matrix, none, (rows, none, none), (others, v, grad_v))
         else:
-            _sweep(matrix, grad_sums, block[at + U, :n], added, pair, sums)
-            added = nothing
-        v, weighted = block[at - ROWS + V, :n], block[at - ROWS + WEIGHTED, :n]
-        _column_sums(v, weighted, sums, grad_v, grad_sums, found)
-    if not normalized:
-        _multiply(matrix, grad_sums, work[1])
-        return
-    _sweep(matrix, grad_sums, block[U, :n], added, pair, sums)
+            by_row = rows, block[at + _STEP], grad_u
+            _sweep(matrix, columns[0], by_row, (others, v, grad_v))
+            grad_u = zeros
+        grad_v, columns, others = zeros, others, columns
+        for j in range(n):
+            found[j] += v[j] * columns[1, j] + columns[0, j] * weighted[j]
+    sums = block[_SUMS]
+    if normalized:
+        _sweep(matrix, columns[0], (rows, block[_FIRST], grad_u), (others, ones, zeros))
+        for j in range(n):
+            sums[j], found[j] = others[0, j], found[j] + others[1, j] + j * others[0, j]
+    else:
+        _sweep(matrix, columns[0], (rows, ones, zeros), (block[:0], none, none))
+        for r in range(n):
+            sums[r] = -rows[0, r]
     for j in range(n):
-        found[j] += 2.0 * (j * sums[0, j] - sums[1, j])
-        grad_u[j] = -sums[0, j]
-
-
-@compiled_borrowing
-def _column_sums(
-    v: Array, weighted: Array, sums: Array, grad_v: Array, grad_sums: Array, found: Array
-) -> None:
-    """The backward pass of ``v = 1 / (Kᵀ u)``, and what this iteration adds to the sums of D."""
-    for j in range(v.size):
-        by_row, by_rank = sums[0, j], j * sums[0, j] - sums[1, j]
-        own = -(grad_v[j] + by_row) * v[j] * v[j]
-        found[j] += 2.0 * (v[j] * by_rank + own * (j / v[j] - weighted[j]))
-        grad_sums[j], grad_v[j] = own, 0.0
+        found[j] *= -2.0

@@ -7,6 +7,7 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
+from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._permutation_rows import absolute_differences_adjoint
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 from rankgrad.kernels.cpu._scaling import State, block_rows, scaled_product
@@ -30,14 +31,7 @@ def through_sinkhorn(
 
 @compiled
 def _sinkhorn(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: Options,
-    values: Array,
-    grad: Array,
-    out: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
     """NeuralSort's matrix, scaled until rows or columns sum to one."""
     scores, offsets, order, counts, k = lists
@@ -53,13 +47,13 @@ def _sinkhorn(
             b,
             start - offsets[state[0]],
             x,
-            values[start : start + n],
-            grad[start:end],
-            out[start:end],
+            rows[VALUES, start : start + n],
+            rows[GRAD, start : end if grad_scores.size else start],
+            rows[SORTED, start:end],
             (iterations, tolerance, transposed, True),
             state,
         )
-        if grad.size:
+        if grad_scores.size:
             for i in range(n):
                 by_score[i] -= (n - 1.0 - 2.0 * i) * by_sum[i]
             absolute_differences_adjoint(x, by_sum, by_score)

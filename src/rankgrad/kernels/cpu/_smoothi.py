@@ -9,22 +9,8 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp, exp_near_zero
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu._flat_arrays import (
-    APART,
-    Array,
-    FlatArrays,
-    metric_of,
-    new_block,
-    whole_vectors,
-)
-from rankgrad.kernels.cpu._metric_steps import (
-    GAINS,
-    GRAD,
-    SORTED,
-    WEIGHTED_SORTED,
-    finish_linear,
-    start_metric,
-)
+from rankgrad.kernels.cpu._flat_arrays import APART, Array, FlatArrays, new_block, whole_vectors
+from rankgrad.kernels.cpu._metric_steps import GRAD, RANKS, SORTED, STATE, VALUES
 from rankgrad.kernels.cpu._relaxed import (
     NOTHING,
     Lists,
@@ -32,10 +18,7 @@ from rankgrad.kernels.cpu._relaxed import (
     Ranking,
     RankOperator,
     SortOperator,
-    gather,
-    sorted_lists,
     through_permutation,
-    workspace,
 )
 
 # Bounds of the logits, up to which ...
@@ -53,64 +36,40 @@ COSINES[0] *= 0.5
 #: Rows of a block, by point: the scaled score; the product of ``1 - I - δ`` over earlier ranks; the
 #: current rank's indicator before normalization; the point's coefficients in sums of 1, of values
 #: and of weights; and the sums over ranks that multiply these coefficients in the gradient.
-POINTS, PRODUCT, ROW, ONES, VALUES, WEIGHTS, LOST, BY_VALUE, BY_WEIGHT = range(9)
+POINTS, PRODUCT, ROW, OF_ONES, OF_VALUES, OF_WEIGHTS, LOST, BY_VALUE, BY_WEIGHT = range(9)
 
-#: How a rank's output is computed: whether it is the gain of the expected label, whether that gain
-#: is linear, and whether it is multiplied by the expected weight.
-How = tuple[bool, bool, bool]
+#: How a rank's output is computed from its expected value: whether it is the exponential gain of
+#: it, and whether it is multiplied by the expected weight.
+How = tuple[bool, bool]
 
-#: α, δ, whether the values are labels and the output is the gain of the expected label, whether
-#: that gain is linear, and item weights, whose expectation multiplies it (empty for none).
-Options = tuple[float, float, bool, bool, Array]
+#: α, δ, whether gains are linear, and labels and weights of the items in input order. If there are
+#: labels, the output is the gain of the expected label, times the expected weight if there are
+#: weights. Both may be empty.
+Options = tuple[float, float, bool, Array, Array]
 
 
 def through_smoothi(
     flat: FlatArrays, alpha: float, delta: float, expect: str, metric_options: MetricOptions
 ) -> None:
-    """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`."""
+    """1 - metric through SmoothI's indicators: see :mod:`rankgrad.kernels.ops`.
+
+    ``expect`` is ``"gain"``, or ``"label"`` for the gain of the expected label, as in the paper.
+    """
+    _, labels, _, weights, *_ = flat.arrays
     if expect == "gain":
-        options = alpha, delta, False, False, NOTHING
-        through_permutation(SMOOTHI, options, flat, metric_options)
-    else:
-        _through_labels(flat, alpha, delta, metric_options)
-
-
-def _through_labels(
-    flat: FlatArrays, alpha: float, delta: float, metric_options: MetricOptions
-) -> None:
-    """1 - metric with the gain of the expected label, as in the paper."""
-    metric = metric_of(metric_options, flat.max_length, flat.single)
-    ranked, block = workspace(flat)
-    arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
-    weights = block[WEIGHTED_SORTED] if arrays[3].size else NOTHING
-    options = alpha, delta, True, metric[2], weights
-    values, grad, at_rank = block[GAINS], block[GRAD], block[SORTED]
-
-    def work(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, block, SMOOTHI.in_order)
-        gather(first, last, lists, arrays[1], values)
-        if weights.size:
-            gather(first, last, lists, arrays[3], weights)
-        _smoothi(first, last, lists, options, values, grad, at_rank, arrays[6])
-        finish_linear(first, last, arrays, ranked, metric, block)
-
-    flat.each_list(work, SMOOTHI.steps)
+        labels = weights = NOTHING  # values are weighted gains
+    options = alpha, delta, metric_options.gain == "linear", labels, weights
+    through_permutation(SMOOTHI, options, flat, metric_options)
 
 
 @compiled
 def _smoothi(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: Options,
-    values: Array,
-    grad: Array,
-    out: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
     """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``; the products are not differentiated."""
     scores, offsets, order, counts, k = lists
-    alpha, delta, by_label, linear, weights = options
+    alpha, delta, linear, labels, weights = options
+    how = labels.size > 0 and not linear, weights.size > 0
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
@@ -121,15 +80,15 @@ def _smoothi(
         block = _block(n)
         for i in range(n):
             block[POINTS, i] = alpha * (scores[items[i]] - lowest)
-            block[ONES, i], block[VALUES, i] = 1.0, values[start + i]
-            block[WEIGHTS, i] = weights[start + i] if weights.size else 0.0
-        own = grad[start:end] if grad.size else grad
-        how = by_label, linear, weights.size > 0
-        _indicators(block, alpha * (highest - lowest), own, out[start:end], delta, how)
-        if grad.size:
+            block[OF_ONES, i] = 1.0
+            block[OF_VALUES, i] = labels[items[i]] if labels.size else rows[VALUES, start + i]
+            block[OF_WEIGHTS, i] = weights[items[i]] if weights.size else 0.0
+        grad = rows[GRAD, start : end if grad_scores.size else start]
+        _indicators(block, alpha * (highest - lowest), grad, rows[SORTED, start:end], delta, how)
+        if grad_scores.size:
             for i in range(n):
-                block[ROW, i] = block[VALUES, i] * block[BY_VALUE, i] - block[LOST, i]
-                block[ROW, i] += block[WEIGHTS, i] * block[BY_WEIGHT, i]
+                block[ROW, i] = block[OF_VALUES, i] * block[BY_VALUE, i] - block[LOST, i]
+                block[ROW, i] += block[OF_WEIGHTS, i] * block[BY_WEIGHT, i]
             _to_scores(scores, items, alpha, block[ROW, :n], grad_scores)
 
 
@@ -170,7 +129,7 @@ def _indicators(
     and sums over items are sums of the polynomials through the nodes. The error is below 1e-11 in
     the tests.
     """
-    n, rows, count = block.shape[1] - APART, out.size, 3 if how[2] else 2
+    n, rows, count = block.shape[1] - APART, out.size, 3 if how[1] else 2
     points, product = block[POINTS, :n], block[PRODUCT, :n]
     ranks, small = _ranks_until(bound, delta, rows)
     if n < 3 * NODES or rows - ranks < NODES:
@@ -182,8 +141,8 @@ def _indicators(
         _nodes(points, product, chebyshev, at_nodes[POINTS, :NODES])
         for i in range(count):
             for k in range(NODES):
-                total = dot(chebyshev[k], block[ONES + i, :n])
-                add_scaled(COSINES[k], total, at_nodes[ONES + i, :NODES])
+                total = dot(chebyshev[k], block[OF_ONES + i, :n])
+                add_scaled(COSINES[k], total, at_nodes[OF_ONES + i, :NODES])
         _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, how)
         if grad.size:
             for i in range(count):
@@ -240,10 +199,10 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
     and of weights in it are summed over the ranks. A point is an item, with coefficients 1, its
     value and its weight, or a Chebyshev node, whose coefficients stand for all items.
     """
-    by_label, linear, weighted = how
+    exponential, weighted = how
     n = whole_vectors(block.shape[1] - APART)  # products and coefficients are 0 past the points
     points, product, row = block[POINTS, :n], block[PRODUCT, :n], block[ROW, :n]
-    ones, values, weights = block[ONES, :n], block[VALUES, :n], block[WEIGHTS, :n]
+    ones, values, weights = block[OF_ONES, :n], block[OF_VALUES, :n], block[OF_WEIGHTS, :n]
     lost, by_value, by_weight = block[LOST, :n], block[BY_VALUE, :n], block[BY_WEIGHT, :n]
     for r in range(out.size):
         normalizer, mean, mean_weight = 0.0, 0.0, 1.0
@@ -264,7 +223,7 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
         inverse = 1.0 / normalizer
         mean *= inverse
         gain, derivative = mean, 1.0
-        if by_label and not linear:
+        if exponential:
             gain = exp(math.log(2.0) * mean) - 1.0
             derivative = math.log(2.0) * (gain + 1.0)
         if weighted:
@@ -309,42 +268,35 @@ class SmoothIOperator(SortOperator):
 
     relaxation = SMOOTHI
     types = (float, float)
-    fixed = (False, False, NOTHING)
+    fixed = (False, NOTHING, NOTHING)
 
 
+RankOptions = tuple[float, float]  # α and δ
 TRACE = 1e-12  # puts an item last if its indicators underflow at all ranks
 
 
 @compiled
-def _expected_ranks(
-    first: int, last: int, lists: Lists, options: tuple[float, float], ranks: Array, state: Array
-) -> None:
+def _expected_ranks(first: int, last: int, lists: Lists, options: RankOptions, rows: Array) -> None:
     """``Σ_r r I^r_j / Σ_r I^r_j``; the state is the denominator."""
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         row, product = np.empty(n), np.ones(n)
-        for i in range(start, start + n):
-            ranks[i], state[0, i] = TRACE * n, TRACE
+        ranks, mass = rows[RANKS, start : start + n], rows[STATE, start : start + n]
+        for i in range(n):
+            ranks[i], mass[i] = TRACE * n, TRACE
         for r in range(n):
             _indicator(scores, order[start : start + n], options, product, row)
             for i in range(n):
-                ranks[start + i] += (r + 1.0) * row[i]
-                state[0, start + i] += row[i]
-        for i in range(start, start + n):
-            ranks[i] /= state[0, i]
+                ranks[i] += (r + 1.0) * row[i]
+                mass[i] += row[i]
+        for i in range(n):
+            ranks[i] /= mass[i]
 
 
 @compiled
 def _expected_ranks_adjoint(
-    first: int,
-    last: int,
-    lists: Lists,
-    options: tuple[float, float],
-    ranks: Array,
-    state: Array,
-    grad: Array,
-    grad_scores: Array,
+    first: int, last: int, lists: Lists, options: RankOptions, rows: Array, grad_scores: Array
 ) -> None:
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
@@ -352,15 +304,17 @@ def _expected_ranks_adjoint(
         if n == 0:
             continue
         items = order[start : start + n]
+        some = slice(start, start + n)
+        ranks, mass, grad = rows[RANKS, some], rows[STATE, some], rows[GRAD, some]
         row, product, before, out = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
         for r in range(n):
             _indicator(scores, items, options, product, row)
             mean = 0.0
             for i in range(n):
-                change = grad[start + i] * (r + 1.0 - ranks[start + i]) / state[0, start + i]
+                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
                 mean += row[i] * change
             for i in range(n):
-                change = grad[start + i] * (r + 1.0 - ranks[start + i]) / state[0, start + i]
+                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
                 out[i] += row[i] * (change - mean) * before[i]
                 before[i] = product[i]
         _to_scores(scores, items, options[0], out, grad_scores)
@@ -368,7 +322,7 @@ def _expected_ranks_adjoint(
 
 @compiled
 def _indicator(
-    scores: Array, items: Array, options: tuple[float, float], product: Array, row: Array
+    scores: Array, items: Array, options: RankOptions, product: Array, row: Array
 ) -> None:
     """Write the indicator of the next rank, and update the products."""
     alpha, delta = options

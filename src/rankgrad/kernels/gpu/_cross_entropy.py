@@ -18,7 +18,6 @@ from rankgrad.kernels.gpu._flat_lists import (
     list_block,
     list_span,
     load_weights,
-    or_placeholder,
 )
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
 
@@ -27,33 +26,21 @@ _SPAN = 4096
 _WIDTH = 256  # spans joined at a time
 
 
-def cross_entropy(
-    batch: FlatLists,
-    target: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_i t_i log softmax(s)_i`` (see :mod:`rankgrad.kernels.ops`)."""
-    scores, labels, mask, weights, offsets, max_length = batch
     values, *_ = results = empty_results(batch)
     lists = len(values)
     if lists == 0:
         return results
-    arguments = (
-        scores,
-        labels,
-        or_placeholder(mask, scores),
-        or_placeholder(weights, scores),
-        offsets,
-    )
-    kind = target == "softmax", mask is not None, weights is not None
-    if max_length <= _SHORT:
-        span = max(32, next_power_of_2(max_length))
-        warps = 1 if span <= 256 else min(16, span // 256)
-        _sum_span[(lists, 1)](*arguments, values, *results, *kind, True, span, num_warps=warps)
-        return results
-    spans = cdiv(max_length, _SPAN)
-    parts = scores.new_empty(lists, spans, 8)
-    _sum_span[(lists, spans)](*arguments, parts, *results, *kind, False, _SPAN, num_warps=8)
-    _join[(lists, spans)](*arguments, parts, *results, spans, *kind, _SPAN, _WIDTH, num_warps=8)
+    span = max(32, next_power_of_2(batch.max_length)) if batch.max_length <= _SHORT else _SPAN
+    spans = max(1, cdiv(batch.max_length, span))
+    constants = {"NORMALIZED": target == "softmax", "SPAN": span}
+    parts = values if spans == 1 else values.new_empty(lists, spans, 8)
+    arguments = (*batch[:5], parts, *results)
+    warps = 8 if spans > 1 else max(1, min(16, span // 256))
+    _sum_span[(lists, spans)](*arguments, **constants, ALL_ITEMS=spans == 1, num_warps=warps)
+    if spans > 1:
+        _join[(lists, spans)](*arguments, spans, **constants, WIDTH=_WIDTH, num_warps=8)
     return results
 
 
@@ -63,14 +50,12 @@ def _exp(x):
 
 
 @triton.jit
-def _load(
-    scores, labels, mask, weights, at, inside, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
-):  # fmt: skip
+def _load(scores, labels, mask, weights, at, inside):
     """Scores and labels (-inf on padding), weights (0 on padding), and which items are real."""
-    real = is_real(mask, at, inside, MASKED)
+    real = is_real(mask, at, inside)
     score = tl.load(scores + at, mask=real, other=float("-inf"))
     label = tl.load(labels + at, mask=real, other=float("-inf"))
-    weight = load_weights(weights, at, real, WEIGHTED)
+    weight = load_weights(weights, at, real)
     return score, label, weight, real
 
 
@@ -122,17 +107,16 @@ def _results(total, best, norm, mass, cost, items, NORMALIZED: tl.constexpr):
 @triton.jit
 def _sum_span(
     scores, labels, mask, weights, offsets, parts, values, grad_scores, defined,
-    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
+    NORMALIZED: tl.constexpr, ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sums of a span of a list or, if it is the whole list, the loss and its gradient."""
-    list_index, start, width, row, inside, _ = list_block(mask, offsets, MASKED, SPAN)
+    list_index, start, width, row, inside, _ = list_block(mask, offsets, SPAN)
     at = start + row
-    score, label, weight, real = _load(scores, labels, mask, weights, at, inside, MASKED, WEIGHTED)
+    score, label, weight, real = _load(scores, labels, mask, weights, at, inside)
     top, total, best, norm, mass, cost = _sums(score, label, weight, real, NORMALIZED)
     if ALL_ITEMS:
         items = width
-        if MASKED:
+        if mask is not None:
             items = tl.sum(real.to(tl.int32), 0)
         value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         target, _ = _targets(label, best, weight, real, NORMALIZED)
@@ -141,13 +125,9 @@ def _sum_span(
         tl.store(defined + list_index, counts)
     else:
         to = parts + (list_index.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 8
-        tl.store(to, top)
-        tl.store(to + 1, total)
-        tl.store(to + 2, best)
-        tl.store(to + 3, norm)
-        tl.store(to + 4, mass)
-        tl.store(to + 5, cost)
-        tl.store(to + 6, tl.sum(real.to(tl.float32), 0))
+        sums = (top, total, best, norm, mass, cost, tl.sum(real.to(tl.float32), 0))
+        for which in tl.static_range(7):
+            tl.store(to + which, sums[which])
 
 
 @triton.jit
@@ -193,8 +173,7 @@ def _joined(parts, list_index, spans, NORMALIZED: tl.constexpr, WIDTH: tl.conste
 @triton.jit(do_not_specialize=["spans"])
 def _join(
     scores, labels, mask, weights, offsets, parts, values, grad_scores, defined, spans,
-    NORMALIZED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
-    WIDTH: tl.constexpr,
+    NORMALIZED: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a span of a list; the first program also writes the loss."""
     list_index, start, width = list_span(offsets)
@@ -206,9 +185,7 @@ def _join(
         value, counts, factor, scale = _results(total, best, norm, mass, cost, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)
         inside = row < width
-        score, label, weight, real = _load(
-            scores, labels, mask, weights, start + row, inside, MASKED, WEIGHTED
-        )
+        score, label, weight, real = _load(scores, labels, mask, weights, start + row, inside)
         target, _ = _targets(label, best, weight, real, NORMALIZED)
         grad = factor * _exp(score - top) - scale * target
         tl.store(grad_scores + start + row, grad, mask=inside)

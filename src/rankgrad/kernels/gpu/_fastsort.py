@@ -9,11 +9,14 @@ entropic regularization, softmax(a).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from rankgrad.kernels.gpu._flat_lists import ListOperator
 from rankgrad.kernels.gpu._isotonic import add_to_blocks, pooled
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu._segmented_sort import count_items, sort_lists
@@ -22,59 +25,45 @@ _SPAN = 1024
 _TILE = 2048  # items that the scan over blocks reads at a time
 
 
-class FastSortRanks:
+@dataclass(eq=False)
+class FastSortRanks(ListOperator):
     """FastSort's ranks of lists and their adjoint (see :mod:`rankgrad.kernels.gpu._rank_sums`).
 
     Args:
-        scores: ``[items]``, in the flat layout.
-        mask: ``[items]``, False on padding, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
         strength: of the regularization.
         entropic: project in Kullback-Leibler divergence, not in Euclidean distance.
         lengths: ``[lists]`` int32, the numbers of real items; counted here if None.
     """
 
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        strength: float,
-        entropic: bool,
-        lengths: Tensor | None = None,
-    ) -> None:
+    strength: float
+    entropic: bool
+    lengths: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        scores, offsets, lists, width = self.scores, self.offsets, self.lists, self.max_length
         self.ranks = torch.empty_like(scores)
-        self._width, self._options = max_length, (1 / strength, entropic)
-        self._sorted: tuple[Tensor, ...] | None = None
-        if max_length == 0 or offsets.numel() == 1:
+        self._options = lists, width, 1 / self.strength, self.entropic
+        if not lists:
             return
+        lengths = self.lengths
         if lengths is None:
-            lengths = count_items(mask, offsets, max_length)
-        order = sort_lists(scores, mask, offsets, max_length)
-        lists, spans = len(lengths), cdiv(max_length, _SPAN)
-        anchors = torch.empty(2, lists, max_length, dtype=torch.float64, device=scores.device)
-        _lay[(lists, spans)](
-            order.scores, offsets, lengths, anchors, lists, max_length, *self._options, _SPAN,
-            num_warps=4,
-        )  # fmt: skip
+            lengths = count_items(self.mask, offsets, width)
+        order = sort_lists(scores, self.mask, offsets, width)
+        anchors = torch.empty(2, lists, width, dtype=torch.float64, device=scores.device)
+        grid = lists, cdiv(width, _SPAN)
+        _lay[grid](order.scores, offsets, lengths, anchors, *self._options, _SPAN, num_warps=4)
         # By ascending score: the start of each item's block and, at that start, its sums and end.
-        blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, entropic)
+        blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, self.entropic)
         self._sorted = order.scores, order.items, offsets, lengths, blocks, sums, ends
-        _rank[(lists, spans)](
-            *self._sorted, self.ranks, lists, max_length, *self._options, _SPAN, num_warps=4
-        )
+        _rank[grid](*self._sorted, self.ranks, *self._options, _SPAN, num_warps=4)
 
     def adjoint(self, grad: Tensor) -> Tensor:
         """The vector-Jacobian product with respect to the scores; 0 on padding."""
-        grad_scores, width = torch.empty_like(self.ranks), self._width
-        if self._sorted is None:
+        grad_scores, lists, width = torch.empty_like(self.ranks), self.lists, self.max_length
+        if not lists:
             return grad_scores
-        lists = len(self._sorted[3])
         totals = torch.empty(lists, width, dtype=torch.float64, device=grad.device)
-        grads = grad.contiguous(), totals, grad_scores
-        arguments = (*self._sorted, *grads, lists, width, *self._options)
+        arguments = (*self._sorted, grad.contiguous(), totals, grad_scores, *self._options)
         tile = min(_TILE, max(128, next_power_of_2(width)))
         _add[(lists,)](*arguments, tile, num_warps=min(8, tile // 128))
         _subtract_sums[(lists, cdiv(width, _SPAN))](*arguments, _SPAN, num_warps=4)
@@ -119,9 +108,13 @@ def _lay(
 
 @triton.jit
 def _projected(
-    blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC: tl.constexpr
+    ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness,
+    ENTROPIC: tl.constexpr,
 ):  # fmt: skip
-    """Soft ranks, the weight of each item in its block, and the start of the block."""
+    """Soft ranks, the weight of each item in its block, the start of the block, and the item."""
+    inside = at < length
+    place = start + length - 1 - at
+    anchor = _anchor(ranked, place, inside, sharpness)
     block = tl.load(blocks + base + at, mask=inside, other=0)
     left = tl.load(sums + base + block, mask=inside, other=0.0)
     right = tl.load(sums + far + base + block, mask=inside, other=0.0)
@@ -133,7 +126,7 @@ def _projected(
         weight = 1.0 / tl.where(inside, end - block, 1).to(tl.float64)
         # In a block of one item, a large anchor would cancel the digits of the rank.
         rank = tl.where(weight == 1.0, right, anchor - (left - right) * weight)
-    return rank, weight, block
+    return rank, weight, block, tl.load(items + place, mask=inside, other=0)
 
 
 @cached_launch
@@ -145,12 +138,10 @@ def _rank(
     """The ranks of a span of a list."""
     list_index, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    inside = at < length
-    place = start + length - 1 - at
-    anchor = _anchor(ranked, place, inside, sharpness)
-    rank, _, _ = _projected(blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC)
-    item = tl.load(items + place, mask=inside, other=0)
-    tl.store(ranks + item, rank.to(tl.float32), mask=inside)
+    rank, _, _, item = _projected(
+        ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness, ENTROPIC
+    )
+    tl.store(ranks + item, rank.to(tl.float32), mask=at < length)
     _store_padding(items, ranks, start, tl.load(offsets + list_index + 1), length, at)
 
 
@@ -163,20 +154,12 @@ def _store_padding(items, numbers, start, end, length, at):
 
 
 @triton.jit
-def _anchor_grads(
-    ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
-    ENTROPIC: tl.constexpr,
-):  # fmt: skip
-    """Gradients with respect to the log ranks (or ranks), with weight, block and item."""
-    inside = at < length
-    place = start + length - 1 - at
-    anchor = _anchor(ranked, place, inside, sharpness)
-    rank, weight, block = _projected(blocks, sums, ends, base, far, anchor, at, inside, ENTROPIC)
-    item = tl.load(items + place, mask=inside, other=0)
+def _anchor_grads(grad, item, rank, inside, ENTROPIC: tl.constexpr):
+    """Gradients with respect to the log ranks (or ranks)."""
     own_grad = tl.load(grad + item, mask=inside, other=0.0).to(tl.float64)
     if ENTROPIC:
         own_grad = tl.where(inside, own_grad * rank, 0.0)
-    return own_grad, weight, block, item
+    return own_grad
 
 
 @cached_launch
@@ -190,10 +173,10 @@ def _add(
     carried = tl.zeros([1], tl.float64)
     for left in range(0, length, TILE):
         at = left + tl.arange(0, TILE)
-        own_grad, _, _, _ = _anchor_grads(
-            ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness,
-            ENTROPIC,
-        )  # fmt: skip
+        rank, _, _, item = _projected(
+            ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness, ENTROPIC
+        )
+        own_grad = _anchor_grads(grad, item, rank, at < length, ENTROPIC)
         last = left + TILE - 1
         carried = add_to_blocks(own_grad, blocks, totals, base, at, last, length, carried)
 
@@ -208,9 +191,10 @@ def _subtract_sums(
     list_index, start, length, base, far = _list_of(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
-    own_grad, weight, block, item = _anchor_grads(
-        ranked, items, blocks, sums, ends, grad, base, far, start, length, at, sharpness, ENTROPIC
+    rank, weight, block, item = _projected(
+        ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness, ENTROPIC
     )
+    own_grad = _anchor_grads(grad, item, rank, inside, ENTROPIC)
     total = tl.load(totals + base + block, mask=inside, other=0.0)
     result = (weight * total - own_grad) * sharpness
     tl.store(grad_scores + item, result.to(tl.float32), mask=inside)

@@ -11,17 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu._flat_lists import is_real, list_block, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import empty_norms, list_block, positions
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu._segmented_sort import sort_lists
-
-#: Gains: ``2^y - 1``, ``y``, and ``1[y >= threshold]``.
-EXPONENTIAL, LINEAR, BINARY = 0, 1, 2
-#: Norms, the divisors of the sum: the ideal DCG, one, k, the length, or the sum of the gains.
-IDEAL, ONE, CUTOFF, LENGTH, SUM = 0, 1, 2, 3, 4
-
-#: Discounts of a rank: ``1 / log2(1 + r)``, 1, ``(1 - p) p^{r-1}``, r, ``1 / r``; or none.
-LOGARITHMIC, CONSTANT, GEOMETRIC, RANK, RECIPROCAL, NO_DISCOUNT = 0, 1, 2, 3, 4, 5
 
 #: Rows of a tile of pairs. A thread holds all rows of one column.
 ROWS = 16
@@ -44,28 +36,25 @@ def ideal_gain(
         norm is 0; lengths ``[b]`` int32: the number of real items; defined ``[b]`` bool: whether
         the list has two items or more and one of them has a gain.
     """
-    _, labels, mask, weights, offsets, max_length = batch
+    labels, offsets, max_length = batch.labels, batch.offsets, batch.max_length
     metric, k, gain, threshold, _ = metric_options
-    lists = offsets.shape[0] - 1
-    kind, norm = gain_kind(metric, gain), norm_kind(metric, k)
+    norm = norm_kind(metric, k)
     gains = torch.empty_like(labels)
-    scale = labels.new_empty(lists)
-    lengths = torch.empty(lists, dtype=torch.int32, device=labels.device)
-    defined = torch.empty(lists, dtype=torch.bool, device=labels.device)
+    scale, lengths, defined = empty_norms(batch)
+    lists = len(scale)
     if lists == 0:
         return gains, scale, lengths, defined
-    short, ranked = max_length <= _SHORT, norm == IDEAL and max_length > COUNTED
+    short, ranked = max_length <= _SHORT, norm == "ideal" and max_length > COUNTED
     rows = max(16, next_power_of_2(max_length)) if short else ROWS
-    if norm != IDEAL or ranked:
+    if norm != "ideal" or ranked:
         rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
     blocks = max(1, cdiv(max_length, rows))
     at_once = blocks == 1 and not ranked
     parts = scale if at_once else labels.new_empty(lists, blocks, 4)
     _count[(lists, blocks)](
-        labels, or_placeholder(mask, labels), or_placeholder(weights, labels), offsets, threshold,
-        k, gains, parts, scale, lengths, defined, kind, SUM if ranked else norm,
-        mask is not None, weights is not None, at_once, rows, 16 if short else 128,
-        num_warps=8 if rows > 64 else 4,
+        *batch[1:5], threshold, k, gains, parts, scale, lengths, defined,
+        GAIN=gain_kind(metric, gain), NORM="sum" if ranked else norm, ALL_ITEMS=at_once, ROWS=rows,
+        COLUMNS=16 if short else 128, num_warps=8 if rows > 64 else 4,
     )  # fmt: skip
     if at_once:
         return gains, scale, lengths, defined
@@ -87,31 +76,36 @@ def tile(max_length: int) -> tuple[int, int, int]:
     return (64, 1, 32) if max_length <= 512 else (128, 4, 512)
 
 
-def gain_kind(metric: str, gain: str) -> int:
-    """The kind of gain of a metric."""
+def gain_kind(metric: str, gain: str) -> str:
+    """The gain of a metric: "exponential", "linear" or "binary"."""
     if metric in ("ndcg", "dcg"):
-        return EXPONENTIAL if gain == "exponential" else LINEAR
-    return LINEAR if metric == "arp" else BINARY
+        return gain
+    return "linear" if metric == "arp" else "binary"
 
 
-def norm_kind(metric: str, k: int) -> int:
-    """The kind of norm of a metric."""
+def norm_kind(metric: str, k: int) -> str:
+    """The divisor of a metric's sum: its "ideal" DCG, "one", k ("cutoff"), "length" or "sum"."""
     if metric == "precision":
-        return CUTOFF if k else LENGTH
-    return {"ndcg": IDEAL, "dcg": ONE, "rbp": ONE, "recall": SUM, "arp": SUM}[metric]
+        return "cutoff" if k else "length"
+    return {"ndcg": "ideal", "dcg": "one", "rbp": "one", "recall": "sum", "arp": "sum"}[metric]
 
 
 @triton.jit
-def load_gains(labels, weights, at, real, threshold, KIND: tl.constexpr, WEIGHTED: tl.constexpr):
-    """The weighted gains of real items; -1 on padding, which is below every gain."""
-    label = tl.load(labels + at, mask=real, other=0.0)
-    if KIND == 0:
-        gain = tl.exp2(label) - 1.0
-    elif KIND == 1:
-        gain = label
+def gain_of(label, threshold, GAIN: tl.constexpr):
+    """``2^y - 1``, ``y``, or ``1[y >= threshold]``."""
+    if GAIN == "exponential":
+        return tl.exp2(label) - 1.0
+    elif GAIN == "linear":
+        return label
     else:
-        gain = tl.where(label >= threshold, 1.0, 0.0)
-    if WEIGHTED:
+        return tl.where(label >= threshold, 1.0, 0.0)
+
+
+@triton.jit
+def load_gains(labels, weights, at, real, threshold, GAIN: tl.constexpr):
+    """The weighted gains of real items; -1 on padding, which is below every gain."""
+    gain = gain_of(tl.load(labels + at, mask=real, other=0.0), threshold, GAIN)
+    if weights is not None:
         gain *= tl.load(weights + at, mask=real, other=0.0)
     return tl.where(real, gain, -1.0)
 
@@ -152,24 +146,26 @@ def soft_inside(rank, k, beta):
 def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: tl.constexpr):
     """The discount of a relaxed rank, and its derivative.
 
-    With a cutoff, ranks are clamped to k + 3/4, and :func:`soft_inside` interpolates between their
-    discount and that past the cutoff: k + 1 for ARP, 0 for other metrics.
+    CURVE is "logarithmic" (``1 / log2(1 + r)``), "constant" (1), "geometric" (``(1 - p) p^{r-1}``),
+    "rank" (r) or "reciprocal" (``1 / r``). With a cutoff, ranks are clamped to k + 3/4, and
+    :func:`soft_inside` interpolates between their discount and that past the cutoff: k + 1 for
+    "rank" (ARP), 0 for others.
     """
     place = rank
     if CUT:
         rank = tl.minimum(rank, k + 0.75)
-    if CURVE == 0:
+    if CURVE == "logarithmic":
         logarithm = tl.log2(1.0 + rank)
         discount = 1.0 / logarithm
         derivative = -1.4426950408889634 * discount * discount / (1.0 + rank)
-    elif CURVE == 1:
+    elif CURVE == "constant":
         discount = rank * 0.0 + 1.0
         derivative = rank * 0.0
-    elif CURVE == 2:
+    elif CURVE == "geometric":
         rate = tl.log2(rank * 0.0 + persistence)
         discount = (1.0 - persistence) * tl.exp2((rank - 1.0) * rate)
         derivative = discount * rate * 0.6931471805599453
-    elif CURVE == 3:
+    elif CURVE == "rank":
         discount = rank
         derivative = rank * 0.0 + 1.0
     else:
@@ -177,7 +173,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
         derivative = -discount * discount
     if CUT:
         beyond = rank * 0.0
-        if CURVE == 3:
+        if CURVE == "rank":
             beyond += k + 1.0
         inner, outer, fall = soft_inside(place, k, beta)
         is_within = length <= k
@@ -231,22 +227,21 @@ def store_sums(parts, at, ideal, gain, real):
 @triton.jit(do_not_specialize=["k"])
 def _count(
     labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
-    KIND: tl.constexpr, NORM: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GAIN: tl.constexpr, NORM: tl.constexpr, ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Gains of a block of items and their part of the ideal DCG; ideal ranks are counted."""
-    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
-    gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    gain = load_gains(labels, weights, start + row, real, threshold, GAIN)
     tl.store(gains + start + row, tl.where(real, gain, 0.0), mask=inside)
     ideal = 0.0
-    if NORM == 0:
+    if NORM == "ideal":
         key = gain_key(gain, real)
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
         for left in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
-            column = left + tl.arange(0, COLUMNS)
-            valid = is_real(mask, start + column, column < width, MASKED)
-            other = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
+            column, valid = positions(mask, start, left, width, COLUMNS)
+            other = load_gains(labels, weights, start + column, valid, threshold, GAIN)
             earlier = (column[None, :] < row[:, None]).to(tl.int32)  # breaks ties by input order
             ahead += sign_bit(key[:, None] - earlier - gain_key(other, valid)[None, :])
         place = tl.sum(ahead, 1)
@@ -267,7 +262,7 @@ def _count(
 @triton.jit(do_not_specialize=["k"])
 def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
     """The ideal DCG of a block of sorted gains."""
-    list_index, start, _, position, inside, _ = list_block(offsets, offsets, False, ROWS)
+    list_index, start, _, position, inside, _ = list_block(None, offsets, ROWS)
     counted = inside & ((k == 0) | (position < k))
     gain = tl.load(ranked + start + position, mask=counted, other=0.0)
     ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
@@ -294,13 +289,13 @@ def list_sums(parts, list_index, blocks, WIDTH: tl.constexpr):
 @triton.jit
 def scale_of(ideal, total, items, k, NORM: tl.constexpr):
     """One over the norm; 0 where the norm is 0."""
-    if NORM == 0:
+    if NORM == "ideal":
         norm = ideal
-    elif NORM == 1:
+    elif NORM == "one":
         norm = ideal * 0.0 + 1.0
-    elif NORM == 2:
+    elif NORM == "cutoff":
         norm = ideal * 0.0 + k
-    elif NORM == 3:
+    elif NORM == "length":
         norm = items
     else:
         norm = total

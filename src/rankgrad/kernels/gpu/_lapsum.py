@@ -7,44 +7,37 @@ that chunk's nearest score. Pairs are summed within chunks only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu._flat_lists import is_real, list_block, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import ListOperator, list_block, positions
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._segmented_sort import COUNTED, sort_lists
 
 _CHUNK = 256
 
 
-class LapSumRanks:
+@dataclass(eq=False)
+class LapSumRanks(ListOperator):
     """``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF, and its vector-Jacobian product.
 
     Args:
-        scores: ``[items]``, in the flat layout (see :mod:`rankgrad.kernels.ops`).
-        mask: None, or False on padding.
-        offsets: ``[b + 1]``, the start and end of each list.
-        max_length: a bound on the lists' lengths.
         temperature: τ.
 
     Attributes:
         ranks: ``[items]``, 0 on padding.
     """
 
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        temperature: float,
-    ) -> None:
-        self._lists = scores, mask, offsets, max_length
-        self._temperature = temperature
+    temperature: float
+
+    def __post_init__(self) -> None:
         # Lists that are too long to sum over all pairs are sorted once, for both passes.
-        self._order = sort_lists(*self._lists) if max_length > COUNTED else None
+        lists = self.scores, self.mask, self.offsets, self.max_length
+        self._order = sort_lists(*lists) if self.max_length > COUNTED else None
         self.ranks = self._sum(None)
 
     def adjoint(self, grad: Tensor) -> Tensor:
@@ -53,53 +46,46 @@ class LapSumRanks:
 
     def _sum(self, grad: Tensor | None) -> Tensor:
         """The ranks or, if ``grad`` is given, the vector-Jacobian product."""
-        scores, mask, offsets, max_length = self._lists
+        scores, lists, order = self.scores, self.lists, self._order
         result = torch.empty_like(scores)
-        lists, items = offsets.numel() - 1, scores.numel()
-        if items == 0 or max_length == 0:
+        if not lists:
             return result
-        grads, backward = or_placeholder(grad, scores), grad is not None
-        if self._order is None:
-            _pairs[(lists, cdiv(max_length, 32))](
-                scores, grads, or_placeholder(mask, scores), offsets, result, self._temperature,
-                MASKED=mask is not None, BACKWARD=backward, HEIGHT=32, WIDTH=64,
-            )  # fmt: skip
+        if order is None:
+            _pairs[(lists, cdiv(self.max_length, 32))](
+                scores, grad, self.mask, self.offsets, result, self.temperature, HEIGHT=32, WIDTH=64
+            )
             return result
-        many = items // _CHUNK + lists + 1
+        many = scores.numel() // _CHUNK + lists + 1
         chunks = scores.new_empty(6, many)
-        grid = (lists, cdiv(max_length, _CHUNK))
-        shape = {"BACKWARD": backward, "CHUNK": _CHUNK}
-        order = self._order
-        sorted_ = (order.scores, order.items, grads, offsets, chunks, self._temperature, many)
-        _chunks[grid](*sorted_, **shape)
-        _chunked[grid](*sorted_, result, **shape, WIDTH=min(16, _CHUNK))
+        grid = (lists, cdiv(self.max_length, _CHUNK))
+        sorted_ = (order.scores, order.items, grad, self.offsets, chunks, self.temperature, many)
+        _chunks[grid](*sorted_, CHUNK=_CHUNK)
+        _chunked[grid](*sorted_, result, CHUNK=_CHUNK, WIDTH=min(16, _CHUNK))
         return result
 
 
 @cached_launch
 @triton.jit
 def _pairs(
-    scores, grads, mask, offsets, result, temperature,
-    MASKED: tl.constexpr, BACKWARD: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+    scores, grads, mask, offsets, result, temperature, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
+):
     """Sum over all pairs of a block of items."""
-    _, begin, count, item, inside, real = list_block(mask, offsets, MASKED, HEIGHT)
+    _, begin, count, item, inside, real = list_block(mask, offsets, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     grad = score
-    if BACKWARD:
+    if grads is not None:
         grad = tl.load(grads + begin + item, mask=real, other=0.0)
     strength = 1.4426950408889634 / temperature
     total = tl.zeros([HEIGHT, WIDTH], tl.float32)
     for first in range(0, count, WIDTH):
-        column = first + tl.arange(0, WIDTH)
-        valid = is_real(mask, begin + column, column < count, MASKED)
+        column, valid = positions(mask, begin, first, count, WIDTH)
         other = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
         other_grad = other
-        if BACKWARD:
+        if grads is not None:
             other_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
-        total += _terms(score, grad, other, other_grad, strength, BACKWARD)
+        total += _terms(score, grad, other, other_grad, strength, grads is not None)
     number = tl.sum(total, 1)
-    number = number / (2.0 * temperature) if BACKWARD else number + 0.5
+    number = number / (2.0 * temperature) if grads is not None else number + 0.5
     tl.store(result + begin + item, tl.where(real, number, 0.0), mask=inside)
 
 
@@ -115,7 +101,7 @@ def _terms(score, grad, other, other_grad, strength, BACKWARD: tl.constexpr):
 
 
 @triton.jit
-def _load_chunk(ranked, order, grads, offsets, BACKWARD: tl.constexpr, CHUNK: tl.constexpr):
+def _load_chunk(ranked, order, grads, offsets, CHUNK: tl.constexpr):
     """Load a chunk of a sorted list: its first item and chunk, items, scores and gradients."""
     place = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + place)
@@ -125,21 +111,16 @@ def _load_chunk(ranked, order, grads, offsets, BACKWARD: tl.constexpr, CHUNK: tl
     real = score > float("-inf")
     grad = score
     item = tl.load(order + begin + at, mask=inside, other=0)
-    if BACKWARD:
+    if grads is not None:
         grad = tl.load(grads + item, mask=real, other=0.0)
     return begin, begin // CHUNK + place, item, inside, real, score, grad
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["many"])
-def _chunks(
-    ranked, order, grads, offsets, chunks, temperature, many,
-    BACKWARD: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
+def _chunks(ranked, order, grads, offsets, chunks, temperature, many, CHUNK: tl.constexpr):
     """The highest and lowest score of each chunk, and sums of exponentials relative to both."""
-    _, base, _, inside, real, score, grad = _load_chunk(
-        ranked, order, grads, offsets, BACKWARD, CHUNK
-    )
+    _, base, _, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, CHUNK)
     strength = 1.4426950408889634 / temperature
     if tl.max(inside.to(tl.int32), 0) > 0:
         top = tl.max(score, 0)
@@ -153,7 +134,7 @@ def _chunks(
         mine = chunks + base + tl.program_id(1)
         tl.store(mine, tl.sum(over, 0))
         tl.store(mine + many, tl.sum(under, 0))
-        if BACKWARD:
+        if grads is not None:
             tl.store(mine + 2 * many, tl.sum(over * grad, 0))
             tl.store(mine + 3 * many, tl.sum(under * grad, 0))
         tl.store(mine + 4 * many, top)
@@ -164,12 +145,10 @@ def _chunks(
 @triton.jit(do_not_specialize=["many"])
 def _chunked(
     ranked, order, grads, offsets, chunks, temperature, many, result,
-    BACKWARD: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Sum over the pairs within a chunk, then add the sums of all other chunks."""
-    begin, base, item, inside, real, score, grad = _load_chunk(
-        ranked, order, grads, offsets, BACKWARD, CHUNK
-    )
+    begin, base, item, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, CHUNK)
     strength = 1.4426950408889634 / temperature
     mine = tl.program_id(1)
     number = tl.zeros([CHUNK], tl.float32)
@@ -178,7 +157,7 @@ def _chunked(
         low = tl.load(chunks + base + mine + 5 * many)
         count = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, CHUNK)
         above, below, above_grad, below_grad = _others(
-            chunks + base, mine, count, top, low, strength, many, BACKWARD
+            chunks + base, mine, count, top, low, strength, many, grads is not None
         )
         score = tl.where(real, score, low)
         grad = tl.where(real, grad, 0.0)
@@ -192,12 +171,12 @@ def _chunked(
             valid = column < end
             other = tl.load(ranked + column, mask=valid, other=float("-inf"))
             other_grad = other
-            if BACKWARD:
+            if grads is not None:
                 which = tl.load(order + column, mask=valid, other=0)
                 other_grad = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
-            total += _terms(score, grad, other, other_grad, strength, BACKWARD)
+            total += _terms(score, grad, other, other_grad, strength, grads is not None)
         number = tl.sum(total, 1)
-        if BACKWARD:
+        if grads is not None:
             number += from_above * (above_grad - grad * above)
             number += from_below * (below_grad - grad * below)
             number = number / (2.0 * temperature)

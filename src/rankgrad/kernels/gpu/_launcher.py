@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -153,6 +154,7 @@ class CachedLauncher:
             recording.launches.append(Launch(found, (x, y, z), bound, plan.tensors))
 
 
+@dataclass(eq=False)
 class Plan:
     """Which arguments a kernel is specialized on, for a tuple of argument types.
 
@@ -161,14 +163,14 @@ class Plan:
         numbers: the positions of integers that Triton specializes on.
         plain: the positions of integers of which only the width matters.
         constants: the positions of constants.
+        compiled: the compiled kernels, by :meth:`key_of` and the device.
     """
 
-    def __init__(
-        self, tensors: list[int], numbers: list[int], plain: list[int], constants: list[int]
-    ) -> None:
-        self.tensors, self.numbers = tensors, numbers
-        self.plain, self.constants = plain, constants
-        self.compiled: dict[tuple[Any, ...], Any] = {}
+    tensors: list[int]
+    numbers: list[int]
+    plain: list[int]
+    constants: list[int]
+    compiled: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, params: list[Any], types: tuple[type, ...]) -> Plan | None:

@@ -11,11 +11,10 @@ from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu._flat_lists import (
     chunk_size,
     empty_results,
-    is_real,
     list_block,
     list_span,
     load_weights,
-    or_placeholder,
+    positions,
 )
 from rankgrad.kernels.gpu._ideal_gain import COUNTED, ROWS, sign_bit, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
@@ -24,10 +23,7 @@ _SPAN = 1024
 _CHUNK = 4096
 
 
-def listmle(
-    batch: FlatLists,
-    seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]`` (see :mod:`rankgrad.kernels.ops`).
 
     Lists of up to a few thousand items count ranks pair by pair; longer ones are sorted.
@@ -37,39 +33,35 @@ def listmle(
     lists = len(values)
     if lists == 0:
         return values, grad_scores, defined
-    mask_, masked, counted = or_placeholder(mask, scores), mask is not None, max_length <= COUNTED
-    draw, shuffled = or_placeholder(seed, offsets), seed is not None
-    if counted:
+    if max_length <= COUNTED:
         order = torch.empty_like(scores, dtype=torch.int32)
         columns, warps, _ = tile(max_length)
         _order[(lists, max(1, cdiv(max_length, ROWS)))](
-            labels, mask_, offsets, draw, order, grad_scores, masked, shuffled, ROWS, columns,
-            num_warps=warps,
-        )  # fmt: skip
+            labels, mask, offsets, seed, order, grad_scores, ROWS, columns, num_warps=warps
+        )
     else:
         keys = torch.empty(lists, max_length, dtype=torch.int64, device=scores.device)
         _lay_keys[(lists, cdiv(max_length, _SPAN))](
-            labels, mask_, offsets, draw, keys, grad_scores, max_length, masked, shuffled, _SPAN,
-            num_warps=4,
-        )  # fmt: skip
+            labels, mask, offsets, seed, keys, grad_scores, max_length, SPAN=_SPAN, num_warps=4
+        )
         order = keys.sort(dim=-1, descending=True, stable=True).indices
     chunk = chunk_size(max_length, _CHUNK)
     tails = scores.new_empty(2, scores.numel())
     _likelihood[(lists,)](
-        scores, mask_, or_placeholder(weights, scores), offsets, order, tails, values, grad_scores,
-        defined, max_length, scores.numel(), counted, masked, weights is not None, chunk,
+        scores, mask, weights, offsets, order, tails, values, grad_scores, defined, max_length,
+        scores.numel(), COUNTED=max_length <= COUNTED, CHUNK=chunk,
         num_warps=min(16, max(1, chunk // 64)),
     )  # fmt: skip
     return values, grad_scores, defined
 
 
 @triton.jit
-def _key(label, place, draw, DRAWN: tl.constexpr):
+def _key(label, place, seed):
     """Sort key, larger first: by label; ties by SplitMix64 of the seed and the position."""
     key = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True).to(tl.int64) << 32
-    if DRAWN:
-        seed = tl.load(draw).to(tl.uint64, bitcast=True)
-        mixed = seed + (place + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+    if seed is not None:
+        number = tl.load(seed).to(tl.uint64, bitcast=True)
+        mixed = number + (place + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
         mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9
         mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB
         mixed = mixed ^ (mixed >> 31)
@@ -78,13 +70,13 @@ def _key(label, place, draw, DRAWN: tl.constexpr):
 
 
 @triton.jit
-def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr):
+def _real_before(mask, start, first, COLUMNS: tl.constexpr):
     """The number of real items before an item."""
-    if MASKED:
+    if mask is not None:
         count = tl.zeros([COLUMNS], tl.int32)
         for left in range(0, first, COLUMNS):
-            column = left + tl.arange(0, COLUMNS)
-            count += is_real(mask, start + column, column < first, MASKED).to(tl.int32)
+            _, real = positions(mask, start, left, first, COLUMNS)
+            count += real.to(tl.int32)
         return tl.sum(count, 0)
     else:
         return first
@@ -92,15 +84,14 @@ def _real_before(mask, start, first, MASKED: tl.constexpr, COLUMNS: tl.constexpr
 
 @triton.jit
 def _block_keys(
-    labels, mask, offsets, draw, grad_scores,
-    MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    labels, mask, offsets, seed, grad_scores, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """A block of rows and their sort keys; writes a gradient of 0 to padding."""
-    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
-    before = _real_before(mask, start, tl.minimum(tl.program_id(1) * ROWS, width), MASKED, COLUMNS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
+    before = _real_before(mask, start, tl.minimum(tl.program_id(1) * ROWS, width), COLUMNS)
     place = before + tl.cumsum(real.to(tl.int32), 0) - 1
-    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, draw, DRAWN)
-    if MASKED:
+    key = _key(tl.load(labels + start + row, mask=real, other=0.0), place, seed)
+    if mask is not None:
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=inside & (real == 0))
     return list_index, start, width, row, real, key
 
@@ -108,24 +99,22 @@ def _block_keys(
 @cached_launch
 @triton.jit
 def _order(
-    labels, mask, offsets, draw, order, grad_scores,
-    MASKED: tl.constexpr, DRAWN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
+    labels, mask, offsets, seed, order, grad_scores, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+) -> None:
     """Count the ranks of a block of items by label, and write their indices in that order."""
     _, start, width, row, real, key = _block_keys(
-        labels, mask, offsets, draw, grad_scores, MASKED, DRAWN, ROWS, 256
+        labels, mask, offsets, seed, grad_scores, ROWS, 256
     )
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     passed = 0
     for left in range(0, tl.where(tl.program_id(1) * ROWS < width, width, 0), COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        valid = is_real(mask, start + column, column < width, MASKED)
+        column, valid = positions(mask, start, left, width, COLUMNS)
         label = tl.load(labels + start + column, mask=valid, other=0.0)
         places = column
-        if MASKED:
+        if mask is not None:
             places = passed + tl.cumsum(valid.to(tl.int32), 0) - 1
             passed += tl.sum(valid.to(tl.int32), 0)
-        keys = tl.where(valid, _key(label, places, draw, DRAWN), -1)
+        keys = tl.where(valid, _key(label, places, seed), -1)
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
         ahead += sign_bit(key[:, None] - earlier - keys[None, :])
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
@@ -134,12 +123,11 @@ def _order(
 @cached_launch
 @triton.jit(do_not_specialize=["max_length"])
 def _lay_keys(
-    labels, mask, offsets, draw, keys, grad_scores, max_length,
-    MASKED: tl.constexpr, DRAWN: tl.constexpr, SPAN: tl.constexpr,
-) -> None:  # fmt: skip
+    labels, mask, offsets, seed, keys, grad_scores, max_length, SPAN: tl.constexpr
+) -> None:
     """Write the sort keys of a span of a list, in a padded layout; -1 for padding."""
     list_index, _, _, row, real, key = _block_keys(
-        labels, mask, offsets, draw, grad_scores, MASKED, DRAWN, SPAN, 1024
+        labels, mask, offsets, seed, grad_scores, SPAN, 1024
     )
     to = keys + list_index.to(tl.int64) * max_length + row
     tl.store(to, tl.where(real, key, -1), mask=row < max_length)
@@ -154,10 +142,10 @@ def _join(peak, total, other_peak, other_total):
 
 
 @triton.jit
-def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.constexpr):
+def _load_ordered(scores, weights, order, start, base, at, inside):
     """The indices, scores and weights of the items at these ranks."""
     item = start + tl.load(order + base + at, mask=inside, other=0)
-    weight = load_weights(weights, item, inside, WEIGHTED)
+    weight = load_weights(weights, item, inside)
     return item, tl.load(scores + item, mask=inside, other=-1e30), weight
 
 
@@ -165,8 +153,7 @@ def _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED: tl.
 @triton.jit(do_not_specialize=["max_length", "total_items"])
 def _likelihood(
     scores, mask, weights, offsets, order, tails, values, grad_scores, defined, max_length,
-    total_items, COUNTED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    CHUNK: tl.constexpr,
+    total_items, COUNTED: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
     """The loss of a list and its gradient.
 
@@ -175,7 +162,7 @@ def _likelihood(
     ``exp(s_l) Σ_{r<=l} w_r / t_r - w_l``.
     """
     list_index, start, width = list_span(offsets)
-    length = _real_before(mask, start, width, MASKED, CHUNK)
+    length = _real_before(mask, start, width, CHUNK)
     base = start
     if not COUNTED:
         base = list_index.to(tl.int64) * max_length
@@ -187,7 +174,7 @@ def _likelihood(
         first = (chunks - 1 - chunk) * CHUNK
         at = first + tl.arange(0, CHUNK)
         inside = at < length
-        _, score, weight = _load_ordered(scores, weights, order, start, base, at, inside, WEIGHTED)
+        _, score, weight = _load_ordered(scores, weights, order, start, base, at, inside)
         ones = tl.where(inside, 1.0, 0.0)
         peak, total = tl.associative_scan((score, ones), 0, _join, reverse=True)
         peak, total = _join(peak, total, carried_peak, carried)
@@ -202,9 +189,7 @@ def _likelihood(
     for ahead in range(0, chunks):
         at = ahead * CHUNK + tl.arange(0, CHUNK)
         inside = at < length
-        item, score, weight = _load_ordered(
-            scores, weights, order, start, base, at, inside, WEIGHTED
-        )
+        item, score, weight = _load_ordered(scores, weights, order, start, base, at, inside)
         peak = tl.load(tails + start + at, mask=inside, other=1e30)
         total = tl.load(tails + total_items + start + at, mask=inside, other=1.0)
         depth, sums = tl.associative_scan((-peak, weight / total), 0, _join)

@@ -21,7 +21,9 @@ the derivative with respect to v_l is ``m_1 ... m_{l-1} D_l`` with
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import triton
@@ -30,11 +32,12 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu._flat_lists import (
+    ListOperator,
     chunk_size,
-    is_real,
+    empty_norms,
     list_span,
     load_weights,
-    or_placeholder,
+    positions,
 )
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
@@ -65,41 +68,61 @@ class StepValues(NamedTuple):
     defined: Tensor
 
 
-class SortOperator(Protocol):
+@dataclass(eq=False)
+class SortOperator(ListOperator, ABC):
     """A relaxed permutation of every list as a linear operator.
 
-    An operator may also have ``misses``: one minus the result of the last ``apply``, computed
-    without cancellation.
+    Args:
+        k: the number of ranks that count, 0 for all.
+
+    Attributes:
+        misses: one minus the result of the last ``apply``, computed without cancellation; None if
+            the operator has no such form.
     """
 
+    k: int
+
+    misses: Tensor | None = field(default=None, init=False)
+
+    @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
         """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
 
+    @abstractmethod
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
         """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
+
+    def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
+        """:meth:`apply` to one or two vectors of values."""
+        return [self.apply(values) for values in channels]
+
+    def adjoint_all(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """The sum of :meth:`adjoint` over one or two pairs of values and gradients."""
+        # From the last to the first: an operator may have cached the values applied last.
+        grad_scores, *others = [self.adjoint(*pair) for pair in reversed(pairs)]
+        size = grad_scores.numel()
+        for other in others:
+            _add[(max(1, cdiv(size, _CHUNK)),)](grad_scores, other, size, BLOCK=_CHUNK)
+        return grad_scores
 
 
 def step_values(
     batch: FlatLists, metric_options: MetricOptions, through_ranks: bool = False
 ) -> StepValues:
     """The values of the items for ap, rr, err or hits, and the scales of the lists."""
-    _, labels, mask, weights, offsets, max_length = batch
-    metric, lists = metric_options.name, offsets.numel() - 1
+    metric = metric_options.name
     logarithmic = metric == "err" and through_ranks
-    values = torch.empty_like(labels)
-    weighted = None if weights is None and not logarithmic else torch.empty_like(labels)
-    scale = labels.new_empty(lists)
-    lengths = torch.empty_like(scale, dtype=torch.int32)
-    defined = torch.empty_like(scale, dtype=torch.bool)
-    if lists:
-        chunk = chunk_size(max_length, _CHUNK)
-        _values_of[(lists,)](
-            labels, or_placeholder(mask, labels), or_placeholder(weights, labels), offsets,
-            metric_options.threshold, values, or_placeholder(weighted, values), scale, lengths,
-            defined, METRIC=metric, LOGARITHMIC=logarithmic, MASKED=mask is not None,
-            HAS_WEIGHTS=weights is not None, CHUNK=chunk, num_warps=max(1, chunk // 128),
+    values = torch.empty_like(batch.labels)
+    has_weighted = batch.weights is not None or logarithmic
+    weighted = torch.empty_like(values) if has_weighted else None
+    norms = empty_norms(batch)
+    if len(norms[0]):
+        chunk = chunk_size(batch.max_length, _CHUNK)
+        _values_of[(len(norms[0]),)](
+            *batch[1:5], metric_options.threshold, values, weighted, *norms, METRIC=metric,
+            LOGARITHMIC=logarithmic, CHUNK=chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
-    return StepValues(values, weighted, scale, lengths, defined)
+    return StepValues(values, weighted, *norms)
 
 
 def metric_step(
@@ -135,11 +158,9 @@ def metric_step(
         step = _precision_step if metric == "ap" else _cascade_step
         ranks = min(k, max_length) if k else max_length
         step[(lists,)](
-            sorted_values, or_placeholder(sorted_weighted, sorted_values),
-            or_placeholder(misses, sorted_values), offsets, inputs.scale, inputs.lengths,
-            inputs.defined, values, grad, or_placeholder(grad_weighted, grad), k,
-            HAS_WEIGHTS=sorted_weighted is not None, HAS_MISSES=misses is not None,
-            RECIPROCAL=metric != "hits", CHUNK=chunk_size(ranks, _CHUNK),
+            sorted_values, sorted_weighted, misses, offsets, inputs.scale, inputs.lengths,
+            inputs.defined, values, grad, grad_weighted, k, RECIPROCAL=metric != "hits",
+            CHUNK=chunk_size(ranks, _CHUNK),
         )  # fmt: skip
     return values, grad, grad_weighted
 
@@ -156,21 +177,16 @@ def through_operator(
         values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
     """
     inputs = step_values(batch, metric_options) if inputs is None else inputs
-    at_rank = operator.apply(inputs.values)
-    misses = getattr(operator, "misses", None)
-    sides = (inputs, batch.offsets, batch.max_length, metric_options)
-    if inputs.weighted is None:
-        values, grad, _ = metric_step(at_rank, None, misses, *sides)
-        return values, operator.adjoint(inputs.values, grad), inputs.defined
-    weighted = operator.apply(inputs.weighted)
-    values, grad, grad_weighted = metric_step(at_rank, weighted, misses, *sides)
-    assert grad_weighted is not None
-    # The weighted values come first: an operator may have cached the values applied last.
-    grad_scores = operator.adjoint(inputs.weighted, grad_weighted)
-    _add[(max(1, cdiv(grad_scores.numel(), _CHUNK)),)](
-        grad_scores, operator.adjoint(inputs.values, grad), grad_scores.numel(), BLOCK=_CHUNK
-    )
-    return values, grad_scores, inputs.defined
+    # The weighted values come first: the misses are those of the values.
+    channels = [each for each in (inputs.weighted, inputs.values) if each is not None]
+    *weighted, at_rank = operator.apply_all(channels)
+    values, grad, grad_weighted = metric_step(
+        at_rank, weighted[0] if weighted else None, operator.misses, inputs, batch.offsets,
+        batch.max_length, metric_options,
+    )  # fmt: skip
+    grads = [each for each in (grad_weighted, grad) if each is not None]
+    pairs = list(zip(channels, grads, strict=True))
+    return values, operator.adjoint_all(pairs), inputs.defined
 
 
 @cached_launch
@@ -187,8 +203,7 @@ def _add(total, other, count, BLOCK: tl.constexpr):
 @triton.jit
 def _values_of(
     labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
-    METRIC: tl.constexpr, LOGARITHMIC: tl.constexpr, MASKED: tl.constexpr,
-    HAS_WEIGHTS: tl.constexpr, CHUNK: tl.constexpr,
+    METRIC: tl.constexpr, LOGARITHMIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The values of the items of one list, and its scale. The threshold of err is the top grade.
 
@@ -200,12 +215,11 @@ def _values_of(
     relevant = tl.zeros([CHUNK], tl.int32)
     tops = tl.zeros([CHUNK], tl.float32) + threshold
     for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
-        real = is_real(mask, start + row, row < length, MASKED)
+        row, real = positions(mask, start, left, length, CHUNK)
         label = tl.load(labels + start + row, mask=real, other=0.0)
         tops = tl.maximum(tops, label)
         counts = (label > 0) | (label != label) if METRIC == "err" else label >= threshold
-        weight = load_weights(weights, start + row, real, HAS_WEIGHTS)
+        weight = load_weights(weights, start + row, real)
         weight = tl.where(counts & real, weight, 0.0)
         total += weight
         items += real.to(tl.int32)
@@ -220,8 +234,7 @@ def _values_of(
     tl.store(defined + list_index, valid)
     top = tl.max(tops, 0).to(tl.float64)
     for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
-        real = is_real(mask, start + row, row < length, MASKED)
+        row, real = positions(mask, start, left, length, CHUNK)
         label = tl.load(labels + start + row, mask=real, other=0.0)
         if METRIC == "err":
             grade = tl.exp2(label.to(tl.float64) - top)
@@ -235,8 +248,8 @@ def _values_of(
             miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
             value = tl.log(miss).to(tl.float32)
         tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
-        if HAS_WEIGHTS or LOGARITHMIC:
-            stop *= load_weights(weights, start + row, real, HAS_WEIGHTS)
+        if weighted is not None:
+            stop *= load_weights(weights, start + row, real)
             tl.store(weighted + start + row, tl.where(real, stop, 0.0), mask=row < length)
 
 
@@ -253,8 +266,7 @@ def _ranks_of(offsets, lengths, defined, k):
 @triton.jit(do_not_specialize=["k"])
 def _precision_step(
     values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
-    HAS_WEIGHTS: tl.constexpr, HAS_MISSES: tl.constexpr, RECIPROCAL: tl.constexpr,
-    CHUNK: tl.constexpr,
+    RECIPROCAL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Average precision: prefix sums over the ranks, then suffix sums for the derivatives."""
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
@@ -266,13 +278,13 @@ def _precision_step(
         inside = rank < count
         value = tl.load(values_in + begin + rank, mask=inside, other=0.0)
         weight = value
-        if HAS_WEIGHTS:
+        if weighted is not None:
             weight = tl.load(weighted + begin + rank, mask=inside, other=0.0)
         seen = (tl.cumsum(value.to(tl.float64), 0) + before).to(tl.float32)
         before += tl.sum(value.to(tl.float64), 0)
         precision = seen / (rank + 1).to(tl.float32)
         total += tl.where(inside, weight * precision, 0.0)
-        target = grad_weighted if HAS_WEIGHTS else grad
+        target = grad_weighted if weighted is not None else grad
         tl.store(target + begin + rank, -inverse_norm * precision, mask=inside)
     tl.store(
         values + tl.program_id(0), tl.where(is_defined, 1.0 - inverse_norm * tl.sum(total, 0), 0.0)
@@ -282,12 +294,12 @@ def _precision_step(
     for first in range(0, count, CHUNK):
         rank = count - 1 - first - tl.arange(0, CHUNK)
         inside = rank >= 0
-        source = weighted if HAS_WEIGHTS else values_in
+        source = weighted if weighted is not None else values_in
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         term = (weight / tl.maximum(rank + 1, 1).to(tl.float32)).to(tl.float64)
         derivative = -inverse_norm * (tl.cumsum(term, 0) + after).to(tl.float32)
         after += tl.sum(term, 0)
-        if not HAS_WEIGHTS:
+        if weighted is None:
             derivative += tl.load(grad + begin + rank, mask=inside, other=0.0)
         tl.store(grad + begin + rank, derivative, mask=inside)
 
@@ -304,9 +316,9 @@ def _compose(factor, term, next_factor, next_term):
 
 
 @triton.jit
-def _load_misses(values_in, misses, at, inside, HAS_MISSES: tl.constexpr):
+def _load_misses(values_in, misses, at, inside):
     """One minus the sorted values, not clamped; 1 outside the list."""
-    if HAS_MISSES:
+    if misses is not None:
         return tl.load(misses + at, mask=inside, other=1.0)
     else:
         return 1.0 - tl.load(values_in + at, mask=inside, other=0.0)
@@ -316,8 +328,7 @@ def _load_misses(values_in, misses, at, inside, HAS_MISSES: tl.constexpr):
 @triton.jit(do_not_specialize=["k"])
 def _cascade_step(
     values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
-    HAS_WEIGHTS: tl.constexpr, HAS_MISSES: tl.constexpr, RECIPROCAL: tl.constexpr,
-    CHUNK: tl.constexpr,
+    RECIPROCAL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """rr, err and hits: the probability to reach each rank, then R (without weights D) in reverse.
 
@@ -325,21 +336,21 @@ def _cascade_step(
     """
     begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
     sign = tl.where(is_defined, -1.0, 0.0)
-    source = weighted if HAS_WEIGHTS else values_in
+    source = weighted if weighted is not None else values_in
     total = tl.zeros([CHUNK], tl.float32)
     carry = 1.0
     for first in range(0, count, CHUNK):
         rank = first + tl.arange(0, CHUNK)
         inside = rank < count
         known = inside & (rank > 0)
-        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known, HAS_MISSES), 0.0)
+        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known), 0.0)
         passed = carry * tl.associative_scan(miss, 0, _product)
         carry *= tl.reduce(miss, 0, _product)
         discount = _discount(rank, RECIPROCAL)
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         total += weight * passed * discount
         tl.store(grad + begin + rank, passed, mask=inside)
-        if HAS_WEIGHTS:
+        if weighted is not None:
             tl.store(grad_weighted + begin + rank, sign * passed * discount, mask=inside)
     loss = 1.0 - tl.sum(total, 0)
     tl.debug_barrier()
@@ -349,10 +360,10 @@ def _cascade_step(
         # The derivative of the rank before this one needs the terms of this and later ranks.
         rank = count - first - tl.arange(0, CHUNK)
         known = (rank >= 0) & (rank < count)
-        not_stopped = _load_misses(values_in, misses, begin + rank, known, HAS_MISSES)
+        not_stopped = _load_misses(values_in, misses, begin + rank, known)
         miss = tl.maximum(not_stopped, 0.0)
         discount = _discount(rank, RECIPROCAL)
-        if HAS_WEIGHTS:
+        if weighted is not None:
             term = tl.load(source + begin + rank, mask=known, other=0.0) * discount
         else:
             term = _discount(rank - 1, RECIPROCAL) + tl.where(
@@ -363,16 +374,16 @@ def _cascade_step(
         at = begin + rank - 1
         valid = rank > 0
         passed = tl.load(grad + at, mask=valid, other=0.0)
-        unclamped = _load_misses(values_in, misses, at, valid, HAS_MISSES) >= 0
-        if HAS_WEIGHTS:
+        unclamped = _load_misses(values_in, misses, at, valid) >= 0
+        if weighted is not None:
             derivative = tl.where(unclamped, -ahead, 0.0)
         else:
             derivative = tl.where(unclamped, ahead, _discount(rank - 1, RECIPROCAL))
         tl.store(grad + at, sign * passed * derivative, mask=valid)
         first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
         rest = _last(ahead, CHUNK)
-    if not HAS_WEIGHTS:  # equals one minus the sum, without cancellation
-        not_stopped = _load_misses(values_in, misses, begin, count > 0, HAS_MISSES)
+    if weighted is None:  # equals one minus the sum, without cancellation
+        not_stopped = _load_misses(values_in, misses, begin, count > 0)
         loss = tl.maximum(not_stopped, 0.0) * first_rest + tl.minimum(not_stopped, 0.0)
     tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, load_weights
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._segmented_sort import Sorted, sort_lists, tie_group
 
@@ -36,17 +36,15 @@ def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Ten
 
     The value of a list without relevant items is 0.
     """
-    scores, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.shape[0] - 1
-    values = torch.zeros(len(described), lists, dtype=scores.dtype, device=scores.device)
-    relevant = torch.zeros(len(described), lists, dtype=torch.bool, device=scores.device)
-    if values.numel() == 0 or max_length == 0:
+    scores, labels, mask, weights, _, _ = batch
+    lists = batch[4:]
+    values = scores.new_zeros(len(described), batch.offsets.shape[0] - 1)
+    relevant = torch.zeros_like(values, dtype=torch.bool)
+    if values.numel() == 0 or batch.max_length == 0:
         return values, relevant
     # A score of -inf ties with the lowest finite number, as in eager mode.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    ordered = _Batch(
-        labels, mask, weights, offsets, max_length, sort_lists(ranked, mask, offsets, max_length)
-    )
+    ordered = _Batch(labels, mask, weights, *lists, sort_lists(ranked, mask, *lists))
     for row, metric in enumerate(described):
         launch = _launch_err if metric[0] == "err" else _launch
         launch(ordered, metric, row, values, relevant)
@@ -70,26 +68,19 @@ class _Batch:
         return self.offsets.shape[0] - 1
 
     @property
-    def arrays(self) -> tuple[Tensor, ...]:
+    def arrays(self) -> tuple[Tensor | None, ...]:
         """The first arguments of every kernel."""
-        weights = or_placeholder(self.weights, self.labels)
-        return self.labels, weights, self.offsets, self.order.scores, self.order.items
+        return self.labels, self.weights, self.offsets, self.order.scores, self.order.items
 
-    def options(self, most: int, **more: Any) -> dict[str, Any]:
+    def options(self, most: int) -> dict[str, Any]:
         """The constants of a kernel that reads at most this many ranks at a time."""
         span = chunk_size(self.max_length, most)
         warps = min(16, max(1, span // 128))
-        return {"MASKED": self.mask is not None, **more, "SPAN": span, "num_warps": warps}
+        return {"MASKED": self.mask is not None, "SPAN": span, "num_warps": warps}
 
-    def walking(self) -> dict[str, Any]:
-        """The constants of a kernel with one program per list."""
-        return self.options(_SPAN, WEIGHTED=self.weights is not None)
-
-    def groups(self, averaged: bool) -> tuple[Tensor, Tensor]:
-        """The start and end of each rank's group of ties; not read if ties are not averaged."""
-        if not averaged:
-            return self.offsets, self.offsets
-        return self._groups
+    def groups(self, averaged: bool) -> tuple[Tensor | None, Tensor | None]:
+        """The start and end of each rank's group of ties; None if ties are not averaged."""
+        return self._groups if averaged else (None, None)
 
     @cached_property
     def _groups(self) -> tuple[Tensor, Tensor]:
@@ -138,10 +129,9 @@ def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant
     """Compute one metric, not err, with one program per list."""
     name, k, averaged, linear, threshold, persistence = metric
     grid, ranked = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
-    number, places = float(threshold), (_cut(k), row)
-    options = {"TIED": averaged, **batch.walking()}
+    number, places, options = float(threshold), (_cut(k), row), batch.options(_SPAN)
     if name == "ap":
-        scratch = batch.scratch if averaged else (batch.labels, batch.labels)
+        scratch = batch.scratch if averaged else (None, None)
         _ap[grid](*ranked, *scratch, values, relevant, number, *places, **options)
     elif name in ("rr", "hits"):
         _first[grid](*ranked, values, relevant, number, *places, METRIC=name, **options)
@@ -149,8 +139,8 @@ def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant
         gain = "binary"
         if name in ("ndcg", "dcg", "arp"):
             gain = "linear" if linear or name == "arp" else "exponential"
-        best = batch.ideal(gain) if name == "ndcg" else batch.offsets
-        discounts = batch.discounts if name in ("ndcg", "dcg") else batch.labels
+        best = batch.ideal(gain) if name == "ndcg" else None
+        discounts = batch.discounts if name in ("ndcg", "dcg") else None
         high = _single(persistence)
         _linear[grid](
             *ranked, best, discounts, values, relevant, number, high, persistence - high, *places,
@@ -165,16 +155,14 @@ def _launch_err(
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
     hits, misses = batch.scratch
-    _tops[(batch.lists,)](*batch.arrays, tops, relevant, float(grade), row, **batch.walking())
-    options = batch.options(_TILE, WEIGHTED=batch.weights is not None)
+    walking, options = batch.options(_SPAN), batch.options(_TILE)
+    _tops[(batch.lists,)](*batch.arrays, tops, relevant, float(grade), row, **walking)
     _chances[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
-        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _cut(k), TIED=averaged,
-        **options,
-    )  # fmt: skip
+        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _cut(k), **options
+    )
     _cascade[(batch.lists,)](
-        batch.offsets, batch.order.scores, hits, misses, values, _cut(k), row,
-        **batch.options(_SPAN),
-    )  # fmt: skip
+        batch.offsets, batch.order.scores, hits, misses, values, _cut(k), row, **walking
+    )
 
 
 def _cut(k: int) -> int:
@@ -199,6 +187,14 @@ def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
 
 
 @triton.jit
+def _ranks(ranked, order, begin, length, left, MASKED: tl.constexpr, SPAN: tl.constexpr):
+    """A span of ranks of a sorted list, which of them hold a real item, and the items."""
+    at = left + tl.arange(0, SPAN)
+    real = _is_item(ranked, begin, length, at, MASKED)
+    return at, real, tl.load(order + begin + at, mask=real, other=0)
+
+
+@triton.jit
 def _gain(labels, item, real, number, GAIN: tl.constexpr):
     """Gains of items; 0 where there is no item."""
     label = tl.load(labels + item, mask=real, other=0.0)
@@ -213,21 +209,18 @@ def _gain(labels, item, real, number, GAIN: tl.constexpr):
 
 
 @triton.jit
-def _weight(weights, item, real, WEIGHTED: tl.constexpr):
-    if WEIGHTED:
-        return tl.load(weights + item, mask=real, other=0.0).to(tl.float64)
-    else:
-        return tl.where(real, 1.0, 0.0).to(tl.float64)
+def _weight(weights, item, real):
+    return load_weights(weights, item, real).to(tl.float64)
 
 
 @triton.jit
-def _group(start, end, begin, at, real, TIED: tl.constexpr):
+def _group(start, end, begin, at, real):
     """The ranks of an item's group of ties; the item alone if ties are not averaged."""
-    if TIED:
+    if start is None:
+        return at, at + 1
+    else:
         low = tl.load(start + begin + at, mask=real, other=0)
         return low, tl.load(end + begin + at, mask=real, other=1)
-    else:
-        return at, at + 1
 
 
 @cached_launch
@@ -267,8 +260,7 @@ def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr)
 def _linear(
     labels, weights, offsets, ranked, order, start, end, best, discounts, values, relevant,
     threshold, persistence, rest, cut, row,
-    METRIC: tl.constexpr, GAIN: tl.constexpr, TIED: tl.constexpr, MASKED: tl.constexpr,
-    WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The sum over items of gain times mean discount of the tied ranks, divided by the norm."""
     _, begin, length = list_span(offsets)
@@ -277,19 +269,17 @@ def _linear(
     norms = tl.zeros([SPAN], tl.float64)
     counting = tl.zeros([SPAN], tl.int32)
     for left in range(0, length, SPAN):
-        at = left + tl.arange(0, SPAN)
-        real = _is_item(ranked, begin, length, at, MASKED)
-        item = tl.load(order + begin + at, mask=real, other=0)
+        at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
         gain = _gain(labels, item, real, threshold, GAIN)
-        weight = _weight(weights, item, real, WEIGHTED)
+        weight = _weight(weights, item, real)
         counting += ((gain > 0) & (weight > 0)).to(tl.int32)
-        low, high = _group(start, end, begin, at, real, TIED)
+        low, high = _group(start, end, begin, at, real)
         low, high = tl.where(real, low, 0), tl.where(real, high, 1)
         total += gain * weight * _mean_discount(discounts, low, high, cut, lasting, METRIC)
         if METRIC == "ndcg":
             top = tl.load(best + begin + at, mask=real, other=0)
             gain = _gain(labels, top, real, threshold, GAIN)
-            weight = _weight(weights, top, real, WEIGHTED)
+            weight = _weight(weights, top, real)
             low = tl.where(real, at, 0)
             norms += gain * weight * _mean_discount(discounts, low, low + 1, cut, lasting, METRIC)
         elif METRIC == "precision":
@@ -311,9 +301,8 @@ def _linear(
 @cached_launch
 @triton.jit(do_not_specialize=["cut", "row"])
 def _ap(
-    labels, weights, offsets, ranked, order, start, end, seen, heavy, values, relevant,
-    threshold, cut, row,
-    TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    labels, weights, offsets, ranked, order, start, end, seen, heavy, values, relevant, threshold,
+    cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Average precision; ties as McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`)."""
     _, begin, length = list_span(offsets)
@@ -322,14 +311,12 @@ def _ap(
     before = tl.full([], 0.0, tl.float64)
     norm = tl.full([], 0.0, tl.float64)
     for left in range(0, length, SPAN):
-        at = left + tl.arange(0, SPAN)
-        real = _is_item(ranked, begin, length, at, MASKED)
-        item = tl.load(order + begin + at, mask=real, other=0)
+        at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
         relevance = _gain(labels, item, real, threshold, "binary")
-        weight = relevance * _weight(weights, item, real, WEIGHTED)
+        weight = relevance * _weight(weights, item, real)
         counting += (weight > 0).to(tl.int32)
         count = before + tl.cumsum(relevance, 0)
-        if TIED:
+        if start is not None:
             tl.store(seen + begin + at, count, mask=real)
             tl.store(heavy + begin + at, norm + tl.cumsum(weight, 0), mask=real)
         else:
@@ -337,12 +324,12 @@ def _ap(
             total += tl.where(at < cut, weight * precision, 0.0)
         before += tl.sum(relevance, 0)
         norm += tl.sum(weight, 0)
-    if TIED:
+    if start is not None:
         tl.debug_barrier()  # the loop reads what other threads wrote
         for left in range(0, length, SPAN):
             at = left + tl.arange(0, SPAN)
             real = _is_item(ranked, begin, length, at, MASKED)
-            low, high = _group(start, end, begin, at, real, TIED)
+            low, high = _group(start, end, begin, at, real)
             later = real & (low > 0)
             ahead = tl.load(seen + begin + low - 1, mask=later, other=0.0)
             inside = tl.load(seen + begin + high - 1, mask=real, other=0.0) - ahead
@@ -374,30 +361,25 @@ def _discount(at, METRIC: tl.constexpr):
 @triton.jit(do_not_specialize=["cut", "row"])
 def _first(
     labels, weights, offsets, ranked, order, start, end, values, relevant, threshold, cut, row,
-    METRIC: tl.constexpr, TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    SPAN: tl.constexpr,
+    METRIC: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The discount of the first relevant rank, in the first group that has a relevant item."""
     _, begin, length = list_span(offsets)
     firsts = tl.full([SPAN], 2147483647, tl.int32)
     counting = tl.zeros([SPAN], tl.int32)
     for left in range(0, length, SPAN):
-        at = left + tl.arange(0, SPAN)
-        real = _is_item(ranked, begin, length, at, MASKED)
-        item = tl.load(order + begin + at, mask=real, other=0)
+        at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
         relevance = _gain(labels, item, real, threshold, "binary")
-        counting += (relevance * _weight(weights, item, real, WEIGHTED) > 0).to(tl.int32)
+        counting += (relevance * _weight(weights, item, real) > 0).to(tl.int32)
         firsts = tl.minimum(firsts, tl.where(relevance > 0, at, 2147483647))
     first = tl.min(firsts, 0)
     found = first < length
     low = tl.where(found, first, 0)
     high = tl.where(found, first + 1, 0)
-    if TIED:
+    if start is not None:
         low = tl.load(start + begin + first, mask=found, other=0)
         high = tl.load(end + begin + first, mask=found, other=0)
-    value = _first_of_group(
-        labels, weights, order, begin, low, high, threshold, cut, METRIC, WEIGHTED, SPAN
-    )
+    value = _first_of_group(labels, weights, order, begin, low, high, threshold, cut, METRIC, SPAN)
     to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + to, value.to(tl.float32))
     tl.store(relevant + to, tl.sum(counting, 0) > 0)
@@ -406,7 +388,7 @@ def _first(
 @triton.jit
 def _first_of_group(
     labels, weights, order, begin, low, high, threshold, cut,
-    METRIC: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    METRIC: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     """The expected discount of the first relevant rank in a group of ties, over its orders.
 
@@ -420,7 +402,7 @@ def _first_of_group(
         item = tl.load(order + begin + at, mask=at < high, other=0)
         relevance = _gain(labels, item, at < high, threshold, "binary")
         insides += relevance
-        heavies += relevance * _weight(weights, item, at < high, WEIGHTED)
+        heavies += relevance * _weight(weights, item, at < high)
     inside = tl.sum(insides, 0)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
@@ -441,24 +423,20 @@ def _first_of_group(
 @triton.jit(do_not_specialize=["row"])
 def _tops(
     labels, weights, offsets, ranked, order, tops, relevant, grade, row,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """ERR's top grade of each list, and whether the list has a relevant item."""
     _, begin, length = list_span(offsets)
     highest = tl.zeros([SPAN], tl.float32) + grade
     for left in range(0, length, SPAN):
-        at = left + tl.arange(0, SPAN)
-        real = _is_item(ranked, begin, length, at, MASKED)
-        item = tl.load(order + begin + at, mask=real, other=0)
+        _at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
         highest = tl.maximum(highest, tl.load(labels + item, mask=real, other=0.0))
     top = tl.max(highest, 0).to(tl.float64)
     counting = tl.zeros([SPAN], tl.int32)
     for left in range(0, length, SPAN):
-        at = left + tl.arange(0, SPAN)
-        real = _is_item(ranked, begin, length, at, MASKED)
-        item = tl.load(order + begin + at, mask=real, other=0)
+        _at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
         stop = _gain(labels, item, real, top, "stop")
-        counting += ((stop > 0) & (_weight(weights, item, real, WEIGHTED) > 0)).to(tl.int32)
+        counting += ((stop > 0) & (_weight(weights, item, real) > 0)).to(tl.int32)
     tl.store(tops + tl.program_id(0), top)
     to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     tl.store(relevant + to, tl.sum(counting, 0) > 0)
@@ -468,7 +446,7 @@ def _tops(
 @triton.jit(do_not_specialize=["cut"])
 def _chances(
     labels, weights, offsets, ranked, order, start, end, tops, hits, misses, cut,
-    TIED: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """ERR's probabilities to stop at a rank, having reached its group of ties, and to pass it.
 
@@ -482,29 +460,25 @@ def _chances(
         real = _is_item(ranked, begin, length, at, MASKED) & (at < cut)
         item = tl.load(order + begin + at, mask=real, other=0)
         stop = _gain(labels, item, real, top, "stop")
-        low, high = _group(start, end, begin, at, real, TIED)
+        low, high = _group(start, end, begin, at, real)
         alone = real & (high - low == 1)
-        weight = _weight(weights, item, real, WEIGHTED)
+        weight = _weight(weights, item, real)
         tl.store(hits + begin + at, stop * weight, mask=alone)
         tl.store(misses + begin + at, 1.0 - stop, mask=alone)
-        if TIED:
+        if start is not None:
             opens = real & (low == at) & (high - low > 1)
             group = tl.min(tl.where(opens, at, 2147483647), 0)
             while group < cut:
                 size = tl.load(end + begin + group) - group
                 _mix(
                     labels, weights, order + begin + group, hits + begin + group,
-                    misses + begin + group, size, tl.minimum(size, cut - group), top,
-                    WEIGHTED, SPAN,
+                    misses + begin + group, size, tl.minimum(size, cut - group), top, SPAN,
                 )  # fmt: skip
                 group = tl.min(tl.where(opens & (at > group), at, 2147483647), 0)
 
 
 @triton.jit
-def _mix(
-    labels, weights, order, hits, products, size, reach, top,
-    WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
+def _mix(labels, weights, order, hits, products, size, reach, top, SPAN: tl.constexpr):
     """The mean probabilities over the orders of a group of ties, for its first ``reach`` ranks.
 
     products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of
@@ -514,7 +488,7 @@ def _mix(
     for m in range(1, size + 1):
         item = tl.load(order + m - 1)
         stop = _gain(labels, item, item >= 0, top, "stop")
-        hit = stop * _weight(weights, item, item >= 0, WEIGHTED)
+        hit = stop * _weight(weights, item, item >= 0)
         most = tl.minimum(m, reach)
         blocks = tl.cdiv(most, SPAN)
         for block in range(0, blocks):  # last block first: each needs the old values before it

@@ -22,6 +22,7 @@ they are not, few entries matter, and logits are summed in float64.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -30,11 +31,16 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu._flat_lists import chunk_size, is_real, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import chunk_size, is_real
 from rankgrad.kernels.gpu._ideal_gain import ideal_gain
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu._linear import as_loss, beyond, discount
-from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, metric_step, step_values
+from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
+from rankgrad.kernels.gpu._metric_steps import (
+    STEP_METRICS,
+    SortOperator,
+    step_values,
+    through_operator,
+)
 from rankgrad.kernels.gpu._segmented_sort import sort_lists, tie_group
 
 _CHUNK = 1024  # items of a list that a program reads at a time
@@ -54,17 +60,10 @@ def through_ot(
     options = (scores, mask, offsets, max_length, k, epsilon, iterations, tolerance)
     if metric_options.name in STEP_METRICS:
         items = step_values(batch, metric_options)
-        operator = OptimalTransportOperator(*options, defined=items.defined)
-        channels = [items.values] if items.weighted is None else [items.values, items.weighted]
-        at_ranks = operator.apply_all(channels)
-        values, *grads = metric_step(
-            at_ranks[0], at_ranks[1] if len(channels) == 2 else None, None, items, offsets,
-            max_length, metric_options,
-        )  # fmt: skip
-        pairs = [(x, grad) for x, grad in zip(channels, grads, strict=False) if grad is not None]
-        return values, operator.adjoint_all(pairs), items.defined
+        operator = OptimalTransportOperator(*options, items.defined)
+        return through_operator(operator, batch, metric_options, items)
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
-    operator = OptimalTransportOperator(*options, defined=defined)
+    operator = OptimalTransportOperator(*options, defined)
     at_rank = operator.apply(gains)
     values, grad = scale.new_empty(scale.shape), torch.empty_like(at_rank)
     if len(scale):
@@ -75,69 +74,52 @@ def through_ot(
     return values, operator.adjoint(gains, grad), defined
 
 
-class OptimalTransportOperator:
+@dataclass(eq=False)
+class OptimalTransportOperator(SortOperator):
     """The relaxed permutation of every list as a linear operator.
 
     Args:
-        scores: ``[items]`` float32.
-        mask: ``[items]``, False on padding, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        k: the number of ranks that count, 0 for all.
         epsilon: strength of the entropy.
         iterations: the most scalings.
         tolerance: stop when every column sum of a list is this close to one.
         defined: ``[lists]``, False on lists to skip, whose results are 0; or None.
     """
 
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        k: int,
-        epsilon: float,
-        iterations: int,
-        tolerance: float,
-        defined: Tensor | None = None,
-    ) -> None:
-        lists, items = offsets.numel() - 1, scores.numel()
-        self.scores, self.mask, self.offsets, self.max_length = scores, mask, offsets, max_length
-        self.k, self.epsilon, self.iterations = k, epsilon, iterations
-        self.lists, self.items = (lists, items) if items and max_length else (0, 0)
-        self.tile = Tile.of(max_length)
-        self.launch = {**self.tile.options, "PRECISE": epsilon * max_length < _SHARP}
-        if not self.lists:
+    epsilon: float
+    iterations: int
+    tolerance: float
+    defined: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        scores, lists, items = self.scores, self.lists, self.scores.numel()
+        if not lists:
             return
-        ranked = sort_lists(scores, mask, offsets, max_length)
-        self.ranked, self.order = ranked.scores, ranked.items
+        ranked = sort_lists(scores, self.mask, self.offsets, self.max_length)
+        self.ranked, self.order, self.items = ranked.scores, ranked.items, items
         self.points = torch.empty(3 * items, dtype=torch.float64, device=scores.device)
         self.moments = torch.empty(2 * lists, dtype=torch.float64, device=scores.device)
         # The number of items and of iterations of each list.
         self.counts = torch.empty(2 * lists, dtype=torch.int32, device=scores.device)
-        self.rows = scores.new_empty((iterations + 1) * items)
-        self.columns = scores.new_empty((iterations + 1) * items)
-        self.grid = lists, cdiv(max_length, self.tile.own)
+        self.rows = scores.new_empty((self.iterations + 1) * items)
+        self.columns = scores.new_empty((self.iterations + 1) * items)
+        self.launch = _tile(self.max_length)
+        self.grid = lists, cdiv(self.max_length, self.launch["OWN"])
+        self.launch["PRECISE"] = self.epsilon * self.max_length < _SHARP
         size = 4 * lists * self.grid[1]
         self.limits = torch.empty(size, dtype=torch.int32, device=scores.device)
-        self._set_up(defined)
-        self._scale(tolerance)
+        self._set_up()
+        self._scale()
 
     def apply(self, values: Tensor) -> Tensor:
-        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
         return self.apply_all([values])[0]
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
         return self.adjoint_all([(values, grad)])
 
     def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
-        """:meth:`apply` to one or two vectors of values."""
         return self._sort(channels, change=False)
 
     def adjoint_all(self, pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """The sum of :meth:`adjoint` over one or two pairs of values and gradients."""
         grad_scores = torch.zeros_like(self.scores)
         if not self.lists:
             return grad_scores
@@ -154,9 +136,8 @@ class OptimalTransportOperator:
             _backward_rows[self.grid](*self._list_arguments, work, step, self.items, **self.launch)
         sums = torch.empty(2 * self.items, dtype=torch.float64, device=self.scores.device)
         _finish[(self.lists,)](
-            self.ranked, self.order, or_placeholder(self.mask, self.scores),
-            self.offsets, self.counts, self.moments, work, sums, grad_scores, self.items,
-            1 / self.epsilon, self.max_length.bit_length(), MASKED=self.mask is not None,
+            self.ranked, self.order, self.mask, self.offsets, self.counts, self.moments,
+            work, sums, grad_scores, self.items, 1 / self.epsilon, self.max_length.bit_length(),
             CHUNK=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         return grad_scores
@@ -165,20 +146,18 @@ class OptimalTransportOperator:
     def _list_arguments(self) -> tuple[Tensor, ...]:
         return self.points, self.offsets, self.counts, self.limits
 
-    def _set_up(self, defined: Tensor | None) -> None:
+    def _set_up(self) -> None:
         _squash[(self.lists,)](
-            self.ranked, or_placeholder(self.mask, self.scores),
-            or_placeholder(defined, self.scores), self.offsets, self.points, self.moments,
+            self.ranked, self.mask, self.defined, self.offsets, self.points, self.moments,
             self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
-            MASKED=self.mask is not None, CHOSEN=defined is not None,
             CHUNK=chunk_size(self.max_length, _CHUNK),
         )  # fmt: skip
         _find_limits[(self.lists, cdiv(self.grid[1], 64))](
             *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
-            OWN=self.tile.own, WIDTH=64,
+            OWN=self.launch["OWN"], WIDTH=64,
         )  # fmt: skip
 
-    def _scale(self, tolerance: float) -> None:
+    def _scale(self) -> None:
         """Run all iterations; ``errors`` has the largest error of the column sums of each list."""
         size = (self.iterations + 1) * self.lists
         errors = torch.zeros(size, dtype=torch.int32, device=self.scores.device)
@@ -186,7 +165,7 @@ class OptimalTransportOperator:
             for side in ("columns", "rows"):
                 _half_step[self.grid](
                     *self._list_arguments, self.rows, self.columns, errors, step, self.items,
-                    tolerance, SIDE=side, **self.launch,
+                    self.tolerance, SIDE=side, **self.launch,
                 )  # fmt: skip
 
     def _sort(self, channels: list[Tensor], change: bool) -> list[Tensor]:
@@ -201,35 +180,22 @@ class OptimalTransportOperator:
         return results
 
 
-class Tile(NamedTuple):
-    """The tiles of K: a program's own rows or columns, the others at a time, and its warps."""
+def _tile(max_length: int) -> dict[str, int]:
+    """A program's own rows or columns of K, the others at a time, and its warps.
 
-    own: int
-    other: int
-    warps: int
-
-    @classmethod
-    def of(cls, max_length: int) -> Tile:
-        """The tiles for lists of up to ``max_length`` items.
-
-        With long lists a program has more rows, since it loads all columns for them. With short
-        lists it has fewer threads, since the sum over threads costs more.
-        """
-        if max_length <= 1024:
-            return cls(16, 64, 2)
-        return cls(16 if max_length <= 4096 else 32, 128, 4)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The tile as arguments of a kernel."""
-        return {"OWN": self.own, "OTHER": self.other, "num_warps": self.warps}
+    With long lists a program has more rows, since it loads all columns for them. With short lists
+    it has fewer threads, since the sum over threads costs more.
+    """
+    if max_length <= 1024:
+        return {"OWN": 16, "OTHER": 64, "num_warps": 2}
+    return {"OWN": 16 if max_length <= 4096 else 32, "OTHER": 128, "num_warps": 4}
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["items", "iterations"])
 def _squash(
     ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, sharpness,
-    MASKED: tl.constexpr, CHOSEN: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The squashed scores x of a list and their sums, scaled so that ``K = exp2(logits)``.
 
@@ -242,7 +208,7 @@ def _squash(
     count = 0
     for left in range(begin, end, CHUNK):
         at = left + tl.arange(0, CHUNK)
-        count += tl.sum(is_real(mask, at, at < end, MASKED).to(tl.int32), 0)
+        count += tl.sum(is_real(mask, at, at < end).to(tl.int32), 0)
     total = tl.zeros([CHUNK], tl.float64)
     for left in range(0, count, CHUNK):
         at = left + tl.arange(0, CHUNK)
@@ -259,7 +225,7 @@ def _squash(
     tl.store(moments + list_index * 2 + 1, scale)
     tl.store(counts + list_index * 2, count)
     running = tl.where(count > 0, iterations, 0)
-    if CHOSEN:
+    if defined is not None:
         running = tl.where(tl.load(defined + list_index) != 0, running, 0)
     tl.store(counts + list_index * 2 + 1, running)
 
@@ -284,11 +250,14 @@ def _squash(
 
 
 @triton.jit
-def _logit(points, items, begin, row, column):
-    """Base-2 logits of single entries."""
+def _is_near(points, items, begin, own, other, OF_ROWS: tl.constexpr):
+    """Whether the base-2 logits of single entries are so large that the entries count."""
+    row, column = own, other
+    if not OF_ROWS:
+        row, column = other, own
     x = tl.load(points + begin + column)
-    own = tl.load(points + 2 * items + begin + column)
-    return tl.load(points + items + begin + row) + own - 2.0 * row.to(tl.float64) * x
+    term = tl.load(points + 2 * items + begin + column)
+    return tl.load(points + items + begin + row) + term - 2.0 * row.to(tl.float64) * x > -64.0
 
 
 @cached_launch
@@ -308,25 +277,18 @@ def _find_limits(
     last = tl.maximum(count - 1, 0)
     first = tl.where(inside, block * OWN, 0)
     end = tl.where(inside, tl.minimum(first + OWN - 1, last), 0)
-    far = -64.0
     if count > 0:
         for of_rows in tl.static_range(2):
             low, high = tl.zeros_like(first), first
             down, up = end, tl.where(inside, last, 0)
             for _ in range(steps):
                 middle = (low + high) // 2
-                if of_rows == 1:
-                    near = _logit(points, items, begin, first, middle) > far
-                else:
-                    near = _logit(points, items, begin, middle, first) > far
+                near = _is_near(points, items, begin, first, middle, of_rows)
                 moves = low < high
                 high = tl.where(moves & near, middle, high)
                 low = tl.where(moves & (near == 0), middle + 1, low)
                 middle = (down + up + 1) // 2
-                if of_rows == 1:
-                    near = _logit(points, items, begin, end, middle) > far
-                else:
-                    near = _logit(points, items, begin, middle, end) > far
+                near = _is_near(points, items, begin, end, middle, of_rows)
                 moves = down < up
                 down = tl.where(moves & near, middle, down)
                 up = tl.where(moves & (near == 0), middle - 1, up)
@@ -335,42 +297,52 @@ def _find_limits(
             tl.store(place + 1, down + 1, mask=inside)
 
 
-@triton.jit
-def _own_place(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
-    """The list of a program, its first row or column, its iterations, and its range in K."""
-    list_index, block = tl.program_id(0), tl.program_id(1)
-    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
-    place = limits + (list_index * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
-    # Loaded for blocks past the list's end, too: waiting for the count would cost time.
-    low, high = tl.load(place), tl.load(place + 1)
-    return begin, count, block * OWN, tl.load(counts + list_index * 2 + 1), low, high
-
-
-class _Center(NamedTuple):
-    """The list of a program, and the position p at which it splits logits, in device code."""
+class _Block(NamedTuple):
+    """The rows or columns of a program, in device code."""
 
     points: Any
     items: Any  # the number of items of all lists
     begin: Any  # the first item of the list
     count: Any  # the number of real items
+    first: Any  # the first row or column
+    steps: Any  # the iterations of the list
+    low: Any  # the first column or row with entries that count
+    high: Any  # one past the last
+
+
+class _Center(NamedTuple):
+    """The position p at which a program splits logits, in device code."""
+
     middle: Any  # p
     x: Any  # at p
     sums: Any  # S at p
 
 
 @triton.jit
-def _center(points, items, begin, count, first, OWN: tl.constexpr):
-    """The center of a program with OWN rows or columns from ``first`` on."""
-    at = tl.minimum(first + OWN // 2, count - 1)
-    x, sums = tl.load(points + begin + at), tl.load(points + items + begin + at)
-    return _Center(points, items, begin, count, at, x, sums)
+def _block(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
+    """The rows or columns of a program."""
+    list_index, block = tl.program_id(0), tl.program_id(1)
+    begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
+    place = limits + (list_index * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
+    # Loaded for blocks past the list's end, too: waiting for the count would cost time.
+    low, high = tl.load(place), tl.load(place + 1)
+    steps = tl.load(counts + list_index * 2 + 1)
+    return _Block(points, items.to(tl.int64), begin, count, block * OWN, steps, low, high)
 
 
 @triton.jit
-def _row_terms(center, row, PRECISE: tl.constexpr):
+def _center(block, OWN: tl.constexpr):
+    """The center of a program."""
+    at = tl.minimum(block.first + OWN // 2, block.count - 1)
+    x = tl.load(block.points + block.begin + at)
+    return _Center(at, x, tl.load(block.points + block.items + block.begin + at))
+
+
+@triton.jit
+def _row_terms(block, center, row, PRECISE: tl.constexpr):
     """For rows: the distance to p and the row term of the logits."""
-    inside = row < center.count
-    valid = tl.load(center.points + center.items + center.begin + row, mask=inside, other=0.0)
+    inside = row < block.count
+    valid = tl.load(block.points + block.items + block.begin + row, mask=inside, other=0.0)
     distance = row - center.middle
     term = (valid - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
     term = tl.where(inside, term, -1e30)
@@ -378,12 +350,12 @@ def _row_terms(center, row, PRECISE: tl.constexpr):
 
 
 @triton.jit
-def _column_terms(center, column, PRECISE: tl.constexpr):
+def _column_terms(block, center, column, PRECISE: tl.constexpr):
     """For columns: the factor of the rows' distances and the column term of the logits."""
-    inside = column < center.count
-    points, begin = center.points, center.begin
+    inside = column < block.count
+    points, begin = block.points, block.begin
     valid = tl.load(points + begin + column, mask=inside, other=0.0)
-    own = tl.load(points + 2 * center.items + begin + column, mask=inside, other=0.0)
+    own = tl.load(points + 2 * block.items + begin + column, mask=inside, other=0.0)
     term = (own + center.sums) - (2.0 * center.middle.to(tl.float64)) * valid
     term = tl.where(inside, term, -1e30)
     factor = tl.where(inside, 2.0 * (center.x - valid), 0.0)
@@ -407,23 +379,24 @@ def _inverse(sums):
 
 @triton.jit
 def _product(
-    center, first, low, high, vector,
+    block, vector,
     SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """``K vector`` for some rows, or ``Kᵀ vector`` for some columns."""
-    at = first + tl.arange(0, OWN)
+    center = _center(block, OWN)
+    at = block.first + tl.arange(0, OWN)
     if SIDE == "rows":
-        factor, term = _row_terms(center, at, PRECISE)
+        factor, term = _row_terms(block, center, at, PRECISE)
     else:
-        factor, term = _column_terms(center, at, PRECISE)
+        factor, term = _column_terms(block, center, at, PRECISE)
     total = tl.zeros([OWN, OTHER], tl.float32)
-    for left in range(low, high, OTHER):
+    for left in range(block.low, block.high, OTHER):
         place = left + tl.arange(0, OTHER)
         if SIDE == "rows":
-            theirs, their_term = _column_terms(center, place, PRECISE)
+            theirs, their_term = _column_terms(block, center, place, PRECISE)
         else:
-            theirs, their_term = _row_terms(center, place, PRECISE)
-        weight = tl.load(vector + center.begin + place, mask=place < center.count, other=0.0)
+            theirs, their_term = _row_terms(block, center, place, PRECISE)
+        weight = tl.load(vector + block.begin + place, mask=place < block.count, other=0.0)
         total += _entries(factor, term, theirs, their_term, PRECISE) * weight[None, :]
     return tl.sum(total, 1)
 
@@ -440,28 +413,24 @@ def _half_step(
     iteration is the last one: the new v is not used, and the row step stores the number of
     iterations.
     """
-    items = items.to(tl.int64)
-    begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, SIDE, OWN
-    )
-    at = first + tl.arange(0, OWN)
-    inside = at < count
+    block = _block(points, offsets, counts, limits, items, SIDE, OWN)
+    at, items = block.first + tl.arange(0, OWN), block.items
+    inside = at < block.count
     error_place = errors + step * tl.num_programs(0) + tl.program_id(0)
-    running = (step <= steps) & (first < count)
+    running = (step <= block.steps) & (block.first < block.count)
     if SIDE == "rows":
         error = tl.load(error_place).to(tl.float32, bitcast=True)
         ends = (step > 1) & (error < tolerance)
-        if running & ends & (first == 0):
+        if running & ends & (block.first == 0):
             tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
         vector = columns + step * items if SIDE == "rows" else rows + (step - 1) * items
-        center = _center(points, items, begin, count, first, OWN)
-        found = _product(center, first, low, high, vector, SIDE, OWN, OTHER, PRECISE)
+        found = _product(block, vector, SIDE, OWN, OTHER, PRECISE)
         if SIDE == "rows":
-            target = rows + step * items + begin + at
+            target = rows + step * items + block.begin + at
         else:
-            target = columns + step * items + begin + at
+            target = columns + step * items + block.begin + at
             if step > 1:
                 last = tl.load(target - items, mask=inside, other=1.0)
                 error = tl.max(tl.where(inside, tl.abs(found * last - 1.0), 0.0), 0)
@@ -486,16 +455,14 @@ def _sort(
 
     With CHANGE it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
     """
-    items = items.to(tl.int64)
-    begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "rows", OWN
-    )
+    block = _block(points, offsets, counts, limits, items, "rows", OWN)
+    begin, count, steps, items = block.begin, block.count, block.steps, block.items
     cut = _cut(count, k)
-    if (steps > 0) & (first < cut):
-        center = _center(points, items, begin, count, first, OWN)
-        row = first + tl.arange(0, OWN)
+    if (steps > 0) & (block.first < cut):
+        center = _center(block, OWN)
+        row = block.first + tl.arange(0, OWN)
         inside = row < cut
-        factor, term = _row_terms(center, row, PRECISE)
+        factor, term = _row_terms(block, center, row, PRECISE)
         item = tl.load(order + begin + row, mask=inside & CHANGE, other=0)
         value = tl.load(values + item, mask=inside & CHANGE, other=0.0)
         value_second = value
@@ -503,10 +470,10 @@ def _sort(
             value_second = tl.load(second + item, mask=inside & CHANGE, other=0.0)
         total = tl.zeros([OWN, OTHER], tl.float32)
         total_second = tl.zeros([OWN, OTHER], tl.float32)
-        for left in range(low, high, OTHER):
+        for left in range(block.low, block.high, OTHER):
             column = left + tl.arange(0, OTHER)
             valid = column < count
-            theirs, their_term = _column_terms(center, column, PRECISE)
+            theirs, their_term = _column_terms(block, center, column, PRECISE)
             scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
             entries = _entries(factor, term, theirs, their_term, PRECISE) * scale[None, :]
             their_item = tl.load(order + begin + column, mask=valid, other=0)
@@ -535,19 +502,17 @@ def _backward_columns(
     ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large terms next to the diagonal
     cancel before rounding.
     """
-    items = items.to(tl.int64)
-    begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "columns", OWN
-    )
+    block = _block(points, offsets, counts, limits, items, "columns", OWN)
+    begin, count, items = block.begin, block.count, block.items
     if LAST:
-        running, step = steps > 0, steps
+        running, step = block.steps > 0, block.steps
     else:
-        running = step < steps
-    if running & (first < count):
-        center = _center(points, items, begin, count, first, OWN)
-        column = first + tl.arange(0, OWN)
+        running = step < block.steps
+    if running & (block.first < count):
+        center = _center(block, OWN)
+        column = block.first + tl.arange(0, OWN)
         inside = column < count
-        factor, term = _column_terms(center, column, PRECISE)
+        factor, term = _column_terms(block, center, column, PRECISE)
         value, value_second = term, term
         if LAST:
             item = tl.load(order + begin + column, mask=inside, other=0)
@@ -557,10 +522,10 @@ def _backward_columns(
         plain = tl.zeros([OWN, OTHER], tl.float32)
         distance_sums = tl.zeros([OWN, OTHER], tl.float32)
         earlier = tl.zeros([OWN, OTHER], tl.float32)
-        for left in range(low, high, OTHER):
+        for left in range(block.low, block.high, OTHER):
             row = left + tl.arange(0, OTHER)
             valid = row < count
-            distance, their_term = _row_terms(center, row, PRECISE)
+            distance, their_term = _row_terms(block, center, row, PRECISE)
             entries = _entries(factor, term, distance, their_term, PRECISE)
             place = rows + step * items + begin + row
             scale = tl.load(place, mask=valid, other=0.0)
@@ -635,15 +600,11 @@ def _backward_rows(
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """The gradient with respect to u of the iteration before, for some rows."""
-    items = items.to(tl.int64)
-    begin, count, first, steps, low, high = _own_place(
-        points, offsets, counts, limits, items, "rows", OWN
-    )
-    if (step <= steps) & (first < count):
-        center = _center(points, items, begin, count, first, OWN)
-        found = _product(center, first, low, high, work + items, "rows", OWN, OTHER, PRECISE)
-        row = first + tl.arange(0, OWN)
-        tl.store(work + begin + row, found, mask=row < count)
+    block = _block(points, offsets, counts, limits, items, "rows", OWN)
+    if (step <= block.steps) & (block.first < block.count):
+        found = _product(block, work + block.items, "rows", OWN, OTHER, PRECISE)
+        row = block.first + tl.arange(0, OWN)
+        tl.store(work + block.begin + row, found, mask=row < block.count)
 
 
 @cached_launch
@@ -665,7 +626,7 @@ def _linear_step(
         inside = rank < cut
         weight = norm * (discount((rank + 1).to(tl.float32), METRIC, persistence) - past)
         total += weight * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
-        tl.store(grad + begin + rank, weight if METRIC == "arp" else -weight, mask=inside)
+        tl.store(grad + begin + rank, as_gradient(weight, METRIC), mask=inside)
     tl.store(values + list_index, as_loss(tl.sum(total, 0), count, k, norm, METRIC))
 
 
@@ -673,7 +634,7 @@ def _linear_step(
 @triton.jit(do_not_specialize=["items", "steps"])
 def _finish(
     ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, sharpness, steps,
-    MASKED: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a list with respect to its scores, from ``grad_points`` and R.
 
@@ -731,5 +692,5 @@ def _finish(
             by_z = tl.load(sums + at, mask=inside, other=0.0)
             found = scale * (by_z - middle - mean_along * (score - mean) * scale)
             item = tl.load(order + at, mask=inside, other=0)
-            real = is_real(mask, item, inside, MASKED)
+            real = is_real(mask, item, inside)
             tl.store(grad_scores + item, found.to(tl.float32), mask=real)

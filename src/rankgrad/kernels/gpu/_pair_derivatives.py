@@ -20,14 +20,14 @@ from torch import Tensor
 
 from rankgrad.kernels._pair_derivatives import PairConfig
 from rankgrad.kernels.gpu._flat_lists import list_span, load_weights
+from rankgrad.kernels.gpu._ideal_gain import gain_of
+from rankgrad.kernels.gpu._pairs import past_cutoff
+from rankgrad.kernels.gpu._segmented_sort import ordered_bits
 
 _ROWS = 16  # of a tile of pairs
 _MANY_ITEMS = 1 << 18
 _FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sorts
 _LOG2E = math.log2(math.e)
-
-#: What a cutoff does: nothing, a factor for pairs past it (eq. 17), or a mask of pairs.
-_UNCUT, _FACTOR, _MASK = 0, 1, 2
 
 
 def pair_derivatives(
@@ -50,11 +50,10 @@ def pair_derivatives(
     # Scores, labels, weights, gradient, Hessian, and either lambdas or numbers of runs of ties.
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
-    weighted = weights is not None
-    item_weights = scores if weights is None else weights
+    gain, weighted = "linear" if config.linear else "exponential", weights is not None
     _for_each_list(
-        _lay_out, offsets, max_length, scores, labels, item_weights, offsets, by_label, order,
-        ranked, norms, items, config.k, config.linear, weighted,
+        _lay_out, offsets, max_length, scores, labels, weights, offsets, by_label, order, ranked,
+        norms, items, config.k, gain,
     )  # fmt: skip
     # One warp per block of rows, unless there are too few blocks to fill the device.
     columns, pair_warps = (64, 1) if max_length <= 512 or items >= _MANY_ITEMS else (128, 4)
@@ -64,7 +63,7 @@ def pair_derivatives(
         ranked, offsets, _delta(most, scores), items, most, config.k,
         float(config.sigma), config.sigma * _LOG2E, by_distance,
         config.kind != "lambdarank", config.kind != "ndcg_loss2", _cut(config),
-        config.k > 0 and not (config.norm or config.heuristic), config.linear, weighted,
+        config.k > 0 and not (config.norm or config.heuristic), gain, weighted,
         config.norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
         num_warps=pair_warps,
     )  # fmt: skip
@@ -77,12 +76,11 @@ def pair_derivatives(
     return gradient, hessian
 
 
-def _cut(config: PairConfig) -> int:
+def _cut(config: PairConfig) -> str:
+    """What a cutoff does: nothing, a factor for pairs past it (eq. 17), or a mask of pairs."""
     if config.k == 0:
-        return _UNCUT
-    if config.kind == "lambdarank" or config.heuristic:
-        return _MASK
-    return _FACTOR
+        return "none"
+    return "mask" if config.kind == "lambdarank" or config.heuristic else "factor"
 
 
 def _delta(most: int, like: Tensor) -> Tensor:
@@ -129,11 +127,7 @@ def _sort(
     descending: bool = False,
 ) -> None:
     """Write the order of each list by a value to ``after``; ties are ordered as in ``before``."""
-    ordered = before is not None
-    first = before if ordered else after
-    _for_each_list(
-        _sort_list, offsets, max_length, values, first, after, offsets, ordered, descending
-    )
+    _for_each_list(_sort_list, offsets, max_length, values, before, after, offsets, descending)
 
 
 def _for_each_list(kernel: Any, offsets: Tensor, max_length: int, *arguments: Any) -> None:
@@ -161,8 +155,8 @@ def _length_ranges(max_length: int) -> list[tuple[int, int]]:
 
 @triton.jit
 def _sort_list(
-    values, before, after, offsets, ORDERED: tl.constexpr, DESCENDING: tl.constexpr,
-    ABOVE: tl.constexpr, LENGTH: tl.constexpr,
+    values, before, after, offsets,
+    DESCENDING: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sort the items of a list by a value; ties as in the order ``before``, or in input order."""
     _, start, length = list_span(offsets)
@@ -170,32 +164,23 @@ def _sort_list(
         place = tl.arange(0, LENGTH)
         inside = place < length
         item = place
-        if ORDERED:
+        if before is not None:
             item = tl.load(before + start + place, mask=inside, other=0)
         value = tl.load(values + start + item, mask=inside, other=0.0)
         if DESCENDING:
             value = -value
-        bits = (value + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
-        ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+        ordered = ordered_bits(value + 0.0).to(tl.int64)  # -0 becomes 0
         key = tl.where(inside, (ordered << 32) | place.to(tl.int64), 0x7FFFFFFFFFFFFFFF)
         found = (tl.sort(key) & 0xFFFFFFFF).to(tl.int32)
-        if ORDERED:
+        if before is not None:
             found = tl.load(before + start + found, mask=inside, other=0)
         tl.store(after + start + place, found, mask=inside)
-
-
-@triton.jit
-def _gain(label, LINEAR: tl.constexpr):
-    if LINEAR:
-        return label
-    else:
-        return tl.exp2(label) - 1.0
 
 
 @triton.jit(do_not_specialize=["items", "k"])
 def _lay_out(
     scores, labels, weights, offsets, by_label, order, ranked, norms, items, k,
-    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
+    GAIN: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Scores, labels and weights in the order of the scores, and one over the ideal DCG.
 
@@ -210,7 +195,7 @@ def _lay_out(
         tl.store(to, tl.load(scores + start + item, mask=inside, other=0.0), mask=inside)
         wide = items.to(tl.int64)
         tl.store(to + wide, tl.load(labels + start + item, mask=inside, other=0.0), mask=inside)
-        if WEIGHTED:
+        if weights is not None:
             weight = tl.load(weights + start + item, mask=inside, other=0.0)
             tl.store(to + 2 * wide, weight, mask=inside)
         graded = tl.load(by_label + start + place, mask=inside, other=0)
@@ -218,7 +203,7 @@ def _lay_out(
         rank = length - place  # the highest label comes last
         counted = inside & ((k == 0) | (rank <= k))
         discount = 1.0 / tl.log2(1.0 + tl.maximum(rank, 1).to(tl.float32))
-        ideal = tl.sum(tl.where(counted, _gain(label, LINEAR) * discount, 0.0), 0)
+        ideal = tl.sum(tl.where(counted, gain_of(label, 0.0, GAIN) * discount, 0.0), 0)
         high = tl.max(tl.where(inside, label, -1.0), 0)
         low = tl.min(tl.where(inside, label, float("inf")), 0)
         tl.store(
@@ -240,18 +225,17 @@ def _reciprocal(x, FAST: tl.constexpr):
 @triton.jit
 def _load_item(
     ranked, start, at, inside, wide, k,
-    CUT: tl.constexpr, SHORT: tl.constexpr, LINEAR: tl.constexpr, WEIGHTED: tl.constexpr,
+    CUT: tl.constexpr, SHORT: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """What a pair needs of an item: score, gain, weight, discount, and the cutoff's factor."""
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
-    gain = _gain(tl.load(ranked + wide + start + at, mask=inside, other=0.0), LINEAR)
-    weight = load_weights(ranked + 2 * wide + start, at, inside, WEIGHTED)
+    gain = gain_of(tl.load(ranked + wide + start + at, mask=inside, other=0.0), 0.0, GAIN)
+    weight = load_weights(ranked + 2 * wide + start if WEIGHTED else None, at, inside)
     rank = at.to(tl.float32) + 1.0
     discount = 1.0 / tl.log2(1.0 + rank)
     cut = weight
-    if CUT == 1:
-        past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
-        cut = tl.where(at < k, 1.0, past)
+    if CUT == "factor":
+        cut = tl.where(at < k, 1.0, past_cutoff(rank))
     if SHORT:  # no discount past LambdaRank's cutoff
         discount = tl.where(at < k, discount, 0.0)
     return score, gain, weight, discount, cut
@@ -259,20 +243,21 @@ def _load_item(
 
 @triton.jit
 def _add_tile(
-    ranked, delta, start, wide, last, first, left, k, middle, steepness, by_distance, least,
-    score, lift, gain, weight, discount, cut, grads, hessians, lambdas, is_below,
+    ranked, delta, start, wide, last, first, k, middle, steepness, by_distance, least, mine, lift,
+    left, grads, hessians, lambdas, is_below,
     DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
-    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
+    GAIN: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, NEAR: tl.constexpr,
     MIXED: tl.constexpr, FAST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Add the pairs of a tile.
 
     All its columns are items, ranked below all rows (``is_below``) or above them, unless MIXED.
     """
+    score, gain, weight, discount, cut = mine
     row = first + tl.arange(0, ROWS)
     column = left + tl.arange(0, COLUMNS)
     scores, gains, weights, discounts, cuts = _load_item(
-        ranked, start, column, column < last, wide, k, CUT, SHORT, LINEAR, WEIGHTED
+        ranked, start, column, column < last, wide, k, CUT, SHORT, GAIN, WEIGHTED
     )
     apart = gain[:, None] - gains[None, :]
     swap = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -281,7 +266,7 @@ def _add_tile(
         lane = (column - first).to(tl.int64)
         swap = tl.load(delta + (lane[None, :] - tl.arange(0, ROWS)[:, None]))
         swap *= by_distance
-        if CUT == 1:
+        if CUT == "factor":
             if MIXED:
                 swap *= tl.where(column[None, :] > row[:, None], cuts[None, :], cut[:, None])
             else:  # the factor of the lower item: one of the two is 1
@@ -289,7 +274,7 @@ def _add_tile(
                 swap *= tl.where(is_below, 1.0, cut)[:, None]
     if DISCOUNT:
         swap += tl.abs(discount[:, None] - discounts[None, :])
-    if CUT == 2:
+    if CUT == "mask":
         swap = tl.where((column[None, :] < k) | (row[:, None] < k), swap, 0.0)
     if MIXED:
         swap = tl.where(column[None, :] < last, swap, 0.0)
@@ -321,7 +306,7 @@ def _add_tile(
 def _sum_pairs(
     ranked, offsets, delta, items, most, k, sigma, steepness, by_distance,
     DISTANCE: tl.constexpr, DISCOUNT: tl.constexpr, CUT: tl.constexpr, SHORT: tl.constexpr,
-    LINEAR: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
+    GAIN: tl.constexpr, WEIGHTED: tl.constexpr, NORM: tl.constexpr, FAST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum over the pairs of a block of items: gradients, Hessians, and absolute lambdas."""
@@ -331,19 +316,17 @@ def _sum_pairs(
         wide = items.to(tl.int64)
         delta += most  # the table's middle: distances are signed
         row = first + tl.arange(0, ROWS)
-        score, gain, weight, discount, cut = _load_item(
-            ranked, start, row, row < length, wide, k, CUT, SHORT, LINEAR, WEIGHTED
-        )
+        mine = _load_item(ranked, start, row, row < length, wide, k, CUT, SHORT, GAIN, WEIGHTED)
         grads = tl.zeros([ROWS, COLUMNS], tl.float32)
         hessians = tl.zeros([ROWS, COLUMNS], tl.float32)
         lambdas = tl.zeros([ROWS, COLUMNS], tl.float32)
         top = tl.load(ranked + start)
         bottom = tl.load(ranked + start + length - 1)
         middle = bottom + 0.5 * (top - bottom)
-        lift = tl.exp2((score - middle) * steepness)
+        lift = tl.exp2((mine[0] - middle) * steepness)
         least = tl.where(top > bottom, 0.01, 0.0)  # LightGBM's norm, unless all scores are equal
         last = length
-        if CUT == 2:  # two items past the cutoff form no pair
+        if CUT == "mask":  # two items past the cutoff form no pair
             last = tl.where(first >= k, tl.minimum(last, k), last)
         # Tiles of columns above the rows, below them, and those that overlap them or the end.
         above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
@@ -351,6 +334,10 @@ def _sum_pairs(
         full_end = tl.maximum(last // COLUMNS * COLUMNS, below)
         near = (top - bottom) * steepness <= 110.0
         mixed = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
+        rows = (
+            ranked, delta, start, wide, last, first, k, middle, steepness, by_distance, least,
+            mine, lift,
+        )  # fmt: skip
         # One body of code for full tiles of either side: warps on lists of unequal lengths are in
         # different parts of the code, which should fit into the instruction cache.
         for are_full in tl.static_range(0, 2):
@@ -365,17 +352,13 @@ def _sum_pairs(
                     left = tl.where(tile < mixed, above + left, full_end)
                 if near:
                     grads, hessians, lambdas = _add_tile(
-                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
-                        by_distance, least, score, lift, gain, weight, discount, cut,
-                        grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
-                        LINEAR, WEIGHTED, NORM, True, are_full == 0, FAST, ROWS, COLUMNS,
+                        *rows, left, grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT,
+                        CUT, SHORT, GAIN, WEIGHTED, NORM, True, are_full == 0, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
                 else:
                     grads, hessians, lambdas = _add_tile(
-                        ranked, delta, start, wide, last, first, left, k, middle, steepness,
-                        by_distance, least, score, lift, gain, weight, discount, cut,
-                        grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT, CUT, SHORT,
-                        LINEAR, WEIGHTED, NORM, False, are_full == 0, FAST, ROWS, COLUMNS,
+                        *rows, left, grads, hessians, lambdas, left > first, DISTANCE, DISCOUNT,
+                        CUT, SHORT, GAIN, WEIGHTED, NORM, False, are_full == 0, FAST, ROWS, COLUMNS,
                     )  # fmt: skip
         to = ranked + start + row
         tl.store(to + 3 * wide, tl.sum(grads, 1) * sigma, mask=row < length)

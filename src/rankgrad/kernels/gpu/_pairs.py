@@ -12,56 +12,26 @@ where i is ranked higher. One more launch computes ``upper`` and ``lower`` of ev
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.arguments import FlatLists, PairOptions
 from rankgrad.kernels.gpu._flat_lists import (
     chunk_size,
     empty_results,
-    is_real,
     list_block,
     list_span,
     load_weights,
-    or_placeholder,
+    positions,
 )
-from rankgrad.kernels.gpu._ideal_gain import (
-    BINARY,
-    CUTOFF,
-    EXPONENTIAL,
-    IDEAL,
-    LINEAR,
-    ONE,
-    ROWS,
-    SUM,
-    gain_key,
-    sign_bit,
-    sum_blocks,
-    tile,
-)
+from rankgrad.kernels.gpu._ideal_gain import ROWS, gain_key, gain_of, sign_bit, sum_blocks, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
+from rankgrad.kernels.gpu._segmented_sort import ordered_bits
 
-KINDS = {
-    "ranknet": 0,
-    "hinge": 1,
-    "lambdarank": 2,
-    "ndcg_loss1": 3,
-    "ndcg_loss2": 4,
-    "ndcg_loss2++": 5,
-}
-_LAMBDARANK = KINDS["lambdarank"]
-#: Kinds for metrics other than NDCG: weights by the change of a swap, or also by δ (LambdaLoss).
-_SWAP, _SWAP_DELTA = 6, 7
-#: The change of a swap: of AP, of RR, of being inside the cutoff, of the rank, 1 for any pair, or
-#: the factor of eqs. 16-17 where the lower item is past the cutoff.
-_AP, _RR, _TOP, _RANK, _ANY, _PAST, _NO_CHANGE = 0, 1, 2, 3, 4, 5, -1
-
-#: A pair's weight by the cutoff: 1, that of eqs. 16-17, or whether its upper item is inside.
-_UNCUT, _CORRECTED, _INSIDE = 0, 1, 2
 _LOG2E = math.log2(math.e)
 
 
@@ -69,44 +39,44 @@ class PairWeights(NamedTuple):
     """How a loss weighs its pairs.
 
     Attributes:
-        kind: of :data:`KINDS`, or one of the two kinds for other metrics.
-        change: the change of a swap, for other metrics.
-        cut: how a cutoff weights a pair.
+        kind: of the operation ``pairs`` (:mod:`rankgrad.kernels.ops`). For metrics other than NDCG
+            ``swap``, the change of a swap, or ``swap_delta``, its product with δ (LambdaLoss).
+        change: the change of a swap: of ``ap``, of ``rr``, of being at the ``top``, inside the
+            cutoff, of the ``rank``, 1 for ``any`` pair, or the factor of eqs. 16-17 where the lower
+            item is ``past`` the cutoff; ``none`` for NDCG.
+        cut: a pair's weight by the cutoff: 1 (``none``), that of eqs. 16-17 (``corrected``), or
+            whether its upper item is ``inside``.
         reach: whether the weight of two items past the cutoff is 0.
         gain: the kind of gain.
         norm: the kind of norm.
     """
 
-    kind: int
-    change: int
-    cut: int
+    kind: str
+    change: str
+    cut: str
     reach: bool
-    gain: int
-    norm: int
+    gain: str
+    norm: str
 
 
-def pairs(
-    batch: FlatLists,
-    kind: str,
-    k: int,
-    sigma: float,
-    gain: str,
-    truncation: str,
-    mu: float,
-    half: bool,
-    metric: str = "ndcg",
-    threshold: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`)."""
-    scores, labels, mask, weights, offsets, max_length = batch
-    lists, items = offsets.shape[0] - 1, scores.numel()
-    values, grad_scores, defined = empty_results(batch)
+def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)`` of every list (see :mod:`rankgrad.kernels.ops`).
+
+    Args:
+        batch: the lists.
+        options: those of :class:`rankgrad.kernels.arguments.PairOptions`.
+    """
+    kind, k, sigma, gain, truncation, mu, half, metric, threshold = PairOptions(*options)
+    scores, _, mask, weights, offsets, max_length = batch
+    values, *_ = results = empty_results(batch)
+    lists, items = len(values), scores.numel()
     if lists == 0:
-        return values, grad_scores, defined
+        return results
     columns, warps, width = tile(max_length)
     blocks = max(1, cdiv(max_length, ROWS))
-    grid = (lists, blocks)
-    code, change, cut, reach, gains, norm = (
+    grid, masked, weighted = (lists, blocks), mask is not None, weights is not None
+    shape = {"ROWS": ROWS, "COLUMNS": columns, "num_warps": warps}
+    kind, change, cut, reach, gain, norm = (
         _of_ndcg(kind, k, gain, truncation)
         if metric == "ndcg"
         else _of_swaps(metric, k, kind == "lambdarank", truncation)
@@ -115,64 +85,60 @@ def pairs(
     # distance; those values belong to no pair.
     table = scores.new_empty(2 * blocks * ROWS + columns)
     # In sorted order: scores, labels, weights, gradients; for swaps also gains, upper and lower.
-    ranked = scores.new_empty(4 if change == _NO_CHANGE else 7, items)
+    ranked = scores.new_empty(4 if change == "none" else 7, items)
     origin = torch.empty_like(scores, dtype=torch.int32)
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
-    mask_, weights_ = or_placeholder(mask, scores), or_placeholder(weights, scores)
-    masked, weighted = mask is not None, weights is not None
     _rank_items[grid](
-        scores, labels, mask_, weights_, offsets, ranked, origin, parts, table, items, k,
-        float(threshold), gains, norm, code in (4, 5, _SWAP_DELTA), masked, weighted, ROWS,
-        columns, num_warps=warps,
+        *batch[:5], ranked, origin, parts, table, items, k, float(threshold), GAIN=gain, NORM=norm,
+        TABLE=kind in ("ndcg_loss2", "ndcg_loss2++", "swap_delta"), **shape,
     )  # fmt: skip
-    if change != _NO_CHANGE:
+    if change != "none":
         chunk = chunk_size(max_length, 1024)
         _swap_changes[(lists,)](
-            ranked, offsets, parts, items, k, float(threshold), blocks, change, gains, masked,
-            width, chunk, num_warps=max(1, chunk // 128),
+            ranked, offsets, parts, items, k, float(threshold), blocks, change, gain,
+            masked, width, chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
     _sum_pairs[grid](
         ranked, offsets, parts, table, sums, items, k, float(sigma), sigma * _LOG2E, float(mu),
-        code, gains if change == _NO_CHANGE else LINEAR, cut, half and code == 0, reach, masked,
-        weighted, ROWS, columns, width, num_warps=warps,
+        KIND=kind, GAIN=gain if change == "none" else "linear", CUT=cut,
+        HALF=half and kind == "ranknet", REACH=reach, MASKED=masked, WEIGHTED=weighted,
+        **shape, WIDTH=width,
     )  # fmt: skip
     _scatter_grads[grid](
-        ranked, origin, mask_, offsets, parts, sums, values, grad_scores, defined, items,
-        masked, weighted, ROWS, columns, width, num_warps=warps,
+        ranked, origin, mask, offsets, parts, sums, *results, items, WEIGHTED=weighted, **shape,
+        WIDTH=width,
     )  # fmt: skip
-    return values, grad_scores, defined
+    return results
 
 
 def _of_ndcg(kind: str, k: int, gain: str, truncation: str) -> PairWeights:
     """The weights of RankNet, hinge, and the lambda losses of NDCG."""
-    code = KINDS[kind]
-    if k == 0 or code == _LAMBDARANK:
-        cut = _UNCUT
+    plain = kind in ("ranknet", "hinge")
+    if k == 0 or kind == "lambdarank":
+        cut = "none"
     else:
-        is_inside = code < _LAMBDARANK or truncation == "heuristic"
-        cut = _INSIDE if is_inside else _CORRECTED
-    reach = cut == _INSIDE or (code == _LAMBDARANK and k > 0)
-    gains = EXPONENTIAL if gain == "exponential" else LINEAR
-    return PairWeights(code, _NO_CHANGE, cut, reach, gains, IDEAL if code >= _LAMBDARANK else ONE)
+        cut = "inside" if plain or truncation == "heuristic" else "corrected"
+    reach = cut == "inside" or (kind == "lambdarank" and k > 0)
+    gain = "exponential" if gain == "exponential" else "linear"
+    return PairWeights(kind, "none", cut, reach, gain, "one" if plain else "ideal")
 
 
 def _of_swaps(metric: str, k: int, is_lambdarank: bool, truncation: str) -> PairWeights:
     """The weights of the lambda losses of other metrics."""
-    kind, norm = _SWAP, SUM
-    if metric == "ap":
-        change = _AP
-    elif metric == "rr":
-        change, norm = _RR, ONE
+    kind, change, norm = "swap", metric, "sum"
+    if metric == "rr":
+        norm = "one"
     elif metric == "arp":
-        change = _RANK if is_lambdarank else _ANY
-    else:
-        change = _TOP if is_lambdarank or truncation == "heuristic" else _PAST
-        kind = _SWAP if is_lambdarank else _SWAP_DELTA
+        change = "rank" if is_lambdarank else "any"
+    elif metric != "ap":
+        change = "top" if is_lambdarank or truncation == "heuristic" else "past"
+        kind = "swap" if is_lambdarank else "swap_delta"
     if metric == "precision":
-        norm = CUTOFF if k else ONE  # without a cutoff no swap changes precision
-    reach = k > 0 and change not in (_ANY, _PAST)
-    return PairWeights(kind, change, _UNCUT, reach, LINEAR if metric == "arp" else BINARY, norm)
+        norm = "cutoff" if k else "one"  # without a cutoff no swap changes precision
+    reach = k > 0 and change not in ("any", "past")
+    gain = "linear" if metric == "arp" else "binary"
+    return PairWeights(kind, change, "none", reach, gain, norm)
 
 
 @triton.jit
@@ -193,30 +159,24 @@ def _sort_key(score, label):
 
     The key has 63 bits, so that the difference of two keys does not overflow 64 bits.
     """
-    bits = (score + 0.0).to(tl.int32, bitcast=True)
-    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    ordered = ordered_bits(score + 0.0).to(tl.int64)
     grade = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True)
     return (ordered << 31) | (0x7FFFFFFF - grade).to(tl.int64)
 
 
 @triton.jit
-def _gain(label, threshold, GAIN: tl.constexpr):
-    if GAIN == 0:
-        return tl.exp2(label) - 1.0
-    elif GAIN == 1:
-        return label
-    else:
-        return tl.where(label >= threshold, 1.0, 0.0)
+def past_cutoff(rank):
+    """The weight that eqs. 16-17 give to a pair whose lower item is at this rank."""
+    return 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
 
 
 @triton.jit
 def _rank_tile(
     scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
-    NORM: tl.constexpr, MASKED: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
+    NORM: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Count the columns of a tile that rank ahead of its rows, by score and by label."""
-    column = left + tl.arange(0, COLUMNS)
-    valid = is_real(mask, start + column, column < width, MASKED)
+    column, valid = positions(mask, start, left, width, COLUMNS)
     score = tl.load(scores + start + column, mask=valid, other=0.0)
     label = tl.load(labels + start + column, mask=valid, other=0.0)
     # Padding ranks below every item.
@@ -224,18 +184,18 @@ def _rank_tile(
     grades = gain_key(label, valid)
     if SIDE == -1:
         ahead += sign_bit((key - 1)[:, None] - keys[None, :])
-        if NORM == 0:
+        if NORM == "ideal":
             better += sign_bit((grade_key - 1)[:, None] - grades[None, :])
     elif SIDE == 1:
         # Subtracts the columns that are not ahead; their total is added later. A comparison
         # would compile to a predicate, which costs more.
         ahead -= sign_bit((keys - 1)[None, :] - key[:, None])
-        if NORM == 0:
+        if NORM == "ideal":
             better += sign_bit(grade_key[:, None] - grades[None, :])
     else:
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
         ahead += sign_bit(key[:, None] - earlier - keys[None, :])
-        if NORM == 0:
+        if NORM == "ideal":
             better += sign_bit(grade_key[:, None] - earlier - grades[None, :])
     return ahead, better
 
@@ -243,12 +203,12 @@ def _rank_tile(
 @cached_launch
 @triton.jit(do_not_specialize=["total_items", "k"])
 def _rank_items(
-    scores, labels, mask, weights, offsets, ranked, origin, parts, table, total_items, k,
-    threshold, GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, MASKED: tl.constexpr,
-    WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    scores, labels, mask, weights, offsets, ranked, origin, parts, table, total_items, k, threshold,
+    GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Count the ranks of a block of items, by score and ideal, and write it in score order."""
-    list_index, start, width, row, _, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, _, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     first = block * ROWS
     if TABLE:  # δ of eq. 13 at every distance, once for all lists
@@ -273,25 +233,25 @@ def _rank_items(
         for left in range(begin, end, COLUMNS):
             ahead, better = _rank_tile(
                 scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
-                NORM, MASKED, COLUMNS, side,
+                NORM, COLUMNS, side,
             )  # fmt: skip
         begin = end
     at = start + tl.sum(ahead, 1) + tl.cdiv(last - after, COLUMNS) * COLUMNS
     tl.store(ranked + at, score, mask=real)
     tl.store(ranked + total_items + at, label, mask=real)
-    if WEIGHTED:
+    if weights is not None:
         weight = tl.load(weights + start + row, mask=real, other=0.0)
         tl.store(ranked + 2 * total_items.to(tl.int64) + at, weight, mask=real)
     tl.store(origin + at, row, mask=real)
-    gain = _gain(label, threshold, GAIN)
-    if NORM == 0:
+    gain = gain_of(label, threshold, GAIN)
+    if NORM == "ideal":
         place = tl.sum(better, 1)
         counted = real & ((k == 0) | (place < k))
         norm = tl.sum(tl.where(counted, gain / tl.log2(place.to(tl.float32) + 2.0), 0.0), 0)
-    elif NORM == 4:
+    elif NORM == "sum":
         norm = tl.sum(tl.where(real, gain, 0.0), 0)
     else:  # the norm is one, or the cutoff
-        norm = tl.where(block == 0, k if NORM == 2 else 1, 0).to(tl.float32)
+        norm = tl.where(block == 0, k if NORM == "cutoff" else 1, 0).to(tl.float32)
     to = parts + (list_index * tl.num_programs(1) + block) * 4
     tl.store(to, norm)
     tl.store(to + 1, tl.sum(real.to(tl.float32), 0))
@@ -344,7 +304,7 @@ def _swap_changes(
     labeled = ranked + total_items + start
     first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
     second = first
-    if CHANGE == 1:
+    if CHANGE == "rr":
         for left in range(0, length, CHUNK):
             at = left + tl.arange(0, CHUNK)
             label = tl.load(labeled + at, mask=at < length, other=0.0)
@@ -359,10 +319,10 @@ def _swap_changes(
         at = left + tl.arange(0, CHUNK)
         held = at < length
         label = tl.load(labeled + at, mask=held, other=0.0)
-        gain = tl.where(held, _gain(label, threshold, GAIN), 0.0)
+        gain = tl.where(held, gain_of(label, threshold, GAIN), 0.0)
         inside = ((k == 0) | (at < k)).to(tl.float64)
         rank = (at + 1).to(tl.float64)
-        if CHANGE == 0:
+        if CHANGE == "ap":
             relevance = gain.to(tl.float64)
             step = relevance * inside / rank
             counts = count + tl.cumsum(relevance, 0)
@@ -371,18 +331,17 @@ def _swap_changes(
             lower = steps - step - counts / rank * inside
             count += tl.sum(relevance, 0, keep_dims=True)
             through += tl.sum(step, 0, keep_dims=True)
-        elif CHANGE == 1:
+        elif CHANGE == "rr":
             upper, lower = _rr_change(at + 1, gain, first, second, k)
-        elif CHANGE == 2:
+        elif CHANGE == "top":
             upper, lower = inside, -inside
-        elif CHANGE == 3:
+        elif CHANGE == "rank":
             upper = tl.where(inside > 0, rank, k + 1.0)
             lower = -upper
-        elif CHANGE == 4:
+        elif CHANGE == "any":
             upper, lower = inside * 0.0 + 1.0, inside * 0.0
         else:
-            past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
-            upper, lower = inside * 0.0, tl.where(inside > 0, 0.0, past)
+            upper, lower = inside * 0.0, tl.where(inside > 0, 0.0, past_cutoff(rank))
         to = ranked + 4 * total_items.to(tl.int64) + start + at
         tl.store(to, gain, mask=held)
         tl.store(to + total_items, upper.to(tl.float32), mask=held)
@@ -411,45 +370,69 @@ def _rr_change(rank, relevance, first, second, k):
     return upper, tl.where(relevant | (rank < first), 0.0, left)
 
 
-@triton.jit
-def _load_item(
-    ranked, start, at, inside, total_items, k, middle, steepness,
-    KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr,
-):  # fmt: skip
-    """What a pair needs of one of its items.
+class _Block(NamedTuple):
+    """A block of rows of one sorted list, and the numbers of its loss, in device code."""
 
-    Returns the score, its base-2 exponent relative to the middle of the rows, the gain (or label),
-    the weight, the discount of the rank and the cutoff's factor. For swaps the last two are
-    ``upper`` and ``lower``.
-    """
+    ranked: Any
+    start: Any  # the first item of the list
+    length: Any  # the number of real items
+    total_items: Any  # of all lists
+    k: Any
+    sigma: Any
+    steepness: Any  # sigma in base 2
+    mu: Any
+    table: Any  # δ by signed distance of two ranks
+    center: Any  # the place of distance 0 in the table
+    first: Any  # the first row
+    row: Any  # the ranks of the rows, from 0
+    middle: Any  # of the rows' scores
+
+
+class _Items(NamedTuple):
+    """What a pair needs of its items, in device code."""
+
+    score: Any
+    power: Any  # the base-2 exponent of the score, relative to the middle of the rows
+    gain: Any  # or label
+    weight: Any
+    discount: Any  # of the rank; for swaps ``upper``
+    cut: Any  # the cutoff's factor; for swaps ``lower``
+
+
+@triton.jit
+def _load_items(
+    block, at, KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """The items of some ranks."""
+    SWAP: tl.constexpr = KIND == "swap" or KIND == "swap_delta"
+    inside = at < block.length
+    ranked, start, k, far = block.ranked, block.start, block.k, block.total_items.to(tl.int64)
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
-    power = (score - middle) * steepness
-    far = total_items.to(tl.int64)
-    if KIND >= 6:
+    power = (score - block.middle) * block.steepness
+    if SWAP:
         gain = tl.load(ranked + 4 * far + start + at, mask=inside, other=0.0)
     else:
-        gain = tl.load(ranked + total_items + start + at, mask=inside, other=0.0)
-        if (KIND == 2) | (KIND >= 4):
-            gain = _gain(gain, 0.0, GAIN)
-    weight = load_weights(ranked + 2 * far + start, at, inside, WEIGHTED)
+        gain = tl.load(ranked + block.total_items + start + at, mask=inside, other=0.0)
+        if KIND == "lambdarank" or KIND == "ndcg_loss2" or KIND == "ndcg_loss2++":
+            gain = gain_of(gain, 0.0, GAIN)
+    weight = load_weights(ranked + 2 * far + start if WEIGHTED else None, at, inside)
     rank = at.to(tl.float32) + 1.0
     discount = weight
-    if (KIND == 2) | (KIND == 3) | (KIND == 5):
+    if KIND == "lambdarank" or KIND == "ndcg_loss1" or KIND == "ndcg_loss2++":
         discount = 1.0 / tl.log2(1.0 + rank)
-        if KIND == 3:
-            discount *= _gain(gain, 0.0, GAIN)
-        elif CUT != 2:  # LambdaRank's discount is 0 past the cutoff; eq. 15 has none
+        if KIND == "ndcg_loss1":
+            discount *= gain_of(gain, 0.0, GAIN)
+        elif CUT != "inside":  # LambdaRank's discount is 0 past the cutoff; eq. 15 has none
             discount = tl.where((k == 0) | (at < k), discount, 0.0)
     cut = weight
-    if CUT == 1:
-        past = 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
-        cut = tl.where(at < k, 1.0, past)
-    elif CUT == 2:
+    if CUT == "corrected":
+        cut = tl.where(at < k, 1.0, past_cutoff(rank))
+    elif CUT == "inside":
         cut = tl.where(at < k, 1.0, 0.0)
-    if KIND >= 6:
+    if SWAP:
         discount = tl.load(ranked + 5 * far + start + at, mask=inside, other=0.0)
         cut = tl.load(ranked + 6 * far + start + at, mask=inside, other=0.0)
-    return score, power, gain, weight, discount, cut
+    return _Items(score, power, gain, weight, discount, cut)
 
 
 @triton.jit
@@ -460,71 +443,74 @@ def _bounded_exp2(power):
 
 @triton.jit
 def _signed_weight(
-    first, row, column, apart, weight, discount, cut, weights, discounts, cuts, table, center, mu,
+    block, column, apart, mine, theirs,
     KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The weight of each pair, negative where the column's item is the more relevant one."""
+    row = block.row
     if SIDE == 1:
-        lead = discount[:, None] - discounts[None, :]
+        lead = mine.discount[:, None] - theirs.discount[None, :]
     elif SIDE == -1:
-        lead = discounts[None, :] - discount[:, None]
+        lead = theirs.discount[None, :] - mine.discount[:, None]
     else:
-        lead = tl.abs(discount[:, None] - discounts[None, :])
-    if KIND == 2:
+        lead = tl.abs(mine.discount[:, None] - theirs.discount[None, :])
+    if KIND == "lambdarank":
         signed = apart * lead
-    elif KIND == 6:
-        signed = apart * _swapped(row, column, discount, cut, discounts, cuts, SIDE)
-    elif KIND == 3:
-        lower = tl.where(apart < 0.0, -discounts[None, :], 0.0)
-        signed = tl.where(apart > 0.0, discount[:, None], lower)
-    elif KIND >= 4:
-        # In 64 bits, so that a thread's rows are at fixed offsets from one address.
-        lane = (column + (center - first)).to(tl.int64)
-        delta = tl.load(table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
-        if KIND == 7:
-            delta *= _swapped(row, column, discount, cut, discounts, cuts, SIDE)
-        if CUT == 1:
-            delta *= _one_of(row, column, cuts, cut, SIDE)
-        if KIND == 5:
-            delta = mu * delta + lead
-        signed = apart * delta
-    else:
+    elif KIND == "swap":
+        signed = apart * _swapped(row, column, mine, theirs, SIDE)
+    elif KIND == "ndcg_loss1":
+        lower = tl.where(apart < 0.0, -theirs.discount[None, :], 0.0)
+        signed = tl.where(apart > 0.0, mine.discount[:, None], lower)
+    elif KIND == "ranknet" or KIND == "hinge":
         signed = tl.where(apart > 0.0, 1.0, tl.where(apart < 0.0, -1.0, 0.0))
-    if (CUT == 1) & (KIND == 3):
-        signed *= _one_of(row, column, cuts, cut, SIDE)
+    else:
+        # In 64 bits, so that a thread's rows are at fixed offsets from one address.
+        lane = (column + (block.center - block.first)).to(tl.int64)
+        delta = tl.load(block.table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
+        if KIND == "swap_delta":
+            delta *= _swapped(row, column, mine, theirs, SIDE)
+        if CUT == "corrected":
+            delta *= _of_lower(row, column, mine.cut, theirs.cut, SIDE)
+        if KIND == "ndcg_loss2++":
+            delta = block.mu * delta + lead
+        signed = apart * delta
+    if CUT == "corrected" and KIND == "ndcg_loss1":
+        signed *= _of_lower(row, column, mine.cut, theirs.cut, SIDE)
     if WEIGHTED:
-        signed *= tl.where(apart > 0.0, weight[:, None], weights[None, :])
+        signed *= tl.where(apart > 0.0, mine.weight[:, None], theirs.weight[None, :])
     return signed
 
 
 @triton.jit
-def _swapped(row, column, upper, lower, uppers, lowers, SIDE: tl.constexpr):
+def _swapped(row, column, mine, theirs, SIDE: tl.constexpr):
     """The change of a swap: ``|upper + lower|`` of the pair's upper and lower item."""
     if SIDE == 1:
-        change = upper[:, None] + lowers[None, :]
+        change = mine.discount[:, None] + theirs.cut[None, :]
     elif SIDE == -1:
-        change = uppers[None, :] + lower[:, None]
+        change = theirs.discount[None, :] + mine.cut[:, None]
     else:
-        below = column[None, :] > row[:, None]
-        change = tl.where(below, upper[:, None] + lowers[None, :], uppers[None, :] + lower[:, None])
+        change = tl.where(
+            column[None, :] > row[:, None],
+            mine.discount[:, None] + theirs.cut[None, :],
+            theirs.discount[None, :] + mine.cut[:, None],
+        )
     return tl.abs(change)
 
 
 @triton.jit
-def _one_of(row, column, columns, rows, SIDE: tl.constexpr):
-    """The value of the pair's lower item, given values of columns and rows."""
+def _of_lower(row, column, mine, theirs, SIDE: tl.constexpr):
+    """The value of the pair's lower item, given values of rows (mine) and columns (theirs)."""
     if SIDE == 1:
-        return columns[None, :]
+        return theirs[None, :]
     elif SIDE == -1:
-        return rows[:, None]
+        return mine[:, None]
     else:
-        return tl.where(column[None, :] > row[:, None], columns[None, :], rows[:, None])
+        return tl.where(column[None, :] > row[:, None], theirs[None, :], mine[:, None])
 
 
 @triton.jit
 def _pair_tile(
-    ranked, table, center, start, length, total_items, k, sigma, mu, middle, steepness,
-    first, row, left, score, power, lift, gain, weight, discount, cut, grad_sum, total,
+    block, mine, lift, left, grad_sum, total,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
     WEIGHTED: tl.constexpr, COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
@@ -532,47 +518,42 @@ def _pair_tile(
 
     SIDE is 1 if all columns rank below all rows, -1 if above, 0 if mixed or past the list's end.
     """
+    row, length = block.row, block.length
     column = left + tl.arange(0, COLUMNS)
-    scores, powers, gains, weights, discounts, cuts = _load_item(
-        ranked, start, column, column < length, total_items, k, middle, steepness,
-        KIND, GAIN, CUT, WEIGHTED,
-    )  # fmt: skip
-    apart = gain[:, None] - gains[None, :]
-    if CUT == 2:  # eq. 15 tests the upper item, eqs. 16-17 the lower
+    theirs = _load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
+    apart = mine.gain[:, None] - theirs.gain[None, :]
+    if CUT == "inside":  # eq. 15 tests the upper item, eqs. 16-17 the lower
         if SIDE == 0:
             below = column[None, :] > row[:, None]
-            counted = tl.where(below, cut[:, None], cuts[None, :])
+            counted = tl.where(below, mine.cut[:, None], theirs.cut[None, :])
         elif SIDE == 1:
-            counted = cut[:, None] + 0.0 * apart
+            counted = mine.cut[:, None] + 0.0 * apart
         else:
-            counted = cuts[None, :] + 0.0 * apart
-    signed = _signed_weight(
-        first, row, column, apart, weight, discount, cut, weights, discounts, cuts, table, center,
-        mu, KIND, CUT, WEIGHTED, SIDE,
-    )  # fmt: skip
-    if CUT == 2:
+            counted = theirs.cut[None, :] + 0.0 * apart
+    signed = _signed_weight(block, column, apart, mine, theirs, KIND, CUT, WEIGHTED, SIDE)
+    if CUT == "inside":
         signed *= counted
     if SIDE == 1:
         right = apart > 0.0  # the more relevant item ranks higher
-        difference = score[:, None] - scores[None, :]
+        difference = mine.score[:, None] - theirs.score[None, :]
     elif SIDE == -1:
         right = apart < 0.0
-        difference = scores[None, :] - score[:, None]
+        difference = theirs.score[None, :] - mine.score[:, None]
     else:
         held = (column < length)[None, :] & (row < length)[:, None]
         signed = tl.where(held, signed, 0.0)
         right = (apart > 0.0) == (column[None, :] > row[:, None])
-        difference = tl.abs(score[:, None] - scores[None, :])
-    if KIND == 1:
-        away = sigma + tl.where(right, -difference, difference)
+        difference = tl.abs(mine.score[:, None] - theirs.score[None, :])
+    if KIND == "hinge":
+        away = block.sigma + tl.where(right, -difference, difference)
         grad_sum += tl.where(away > 0.0, signed, 0.0)
         term = tl.abs(signed) * tl.maximum(away, 0.0)
     else:
         if NEAR:
-            small = lift[:, None] * _bounded_exp2(SIDE * powers)[None, :]
-            fall = SIDE * (power[:, None] - powers[None, :])
+            small = lift[:, None] * _bounded_exp2(SIDE * theirs.power)[None, :]
+            fall = SIDE * (mine.power[:, None] - theirs.power[None, :])
         else:
-            fall = difference * steepness
+            fall = difference * block.steepness
             small = tl.exp2(-fall)
         root = tl.math.rsqrt(1.0 + small)
         over = root * root
@@ -582,24 +563,24 @@ def _pair_tile(
         term = tl.abs(signed * flat) + wrong * fall  # in units of log 2
         if HALF:  # pairs of equal labels count half in each direction
             halves = tl.where(apart == 0.0, 0.5, 0.0)
-            if CUT == 2:
+            if CUT == "inside":
                 halves *= counted
             if SIDE == 0:
                 halves = tl.where(held & (column[None, :] != row[:, None]), halves, 0.0)
                 upper = column[None, :] > row[:, None]
-                mine = tl.where(upper, small, 1.0)
-                theirs = tl.where(upper, 1.0, small)
-                halves_mine = flat + tl.where(upper, 0.0, fall)
-                halves_theirs = flat + tl.where(upper, fall, 0.0)
+                my_grad = tl.where(upper, small, 1.0)
+                their_grad = tl.where(upper, 1.0, small)
+                my_term = flat + tl.where(upper, 0.0, fall)
+                their_term = flat + tl.where(upper, fall, 0.0)
             elif SIDE == 1:
-                mine, theirs = small, 1.0 + 0.0 * small
-                halves_mine, halves_theirs = flat, flat + fall
+                my_grad, their_grad = small, 1.0 + 0.0 * small
+                my_term, their_term = flat, flat + fall
             else:
-                mine, theirs = 1.0 + 0.0 * small, small
-                halves_mine, halves_theirs = flat, flat
-            grad_sum += halves * over * (weight[:, None] * mine - weights[None, :] * theirs)
-            both = weight[:, None] * halves_mine + weights[None, :] * halves_theirs
-            term += halves * both
+                my_grad, their_grad = 1.0 + 0.0 * small, small
+                my_term, their_term = flat, flat
+            weight, weights = mine.weight[:, None], theirs.weight[None, :]
+            grad_sum += halves * over * (weight * my_grad - weights * their_grad)
+            term += halves * (weight * my_term + weights * their_term)
     if SIDE == 1:
         total += term
     elif SIDE == 0:
@@ -621,19 +602,19 @@ def _sum_pairs(
     product of one exponential per item.
     """
     list_index, start, width = list_span(offsets)
-    block = tl.program_id(1)
     length = _length(parts, list_index, tl.num_programs(1), width, MASKED, WIDTH)
-    first = block * ROWS
+    first = tl.program_id(1) * ROWS
     row = first + tl.arange(0, ROWS)
     center = tl.num_programs(1) * ROWS
     end = tl.minimum(first + ROWS, length) - 1
     high = tl.load(ranked + start + first, mask=first < length, other=0.0)
     low = tl.load(ranked + start + end, mask=first < length, other=0.0)
     middle = low + 0.5 * (high - low)
-    score, power, gain, weight, discount, cut = _load_item(
-        ranked, start, row, row < length, total_items, k, middle, steepness,
-        KIND, GAIN, CUT, WEIGHTED,
+    block = _Block(
+        ranked, start, length, total_items, k, sigma, steepness, mu, table, center, first, row,
+        middle,
     )  # fmt: skip
+    mine = _load_items(block, row, KIND, GAIN, CUT, WEIGHTED)
     grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(first < length, length, 0)
@@ -646,10 +627,9 @@ def _sum_pairs(
     ragged = tl.maximum(full_end, after)
     # Tiles of columns that overlap the rows, and the last, incomplete tile.
     for turn in range(0, mixed + (ragged < last).to(tl.int32)):
+        left = tl.where(turn < mixed, among + turn * COLUMNS, ragged)
         grad_sum, total = _pair_tile(
-            ranked, table, center, start, length, total_items, k, sigma, mu, middle, steepness,
-            first, row, tl.where(turn < mixed, among + turn * COLUMNS, ragged),
-            score, power, power, gain, weight, discount, cut, grad_sum, total,
+            block, mine, mine.power, left, grad_sum, total,
             KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
         )  # fmt: skip
     near = (high - low) * steepness <= 116.0
@@ -657,44 +637,38 @@ def _sum_pairs(
         begin = last * 0 if side == -1 else after
         end = among if side == -1 else full_end
         if near:
-            lift = _bounded_exp2(power * -side)
+            lift = _bounded_exp2(mine.power * -side)
             for left in range(begin, end, COLUMNS):
                 grad_sum, total = _pair_tile(
-                    ranked, table, center, start, length, total_items, k, sigma, mu, middle,
-                    steepness, first, row, left, score, power, lift, gain, weight, discount, cut,
-                    grad_sum, total, KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, side,
+                    block, mine, lift, left, grad_sum, total,
+                    KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, side,
                 )  # fmt: skip
         else:
             for left in range(begin, end, COLUMNS):
                 grad_sum, total = _pair_tile(
-                    ranked, table, center, start, length, total_items, k, sigma, mu, middle,
-                    steepness, first, row, left, score, power, power, gain, weight, discount, cut,
-                    grad_sum, total, KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, side,
+                    block, mine, mine.power, left, grad_sum, total,
+                    KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, side,
                 )  # fmt: skip
     grad = -tl.sum(grad_sum, 1)
-    if KIND != 1:
+    if KIND != "hinge":
         grad *= sigma
     to = ranked + 3 * total_items.to(tl.int64) + start + row
     tl.store(to, grad, mask=row < length)
     value = tl.sum(tl.sum(total, 0), 0)
-    if KIND != 1:
+    if KIND != "hinge":
         value *= 0.6931471805599453
-    tl.store(sums + list_index * tl.num_programs(1) + block, value)
+    tl.store(sums + list_index * tl.num_programs(1) + tl.program_id(1), value)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["total_items"])
 def _scatter_grads(
     ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
-    list_index = tl.program_id(0)
+    list_index, start, width = list_span(offsets)
     block = tl.program_id(1)
-    blocks = tl.num_programs(1)
-    start = tl.load(offsets + list_index)
-    width = (tl.load(offsets + list_index + 1) - start).to(tl.int32)
     norm, length, high, low = _list_parts(parts, list_index, WIDTH)
     valid = high > low
     scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
@@ -739,9 +713,11 @@ def _scatter_grads(
         grad = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
     to = tl.load(origin + start + row, mask=inside, other=0)
     tl.store(grad_scores + start + to, grad * scale, mask=inside)
-    if MASKED:
+    if mask is not None:
         padding = (row < width) & (tl.load(mask + start + row, mask=row < width, other=1) == 0)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
     if block == 0:
-        tl.store(values + list_index, sum_blocks(sums, list_index, blocks, WIDTH) * scale)
+        tl.store(
+            values + list_index, sum_blocks(sums, list_index, tl.num_programs(1), WIDTH) * scale
+        )
         tl.store(defined + list_index, valid)

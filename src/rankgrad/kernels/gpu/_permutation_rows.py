@@ -26,9 +26,8 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu._flat_lists import is_real, list_block, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import list_block, positions
 from rankgrad.kernels.gpu._ideal_gain import (
-    IDEAL,
     gain_kind,
     ideal_gain,
     list_sums,
@@ -39,14 +38,8 @@ from rankgrad.kernels.gpu._ideal_gain import (
 )
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
-from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, through_operator
-from rankgrad.kernels.gpu._segmented_sort import (
-    COUNTED,
-    Sorted,
-    count_items,
-    sort_lists,
-    tie_group,
-)
+from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, through_operator
+from rankgrad.kernels.gpu._segmented_sort import COUNTED, Sorted, count_items, sort_lists, tie_group
 
 _PROGRAMS = 528  # four for each multiprocessor of a large GPU
 _CHUNK = 1024  # items of a sorted list that one program reads
@@ -55,114 +48,27 @@ _SUM_OF_VALUES = MetricOptions("dcg", 0, "linear", 0.0, 0.0)  # the gain of an i
 
 
 def through_rows(
-    batch: FlatLists,
-    relaxation: str,
-    temperature: float,
-    metric_options: MetricOptions,
+    batch: FlatLists, relaxation: str, temperature: float, metric_options: MetricOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through relaxed rows; see :mod:`rankgrad.kernels.ops`."""
     scores, _, mask, _, offsets, max_length = batch
     metric, k, _, _, persistence = metric_options
-    soft = relaxation == "softsort"
+    operator = SoftSortOperator if relaxation == "softsort" else NeuralSortOperator
+    options = (scores, mask, offsets, max_length, k, temperature)
     if metric in STEP_METRICS:
-        operator = (SoftSortOperator if soft else NeuralSortOperator)(
-            scores, mask, offsets, max_length, k, temperature
-        )
-        return through_operator(operator, batch, metric_options)
-    lists = offsets.numel() - 1
-    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
-    if lists == 0 or scores.numel() == 0:
+        return through_operator(operator(*options), batch, metric_options)
+    rows = operator(*options, metric, persistence)
+    values, grad_scores = scores.new_empty(offsets.numel() - 1), torch.empty_like(scores)
+    if not rows.lists:
         return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
-    rows = _WeightedRows(offsets, max_length, k, temperature, soft, metric, persistence)
     if max_length <= COUNTED:
-        items = _count(batch, metric_options, soft)
+        items = rows.count_pairs(batch, metric_options)
     else:
         gains, scale, lengths, defined = ideal_gain(batch, metric_options)
         order = sort_lists(scores, mask, offsets, max_length)
-        items = _place(rows, order, gains, (scale, lengths), defined)
-    sums = rows.sum(items, (items.numbers, items.numbers))
-    rows.gather(items, sums, sums, values, grad_scores)
+        items = rows.place_sorted(order, gains, (scale, lengths), defined)
+    rows.gather(items, rows.sum(items, (None, None)), None, (values, grad_scores))
     return values, grad_scores, items.defined
-
-
-class _RowsOperator:
-    """The rows of NeuralSort or SoftSort as a linear operator.
-
-    Args:
-        scores: ``[items]``, float32.
-        mask: ``[items]``, False on padding, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        k: the number of rows, 0 for all.
-        temperature: of the relaxation.
-    """
-
-    soft: ClassVar[bool]
-    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
-
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        k: int,
-        temperature: float,
-    ) -> None:
-        self.scores, self.mask = scores, mask
-        self._rows = _WeightedRows(offsets, max_length, k, temperature, self.soft, "operator", 0.0)
-        self._sorted: tuple[Sorted, Tensor] | None = None  # long lists, and their lengths
-        # A cache of the items and row sums of recent values, keyed by the values' address. It holds
-        # a reference to the values, so that no other tensor gets the address.
-        self._applied: dict[int, tuple[Tensor, _Items, Tensor]] = {}
-
-    def apply(self, values: Tensor) -> Tensor:
-        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
-        at_rank, misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
-        if self._rows.lists and self.scores.numel():
-            values = values.contiguous()
-            items = self._place(values)
-            if len(self._applied) == _REMEMBERED:
-                del self._applied[next(iter(self._applied))]
-            sums = self._rows.sum(items, (at_rank, misses))
-            self._applied[values.data_ptr()] = values, items, sums
-        self.misses = misses
-        return at_rank
-
-    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
-        if not (self._rows.lists and self.scores.numel()):
-            return torch.zeros_like(self.scores)
-        values = values.contiguous()
-        if values.data_ptr() not in self._applied:
-            self.apply(values)
-        _, items, sums = self._applied[values.data_ptr()]
-        grad_scores = torch.empty_like(self.scores)
-        self._rows.gather(items, sums, grad.contiguous(), sums, grad_scores)
-        return grad_scores
-
-    def _place(self, values: Tensor) -> _Items:
-        offsets, max_length = self._rows.offsets, self._rows.max_length
-        if max_length <= COUNTED:
-            batch = FlatLists(self.scores, values, self.mask, None, offsets, max_length)
-            return _count(batch, _SUM_OF_VALUES, self.soft)
-        if self._sorted is None:
-            order = sort_lists(self.scores, self.mask, offsets, max_length)
-            self._sorted = order, count_items(self.mask, offsets, max_length)
-        order, lengths = self._sorted
-        return _place(self._rows, order, values, (lengths, lengths), lengths)
-
-
-class NeuralSortOperator(_RowsOperator):
-    """NeuralSort (Grover et al. 2019) as a linear operator and its adjoint."""
-
-    soft = False
-
-
-class SoftSortOperator(_RowsOperator):
-    """SoftSort (Prillo and Eisenschlos 2020) as a linear operator and its adjoint."""
-
-    soft = True
 
 
 @dataclass(frozen=True)
@@ -177,84 +83,121 @@ class _Items:
         distances: float64, ``Σ_k |s_j - s_k|``, inf on padding: ``[items]`` of sorted items, or
             ``[2 items]``, in input order followed by rank.
         order: the index of each sorted item; None in input order.
-        known: scale and length of each list; a placeholder for short lists.
+        known: scale and length of each list; None for short lists.
         defined: ``[lists]``, whether the loss is defined.
-        parts: partial sums of the blocks of short lists, for scale and length.
+        parts: partial sums of the blocks of short lists, for scale and length; None for long ones.
         norm: the kind of norm that ``parts`` are for.
     """
 
     numbers: Tensor
     distances: Tensor
     order: Tensor | None
-    known: tuple[Tensor, Tensor]
+    known: tuple[Tensor | None, Tensor | None]
     defined: Tensor
-    parts: Tensor
-    norm: int
+    parts: Tensor | None
+    norm: str
 
     @property
     def of_lists(self) -> tuple[Any, ...]:
         """The arguments of kernels that describe the lists."""
-        return (*self.known, self.defined, self.parts, self.parts.shape[1])
+        blocks = 0 if self.parts is None else self.parts.shape[1]
+        return (*self.known, self.defined, self.parts, blocks)
 
 
-def _count(batch: FlatLists, metric_options: MetricOptions, soft: bool) -> _Items:
-    """The items of short lists, in input order."""
-    scores, labels, mask, weights, offsets, max_length = batch
-    metric, k, gain, threshold, _ = metric_options
-    lists, size = offsets.numel() - 1, scores.numel()
-    blocks = cdiv(max_length, 32)
-    numbers = scores.new_empty(7, size)
-    distances = torch.empty(0 if soft else 2 * size, dtype=torch.float64, device=scores.device)
-    parts = scores.new_empty(lists, blocks, 4)
-    defined = torch.empty(lists, dtype=torch.bool, device=scores.device)
-    norm = norm_kind(metric, k)
-    _count_pairs[(lists, blocks)](
-        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores), offsets,
-        numbers, distances, parts, threshold, k, size,
-        KIND=gain_kind(metric, gain), IDEAL=norm == IDEAL, MASKED=mask is not None,
-        WEIGHTED=weights is not None, SOFT=soft, HEIGHT=32, WIDTH=32,
-    )  # fmt: skip
-    return _Items(numbers, distances, None, (parts, parts), defined, parts, norm)
+@dataclass(eq=False)
+class _RowsOperator(SortOperator):
+    """The rows of NeuralSort or SoftSort: a linear operator, or weighted by a linear metric.
 
+    Args:
+        temperature: of the relaxation.
+        metric: the linear metric, or ``operator``.
+        persistence: of the metric rbp.
+    """
 
-def _place(
-    rows: _WeightedRows, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
-) -> _Items:
-    """The items of sorted lists; their gains are in input order."""
-    size, soft, lengths = gains.numel(), rows.soft, known[1]
-    chunks = torch.empty(rows.chunks_of(size), dtype=torch.float64, device=gains.device)
-    numbers = gains.new_empty(7, size)
-    distances = torch.empty(0 if soft else size, dtype=torch.float64, device=gains.device)
-    grid = (rows.lists, cdiv(rows.max_length, _CHUNK))
-    if not soft:
-        _add_chunks[grid](order.scores, rows.offsets, lengths, chunks, 0, CHUNK=_CHUNK)
-    _place_sorted[grid](
-        order.scores, order.items, gains, rows.offsets, lengths, chunks, numbers, distances, size,
-        rows.max_length.bit_length() + 1, SOFT=soft, CHUNK=_CHUNK,
-    )  # fmt: skip
-    return _Items(numbers, distances, order.items, known, defined, gains.new_empty(0, 0, 4), 0)
-
-
-def _tile(rows: int) -> tuple[int, int]:
-    """Rows and items of a tile that fits in the registers of a program."""
-    return (16, 64) if rows <= 16 else (32, 32)
-
-
-@dataclass(frozen=True)
-class _WeightedRows:
-    """The rows of every list, and their weights: those of a linear metric, or "operator"."""
-
-    offsets: Tensor
-    max_length: int
-    k: int
     temperature: float
-    soft: bool
-    metric: str
-    persistence: float
+    metric: str = "operator"
+    persistence: float = 0.0
 
-    @property
-    def lists(self) -> int:
-        return self.offsets.numel() - 1
+    soft: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        self._sorted: tuple[Sorted, Tensor] | None = None  # long lists, and their lengths
+        # A cache of the items and row sums of recent values, keyed by the values' address. It holds
+        # a reference to the values, so that no other tensor gets the address.
+        self._applied: dict[int, tuple[Tensor, _Items, Tensor]] = {}
+
+    def apply(self, values: Tensor) -> Tensor:
+        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        if self.lists:
+            values = values.contiguous()
+            items = self._items(values)
+            if len(self._applied) == _REMEMBERED:
+                del self._applied[next(iter(self._applied))]
+            sums = self.sum(items, (at_rank, self.misses))
+            self._applied[values.data_ptr()] = values, items, sums
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        if not self.lists:
+            return torch.zeros_like(self.scores)
+        values = values.contiguous()
+        if values.data_ptr() not in self._applied:
+            self.apply(values)
+        _, items, sums = self._applied[values.data_ptr()]
+        grad_scores = torch.empty_like(self.scores)
+        self.gather(items, sums, grad.contiguous(), (None, grad_scores))
+        return grad_scores
+
+    def _items(self, values: Tensor) -> _Items:
+        """The items, with these values as their gains."""
+        lists = self.mask, self.offsets, self.max_length
+        if self.max_length <= COUNTED:
+            batch = FlatLists(self.scores, values, self.mask, None, *lists[1:])
+            return self.count_pairs(batch, _SUM_OF_VALUES)
+        if self._sorted is None:
+            self._sorted = sort_lists(self.scores, *lists), count_items(*lists)
+        order, lengths = self._sorted
+        return self.place_sorted(order, values, (lengths, lengths), lengths)
+
+    def count_pairs(self, batch: FlatLists, metric_options: MetricOptions) -> _Items:
+        """The items of short lists, in input order."""
+        metric, k, gain, threshold, _ = metric_options
+        scores, size, blocks = self.scores, self.scores.numel(), cdiv(self.max_length, 32)
+        numbers, distances = self._memory(2 * size)
+        parts = scores.new_empty(self.lists, blocks, 4)
+        defined = torch.empty(self.lists, dtype=torch.bool, device=scores.device)
+        norm = norm_kind(metric, k)
+        _count_pairs[(self.lists, blocks)](
+            *batch[:5], numbers, distances, parts, threshold, k, size, GAIN=gain_kind(metric, gain),
+            IDEAL=norm == "ideal", SOFT=self.soft, HEIGHT=32, WIDTH=32,
+        )  # fmt: skip
+        return _Items(numbers, distances, None, (None, None), defined, parts, norm)
+
+    def place_sorted(
+        self, order: Sorted, gains: Tensor, known: tuple[Tensor, Tensor], defined: Tensor
+    ) -> _Items:
+        """The items of sorted lists; their gains are in input order."""
+        size, lengths = gains.numel(), known[1]
+        chunks = self._chunks()
+        numbers, distances = self._memory(size)
+        grid = (self.lists, cdiv(self.max_length, _CHUNK))
+        if not self.soft:
+            _add_chunks[grid](order.scores, self.offsets, lengths, chunks, 0, CHUNK=_CHUNK)
+        _place_sorted[grid](
+            order.scores, order.items, gains, self.offsets, lengths, chunks, numbers, distances,
+            size, self.max_length.bit_length() + 1, SOFT=self.soft, CHUNK=_CHUNK,
+        )  # fmt: skip
+        return _Items(numbers, distances, order.items, known, defined, None, "none")
+
+    def _memory(self, size: int) -> tuple[Tensor, Tensor]:
+        """Memory for the numbers and the distances of :class:`_Items`."""
+        numbers = self.scores.new_empty(7, self.scores.numel())
+        return numbers, numbers.new_empty(0 if self.soft else size, dtype=torch.float64)
+
+    def _chunks(self) -> Tensor:
+        """Memory for one number per chunk of the lists."""
+        most = self.scores.numel() // _CHUNK + self.lists + 1
+        return self.scores.new_empty(most, dtype=torch.float64)
 
     @property
     def few(self) -> bool:
@@ -265,10 +208,6 @@ class _WeightedRows:
     def count(self) -> int:
         """The largest number of rows of a list."""
         return self.k if self.few else self.max_length
-
-    def chunks_of(self, size: int) -> int:
-        """An upper bound of the number of chunks of all lists."""
-        return size // _CHUNK + self.lists + 1
 
     def _options(self, items: _Items) -> tuple[tuple[Any, ...], dict[str, Any]]:
         numbers = (self.temperature, self.persistence, self.k, self.count, items.numbers.shape[1])
@@ -281,7 +220,7 @@ class _WeightedRows:
         }
         return numbers, options
 
-    def sum(self, items: _Items, at_rank: tuple[Tensor, Tensor]) -> Tensor:
+    def sum(self, items: _Items, at_rank: tuple[Tensor | None, Tensor | None]) -> Tensor:
         """The sums of every row that :meth:`gather` needs.
 
         ``[5, rows]``: weight over the sum of exponentials; mean gain, minus that of the item at the
@@ -304,16 +243,19 @@ class _WeightedRows:
         return sums
 
     def gather(
-        self, items: _Items, sums: Tensor, grads: Tensor, values: Tensor, grad_scores: Tensor
+        self,
+        items: _Items,
+        sums: Tensor,
+        grads: Tensor | None,
+        results: tuple[Tensor | None, Tensor],
     ) -> None:
-        """The gradient of every item, summed over the rows; for a metric also the values."""
+        """Write the results: for a metric the values, and the gradient, summed over the rows."""
         numbers, options = self._options(items)
-        lists, size = self.lists, numbers[-1]
-        order = self.offsets if items.order is None else items.order
+        lists, size, grad_scores = self.lists, numbers[-1], results[1]
         height, width = _tile(self.count)
         _gather_rows[(lists, cdiv(self.max_length, width))](
-            *items.of_lists, self.offsets, items.numbers, items.distances, sums, grads, order,
-            values, grad_scores, *numbers, sums.shape[1], **options, HEIGHT=height, WIDTH=width,
+            *items.of_lists, self.offsets, items.numbers, items.distances, sums, grads,
+            items.order, *results, *numbers, sums.shape[1], **options, HEIGHT=height, WIDTH=width,
         )  # fmt: skip
         if self.soft:
             return
@@ -323,34 +265,50 @@ class _WeightedRows:
                 METRIC=self.metric, HEIGHT=32, WIDTH=64,
             )  # fmt: skip
             return
-        device = grad_scores.device
-        chunks = torch.empty(self.chunks_of(size), dtype=torch.float64, device=device)
-        prefix = torch.empty(size + lists, dtype=torch.float64, device=device)
+        chunks = self._chunks()
+        prefix = chunks.new_empty(size + lists)
         grid = (lists, cdiv(self.max_length, _CHUNK))
         of_chunks = (items.numbers, self.offsets, items.known[1], chunks)
         _add_chunks[grid](*of_chunks, 5 * size, CHUNK=_CHUNK)
         _prefix[grid](*of_chunks, prefix, 5 * size, CHUNK=_CHUNK)
         _through_sorted[grid](
-            items.numbers, prefix, order, self.offsets, items.known[1], grad_scores,
+            items.numbers, prefix, items.order, self.offsets, items.known[1], grad_scores,
             self.temperature, size, self.max_length.bit_length() + 1,
             METRIC=self.metric, CHUNK=_CHUNK,
         )  # fmt: skip
+
+
+class NeuralSortOperator(_RowsOperator):
+    """NeuralSort (Grover et al. 2019) as a linear operator and its adjoint."""
+
+    soft = False
+
+
+class SoftSortOperator(_RowsOperator):
+    """SoftSort (Prillo and Eisenschlos 2020) as a linear operator and its adjoint."""
+
+    soft = True
+
+
+def _tile(rows: int) -> tuple[int, int]:
+    """Rows and items of a tile that fits in the registers of a program."""
+    return (16, 64) if rows <= 16 else (32, 32)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k", "size"])
 def _count_pairs(
     scores, labels, mask, weights, offsets, numbers, distances, parts, threshold, k, size,
-    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    SOFT: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    GAIN: tl.constexpr, IDEAL: tl.constexpr, SOFT: tl.constexpr, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Ranks, ties and sums of distances of some items, counted over all pairs of their list.
 
     Also their part of the norm, for which ideal ranks are counted.
     """
-    list_index, begin, count, item, inside, real = list_block(mask, offsets, MASKED, HEIGHT)
+    list_index, begin, count, item, inside, real = list_block(mask, offsets, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
-    gain = load_gains(labels, weights, begin + item, real, threshold, KIND, WEIGHTED)
+    gain = load_gains(labels, weights, begin + item, real, threshold, GAIN)
     exact = score.to(tl.float64)
     above = tl.zeros([HEIGHT, WIDTH], tl.int32)
     before = tl.zeros([HEIGHT, WIDTH], tl.int32)
@@ -358,8 +316,7 @@ def _count_pairs(
     ahead = tl.zeros([HEIGHT, WIDTH], tl.int32)
     distance = tl.zeros([HEIGHT, WIDTH], tl.float64)
     for first in range(0, tl.where(tl.program_id(1) * HEIGHT < count, count, 0), WIDTH):
-        column = first + tl.arange(0, WIDTH)
-        valid = is_real(mask, begin + column, column < count, MASKED)
+        column, valid = positions(mask, begin, first, count, WIDTH)
         other = tl.load(scores + begin + column, mask=valid, other=float("nan"))
         earlier = column[None, :] < item[:, None]
         same = other[None, :] == score[:, None]
@@ -373,7 +330,7 @@ def _count_pairs(
             difference = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
             distance += tl.where(valid[None, :], difference, 0.0)
         if IDEAL:
-            gains = load_gains(labels, weights, begin + column, valid, threshold, KIND, WEIGHTED)
+            gains = load_gains(labels, weights, begin + column, valid, threshold, GAIN)
             equal = (gains[None, :] == gain[:, None]) & earlier
             ahead += ((gains[None, :] > gain[:, None]) | equal).to(tl.int32)
     earlier = tl.sum(before, 1)
@@ -511,14 +468,15 @@ def _list_of(
 
 @triton.jit
 def _write_row(
-    total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by, row, inside,
-    scale, past, temperature, persistence, size, many, METRIC: tl.constexpr, SOFT: tl.constexpr,
+    found, numbers, sums, at_rank, misses, at, by, row, inside, scale, past, temperature,
+    persistence, size, many, METRIC: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
-    """Write the sums of a row that the items need.
+    """Write the sums of a row that the items need, from the sums of :func:`_sum_items`.
 
     Gains are relative to the gain of the item at the row's rank. If nearly all of the row's weight
     is on that item, the rest would otherwise be lost to rounding.
     """
+    total, mean, sided, sided_gain, tied_gain = found
     factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
     total = tl.where(inside, total, 1.0)
     mean = mean / total
@@ -541,6 +499,19 @@ def _write_row(
 
 
 @triton.jit
+def _load_rows(
+    numbers, distances, by, inside, size, SOFT: tl.constexpr, RANKED: tl.constexpr
+):  # fmt: skip
+    """The score, sum of distances and gain of the item at the rank of each row."""
+    score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
+    distance = score.to(tl.float64)
+    if not SOFT:
+        by_rank = distances if RANKED else distances + size
+        distance = tl.load(by_rank + by, mask=inside, other=0.0)
+    return score, distance, tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+
+
+@triton.jit
 def _sum_items(
     numbers, distances, begin, end, split, splits, by, row, inside, length, temperature, size,
     SOFT: tl.constexpr, RANKED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
@@ -550,12 +521,9 @@ def _sum_items(
     Returns the sums of the exponentials and of their products with the gains. For SoftSort also
     both sums with signs, and the sum of the gains of items that tie with the item at the rank.
     """
-    row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
-    row_distance = row_score.to(tl.float64)
-    if not SOFT:
-        by_rank = distances if RANKED else distances + size
-        row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
-    row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+    row_score, row_distance, row_gain = _load_rows(
+        numbers, distances, by, inside, size, SOFT, RANKED
+    )
     derivative = (length - 1 - 2 * row).to(tl.float32)
     strength = 1.4426950408889634 / temperature
     total = tl.zeros([HEIGHT, WIDTH], tl.float32)
@@ -588,8 +556,9 @@ def _sum_items(
 
 
 @triton.jit
-def _add_parts(parts, at, inside, many, splits, HEIGHT: tl.constexpr):
-    """Sum the parts of some rows in float64."""
+def _add_parts(parts, which, at, inside, many, splits, HEIGHT: tl.constexpr):
+    """Sum the parts of one of the sums of some rows in float64."""
+    parts += which * splits * many
     total = tl.zeros([HEIGHT, 64], tl.float64)
     for left in range(0, splits, 64):
         split = (left + tl.arange(0, 64)).to(tl.int64)
@@ -621,27 +590,26 @@ def _sum_rows(
         inside = row < last
         by, at = begin + row, row + (list_index * rows if FEW else begin)
         if STAGE == "join":
-            total = _add_parts(parts, at, inside, many, splits, HEIGHT)
-            mean = _add_parts(parts + splits * many, at, inside, many, splits, HEIGHT)
-            sided, sided_gain, tied_gain = total, total, total
+            total = _add_parts(parts, 0, at, inside, many, splits, HEIGHT)
+            mean = _add_parts(parts, 1, at, inside, many, splits, HEIGHT)
+            found = (total, mean, total, total, total)
             if SOFT:
-                sided = _add_parts(parts + 2 * splits * many, at, inside, many, splits, HEIGHT)
-                sided_gain = _add_parts(parts + 3 * splits * many, at, inside, many, splits, HEIGHT)
-                tied_gain = _add_parts(parts + 4 * splits * many, at, inside, many, splits, HEIGHT)
+                sided = _add_parts(parts, 2, at, inside, many, splits, HEIGHT)
+                sided_gain = _add_parts(parts, 3, at, inside, many, splits, HEIGHT)
+                tied_gain = _add_parts(parts, 4, at, inside, many, splits, HEIGHT)
+                found = (total, mean, sided, sided_gain, tied_gain)
         else:
-            total, mean, sided, sided_gain, tied_gain = _sum_items(
+            found = _sum_items(
                 numbers, distances, begin, end, split, splits, by, row, inside, length,
                 temperature, size, SOFT, RANKED, HEIGHT, WIDTH,
             )  # fmt: skip
         if STAGE == "parts":
-            found = (total, mean, sided, sided_gain, tied_gain)
             for which in tl.static_range(5 if SOFT else 2):
                 tl.store(parts + (which * splits + split) * many + at, found[which], mask=inside)
         else:
             _write_row(
-                total, mean, sided, sided_gain, tied_gain, numbers, sums, at_rank, misses, at, by,
-                row, inside, scale, beyond(length, k, METRIC), temperature, persistence, size,
-                many, METRIC, SOFT,
+                found, numbers, sums, at_rank, misses, at, by, row, inside, scale,
+                beyond(length, k, METRIC), temperature, persistence, size, many, METRIC, SOFT,
             )  # fmt: skip
 
 
@@ -678,17 +646,9 @@ def _gather_rows(
     base = list_index * rows if FEW else begin
     if METRIC != "operator":
         _write_value(
-            values,
-            defined,
-            sums + 2 * many + base,
-            list_index,
-            last,
-            length,
-            k,
-            scale,
-            METRIC,
-            RANKED,
-        )
+            values, defined, sums + 2 * many + base, list_index, last, length, k, scale,
+            METRIC, RANKED,
+        )  # fmt: skip
     index = begin + tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     valid = index < end
     score = tl.load(numbers + index, mask=valid, other=0.0)
@@ -706,12 +666,9 @@ def _gather_rows(
         row = first + tl.arange(0, HEIGHT)
         inside = row < last
         by, at = begin + row, base + row
-        row_score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
-        row_distance = row_score.to(tl.float64)
-        if not SOFT:
-            by_rank = distances if RANKED else distances + size
-            row_distance = tl.load(by_rank + by, mask=inside, other=0.0)
-        row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+        row_score, row_distance, row_gain = _load_rows(
+            numbers, distances, by, inside, size, SOFT, RANKED
+        )
         weight = tl.load(sums + at, mask=inside, other=0.0)
         row_grad = weight
         if METRIC == "operator":
@@ -752,6 +709,13 @@ def _gather_rows(
         tl.store(numbers + 5 * size + index, tied, mask=valid)
 
 
+@triton.jit
+def _with_distances(derivative, by_distance, temperature, METRIC: tl.constexpr):
+    """The gradient of the scores, with its part through ``Σ_k |s_j - s_k|`` in float64."""
+    total = (derivative.to(tl.float64) + by_distance).to(tl.float32)
+    return as_gradient(total / temperature, METRIC)
+
+
 @cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _through_pairs(
@@ -759,7 +723,7 @@ def _through_pairs(
     METRIC: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Add the gradient through ``Σ_k |s_j - s_k|``, over all pairs of a list."""
-    _, begin, count, item, inside, _ = list_block(offsets, offsets, False, HEIGHT)
+    _, begin, count, item, inside, _ = list_block(None, offsets, HEIGHT)
     index = begin + item
     score = tl.load(numbers + index, mask=inside, other=0.0)
     result = tl.zeros([HEIGHT, WIDTH], tl.float64)
@@ -771,11 +735,8 @@ def _through_pairs(
         higher = other[None, :] > score[:, None]
         lower = other[None, :] < score[:, None]
         result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
-    derivative = tl.load(numbers + 4 * size + index, mask=inside, other=0.0).to(
-        tl.float64
-    ) + tl.sum(result, 1)
-    derivative = derivative.to(tl.float32) / temperature
-    derivative = as_gradient(derivative, METRIC)
+    derivative = tl.load(numbers + 4 * size + index, mask=inside, other=0.0)
+    derivative = _with_distances(derivative, tl.sum(result, 1), temperature, METRIC)
     real = tl.load(distances + index, mask=inside, other=float("inf")) < float("inf")
     tl.store(grad_scores + index, tl.where(real, derivative, 0.0), mask=inside)
 
@@ -811,10 +772,7 @@ def _through_sorted(
     total = tl.load(prefix + begin + list_index + length, mask=length > 0, other=0.0)
     above = tl.load(prefix + list_index + start, mask=real, other=0.0)
     below = total - tl.load(prefix + list_index + end, mask=real, other=0.0)
-    derivative = tl.load(numbers + 4 * size + index, mask=real, other=0.0).to(tl.float64) + (
-        above - below
-    )
-    derivative = derivative.to(tl.float32) / temperature
-    derivative = as_gradient(derivative, METRIC)
+    derivative = tl.load(numbers + 4 * size + index, mask=real, other=0.0)
+    derivative = _with_distances(derivative, above - below, temperature, METRIC)
     target = tl.load(order + index, mask=inside, other=0)
     tl.store(grad_scores + target, tl.where(real, derivative, 0.0), mask=inside)

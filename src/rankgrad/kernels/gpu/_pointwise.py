@@ -10,17 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists
-from rankgrad.kernels.gpu._flat_lists import (
-    chunk_size,
-    empty_results,
-    list_block,
-    load_weights,
-    or_placeholder,
-)
+from rankgrad.kernels.gpu._flat_lists import chunk_size, empty_results, list_block, load_weights
 from rankgrad.kernels.gpu._ideal_gain import log1p
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
-KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
 _SPAN = 4096  # items of one program
 _WIDTH = 256  # spans joined at a time
 
@@ -36,25 +29,20 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
     Returns:
         values, grad_scores and defined (see :mod:`rankgrad.kernels.ops`).
     """
-    scores, labels, mask, weights, offsets, max_length = batch
-    values, grad_scores, defined = empty_results(batch)
+    values, *_ = results = empty_results(batch)
     lists = len(values)
     if lists == 0:
-        return values, grad_scores, defined
-    span = chunk_size(max_length, _SPAN)
-    spans = max(1, cdiv(max_length, span))
-    parts = values if spans == 1 else scores.new_empty(lists, spans, 2)
+        return results
+    span = chunk_size(batch.max_length, _SPAN)
+    spans = max(1, cdiv(batch.max_length, span))
+    parts = values if spans == 1 else values.new_empty(lists, spans, 2)
     _sum_terms[(lists, spans)](
-        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores), offsets,
-        float(number), int(number), values, grad_scores, defined, parts, KINDS[kind],
-        mask is not None,
-        weights is not None, spans == 1, span, num_warps=max(1, min(8, span // 128)),
+        *batch[:5], float(number), int(number), *results, parts, KIND=kind, ALL_ITEMS=spans == 1,
+        SPAN=span, num_warps=max(1, min(8, span // 128)),
     )  # fmt: skip
     if spans > 1:
-        _join_spans[(lists, spans)](
-            offsets, values, grad_scores, defined, parts, KINDS[kind], span, _WIDTH, num_warps=8
-        )
-    return values, grad_scores, defined
+        _join_spans[(lists, spans)](batch.offsets, *results, parts, kind, span, _WIDTH, num_warps=8)
+    return results
 
 
 @triton.jit
@@ -71,15 +59,15 @@ def _cross_entropy(logit, target):
 @triton.jit
 def _terms(score, label, number, levels, KIND: tl.constexpr):
     """The loss of each item, and its derivative with respect to the score."""
-    if KIND == 0:
+    if KIND == "mse":
         error = score - label
         return error * error, 2.0 * error
-    elif KIND == 1:
+    elif KIND == "rmse":
         small = tl.exp2(-1.4426950408889634 * tl.abs(score))
         sigmoid = tl.where(score >= 0, 1.0, small) / (1.0 + small)
         error = number * sigmoid - label
         return error * error, 2.0 * number * error * (small / ((1.0 + small) * (1.0 + small)))
-    elif KIND == 2:
+    elif KIND == "bce":
         return _cross_entropy(score, label >= number)
     else:
         value, grad = score * 0.0, score * 0.0
@@ -96,7 +84,7 @@ def _mean(total, items, KIND: tl.constexpr):
     """The loss of a list from the sum of its terms, and the factor of the terms' derivatives."""
     factor = 1.0 / tl.maximum(items, 1.0)
     value = total * factor
-    if KIND == 1:  # the root's derivative at 0 is infinite; use a gradient of 0
+    if KIND == "rmse":  # the root's derivative at 0 is infinite; use a gradient of 0
         above = value > 0
         root = tl.sqrt(tl.where(above, value, 1.0))
         factor = tl.where(value == 0, 0.0, 0.5 * factor / root)
@@ -108,15 +96,14 @@ def _mean(total, items, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["levels"])
 def _sum_terms(
     scores, labels, mask, weights, offsets, number, levels, values, grad_scores, defined, parts,
-    KIND: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ALL_ITEMS: tl.constexpr,
-    SPAN: tl.constexpr,
+    KIND: tl.constexpr, ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """The terms of a span of a list; writes the loss if it is the whole list, else the sums."""
-    list_index, start, _, row, inside, real = list_block(mask, offsets, MASKED, SPAN)
+    list_index, start, _, row, inside, real = list_block(mask, offsets, SPAN)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
     value, grad = _terms(score, label, number, levels, KIND)
-    weight = load_weights(weights, start + row, real, WEIGHTED)
+    weight = load_weights(weights, start + row, real)
     total = tl.sum(value * weight, 0)
     items = tl.sum(real.to(tl.float32), 0)
     grad = tl.where(real, grad * weight, 0.0)
@@ -139,7 +126,7 @@ def _join_spans(
     KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum the spans of a list, and scale the gradient of one span."""
-    list_index, start, _, at, inside, _ = list_block(offsets, offsets, False, SPAN)
+    list_index, start, _, at, inside, _ = list_block(None, offsets, SPAN)
     spans = tl.num_programs(1)
     total = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)

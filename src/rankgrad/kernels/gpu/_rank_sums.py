@@ -16,26 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu._flat_lists import (
-    chunk_size,
-    list_block,
-    list_span,
-    or_placeholder,
-)
-from rankgrad.kernels.gpu._ideal_gain import (
-    CONSTANT,
-    RECIPROCAL,
-    ROWS,
-    rank_discount,
-    soft_inside,
-    sum_blocks,
-    tile,
-)
+from rankgrad.kernels.gpu._flat_lists import chunk_size, list_block, list_span
+from rankgrad.kernels.gpu._ideal_gain import ROWS, rank_discount, soft_inside, sum_blocks, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._metric_steps import StepValues
 
-#: The metric of the sums: average precision, or expected reciprocal rank.
-_AP, _ERR = 1, 2
 _CHUNK = 4096  # items of a list that one program reads at a time
 _LOG2E = math.log2(math.e)
 
@@ -59,13 +44,13 @@ def through_operator(
     """
     values = torch.empty_like(steps.scale)
     grad_ranks = torch.empty_like(batch.scores)
-    weighted = or_placeholder(steps.weighted, steps.values)
+    weighted = steps.values if steps.weighted is None else steps.weighted
     ranked = operator.ranks, *steps._replace(weighted=weighted), batch.offsets
     if metric.name in ("rr", "hits"):
         chunk = chunk_size(batch.max_length, _CHUNK)
         _first_relevant[(len(values),)](
             *ranked, values, grad_ranks, metric.k, float(beta),
-            RECIPROCAL if metric.name == "rr" else CONSTANT, metric.k > 0, chunk,
+            "reciprocal" if metric.name == "rr" else "constant", metric.k > 0, chunk,
             num_warps=max(1, min(8, chunk // 128)),
         )  # fmt: skip
     else:
@@ -75,8 +60,7 @@ def through_operator(
         block_sums = values.new_empty(len(values), blocks)
         _sum_ahead[(len(values), blocks)](
             *ranked, grad_sums, grad_ranks, block_sums, beta * _LOG2E,
-            metric.k, float(beta), _AP if metric.name == "ap" else _ERR, metric.k > 0,
-            ROWS, columns, num_warps=warps,
+            metric.k, float(beta), metric.name, metric.k > 0, ROWS, columns, num_warps=warps,
         )  # fmt: skip
         _sum_ahead_vjp[(len(values), blocks)](
             operator.ranks, steps.values, grad_sums, batch.offsets, steps.defined, block_sums,
@@ -89,7 +73,7 @@ def through_operator(
 def _missed(rank, weight, discount, items, k, beta, CURVE: tl.constexpr, CUT: tl.constexpr):
     """``1 - w discount``; for hits, whose discount is often near 1, without cancellation."""
     missed = 1.0 - discount
-    if CURVE == 1:
+    if CURVE == "constant":
         missed = rank * 0.0
         if CUT:
             _, outside, _ = soft_inside(rank, k, beta)
@@ -159,14 +143,14 @@ def _load_values(ranks, values, at, inside):
 def _sum_ahead(
     ranks, values, weighted, scale, lengths, defined, offsets, grad_sums, grad_ranks, block_sums,
     steepness, k, beta,
-    STEP: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    METRIC: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
     """The metric terms of a block of items, from the values ranked ahead of each.
 
     Writes the derivatives with respect to the sums of these values, and with respect to the ranks
     at fixed sums.
     """
-    list_index, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
+    list_index, start, length, row, inside, _ = list_block(None, offsets, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     # A block without values has no terms.
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
@@ -181,11 +165,11 @@ def _sum_ahead(
     ahead = tl.sum(total, 1)
     items = tl.load(lengths + list_index)
     rank = tl.where(value != 0, rank, 1.0)
-    discount, derivative = rank_discount(rank, items, k, beta, 0.0, 4, CUT)
+    discount, derivative = rank_discount(rank, items, k, beta, 0.0, "reciprocal", CUT)
     weight = tl.load(weighted + start + row, mask=inside, other=0.0)
     weight *= tl.load(scale + list_index)
     # The sum has half of the item itself: sigmoid(0) = 1/2.
-    if STEP == 1:
+    if METRIC == "ap":
         term = weight * (1.0 + ahead - 0.5 * value)
         tl.store(grad_sums + start + row, weight * discount, mask=inside)
     else:
@@ -203,7 +187,7 @@ def _sum_ahead_vjp(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
-    list_index, start, length, row, inside, _ = list_block(offsets, offsets, False, ROWS)
+    list_index, start, length, row, inside, _ = list_block(None, offsets, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     grad = tl.load(grad_sums + start + row, mask=inside, other=0.0)
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)

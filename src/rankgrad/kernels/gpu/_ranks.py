@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -11,14 +12,8 @@ from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu._fastsort import FastSortRanks
-from rankgrad.kernels.gpu._flat_lists import empty_results, is_real, list_block, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import ListOperator, empty_results, list_block, positions
 from rankgrad.kernels.gpu._ideal_gain import (
-    CONSTANT,
-    GEOMETRIC,
-    IDEAL,
-    LOGARITHMIC,
-    NO_DISCOUNT,
-    RANK,
     ROWS,
     gain_key,
     gain_kind,
@@ -46,11 +41,7 @@ Losses = tuple[Tensor, Tensor, Tensor]
 
 
 def through_ranks(
-    batch: FlatLists,
-    relaxation: str,
-    sharpness: float,
-    beta: float,
-    metric_options: MetricOptions,
+    batch: FlatLists, relaxation: str, sharpness: float, beta: float, metric_options: MetricOptions
 ) -> Losses:
     """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`)."""
     if batch.offsets.shape[0] == 1:
@@ -87,27 +78,24 @@ def _through_pairs(
     The first computes every rank and the derivative of the metric with respect to it, and counts
     ideal ranks. The second computes the gradient with respect to the scores.
     """
-    scores, labels, mask, weights, offsets, max_length = batch
+    scores, _, mask, _, offsets, max_length = batch
     metric, k, gain, threshold, persistence = metric_options
     values, grad_scores, defined = empty_results(batch)
     lists, grad_ranks = len(values), torch.empty_like(scores)
-    columns, warps, stages = _tile(max_length)
+    tile = _tile(max_length)
     blocks = max(1, cdiv(max_length, ROWS))
     parts = scores.new_empty(lists, blocks, 4)
     block_sums = scores.new_empty(lists, blocks)
-    norm = norm_kind(metric, k)
-    mask_, weights_ = or_placeholder(mask, scores), or_placeholder(weights, scores)
+    norm, steepness = norm_kind(metric, k), sharpness * _LOG2E
     _rank[(lists, blocks)](
-        scores, labels, mask_, weights_, offsets, sharpness * _LOG2E, grad_ranks, parts, block_sums,
-        k, float(threshold), float(beta), float(persistence),
-        _curve(metric), gain_kind(metric, gain), norm == IDEAL, k > 0, mask is not None,
-        weights is not None, ROWS, columns, stages, num_warps=warps,
+        *batch[:5], steepness, grad_ranks, parts, block_sums, k, float(threshold), float(beta),
+        float(persistence), CURVE=_curve(metric), GAIN=gain_kind(metric, gain),
+        IDEAL=norm == "ideal", CUT=k > 0, **tile,
     )  # fmt: skip
     _rank_vjp[(lists, blocks)](
-        scores, mask_, offsets, sharpness * _LOG2E, grad_ranks, grad_scores, parts, block_sums,
-        values, defined, k, sharpness if metric == "arp" else -sharpness, blocks, norm,
-        metric == "arp", True, mask is not None, ROWS, columns, 32 if blocks <= 32 else 512,
-        stages, num_warps=warps,
+        scores, mask, offsets, steepness, grad_ranks, grad_scores, parts, block_sums, values,
+        defined, k, sharpness if metric == "arp" else -sharpness, blocks, NORM=norm,
+        LOWER=metric == "arp", LOSS=True, WIDTH=32 if blocks <= 32 else 512, **tile,
     )  # fmt: skip
     return values, grad_scores, defined
 
@@ -136,51 +124,53 @@ def _through_linear(
     return values, operator.adjoint(grad_ranks), defined
 
 
-class SigmoidRanks:
+@dataclass(eq=False)
+class SigmoidRanks(ListOperator):
     """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` of every item i, 0 on padding, and its adjoint."""
 
-    def __init__(
-        self, scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, alpha: float
-    ) -> None:
-        self._scores, self._mask, self._offsets, self._alpha = scores, mask, offsets, alpha
-        self._grid = offsets.shape[0] - 1, max(1, cdiv(max_length, ROWS))
-        self._columns, self._warps, self._stages = _tile(max_length)
+    alpha: float
+
+    def __post_init__(self) -> None:
+        scores, steepness = self.scores, self.alpha * _LOG2E
         self.ranks = torch.empty_like(scores)
-        if self._grid[0]:
+        if self.lists:
             _rank[self._grid](
-                scores, scores, or_placeholder(mask, scores), scores, offsets, alpha * _LOG2E,
-                self.ranks, scores, scores, 0, 0.0, 0.0, 0.0, NO_DISCOUNT, 0, False, False,
-                mask is not None,
-                False, ROWS, self._columns, self._stages, num_warps=self._warps,
+                scores, None, self.mask, None, self.offsets, steepness, self.ranks, None, None,
+                0, 0.0, 0.0, 0.0, CURVE="none", GAIN="none", IDEAL=False, CUT=False,
+                **_tile(self.max_length),
             )  # fmt: skip
 
     def adjoint(self, grad: Tensor) -> Tensor:
         """``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))`` of every item i, 0 on padding."""
-        scores, mask, alpha = self._scores, self._mask, self._alpha
+        scores, steepness = self.scores, self.alpha * _LOG2E
         grad_scores = torch.empty_like(scores)
-        if self._grid[0]:
+        if self.lists:
             _rank_vjp[self._grid](
-                scores, or_placeholder(mask, scores), self._offsets, alpha * _LOG2E,
-                grad.contiguous(), grad_scores, scores, scores, scores, scores, 0, alpha,
-                self._grid[1], 0, False,
-                False, mask is not None, ROWS, self._columns, 32, self._stages,
-                num_warps=self._warps,
+                scores, self.mask, self.offsets, steepness, grad.contiguous(), grad_scores,
+                None, None, None, None, 0, self.alpha, self._grid[1],
+                NORM="none", LOWER=False, LOSS=False, WIDTH=32,
+                **_tile(self.max_length),
             )  # fmt: skip
         return grad_scores
 
+    @property
+    def _grid(self) -> tuple[int, int]:
+        return self.lists, cdiv(self.max_length, ROWS)
 
-def _tile(max_length: int) -> tuple[int, int, int]:
-    """Columns of a tile, its warps, and the pipeline stages of the loop over tiles.
+
+def _tile(max_length: int) -> dict[str, int]:
+    """Rows and columns of a tile, its warps, and the pipeline stages of the loop over tiles.
 
     One warp computes a block of rows, unless there are so many columns that sharing them pays.
     """
-    return (64, 1, 3) if max_length <= _LONG else (128, 4, 1)
+    columns, warps, stages = (64, 1, 3) if max_length <= _LONG else (128, 4, 1)
+    return {"ROWS": ROWS, "COLUMNS": columns, "STAGES": stages, "num_warps": warps}
 
 
-def _curve(metric: str) -> int:
-    """The kind of discount of a linear metric."""
-    curves = {"precision": CONSTANT, "recall": CONSTANT, "rbp": GEOMETRIC}
-    return curves.get(metric, RANK if metric in ("arp", "spearman") else LOGARITHMIC)
+def _curve(metric: str) -> str:
+    """The discount of a linear metric, a curve of :func:`rank_discount`."""
+    curves = {"precision": "constant", "recall": "constant", "rbp": "geometric"}
+    return curves.get(metric, "rank" if metric in ("arp", "spearman") else "logarithmic")
 
 
 @triton.jit
@@ -211,14 +201,12 @@ def _power(score, middle, steepness):
 
 @triton.jit
 def _rank_tile(
-    scores, labels, mask, weights, start, width, steepness, threshold,
-    row, score, middle, own, key, left, above, ahead, items,
-    KIND: tl.constexpr, IDEAL: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
-    COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
+    scores, labels, mask, weights, start, width, steepness, threshold, row, score, middle, own, key,
+    left, above, ahead, items, GAIN: tl.constexpr, IDEAL: tl.constexpr, COLUMNS: tl.constexpr,
+    NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Add the columns of a tile to the relaxed and the ideal ranks of its rows."""
-    column = left + tl.arange(0, COLUMNS)
-    valid = is_real(mask, start + column, column < width, MASKED)
+    column, valid = positions(mask, start, left, width, COLUMNS)
     other = _load_scores(scores, start + column, valid)
     if NEAR:
         power = _power(other, middle, steepness)
@@ -229,10 +217,10 @@ def _rank_tile(
         small = tl.exp2(-tl.abs(difference))
         root = tl.math.rsqrt(1.0 + small)
         above += tl.where(difference >= 0, 1.0, small) * root * root
-    if MASKED:
+    if mask is not None:
         items += valid.to(tl.int32)
     if IDEAL:
-        gains = load_gains(labels, weights, start + column, valid, threshold, KIND, WEIGHTED)
+        gains = load_gains(labels, weights, start + column, valid, threshold, GAIN)
         keys = gain_key(gains, valid)
         if SIDE == -1:  # columns of equal gain are ahead: lower the rows' keys by one
             apart = (key - 1)[:, None] - keys[None, :]
@@ -248,22 +236,20 @@ def _rank_tile(
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _rank(
-    scores, labels, mask, weights, offsets, steepness, out, parts, block_sums,
-    k, threshold, beta, persistence,
-    CURVE: tl.constexpr, KIND: tl.constexpr, IDEAL: tl.constexpr, CUT: tl.constexpr,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
+    scores, labels, mask, weights, offsets, steepness, out, parts, block_sums, k, threshold, beta,
+    persistence, CURVE: tl.constexpr, GAIN: tl.constexpr, IDEAL: tl.constexpr, CUT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """Ranks of a block of items, ``Σ gain discount``, its derivatives, and the ideal sum."""
-    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     first = block * ROWS
     score = tl.load(scores + start + row, mask=real, other=0.0)
     middle, near = _center(score, real, steepness)
     own = tl.where(near, _power(score, middle, steepness), 1.0)
     gain = score
-    if CURVE != 5:
-        gain = load_gains(labels, weights, start + row, real, threshold, KIND, WEIGHTED)
+    if CURVE != "none":
+        gain = load_gains(labels, weights, start + row, real, threshold, GAIN)
     key = gain_key(gain, real)
     above = tl.zeros([ROWS, COLUMNS], tl.float32)
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
@@ -280,7 +266,7 @@ def _rank(
                 above, ahead, items = _rank_tile(
                     scores, labels, mask, weights, start, width, steepness, threshold,
                     row, score, middle, own, key, left, above, ahead, items,
-                    KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, True, side,
+                    GAIN, IDEAL, COLUMNS, True, side,
                 )  # fmt: skip
             begin = end
     else:
@@ -288,14 +274,14 @@ def _rank(
             above, ahead, items = _rank_tile(
                 scores, labels, mask, weights, start, width, steepness, threshold,
                 row, score, middle, own, key, left, above, ahead, items,
-                KIND, IDEAL, MASKED, WEIGHTED, COLUMNS, False, 0,
+                GAIN, IDEAL, COLUMNS, False, 0,
             )  # fmt: skip
     rank = 0.5 + tl.sum(above, 1)
-    if CURVE == 5:
+    if CURVE == "none":
         tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
     else:
         length = width
-        if MASKED:
+        if mask is not None:
             length = tl.sum(items, 0)
         discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
         value = tl.where(real, gain, 0.0)
@@ -316,12 +302,11 @@ def _rank(
 @triton.jit(do_not_specialize=["k", "blocks"])
 def _rank_vjp(
     scores, mask, offsets, steepness, grad_ranks, grad_scores, parts, block_sums, values, defined,
-    k, sharpness, blocks,
-    NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr, MASKED: tl.constexpr,
+    k, sharpness, blocks, NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """The gradient of a block of items: ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``."""
-    list_index, start, width, row, inside, real = list_block(mask, offsets, MASKED, ROWS)
+    list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
@@ -332,8 +317,7 @@ def _rank_vjp(
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = tl.where(block * ROWS < width, width, 0)
     for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
-        column = left + tl.arange(0, COLUMNS)
-        valid = is_real(mask, start + column, column < width, MASKED)
+        column, valid = positions(mask, start, left, width, COLUMNS)
         other = _load_scores(scores, start + column, valid)
         others = tl.load(grad_ranks + start + column, mask=valid, other=0.0)
         if near:
@@ -368,7 +352,7 @@ def _sum_discounted(
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """``Σ gain discount`` of a span of items, and the derivatives with respect to their ranks."""
-    list_index, start, _, row, inside, _ = list_block(offsets, offsets, False, SPAN)
+    list_index, start, _, row, inside, _ = list_block(None, offsets, SPAN)
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
     length = tl.load(lengths + list_index)

@@ -18,23 +18,22 @@ def reduce(
     """The weighted sum or mean over defined lists, and the normalized weight of each list."""
     lists = values.shape[0]
     result, normalized_weights = values.new_empty(()), torch.empty_like(values)
-    weighted = list_weights is not None
     width = min(_WIDTH, max(32, next_power_of_2(lists)))
     _reduce[(1,)](
-        values, defined, list_weights if weighted else values, result, normalized_weights, lists,
-        mean, weighted, width, num_warps=4 if width > 128 else 1,
+        values, defined, list_weights, result, normalized_weights, lists,
+        mean, width, num_warps=4 if width > 128 else 1,
     )  # fmt: skip
     return result, normalized_weights
 
 
 @triton.jit
-def _weighed(values, defined, list_weights, at, lists, WEIGHTED: tl.constexpr):
+def _weighed(values, defined, list_weights, at, lists):
     """The weights of some lists (0 if undefined), and their weighted values."""
     inside = at < lists
     counts = tl.load(defined + at, mask=inside, other=0) != 0
     value = tl.load(values + at, mask=inside, other=0.0)
     weight = counts.to(tl.float64)
-    if WEIGHTED:
+    if list_weights is not None:
         list_weight = tl.load(list_weights + at, mask=inside, other=0.0)
         weight *= tl.where(counts, list_weight, 0.0).to(tl.float64)
     return weight, weight * tl.where(weight != 0, value, 0.0).to(tl.float64)
@@ -44,14 +43,14 @@ def _weighed(values, defined, list_weights, at, lists, WEIGHTED: tl.constexpr):
 @triton.jit(do_not_specialize=["lists"])
 def _reduce(
     values, defined, list_weights, result, normalized_weights, lists,
-    MEAN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
+    MEAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Reduce all lists in one program, in float64 and in a fixed order."""
     first = tl.arange(0, WIDTH)
-    weights, terms = _weighed(values, defined, list_weights, first, lists, WEIGHTED)
+    weights, terms = _weighed(values, defined, list_weights, first, lists)
     totals, sums = weights, terms
     for left in range(WIDTH, lists, WIDTH):
-        weight, term = _weighed(values, defined, list_weights, left + first, lists, WEIGHTED)
+        weight, term = _weighed(values, defined, list_weights, left + first, lists)
         totals += weight
         sums += term
     over = 1.0
@@ -66,7 +65,7 @@ def _reduce(
     )
     for left in range(WIDTH, lists, WIDTH):
         at = left + first
-        weight, _ = _weighed(values, defined, list_weights, at, lists, WEIGHTED)
+        weight, _ = _weighed(values, defined, list_weights, at, lists)
         tl.store(
             normalized_weights + at,
             (weight * over).to(normalized_weights.dtype.element_ty),

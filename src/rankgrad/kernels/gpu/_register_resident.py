@@ -130,22 +130,34 @@ def rank_offset(row, column):
 
 
 @triton.jit
-def rank_weights(row, items, k, persistence, METRIC: tl.constexpr):
-    """The discounts of the ranks of rows, less that past the cutoff, which is added later."""
+def rank_weights(
+    row, items, k, persistence, scale, at_rank, METRIC: tl.constexpr, MODE: tl.constexpr
+):
+    """The weights of rows: the gradient at their ranks, or a metric's discounts.
+
+    The discount past the cutoff is subtracted here, and added later.
+    """
     inside = ((k == 0) | (row < k)) & (row < items)
-    weight = discount((row + 1).to(tl.float32), METRIC, persistence) - beyond(items, k, METRIC)
-    return tl.where(inside, weight, 0.0)
+    if MODE == "loss":
+        weight = discount((row + 1).to(tl.float32), METRIC, persistence) - beyond(items, k, METRIC)
+        return tl.where(inside, weight, 0.0) * tl.load(scale)
+    else:
+        return tl.load(at_rank + row, inside, 0.0)
 
 
 @triton.jit
 def wait(barrier, count, SHARED: tl.constexpr):
-    """Wait until all programs of the list arrive; then their earlier writes can be read."""
+    """Wait until so many programs arrived, all of the list; then their writes can be read.
+
+    Returns the count, for the next barrier to add to.
+    """
     tl.debug_barrier()
     if SHARED > 1:
         here = tl.atomic_add(barrier, 1, sem="acq_rel") + 1
         while here < count:
             here = tl.atomic_add(barrier, 0, sem="acq_rel")
         tl.debug_barrier()
+    return count
 
 
 @triton.jit
@@ -191,8 +203,7 @@ def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.const
         place = parts + (arrived // SHARED % 2) * SHARED * (COLUMNS + 1)
         tl.store(place + mine * COLUMNS + column, part)
         tl.store(place + SHARED * COLUMNS + mine, worst)
-        arrived += SHARED
-        wait(barrier, arrived, SHARED)
+        arrived = wait(barrier, arrived + SHARED, SHARED)
         if SHARED == 2:  # add the other program's part; two terms have the same sum in any order
             part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
         else:
@@ -396,12 +407,9 @@ def _scale_resident(
                 tl.store(taken + list_index, step)
             else:
                 # The value, and its derivatives with respect to the last factors.
-                if MODE == "loss":
-                    weight = rank_weights(row, items, k, persistence, METRIC)
-                    weight *= tl.load(scale + list_index)
-                else:
-                    counted = real & ((k == 0) | (row < k))
-                    weight = tl.load(at_rank + base + row, counted, 0.0)
+                weight = rank_weights(
+                    row, items, k, persistence, scale + list_index, at_rank + base, METRIC, MODE
+                )
                 grad_rows = weight * _row_sums(entries * _by_column(gain * v))
                 tl.store(partial_values + list_index * SHARED + mine, tl.sum(grad_rows * u))
                 _save(list_us + up, weight * u, real, SAVED)

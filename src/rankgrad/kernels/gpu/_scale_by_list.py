@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.gpu._flat_lists import list_block, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import list_block
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
 
@@ -24,21 +24,18 @@ def scale_by_list(
     if lists > 0:
         span = 256 if max_length <= 256 else 1024
         _scale_by_list[(lists, max(1, cdiv(max_length, span)))](
-            grad, grad.stride(0), or_placeholder(factor, grad), grad_scores, offsets, product,
-            factor is not None, span, num_warps=4,
-        )  # fmt: skip
+            grad, grad.stride(0), factor, grad_scores, offsets, product, span, num_warps=4
+        )
     return product
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["step"])
-def _scale_by_list(
-    grad, step, factor, grad_scores, offsets, product, SCALED: tl.constexpr, SPAN: tl.constexpr
-) -> None:
+def _scale_by_list(grad, step, factor, grad_scores, offsets, product, SPAN: tl.constexpr) -> None:
     """Multiply a span of a list by its factor."""
-    list_index, start, _, item, inside, _ = list_block(offsets, offsets, False, SPAN)
+    list_index, start, _, item, inside, _ = list_block(None, offsets, SPAN)
     number = tl.load(grad + list_index.to(tl.int64) * step)
-    if SCALED:
+    if factor is not None:
         number *= tl.load(factor)
     grad_score = tl.load(grad_scores + start + item, mask=inside, other=0.0)
     tl.store(product + start + item, grad_score * number, mask=inside)

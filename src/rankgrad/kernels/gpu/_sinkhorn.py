@@ -25,6 +25,7 @@ adjoint: the first stores u and v of every step for the second.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -33,10 +34,11 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu._flat_lists import chunk_size, empty_results, is_real, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, positions
 from rankgrad.kernels.gpu._ideal_gain import ideal_gain
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu._linear import beyond
+from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, through_operator
 from rankgrad.kernels.gpu._register_resident import (
     ResidentLayout,
     at_once,
@@ -65,26 +67,19 @@ def through_sinkhorn(
     """``1 - metric`` (ARP itself) through the scaling; see :mod:`rankgrad.kernels.ops`."""
     scores, _, mask, _, offsets, max_length = batch
     metric, k, _, _, persistence = metric_options
-    scaling = _Scaling(temperature, iterations, tolerance, transposed)
+    scaling = temperature, iterations, tolerance, transposed
+    operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
     if metric in STEP_METRICS:
-        operator = SinkhornOperator(scores, mask, offsets, max_length, k, *scaling)
         return through_operator(operator, batch, metric_options)
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
-    values, grad_scores, _ = empty_results(batch)
-    if len(values) == 0 or scores.shape[0] == 0:
-        return values.zero_(), grad_scores, defined
-    ranked = _Ranked(batch, gains, lengths, scaling, (values, grad_scores))
-    weighing = _Weighing("loss", False, k, metric, persistence)
+    values, grad_scores = torch.empty_like(scale), torch.empty_like(scores)
+    if not operator.lists:
+        return values.zero_(), grad_scores.zero_(), defined
+    operator.rank(gains, lengths, (values, grad_scores))
+    weighing = _Weighing("loss", False, metric, persistence)
     at_rank = (values, values)  # placeholders
-    ranked.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
+    operator.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
     return values, grad_scores, defined
-
-
-class _Scaling(NamedTuple):
-    temperature: float
-    iterations: int
-    tolerance: float
-    transposed: bool
 
 
 class _Weighing(NamedTuple):
@@ -93,142 +88,94 @@ class _Weighing(NamedTuple):
     Attributes:
         mode: ``loss``, or ``apply`` or ``adjoint`` of the operator.
         scaled: whether u and v are computed already.
-        k: the cutoff, 0 for none.
         metric: the metric that defines the discount.
         persistence: the parameter of rbp.
     """
 
     mode: str
     scaled: bool
-    k: int
     metric: str = "dcg"
     persistence: float = 0.0
 
 
-class SinkhornOperator:
+@dataclass(eq=False)
+class SinkhornOperator(SortOperator):
     """NeuralSort with Sinkhorn scaling as a linear operator and its adjoint.
 
     The first call of ``apply`` scales the lists, and saves u and v of every step.
 
     Args:
-        scores: ``[items]``, float32.
-        mask: ``[items]``, False on padding, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        k: the number of rows, 0 for all.
         temperature: of NeuralSort.
         iterations: of the scaling, at most.
         tolerance: a list has converged if the error of its row or column sums is smaller.
         transposed: whether columns, not rows, are normalized last.
     """
 
-    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
+    temperature: float
+    iterations: int
+    tolerance: float
+    transposed: bool
 
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        k: int,
-        temperature: float,
-        iterations: int,
-        tolerance: float,
-        transposed: bool,
-    ) -> None:
-        self.scores, self.mask, self.k = scores, mask, k
-        self._lists = offsets, max_length
-        self._scaling = _Scaling(temperature, iterations, tolerance, transposed)
-        self._ranked: _Ranked | None = None
+    def __post_init__(self) -> None:
         self._values: Tensor | None = None  # sorted last; the reference reserves their address
 
     def apply(self, values: Tensor) -> Tensor:
-        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
         at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
-        if self.scores.numel() and self._lists[0].numel() > 1:
-            scaled = self._ranked is not None
-            ranked = self._place(values, at_rank)
-            weighing = _Weighing("apply", scaled, self.k)
+        if self.lists:
+            weighing = _Weighing("apply", scaled=self._values is not None)
+            self._place(values, at_rank)
             # The second of the pair skips lists without items.
-            ranked.scale(weighing, (at_rank, ranked.lengths), (at_rank, self.misses))
+            self.scale(weighing, (at_rank, self.lengths), (at_rank, self.misses))
         return at_rank
 
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
         grad_scores = torch.zeros_like(self.scores)
-        if self.scores.numel() == 0 or self._lists[0].numel() == 1:
-            return grad_scores
-        if self._ranked is None:
-            self.apply(values)
-        ranked, grad = self._place(values, grad_scores), grad.contiguous()
-        weighing = _Weighing("adjoint", True, self.k)
-        ranked.differentiate(weighing, (grad, ranked.lengths), (grad, grad), grad, grad_scores)
+        if self.lists:
+            if self._values is None:
+                self.apply(values)
+            self._place(values, grad_scores)
+            weighing, grad = _Weighing("adjoint", scaled=True), grad.contiguous()
+            self.differentiate(weighing, (grad, self.lengths), (grad, grad), grad, grad_scores)
         return grad_scores
 
-    def _place(self, values: Tensor, zeros: Tensor) -> _Ranked:
-        """The lists sorted by score, with these values."""
-        offsets, max_length = self._lists
+    def _place(self, values: Tensor, zeros: Tensor) -> None:
+        """Sort the lists by score, with these values; or replace the values of sorted lists."""
         values = values.contiguous()
-        if self._ranked is None:
-            lengths = count_items(self.mask, offsets, max_length)
-            batch = FlatLists(self.scores, values, self.mask, None, offsets, max_length)
-            unused = self.scores.new_empty(offsets.numel() - 1)
-            self._ranked = _Ranked(batch, values, lengths, self._scaling, (unused, zeros), True)
-        elif self._values is None or self._values.data_ptr() != values.data_ptr():
-            self._ranked.place(values)
+        if self._values is None:
+            lengths = count_items(self.mask, self.offsets, self.max_length)
+            self.rank(values, lengths, (self.scores.new_empty(self.lists), zeros))
+            self.scalings = values.new_empty(2 * self.iterations + 3, self.size)
+            self.taken = self.numbers.new_empty(self.lists)
+        elif self._values.data_ptr() != values.data_ptr():
+            _place[(self.lists, cdiv(self.max_length, 256))](
+                values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
+            )
         self._values = values
-        return self._ranked
 
+    def rank(self, gains: Tensor, lengths: Tensor, zeroed: tuple[Tensor, Tensor]) -> None:
+        """Sort the lists by descending score.
 
-class _Ranked:
-    """Lists sorted by descending score, and their scaling.
-
-    Args:
-        batch: the lists; labels and weights are not read.
-        gains: ``[items]``, in input order.
-        lengths: ``[lists]``, the number of real items.
-        scaling: the scaling.
-        zeroed: ``[lists]`` and ``[items]``, to be filled with zeros.
-        saved: for an operator, whose scalings are saved.
-    """
-
-    def __init__(
-        self,
-        batch: FlatLists,
-        gains: Tensor,
-        lengths: Tensor,
-        scaling: _Scaling,
-        zeroed: tuple[Tensor, Tensor],
-        saved: bool = False,
-    ) -> None:
-        scores, _, mask, _, offsets, max_length = batch
-        self.offsets, self.max_length = offsets, max_length
-        self.gains, self.lengths, self.scaling = gains, lengths, scaling
-        lists, size = self.lists, self.size = offsets.shape[0] - 1, scores.shape[0]
+        Args:
+            gains: ``[items]``, in input order.
+            lengths: ``[lists]``, the number of real items.
+            zeroed: ``[lists]`` and ``[items]``, to be filled with zeros.
+        """
+        scores, lists, size = self.scores, self.lists, self.scores.numel()
+        self.gains, self.lengths, self.size = gains, lengths, size
         # The layout of lists whose K stays in registers; None for longer ones.
-        self.layout = ResidentLayout.of(scores, lists, max_length)
+        self.layout = ResidentLayout.of(scores, lists, self.max_length)
         # The index of each sorted item, and how many items score strictly higher and lower.
         self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
         # The score, c as a pair of floats, and the gain of sorted items.
         self.places = scores.new_empty(4, size)
-        counters = 1 if self.layout is not None else 2 + scaling.iterations  # per list
+        counters = 1 if self.layout is not None else 2 + self.iterations  # per list
         self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
-        _rank[(lists, cdiv(max_length, 64))](
-            scores, or_placeholder(mask, scores), gains, offsets, lengths, self.numbers,
-            self.places, *zeroed, self.barriers, size, counters, mask is not None, 64, 64,
-            num_warps=4,
+        _rank[(lists, cdiv(self.max_length, 64))](
+            scores, self.mask, gains, self.offsets, lengths, self.numbers, self.places,
+            *zeroed, self.barriers, size, counters, 64, 64, num_warps=4,
         )  # fmt: skip
-        # For an operator, u and v of every step, and the number of steps of each list.
+        # Placeholders. An operator has u and v of every step, and the number of steps of each list.
         self.scalings, self.taken = self.places, self.numbers
-        if saved:
-            self.scalings = scores.new_empty(2 * scaling.iterations + 3, size)
-            self.taken = self.numbers.new_empty(lists)
-
-    def place(self, values: Tensor) -> None:
-        """Replace the gains of the sorted items by other values, given in input order."""
-        _place[(self.lists, cdiv(self.max_length, 256))](
-            values, self.numbers, self.places, self.offsets, self.lengths, self.size, 256
-        )
 
     @property
     def shared(self) -> int:
@@ -248,11 +195,11 @@ class _Ranked:
             chosen: the scale of each list, and 0 for lists to skip.
             at_rank: the gradient (adjoint) or result (apply) by rank, and one minus the result.
         """
-        mode, scaled, k, metric, persistence = weighing
-        temperature, iterations, tolerance, transposed = self.scaling
+        mode, scaled, metric, persistence = weighing
+        iterations, sharpness = self.iterations, 1 / self.temperature
         of_lists = (self.offsets, self.lengths, *chosen)
-        numbers = (iterations, tolerance, 1 / temperature, k, persistence)
-        options = (metric, transposed, mode, scaled)
+        numbers = (iterations, self.tolerance, sharpness, self.k, persistence)
+        options = (metric, self.transposed, mode, scaled)
         barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
         places, lists, size, layout = self.places, self.lists, self.size, self.layout
         if layout is not None:
@@ -295,7 +242,7 @@ class _Ranked:
         kind = weighing.metric if weighing.mode == "loss" else "operator"
         _finish[(self.lists,)](
             self.numbers, self.gains, prefix, sums, self.offsets, self.lengths, *chosen, values,
-            grad_scores, self.size, 1 / self.scaling.temperature, weighing.k, self.shared,
+            grad_scores, self.size, 1 / self.temperature, self.k, self.shared,
             kind if kind in ("arp", "operator") else "loss", rows, parts,
             chunk_size(self.max_length, 1024), num_warps=4,
         )  # fmt: skip
@@ -311,14 +258,14 @@ def _ordered(score):
 @triton.jit(do_not_specialize=["total", "counters"])
 def _rank(
     scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
-    counters, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    counters, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Write a block of items to their ranks by descending score, without padding.
 
     Also writes c as a pair of floats and the numbers of items above and below, and zeros the
     barriers, the values and the gradient.
     """
-    list_index = tl.program_id(0)
+    list_index, start, count = list_span(offsets)
     total = total.to(tl.int64)
     above, below = order + total, order + 2 * total
     high, low, ranked_gains = ranked + total, ranked + 2 * total, ranked + 3 * total
@@ -326,12 +273,9 @@ def _rank(
         tl.store(values + list_index, 0.0)
         for at in range(list_index * counters, list_index * counters + counters):
             tl.store(barriers + at, 0)
-    start = tl.load(offsets + list_index)
-    count = (tl.load(offsets + list_index + 1) - start).to(tl.int32)
     first = tl.program_id(1) * ROWS
     if first < count:
-        row = first + tl.arange(0, ROWS)
-        real = is_real(mask, start + row, row < count, MASKED)
+        row, real = positions(mask, start, first, count, ROWS)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=row < count)
         score = tl.load(scores + start + row, mask=real, other=0.0)
         own = _ordered(score)
@@ -340,8 +284,7 @@ def _rank(
         lower = tl.zeros([ROWS], tl.int32)
         distance = tl.zeros([ROWS], tl.float64)
         for left in range(0, count, COLUMNS):
-            column = left + tl.arange(0, COLUMNS)
-            valid = is_real(mask, start + column, column < count, MASKED)
+            column, valid = positions(mask, start, left, count, COLUMNS)
             other = tl.load(scores + start + column, mask=valid, other=0.0)
             theirs = _ordered(other)
             over = (theirs[None, :] > own[:, None]) & valid[None, :]
@@ -510,12 +453,9 @@ def _scale(
             partial = 0.0
             for tile in range(top, end):
                 row = tile * ROWS + tl.arange(0, ROWS)
-                if MODE == "loss":
-                    weight = rank_weights(row, items, k, persistence, METRIC)
-                    weight *= tl.load(scale + list_index)
-                else:
-                    counted = (row < items) & ((k == 0) | (row < k))
-                    weight = tl.load(at_rank + base + row, counted, 0.0)
+                weight = rank_weights(
+                    row, items, k, persistence, scale + list_index, at_rank + base, METRIC, MODE
+                )
                 by_row = weight * _row_sums(matrix, columns + step * size, tile, 1, ROWS, COLUMNS)
                 factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
                 partial += tl.sum(by_row * factor, 0)
@@ -552,8 +492,7 @@ def _forward(
         tl.debug_barrier()
         half = step % 2
         _column_parts(matrix, part, rows, grad_rows, step, half, SHARED, ROWS, COLUMNS, 1)
-        arrived += part.sharing
-        wait(part.barriers, arrived, SHARED)
+        arrived = wait(part.barriers, arrived + part.sharing, SHARED)
         step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
         if running != 0:
             step += 1
@@ -575,8 +514,7 @@ def _forward(
             tl.atomic_max(part.barriers + 1 + step, worst.to(tl.int32, bitcast=True))
             if step >= iterations:
                 if not TRANSPOSED:
-                    arrived += part.sharing
-                    wait(part.barriers, arrived, SHARED)
+                    arrived = wait(part.barriers, arrived + part.sharing, SHARED)
                     step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
                 running = 0
     return step, arrived
@@ -595,8 +533,7 @@ def _backward(
     tl.debug_barrier()
     half = step % 2
     _column_parts(matrix, part, work, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 2)
-    arrived += part.sharing
-    wait(part.barriers, arrived, SHARED)
+    arrived = wait(part.barriers, arrived + part.sharing, SHARED)
     for left in range(part.reach, part.bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         inside, own = column < items, (column >= first) & (column < last)
@@ -618,8 +555,7 @@ def _backward(
             _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 4)
         else:
             _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 3)
-        arrived += part.sharing
-        wait(part.barriers, arrived, SHARED)
+        arrived = wait(part.barriers, arrived + part.sharing, SHARED)
         for left in range(part.reach, part.bound):
             column = left * COLUMNS + tl.arange(0, COLUMNS)
             inside, own = column < items, (column >= first) & (column < last)
@@ -648,8 +584,7 @@ def _backward(
     tl.debug_barrier()
     half = 1 - half
     _column_parts(matrix, part, rows, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 3)
-    arrived += part.sharing
-    wait(part.barriers, arrived, SHARED)
+    arrived = wait(part.barriers, arrived + part.sharing, SHARED)
     for left in range(part.reach, part.bound):
         column = left * COLUMNS + tl.arange(0, COLUMNS)
         own = (column >= first) & (column < last)
@@ -877,8 +812,8 @@ def _finish(
                 for left in range(0, end, BLOCK):
                     at = left + tl.arange(0, BLOCK)
                     total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
-                beyond = tl.where((k > 0) & (items > k), k + 1.0, 0.0)
-                tl.store(values + list_index, value + beyond * total * tl.load(scale + list_index))
+                total *= beyond(items, k, KIND)
+                tl.store(values + list_index, value + total * tl.load(scale + list_index))
             else:
                 tl.store(values + list_index, 1 - value)
         before = tl.zeros([1], tl.float64)

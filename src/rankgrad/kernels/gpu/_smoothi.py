@@ -6,6 +6,7 @@ row: the sweep that updates the products by row r also computes the sums of row 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
-from rankgrad.kernels.gpu._flat_lists import is_real, list_span, or_placeholder
+from rankgrad.kernels.gpu._flat_lists import ListOperator, is_real, list_span
 from rankgrad.kernels.gpu._ideal_gain import ideal_gain
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
 from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
-from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, through_operator
+from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, through_operator
 from rankgrad.kernels.gpu._segmented_sort import count_items
 
 _MAX_LENGTH = 16384  # the longest list that one program holds in registers
@@ -26,11 +27,7 @@ _TILE = 1024
 
 
 def through_smoothi(
-    batch: FlatLists,
-    alpha: float,
-    delta: float,
-    expect: str,
-    metric_options: MetricOptions,
+    batch: FlatLists, alpha: float, delta: float, expect: str, metric_options: MetricOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``1 - metric`` (ARP itself) through SmoothI's indicators; see :mod:`rankgrad.kernels.ops`."""
     scores, labels, mask, weights, offsets, max_length = batch
@@ -38,32 +35,28 @@ def through_smoothi(
     if metric in STEP_METRICS:
         operator = SmoothIOperator(scores, mask, offsets, max_length, k, alpha, delta)
         return through_operator(operator, batch, metric_options)
-    lists = offsets.numel() - 1
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
-    values, grad_scores = scores.new_empty(lists), torch.empty_like(scores)
-    if lists == 0 or scores.numel() == 0:
+    values, grad_scores = torch.empty_like(scale), torch.empty_like(scores)
+    if len(values) == 0 or scores.numel() == 0:
         return values.zero_(), grad_scores.zero_(), defined
     by_label = expect == "label"
+    weighted = by_label and weights is not None
     tensors = (
-        scores, or_placeholder(mask, scores), offsets, lengths, labels if by_label else gains,
-        or_placeholder(weights, scores), grad_scores, grad_scores, scale, defined, values,
+        scores, mask, offsets, lengths, labels if by_label else gains,
+        weights if weighted else scores, grad_scores, grad_scores, scale, defined, values,
     )  # fmt: skip
     options: dict[str, Any] = {
         "MODE": "loss",
         "METRIC": metric,
         "GAIN": gain if by_label else "none",
-        "MASKED": mask is not None,
-        "WEIGHTED": by_label and weights is not None,
+        "WEIGHTED": weighted,
     }
     _compute_rows(tensors, (alpha, delta, k, persistence), options, max_length)
     return values, grad_scores, defined
 
 
 def _compute_rows(
-    tensors: tuple[Tensor, ...],
-    numbers: tuple[Any, ...],
-    options: dict[str, Any],
-    max_length: int,
+    tensors: tuple[Any, ...], numbers: tuple[Any, ...], options: dict[str, Any], max_length: int
 ) -> None:
     """Compute the rows: in one launch or, if several programs share a list, in one per row."""
     scores, mask, offsets = tensors[:3]
@@ -79,44 +72,44 @@ def _compute_rows(
     lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
     exact = torch.float64 if mode == "ranks" else torch.float32
     state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
-    masked = options["MASKED"]
-    _lowest[grid](scores, mask, offsets, lowest, MASKED=masked, SPLITS=splits, TILE=_TILE)
+    _lowest[grid](scores, mask, offsets, lowest, SPLITS=splits, TILE=_TILE)
     arguments = (*tensors, *numbers, lowest, partial, state)
     for row in range(1 + (min(k, max_length) if k else max_length)):
         _sweep[grid](*arguments, row, lists, size, **options, **shape)
     if mode not in ("apply", "ranks"):
-        _add_gradient[grid](*tensors[:3], lowest, state, size, MASKED=masked, **shape)
+        _add_gradient[grid](*tensors[:3], lowest, state, size, **shape)
     if mode != "apply":
         _finish[grid](*arguments, size, **options, **shape)
 
 
-class _Indicators:
-    """The rows of every list, computed one after another and never stored.
+@dataclass(eq=False)
+class SmoothIOperator(SortOperator):
+    """SmoothI's indicators (Thonet et al. 2022), stop-gradient, as a linear operator.
+
+    The rows of every list are computed one after another and never stored.
 
     Args:
-        scores: ``[items]``, float32.
-        mask: ``[items]``, False on padding, or None.
-        offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths.
-        k: the number of rows, 0 for all.
         alpha: the inverse temperature.
         delta: how far items of earlier rows are pushed down.
     """
 
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        k: int,
-        alpha: float,
-        delta: float,
-    ) -> None:
-        self.scores, self.mask, self.offsets = scores, mask, offsets
-        self.max_length, self.k = max_length, k
-        self.alpha, self.delta = alpha, delta
-        self.lengths = count_items(mask, offsets, max_length)
+    alpha: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        self.lengths = count_items(self.mask, self.offsets, self.max_length)
+
+    def apply(self, values: Tensor) -> Tensor:
+        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
+        values = values.contiguous()
+        self.run("apply", (values, values), (at_rank, self.misses))
+        return at_rank
+
+    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
+        grad_scores = torch.zeros_like(self.scores)
+        inputs = (values.contiguous(), grad.contiguous())
+        self.run("adjoint", inputs, (grad_scores, grad_scores))
+        return grad_scores
 
     def run(self, mode: str, inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
         """Compute the rows.
@@ -129,63 +122,42 @@ class _Indicators:
                 over their weights, which ranks_adjoint reads; for the adjoints the gradient with
                 respect to the scores.
         """
-        scores, mask, offsets, max_length = self.scores, self.mask, self.offsets, self.max_length
-        if offsets.numel() == 1 or scores.numel() == 0:
+        if not self.lists:
             return
-        unused = (scores, self.lengths, scores)
-        tensors = (scores, or_placeholder(mask, scores), offsets, self.lengths, *inputs, *outputs)
+        scores, lengths = self.scores, self.lengths
+        unused = (scores, lengths, scores)
+        tensors = (scores, self.mask, self.offsets, lengths, *inputs, *outputs, *unused)
         options = {"MODE": mode, "METRIC": "dcg", "GAIN": "none", "WEIGHTED": False}
-        _compute_rows(
-            (*tensors, *unused), (self.alpha, self.delta, self.k, 0.0),
-            {**options, "MASKED": mask is not None}, max_length,
-        )  # fmt: skip
+        _compute_rows(tensors, (self.alpha, self.delta, self.k, 0.0), options, self.max_length)
 
 
-class SmoothIOperator(_Indicators):
-    """SmoothI's indicators (Thonet et al. 2022), stop-gradient, as a linear operator."""
-
-    misses: Tensor | None = None  #: one minus the last result of ``apply``, without cancellation
-
-    def apply(self, values: Tensor) -> Tensor:
-        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
-        at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
-        values = values.contiguous()
-        self.run("apply", (values, values), (at_rank, self.misses))
-        return at_rank
-
-    def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
-        grad_scores = torch.zeros_like(self.scores)
-        inputs = (values.contiguous(), grad.contiguous())
-        self.run("adjoint", inputs, (grad_scores, grad_scores))
-        return grad_scores
-
-
-class SmoothIRanks(_Indicators):
+@dataclass(eq=False)
+class SmoothIRanks(ListOperator):
     """The expected ranks of SmoothI's indicators: ``Σ_r r P_rj / Σ_r P_rj``.
+
+    Args:
+        alpha: as in :class:`SmoothIOperator`.
+        delta: as there.
 
     Attributes:
         ranks: ``[items]``, 1-based, 0 on padding.
     """
 
-    def __init__(
-        self,
-        scores: Tensor,
-        mask: Tensor | None,
-        offsets: Tensor,
-        max_length: int,
-        alpha: float,
-        delta: float,
-    ) -> None:
-        super().__init__(scores, mask, offsets, max_length, 0, alpha, delta)
+    alpha: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        scores = self.scores
+        lists = scores, self.mask, self.offsets, self.max_length
+        self._indicators = SmoothIOperator(*lists, 0, self.alpha, self.delta)
         self.ranks, self._inverse = torch.zeros_like(scores), torch.zeros_like(scores)
-        self.run("ranks", (scores, scores), (self.ranks, self._inverse))
+        self._indicators.run("ranks", (scores, scores), (self.ranks, self._inverse))
 
     def adjoint(self, grad: Tensor) -> Tensor:
         """The gradient of ``Σ_j grad_j ranks_j`` with respect to the scores."""
         grad_scores = torch.zeros_like(self.scores)
         inputs = (grad.contiguous(), self.ranks)
-        self.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
+        self._indicators.run("ranks_adjoint", inputs, (grad_scores, self._inverse))
         return grad_scores
 
 
@@ -200,20 +172,19 @@ def _add_two(a, b, c, d):
 
 
 @triton.jit
-def _at_rank(mean, weight, GAIN: tl.constexpr, WEIGHTED: tl.constexpr):
-    """The gain at a rank, and its derivatives with respect to expected value and weight."""
-    if GAIN == "none":
-        return mean, mean * 0.0 + 1.0, mean * 0.0
-    else:
-        if GAIN == "exponential":
-            power = tl.exp2(mean)
-            item_value, grad = power - 1.0, power * 0.6931471805599453
-        else:
-            item_value, grad = mean, mean * 0.0 + 1.0
-        if WEIGHTED:
-            return item_value * weight, grad * weight, item_value
-        else:
-            return item_value, grad, mean * 0.0
+def _row_loss(
+    mean, weight, rank, length, scale, k, persistence,
+    METRIC: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """A rank's term of the sum, and its derivatives with respect to expected value and weight."""
+    factor = scale * (discount(rank, METRIC, persistence) - beyond(length, k, METRIC))
+    gain, by_value, by_weight = mean, mean * 0.0 + 1.0, mean * 0.0
+    if GAIN == "exponential":
+        power = tl.exp2(mean)
+        gain, by_value = power - 1.0, power * 0.6931471805599453
+    if WEIGHTED:
+        gain, by_value, by_weight = gain * weight, by_value * weight, gain
+    return factor * gain, factor * by_value, factor * by_weight
 
 
 @triton.jit
@@ -230,7 +201,6 @@ def _add_rows(
     # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
     one = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
     two = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
-    past = beyond(length, k, METRIC)
     value = scale * 0.0
     for row in range(rows):
         logits = base * product + padding
@@ -252,10 +222,10 @@ def _add_rows(
         third_mean *= shrink
         row_grad, third_grad = scale, scale
         if MODE == "loss":
-            factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
-            at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
-            row_grad, third_grad = factor * by_value, factor * by_third
-            value += factor * at_rank
+            term, row_grad, third_grad = _row_loss(
+                mean, third_mean, row + 1.0, length, scale, k, persistence, METRIC, GAIN, WEIGHTED
+            )
+            value += term
         elif MODE == "adjoint":
             row_grad = tl.load(others + row)
         elif MODE == "apply":
@@ -275,9 +245,9 @@ def _add_rows(
 def _list(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
     delta, k, persistence, MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
+    WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The rows of one list with its items in registers; see :meth:`_Indicators.run`.
+    """The rows of one list with its items in registers; see :meth:`SmoothIOperator.run`.
 
     For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
     """
@@ -285,7 +255,7 @@ def _list(
     item = tl.arange(0, WIDTH)
     inside = item < count
     at = begin + item
-    real = is_real(mask, at, inside, MASKED)
+    real = is_real(mask, at, inside)
     length = tl.load(lengths + list_index)
     scale = _scale_of(scales, defined, list_index, length, MODE)
     score = tl.load(scores + at, mask=real, other=float("inf"))
@@ -295,18 +265,14 @@ def _list(
     padding = tl.where(real, 0.0, float("-inf"))
     item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
     rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
+    items = (
+        base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+        others + begin, results + begin, extras + begin,
+    )  # fmt: skip
     if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
-        value, one, two = _add_rows(
-            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
-            others + begin, results + begin, extras + begin, False, MODE, METRIC, GAIN, WEIGHTED,
-            WIDTH,
-        )  # fmt: skip
+        value, one, two = _add_rows(*items, False, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
     else:
-        value, one, two = _add_rows(
-            base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
-            others + begin, results + begin, extras + begin, True, MODE, METRIC, GAIN, WEIGHTED,
-            WIDTH,
-        )  # fmt: skip
+        value, one, two = _add_rows(*items, True, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
     if MODE == "ranks":
         rank, inverse = _ranks_of(one, two, length)
         tl.store(results + at, rank, mask=real)
@@ -324,17 +290,14 @@ def _list(
 
 @cached_launch
 @triton.jit
-def _lowest(
-    scores, mask, offsets, lowest,
-    MASKED: tl.constexpr, SPLITS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def _lowest(scores, mask, offsets, lowest, SPLITS: tl.constexpr, TILE: tl.constexpr):
     """The lowest score of each program's part of a list."""
     list_index, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     least = tl.full([TILE], float("inf"), tl.float32)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
         index = first + tl.arange(0, TILE)
-        real = is_real(mask, index, index < end, MASKED)
+        real = is_real(mask, index, index < end)
         least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
     tl.store(lowest + (list_index * SPLITS + split) * 3, tl.min(least, 0))
 
@@ -409,8 +372,8 @@ def _scale_of(scales, defined, list_index, length, MODE: tl.constexpr):
 @triton.jit(do_not_specialize=["k", "row", "lists", "size"])
 def _sweep(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, lowest, partial, state, row, lists, size, MODE: tl.constexpr,
-    METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
+    delta, k, persistence, lowest, partial, state, row, lists, size,
+    MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
     SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Update the state of the items by row - 1, and sum the exponentials of the row.
@@ -441,12 +404,12 @@ def _sweep(
             third_mean = tl.load(source + 3, mask=part < SPLITS, other=0.0) * rescale
             third_mean = tl.sum(third_mean, 0) / total
             if MODE == "loss":
-                factor = discount(row * 1.0, METRIC, persistence) - beyond(length, k, METRIC)
-                factor *= scale
-                at_rank, by_value, by_third = _at_rank(mean, third_mean, GAIN, WEIGHTED)
-                row_grad, third_grad = factor * by_value, factor * by_third
+                term, row_grad, third_grad = _row_loss(
+                    mean, third_mean, row * 1.0, length, scale, k, persistence,
+                    METRIC, GAIN, WEIGHTED,
+                )  # fmt: skip
                 before = tl.load(values + list_index, mask=split == 0, other=0.0)
-                tl.store(values + list_index, before + factor * at_rank, mask=split == 0)
+                tl.store(values + list_index, before + term, mask=split == 0)
             elif MODE == "adjoint":
                 row_grad = tl.load(others + begin + row - 1)
             elif MODE == "apply":
@@ -458,7 +421,7 @@ def _sweep(
         thirds = tl.zeros([TILE], tl.float32)
         for first in range(begin + split * TILE, end, SPLITS * TILE):
             at = first + tl.arange(0, TILE)
-            real = is_real(mask, at, at < end, MASKED)
+            real = is_real(mask, at, at < end)
             score = tl.load(scores + at, mask=real, other=0.0)
             base = (score - low) * (alpha * 1.4426950408889634)
             item_value, ranks, third = _load_inputs(
@@ -505,7 +468,7 @@ def _sweep(
 @triton.jit(do_not_specialize=["size"])
 def _add_gradient(
     scores, mask, offsets, lowest, state, size,
-    MASKED: tl.constexpr, SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+    SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradient and count the lowest scores over each program's part of a list."""
     list_index, split = tl.program_id(0), tl.program_id(1)
@@ -515,7 +478,7 @@ def _add_gradient(
     count = tl.zeros([TILE], tl.float32)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
         at = first + tl.arange(0, TILE)
-        real = is_real(mask, at, at < end, MASKED)
+        real = is_real(mask, at, at < end)
         total += tl.load(state + size.to(tl.int64) + at, mask=real, other=0.0)
         score = tl.load(scores + at, mask=real, other=float("inf"))
         count += (real & (score == low)).to(tl.float32)
@@ -527,9 +490,9 @@ def _add_gradient(
 @triton.jit(do_not_specialize=["k", "size"])
 def _finish(
     scores, mask, offsets, lengths, inputs, others, results, extras, scales, defined, values, alpha,
-    delta, k, persistence, lowest, partial, state, size, MODE: tl.constexpr, METRIC: tl.constexpr,
-    GAIN: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPLITS: tl.constexpr,
-    WIDE: tl.constexpr, TILE: tl.constexpr,
+    delta, k, persistence, lowest, partial, state, size,
+    MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
+    SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write the ranks; or the gradient, after subtracting its part through the minimum score."""
     list_index, split = tl.program_id(0), tl.program_id(1)
@@ -548,7 +511,7 @@ def _finish(
         through_lowest = total / tl.maximum(count, 1.0)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
         at = first + tl.arange(0, TILE)
-        real = is_real(mask, at, at < counted, MASKED)
+        real = is_real(mask, at, at < counted)
         one = tl.load(state + size + at, mask=real, other=0.0)
         if MODE == "ranks":
             two = tl.load(state + 2 * size + at, mask=real, other=0.0)

@@ -14,11 +14,12 @@ from torch import Tensor
 from rankgrad.kernels.arguments import FlatLists
 from rankgrad.kernels.gpu._flat_lists import (
     chunk_size,
+    empty_norms,
     is_real,
     list_block,
     list_span,
     load_weights,
-    or_placeholder,
+    positions,
 )
 from rankgrad.kernels.gpu._ideal_gain import ROWS, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
@@ -32,41 +33,33 @@ def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     A list is defined if two labels differ among the items that weigh something.
     """
     scores, labels, mask, weights, offsets, max_length = batch
-    lists = offsets.shape[0] - 1
-    gains, by_score = torch.empty_like(labels), torch.empty_like(labels)
-    scale = labels.new_empty(lists)
-    lengths = torch.empty_like(scale, dtype=torch.int32)
-    defined = torch.empty_like(scale, dtype=torch.bool)
-    columns, warps, _ = tile(max_length)
-    mask_, weights_ = or_placeholder(mask, labels), or_placeholder(weights, labels)
+    gains, by_score, norms = torch.empty_like(labels), torch.empty_like(labels), empty_norms(batch)
+    lists, (columns, warps, _) = len(norms[0]), tile(max_length)
     _count_ranks[(lists, max(1, cdiv(max_length, ROWS)))](
-        scores, labels, mask_, offsets, gains, by_score, mask is not None, ROWS, columns,
-        num_warps=warps,
-    )  # fmt: skip
+        scores, labels, mask, offsets, gains, by_score, ROWS, columns, num_warps=warps
+    )
     chunk = chunk_size(max_length, _CHUNK)
     _center[(lists,)](
-        gains, by_score, mask_, weights_, offsets, scale, lengths, defined, mask is not None,
-        weights is not None, chunk, num_warps=max(1, min(8, chunk // 128)),
+        gains, by_score, mask, weights, offsets, *norms, chunk,
+        num_warps=max(1, min(8, chunk // 128)),
     )  # fmt: skip
-    return gains, scale, lengths, defined
+    return gains, *norms
 
 
 @cached_launch
 @triton.jit
 def _count_ranks(
-    scores, labels, mask, offsets, by_label, by_score,
-    MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
+    scores, labels, mask, offsets, by_label, by_score, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+) -> None:
     """Ranks by label, tied ones their mean, and ranks by score, tied ones in input order."""
-    _, start, length, row, inside, _ = list_block(mask, offsets, MASKED, ROWS)
+    _, start, length, row, inside, _ = list_block(mask, offsets, ROWS)
     label = tl.load(labels + start + row, mask=inside, other=0.0)[:, None]
     score = tl.load(scores + start + row, mask=inside, other=0.0)[:, None]
     twice = tl.zeros([ROWS, COLUMNS], tl.int32)
     items_above = tl.zeros([ROWS, COLUMNS], tl.int32)
     last = tl.where(tl.program_id(1) * ROWS < length, length, 0)
     for left in range(0, last, COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        real = is_real(mask, start + column, column < length, MASKED)
+        column, real = positions(mask, start, left, length, COLUMNS)
         other = tl.load(labels + start + column, mask=real, other=float("-inf"))[None, :]
         twice += (other > label).to(tl.int32) + (other >= label).to(tl.int32)
         other = tl.load(scores + start + column, mask=real, other=float("-inf"))[None, :]
@@ -80,9 +73,8 @@ def _count_ranks(
 @cached_launch
 @triton.jit
 def _center(
-    gains, by_score, mask, weights, offsets, scale, lengths, defined,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
-) -> None:  # fmt: skip
+    gains, by_score, mask, weights, offsets, scale, lengths, defined, CHUNK: tl.constexpr
+) -> None:
     """Replace the ranks by label of a list by gains, and write one over the norm."""
     list_index, start, length = list_span(offsets)
     items = tl.zeros([CHUNK], tl.int32)
@@ -98,8 +90,8 @@ def _center(
         for left in range(0, length, CHUNK):
             row = left + tl.arange(0, CHUNK)
             inside = row < length
-            real = is_real(mask, start + row, inside, MASKED)
-            weight = load_weights(weights, start + row, real, WEIGHTED)
+            real = is_real(mask, start + row, inside)
+            weight = load_weights(weights, start + row, real)
             rank = tl.load(gains + start + row, mask=inside, other=0.0)
             score_rank = tl.load(by_score + start + row, mask=inside, other=0.0)
             if centering:

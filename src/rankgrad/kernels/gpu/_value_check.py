@@ -15,7 +15,6 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.arguments import LARGEST_LABEL
-from rankgrad.kernels.gpu._flat_lists import or_placeholder
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._parallel_compilation import launch_queued
 
@@ -63,10 +62,11 @@ def check_values(
     if programs == 0:
         return lambda: True
     turn, found = _results.next_turn(), _results.seen[:programs]
+    if list_weights is None:
+        list_weights = scores  # not read: the kernel is compiled once for both cases
     _check[(programs,)](
-        scores, labels, or_placeholder(mask, scores), or_placeholder(weights, scores),
-        or_placeholder(list_weights, scores), _results.words, LARGEST_LABEL, items, lists, turn,
-        mask is not None, weights is not None, _SPAN, num_warps=4,
+        scores, labels, mask, weights, list_weights, _results.words, LARGEST_LABEL, items, lists,
+        turn, _SPAN, num_warps=4,
     )  # fmt: skip
 
     def result() -> bool:
@@ -93,7 +93,7 @@ def _finite(number):
 @triton.jit(do_not_specialize=["items", "lists", "turn"])
 def _check(
     scores, labels, mask, weights, list_weights, results, largest, items, lists, turn,
-    MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SPAN: tl.constexpr,
+    SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Check the values of a program's spans."""
     found = tl.zeros([SPAN], tl.int32)
@@ -102,12 +102,12 @@ def _check(
     for left in range(first, items, step):
         at = left + tl.arange(0, SPAN)
         real = at < items
-        if MASKED:
+        if mask is not None:
             real = tl.load(mask + at, mask=real, other=0) != 0
         score = tl.load(scores + at, mask=real, other=0.0)
         label = tl.load(labels + at, mask=real, other=0.0)
         right = _finite(score) & (label >= 0) & (label <= largest)
-        if WEIGHTED:
+        if weights is not None:
             weight = tl.load(weights + at, mask=real, other=0.0)
             right = right & _finite(weight) & (weight >= 0)
         found += tl.where(right, 0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -126,12 +127,4 @@ class TextSettings(TomlSettings):
     @property
     def reading(self) -> Reading:
         """How the ranker reads pairs."""
-        return Reading(
-            max_length=self.max_length,
-            passages=self.passages,
-            document_tokens=self.document_tokens,
-            pooling=self.pooling,
-            head=self.head,
-            cross_attention=self.cross_attention,
-            prompt=self.prompt,
-        )
+        return Reading(**{option.name: getattr(self, option.name) for option in fields(Reading)})

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.export._feature_names import feature_names, takes_missing_values
+from rankgrad.data._dataset import names_of_features
 from rankgrad.export._graph import NoFormError
+from rankgrad.export._missing_values import takes_missing_values
 from rankgrad.export._onnx_format import layers_to_onnx, session, to_onnx
 from rankgrad.serving._categorical import CategoricalFeature, categorical_features
 from rankgrad.serving._layers import FoldedLayers
@@ -79,7 +80,7 @@ class ServedRanker:
             runtime=runtime,
             per_item=ranker.per_item,
             missing=takes_missing_values(ranker),
-            feature_names=tuple(feature_names(ranker)),
+            feature_names=names_of_features(ranker),
             categorical=categorical_features(ranker.categories),
             score=score,
         )
@@ -172,7 +173,7 @@ def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
 def named_runs(runs: list[str]) -> dict[str, Path]:
     """Run folders by the names of their rankers: ``NAME=RUN``, or the folder's own name.
 
-    >>> from rankgrad.serving._ranker import named_runs
+    >>> from rankgrad.serving._served_ranker import named_runs
     >>> named_runs(["runs/first", "small=runs/second"])
     {'first': PosixPath('runs/first'), 'small': PosixPath('runs/second')}
     """

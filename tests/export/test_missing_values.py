@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankgrad.export._feature_names import takes_missing_values
+from rankgrad.export._missing_values import takes_missing_values
 from rankgrad.training import Settings, fit
 
 

@@ -1,4 +1,4 @@
-"""The names of a ranker's features, and whether they may be missing."""
+"""Whether features that a ranker takes may be missing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ from rankgrad.data.transforms import Impute, Pipeline
 from rankgrad.export._trees import features_with_missing
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
-
-
-def feature_names(ranker: FittedRanker) -> list[str]:
-    """The names of a ranker's features, in its order.
-
-    They are those of the training data, or the numbers of features in a file without names.
-    """
-    if ranker.feature_names is not None:
-        return list(ranker.feature_names)
-    first = 0 if ranker.zero_based else 1
-    return [str(first + i) for i in range(ranker.n_features)]
 
 
 def takes_missing_values(ranker: FittedRanker) -> bool:

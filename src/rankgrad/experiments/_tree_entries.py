@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,6 @@ from rankgrad.metrics import metrics
 from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, run_metadata
 
-__all__ = ["TreeEntry"]
-
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
 #: The values that are tried without ``--tune``: every combination, 24 for each library.
 _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
@@ -56,10 +53,7 @@ _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
         tuple({"max_leaves": leaves} for leaves in (7, 15, 31)),
         tuple({"learning_rate": rate} for rate in (0.1, 0.03)),
         tuple({"min_child_weight": weight} for weight in (0.1, 1.0)),
-        (
-            {"colsample_bytree": 1.0, "subsample": 1.0},
-            {"colsample_bytree": 0.5, "subsample": 0.7},
-        ),
+        ({"colsample_bytree": 1.0, "subsample": 1.0}, {"colsample_bytree": 0.5, "subsample": 0.7}),
     ),
 }
 #: What ``--tune`` searches, and the values of the first trial.
@@ -95,7 +89,7 @@ class TreeEntry:
         patience: stop after this many trees without a better value of the validation metric.
         loss: the spec of a loss to boost trees with; None for the library's own objective.
 
-    >>> from rankgrad.experiments.trees import TreeEntry
+    >>> from rankgrad.experiments.compare import TreeEntry
     >>> TreeEntry("LightGBM", options={"num_leaves": 31}).labels(Settings())
     {'loss': 'lambdarank', 'model': 'lightgbm'}
     """
@@ -131,11 +125,10 @@ class TreeEntry:
         """Wherever there is something to choose: these are the baselines to beat."""
         return plan.tune is not None or len(self._grid()) > 1
 
-    def tune(
-        self, plan: Plan, data: Splits, trial_log: Path, on_progress: ProgressCallback
-    ) -> None:
+    def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
         """Search leaves, learning rate and the like on validation data."""
         library(self.kind)
+        plan = task.plan
         metric, seed = plan.settings.metric, plan.seeds[0]
         lower = metrics.get(metric).lower_is_better
 
@@ -149,7 +142,7 @@ class TreeEntry:
             ranges = {name: option_range for name, (option_range, _) in free.items()}
             first = {name: value for name, (_, value) in free.items()}
             space = Space(ranges, first, plan.tune, seed)
-        finish(trial_log, search(space, objective, metric, trial_log, on_progress))
+        finish(task.trial_log, search(space, objective, metric, task.trial_log, on_progress))
 
     @property
     def combinations(self) -> int:
@@ -202,9 +195,9 @@ class TreeEntry:
             self.kind,
             self.loss,
             metric,
-            {**parameters, **self.options},
-            self.rounds,
-            self.patience,
-            seed,
+            options={**parameters, **self.options},
+            rounds=self.rounds,
+            patience=self.patience,
+            seed=seed,
         )
         return boost(data["train"], data["vali"], config)

@@ -38,16 +38,6 @@ _FLAGS = {
 }
 _SEVERAL = "May be given several times."
 
-Log = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Where else epochs are logged: tensorboard, mlflow or wandb, with options as in "
-        "'mlflow(experiment=ranking)' and 'wandb(project=ranking, mode=offline)'; several times "
-        "for several.",
-        show_default="nowhere",
-    ),
-]
-
 
 def settings_options(
     *names: str,

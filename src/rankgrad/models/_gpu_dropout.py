@@ -1,0 +1,115 @@
+"""An activation and dropout in one pass over the items, on GPUs.
+
+The bits of dropout are a hash of each value's position, which the backward pass computes again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from typing_extensions import override
+
+from rankgrad._shapes import Float
+
+#: The layers, with their default options, whose activation the kernels compute.
+KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.SiLU: 2, nn.GELU: 3}
+_VALUES = 2048  # of one program
+_WIDTH = 1024  # at most, of the part of a row that one program takes
+
+
+class ActivationDropout(torch.autograd.Function):
+    """``activation(x) * kept / (1 - rate)``, where a CPU keeps the same with the same seed.
+
+    It is called with the values; the seed, a whole number from 0 to below 2^63 on their device; how
+    many of 65,536 values are dropped; and the kind of activation, a value of :data:`KINDS`.
+    """
+
+    @staticmethod
+    @override
+    def forward(
+        ctx: Any, values: Float[Tensor, "m N w"], seed: Tensor, dropped: int, kind: int
+    ) -> Float[Tensor, "m N w"]:
+        values = values if values.stride(-1) == 1 else values.contiguous()
+        ctx.save_for_backward(values, seed)
+        ctx.options = dropped, kind
+        results = torch.empty(values.shape, dtype=values.dtype, device=values.device)
+        _launch(values, values, seed, results, ctx.options, is_backward=False)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        values, seed = ctx.saved_tensors
+        results = torch.empty_strided(
+            values.shape, values.stride(), dtype=values.dtype, device=values.device
+        )
+        _launch(values, grads[0].contiguous(), seed, results, ctx.options, is_backward=True)
+        return results, None, None, None
+
+
+def _launch(
+    values: Tensor,
+    grad: Tensor,
+    seed: Tensor,
+    results: Tensor,
+    options: tuple[int, int],
+    is_backward: bool,
+) -> None:
+    members, count, width = values.shape
+    dropped, kind = options
+    columns = min(triton.next_power_of_2(max(width, 1)), _WIDTH)
+    rows = max(1, _VALUES // columns)
+    with torch.cuda.device_of(values):
+        _activate_and_drop[(triton.cdiv(members * count, rows), triton.cdiv(width, columns))](
+            values, grad, seed, results, members * count, count, width,
+            *values.stride()[:2], *results.stride()[:2],
+            dropped, 2**16 / (2**16 - dropped), kind, is_backward, rows, columns,
+        )  # fmt: skip
+
+
+@triton.jit
+def _activate(x, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr):
+    """The activation, or its derivative."""
+    if KIND == 0:
+        result = x * 0.0 + 1.0 if IS_BACKWARD else x
+    elif KIND == 1:
+        result = tl.where(x <= 0, 0.0, x * 0.0 + 1.0 if IS_BACKWARD else x)
+    elif KIND == 2:
+        sigmoid = 1.0 / (1.0 + tl.exp(-x))
+        result = sigmoid * (1.0 + x * (1.0 - sigmoid)) if IS_BACKWARD else x * sigmoid
+    else:
+        normal = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+        density = 0.3989422804014327 * tl.exp(-0.5 * x * x)
+        result = normal + x * density if IS_BACKWARD else x * normal
+    return result
+
+
+@triton.jit
+def _activate_and_drop(
+    values, grad, seed, results, n_rows, count, width,
+    value_member, value_item, result_member, result_item,
+    dropped, scale, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    inside = (row < n_rows) & (column < width)
+    member, item = row // count, row % count
+    place = row * width + column
+    number = tl.load(seed).to(tl.uint64)
+    bits = place.to(tl.uint32) + number.to(tl.uint32)
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ (number >> 32).to(tl.uint32)
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    is_kept = (bits >> 16) >= dropped
+    at = member * value_member + item * value_item + column
+    x = tl.load(values + at, mask=inside).to(tl.float32)
+    result = _activate(x, KIND, IS_BACKWARD) * scale
+    if IS_BACKWARD:
+        result *= tl.load(grad + place, mask=inside).to(tl.float32)
+    to = member * result_member + item * result_item + column
+    tl.store(results + to, tl.where(is_kept, result, 0.0), mask=inside)
