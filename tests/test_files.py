@@ -70,6 +70,21 @@ def test_a_folder_moved_away_to_be_replaced_is_found(tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_a_folder_that_is_moved_while_it_is_read_is_read_again(tmp_path):
+    path, old = tmp_path / "a", tmp_path / ".a.01234567.replaced"
+    with _files.atomic_folder(path) as place:
+        _files.write(place / "manifest", "one")
+        _files.write(place / "values", "1")
+
+    def read(folder: Path) -> str:
+        manifest = (folder / "manifest").read_text()
+        if folder == path:
+            path.rename(old)  # the first half of a replacement
+        return manifest + (folder / "values").read_text()
+
+    assert _files.read_folder(path, "manifest", read) == "one1"
+
+
 def test_damaged_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text('{"a": ')
     with pytest.raises(ValueError, match=r"a\.json is damaged"):

@@ -281,7 +281,7 @@ def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
 
     Args:
         marks: finds small files that are replaced with the others and differ where any of them do.
-        read: reads them all; it is called again if the marks have changed meanwhile.
+        read: reads them all; it is called again if the marks have changed, or moved, meanwhile.
     """
     after = _contents(marks())
     for _ in range(_TRIES):
@@ -299,12 +299,14 @@ def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
     raise BlockingIOError(errno.EAGAIN, "is replaced again and again", str(next(iter(after), "")))
 
 
-def _contents(paths: Iterable[Path]) -> dict[Path, bytes | None]:
-    found: dict[Path, bytes | None] = {}
+def _contents(paths: Iterable[Path]) -> dict[Path, tuple[Path, bytes | None]]:
+    """Where each file is now, and its bytes: a folder is moved before another takes its place."""
+    found: dict[Path, tuple[Path, bytes | None]] = {}
     for path in paths:
-        found[path] = None
+        place = readable_path(path)
+        found[path] = place, None
         with suppress(OSError):
-            found[path] = readable_path(path).read_bytes()
+            found[path] = place, place.read_bytes()
     return found
 
 

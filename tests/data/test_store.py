@@ -435,6 +435,7 @@ def test_stores_of_before_checksums_of_blocks_are_read(
 
 REPLACING = """
 import sys
+import time
 sys.path.insert(0, {source!r})
 import numpy as np
 from rankgrad import _files
@@ -448,6 +449,7 @@ for version in range(1, 10_000):
     qids = [str(q) for q in range(len(sizes) - 1)]
     data = Dataset(values, values[:, 0], [*sizes[:-1], 300], qids)
     store.write_splits({{"train": data, "vali": data}}, {folder!r}, overwrite=True)
+    time.sleep(0.05 * np.random.rand())  # longer, now and then, than it takes to read
 """
 
 
