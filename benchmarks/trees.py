@@ -203,11 +203,12 @@ def _timed_on_gpu(
     spec: str, name: str, scores: torch.Tensor, labels: torch.Tensor, offsets: torch.Tensor
 ) -> dict[str, Any]:
     from rankgrad.kernels._pair_derivatives import compute
+    from rankgrad.lists import FlatLists
 
     loss = losses.get(spec)
-    max_length, config = int(offsets.diff().max()), loss.newton_kernel()
-    inputs = scores.cuda(), labels.cuda(), None, offsets.cuda(), max_length, config
-    found = compute(*inputs)
+    on_gpu = scores.cuda(), labels.cuda(), None, None, offsets.cuda()
+    lists = FlatLists(*on_gpu, int(offsets.diff().max()))
+    found = compute(lists, loss.newton_kernel())
     some = int(offsets[5])
     with kernels.using("eager"):
         wanted = loss.gradient_and_hessian(
@@ -222,7 +223,7 @@ def _timed_on_gpu(
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(2_000_000)  # so that the launches are there when the device comes to them
         start.record()
-        compute(*inputs)
+        compute(lists, loss.newton_kernel())
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
@@ -230,7 +231,7 @@ def _timed_on_gpu(
     for _ in range(10):
         torch.cuda.synchronize()
         began = time.perf_counter()
-        loss.gradient_and_hessian(inputs[0], inputs[1], offsets=inputs[3])
+        loss.gradient_and_hessian(lists.scores, lists.labels, offsets=lists.offsets)
         torch.cuda.synchronize()
         waited.append(1e3 * (time.perf_counter() - began))
     line = {
@@ -239,7 +240,7 @@ def _timed_on_gpu(
         "device ms": statistics.median(times),
         "call ms": statistics.median(waited),
         "error": error,
-        "parts ms": _parts(lambda: compute(*inputs)),
+        "parts ms": _parts(lambda: compute(lists, loss.newton_kernel())),
     }
     parts = ", ".join(f"{name} {ms:.2f}" for name, ms in line["parts ms"].items() if ms >= 0.05)
     print(

@@ -24,8 +24,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from rankgrad import losses
 from rankgrad.inputs import unchecked_lists
 from rankgrad.kernels import _backends, gpu, ops
-from rankgrad.kernels._pair_derivatives import PairConfig
-from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.arguments import FlatLists, PairOptions
 
 TARGET = GPUTarget("cuda", 90, 32)
 BACKEND = make_backend(TARGET)
@@ -133,9 +132,8 @@ def compile_others(one):
     modules["isotonic"].pool(rows, rows, blocks[:, 0], False)
     modules["isotonic"].block_sums(rows, blocks)
     for kind in ("lambdarank", "ndcg_loss2++"):
-        config = PairConfig(kind, 10, 1.0, False, 10.0, True, False)
-        derivatives = modules["pair_derivatives"].pair_derivatives
-        derivatives(scores, labels, weights, offsets, max_length, config)
+        options = PairOptions(kind, 10, 1.0, "exponential", "heuristic", 10.0)
+        modules["pair_derivatives"].pair_derivatives(one, options)
 
 
 def main():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rankgrad import kernels, losses
+from rankgrad.lists import FlatLists
 
 pytest.importorskip("triton")
 from rankgrad.kernels.gpu._pair_derivatives import pair_derivatives
@@ -33,8 +34,10 @@ def test_the_kernel_computes_what_the_eager_form_does(at, spec):
 
 
 def check(loss, scores, labels, weights, offsets):
-    moved = [None if x is None else x.to(DEVICE) for x in (scores, labels, weights, offsets)]
-    found = pair_derivatives(*moved, int(offsets.diff().max()), loss.newton_kernel())
+    tensors = (scores, labels, None, weights, offsets)
+    moved = [None if x is None else x.to(DEVICE) for x in tensors]
+    lists = FlatLists(*moved, int(offsets.diff().max()))
+    found = pair_derivatives(lists, loss.newton_kernel())
     with kernels.using("eager"):
         wanted = loss.gradient_and_hessian(
             scores.double(), labels.double(), offsets=offsets, weights=weights

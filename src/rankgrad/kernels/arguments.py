@@ -41,11 +41,15 @@ class MetricOptions(NamedTuple):
 
 
 class PairOptions(NamedTuple):
-    """The options of the operation ``pairs`` of :mod:`rankgrad.kernels.ops`.
+    """Which pairs a pairwise loss sums over, and their weights.
+
+    These are the options of the operation ``pairs`` (:mod:`rankgrad.kernels.ops`), which computes
+    the loss, and of its gradient and Hessian (:mod:`rankgrad.kernels._pair_derivatives`).
 
     Attributes:
         kind: ``ranknet``, ``hinge``, ``lambdarank``, ``ndcg_loss1``, ``ndcg_loss2`` or
-            ``ndcg_loss2++``.
+            ``ndcg_loss2++``. For gradient and Hessian also ``lambdarank_norm``: LambdaRank
+            normalized as in LightGBM.
         k: the cutoff, 0 for none.
         sigma: σ of the logistic losses; the margin of hinge.
         gain: ``exponential`` or ``linear``, for ndcg.

@@ -6,7 +6,9 @@ import inspect
 from typing import Any, ClassVar
 
 # Attributes that name or describe a class and do not change what it computes.
-_DESCRIPTIVE = frozenset({"capturable", "is_stationary", "limit", "name", "spec"})
+_DESCRIPTIVE = frozenset(
+    {"capturable", "is_stationary", "limit", "name", "newton_kernel_applies", "spec"}
+)
 
 
 class DeclaresKernel:
@@ -30,14 +32,22 @@ class DeclaresKernel:
     kernel_declarations: ClassVar[frozenset[str]] = frozenset({"kernel"})
     kernel_applies: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
-        cls.kernel_applies = _applies(cls)
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.kernel_applies = declaration_applies(cls, cls.kernel_declarations)
 
 
-def _applies(cls: type[DeclaresKernel]) -> bool:
+def declaration_applies(cls: type, declarations: frozenset[str]) -> bool:
+    """Whether a class overrides nothing of the nearest base with one of these declarations.
+
+    If so, it computes what that base computes.
+
+    Args:
+        cls: the class, which may be that base itself.
+        declarations: names of the attributes that declare a kernel.
+    """
     for base in cls.__mro__:
-        if cls.kernel_declarations & vars(base).keys():
+        if declarations & vars(base).keys():
             return not any(_overrides(cls, base, name) for name in dir(base))
     return False
 
@@ -50,7 +60,7 @@ def _overrides(cls: type, base: type, name: str) -> bool:
     """
     if name.startswith("__") or name in _DESCRIPTIVE or name in vars(DeclaresKernel):
         return False
-    found = inspect.getattr_static(cls, name)
-    if name in getattr(base, "__dataclass_fields__", {}) and not hasattr(found, "__get__"):
+    attribute = inspect.getattr_static(cls, name)
+    if name in getattr(base, "__dataclass_fields__", {}) and not hasattr(attribute, "__get__"):
         return False  # kernels read a field from the object, so a new default is no override
-    return found is not inspect.getattr_static(base, name)
+    return attribute is not inspect.getattr_static(base, name)

@@ -13,7 +13,6 @@ from rankgrad._padded import divide, hard_ranks, tiles
 from rankgrad._shapes import Float, ItemValues, Labels, ListValues, Mask
 from rankgrad._validation import as_temperature, check_choice, check_positive
 from rankgrad.kernels import KernelCall
-from rankgrad.kernels._pair_derivatives import PairConfig
 from rankgrad.kernels.arguments import PairOptions
 from rankgrad.lists import Lists
 from rankgrad.losses._base import Reduction, losses
@@ -102,10 +101,18 @@ class LambdaPairs(PairwiseLoss):
 
         return weigh_preferred
 
-    def _pairs(self, kind: str, truncation: str = "", mu: float = 0.0) -> KernelCall:
-        sigma = self.sigma if isinstance(self.sigma, float) else self.now(self.sigma)
-        options = kind, self.k or 0, sigma, self.gain, truncation, mu, False
-        return KernelCall("pairs", PairOptions(*options, self.metric, self.threshold))
+    def _pair_options(self, kind: str, truncation: str = "", mu: float = 0.0) -> PairOptions:
+        """The options of kernels for a loss of this kind, with the metric's options."""
+        return PairOptions(
+            kind,
+            self.k or 0,
+            self.sigma if isinstance(self.sigma, float) else self.now(self.sigma),
+            gain=self.gain,
+            truncation=truncation,
+            mu=mu,
+            metric=self.metric,
+            threshold=self.threshold,
+        )
 
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         """The weight of each pair."""
@@ -233,15 +240,14 @@ class LambdaRank(LambdaPairs):
         return super()._discount(ranks)
 
     @override
-    def newton_kernel(self) -> PairConfig | None:
-        if self.metric != "ndcg":
-            return None
-        sigma, linear = self.now(self.sigma), self.gain == "linear"
-        return PairConfig("lambdarank", self.k or 0, sigma, linear=linear, norm=self.norm)
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        return None if self.norm else KernelCall("pairs", self._pair_options("lambdarank"))
 
     @override
-    def kernel(self, lists: Lists) -> KernelCall | None:
-        return None if self.norm else self._pairs("lambdarank")
+    def newton_kernel(self) -> PairOptions | None:
+        if self.metric != "ndcg":
+            return None
+        return self._pair_options("lambdarank_norm" if self.norm else "lambdarank")
 
 
 @losses.register("lambdaloss")
@@ -299,20 +305,13 @@ class LambdaLoss(LambdaPairs):
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         kind = self.scheme if self.metric == "ndcg" else "ndcg_loss2"
-        return self._pairs(kind, self.truncation, self.mu)
+        return KernelCall("pairs", self._pair_options(kind, self.truncation, self.mu))
 
     @override
-    def newton_kernel(self) -> PairConfig | None:
+    def newton_kernel(self) -> PairOptions | None:
         if self.metric != "ndcg":
             return None
-        return PairConfig(
-            self.scheme,
-            self.k or 0,
-            self.now(self.sigma),
-            linear=self.gain == "linear",
-            heuristic=self.truncation == "heuristic",
-            mu=self.mu,
-        )
+        return self._pair_options(self.scheme, self.truncation, self.mu)
 
     @override
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:

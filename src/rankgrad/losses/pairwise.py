@@ -15,8 +15,8 @@ from rankgrad._padded import hard_ranks, has_pairs, tiles
 from rankgrad._shapes import Float, ItemMask, ItemValues, ListMask, ListValues
 from rankgrad._validation import as_temperature, check_choice, check_positive
 from rankgrad.kernels import KernelCall, _pair_derivatives
-from rankgrad.kernels._pair_derivatives import PairConfig, declared_by
 from rankgrad.kernels.arguments import PairOptions
+from rankgrad.kernels.declared import declaration_applies
 from rankgrad.lists import Lists
 from rankgrad.losses._base import Loss, LossWithoutCutoff, Reduction, losses
 from rankgrad.losses._newton import LEAST_CURVATURE, sigmoid_derivative
@@ -45,6 +45,13 @@ class PairwiseLoss(Loss):
     A subclass defines ``term``, φ with its derivative, and may define ``pair_weights``. The weights
     are not differentiated. An item's weight multiplies the pairs in which it is the preferred item.
     """
+
+    #: Whether :meth:`newton_kernel` computes what this class computes; see ``kernel_applies``.
+    newton_kernel_applies: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.newton_kernel_applies = declaration_applies(cls, frozenset({"newton_kernel"}))
 
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
         """φ and its derivative at the score differences."""
@@ -106,19 +113,23 @@ class PairwiseLoss(Loss):
 
     @override
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
-        found = self.newton_kernel() if declared_by(type(self), "newton_kernel") else None
-        flat = lists.flat
-        if found is None or lists.large:
+        options = self.newton_kernel() if self.newton_kernel_applies else None
+        if options is None or lists.large or not _pair_derivatives.usable(lists.flat, options):
             return super().derivatives_of_flat(lists)
-        if not _pair_derivatives.usable(flat.scores, found, flat.max_length):
-            return super().derivatives_of_flat(lists)
-        self.check_labels(flat.labels, None)
-        return _pair_derivatives.compute(
-            flat.scores, flat.labels, flat.weights, flat.offsets, flat.max_length, found
-        )
+        self.check_labels(lists.flat.labels, None)
+        return _pair_derivatives.compute(lists.flat, options)
 
-    def newton_kernel(self) -> PairConfig | None:
-        """What the kernel of gradient and Hessian is to compute; None where it does not."""
+    def newton_kernel(self) -> PairOptions | None:
+        """The options of the kernel of gradient and Hessian; None where there is no kernel.
+
+        As :meth:`kernel`, it holds for the class that defines it.
+
+        >>> class Steeper(RankNet):
+        ...     def term(self, differences):
+        ...         return super().term(3 * differences)
+        >>> RankNet.newton_kernel_applies, Steeper.newton_kernel_applies
+        (True, False)
+        """
         return None
 
     def _in_top(self, lists: Lists) -> ItemMask | None:
@@ -180,17 +191,19 @@ class RankNet(PairwiseLoss):
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
-        sigma, half = self.now(self.sigma), self.ties == "half"
-        return KernelCall("pairs", PairOptions("ranknet", self.k or 0, sigma, half=half))
+        return KernelCall("pairs", self._pair_options())
 
     @override
     def curvature(self, differences: Tensor) -> Tensor:
         return logistic_curvature(differences, self.now(self.sigma))
 
     @override
-    def newton_kernel(self) -> PairConfig | None:
+    def newton_kernel(self) -> PairOptions | None:
+        return self._pair_options()
+
+    def _pair_options(self) -> PairOptions:
         half = self.ties == "half"
-        return PairConfig("ranknet", self.k or 0, self.now(self.sigma), half=half)
+        return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
     @override
     def pair_weights(self, lists: Lists) -> PairWeights:
@@ -233,7 +246,7 @@ class Hinge(PairwiseLoss):
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
-        return KernelCall("pairs", PairOptions("hinge", self.k or 0, self.margin))
+        return KernelCall("pairs", self._pair_options())
 
     @override
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,8 +263,11 @@ class Hinge(PairwiseLoss):
         return 0.5 / (self.margin - differences).abs().clamp(min=self.margin)
 
     @override
-    def newton_kernel(self) -> PairConfig | None:
-        return PairConfig("hinge", self.k or 0, self.margin)
+    def newton_kernel(self) -> PairOptions | None:
+        return self._pair_options()
+
+    def _pair_options(self) -> PairOptions:
+        return PairOptions("hinge", self.k or 0, self.margin)
 
 
 @losses.register("margin_mse")

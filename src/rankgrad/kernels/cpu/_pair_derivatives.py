@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels._pair_derivatives import PairConfig
 from rankgrad.kernels.arguments import FlatLists, PairOptions
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, real_items
@@ -26,35 +25,23 @@ from rankgrad.kernels.cpu._pairs import (
 )
 
 
-def pair_derivatives(
-    scores: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    config: PairConfig,
-) -> tuple[Tensor, Tensor]:
+def pair_derivatives(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:
     """See :func:`rankgrad.kernels._pair_derivatives.compute`."""
-    lists = FlatArrays.of(FlatLists(scores, labels, None, weights, offsets, max_length))
-    options = PairOptions(
-        config.kind,
-        config.k,
-        config.sigma,
-        gain="linear" if config.linear else "exponential",
-        truncation="heuristic" if config.heuristic else "corrected",
-        mu=config.mu,
-        half=config.half,
-    )
-    loop, scheme = pair_loop(options, max_length, lists.single)
-    if config.norm:
+    arrays = FlatArrays.of(lists)
+    normalized = options.kind == "lambdarank_norm"
+    if normalized:
+        options = options._replace(kind="lambdarank")
+    loop, scheme = pair_loop(options, lists.max_length, arrays.single)
+    if normalized:
         weighting, metric, (ndcg_discounts, distance_factor, lower_rank_factor, _) = scheme
         # LightGBM's cutoff leaves out pairs, but discounts are not 0 past it.
         tables = ndcg_discounts, distance_factor, lower_rank_factor, ndcg_discounts
         loop, scheme = _normalized_lists, (weighting, metric, tables)
-    hessian = np.zeros(scores.numel())
-    lists.run(loop, hessian, scheme, power=2)
-    _, gradient, _ = lists.results()
-    return gradient.to(scores.dtype), torch.from_numpy(hessian).to(scores.dtype)
+    hessian = np.zeros(lists.scores.numel())
+    arrays.run(loop, hessian, scheme, power=2)
+    _, gradient, _ = arrays.results()
+    dtype = lists.scores.dtype
+    return gradient.to(dtype), torch.from_numpy(hessian).to(dtype)
 
 
 @compiled

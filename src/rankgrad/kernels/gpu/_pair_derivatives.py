@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels._pair_derivatives import PairConfig
+from rankgrad.kernels.arguments import FlatLists, PairOptions
 from rankgrad.kernels.gpu._flat_lists import list_span, load_weights
 from rankgrad.kernels.gpu._ideal_gain import gain_of
 from rankgrad.kernels.gpu._pairs import past_cutoff
@@ -30,57 +30,53 @@ _FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sor
 _LOG2E = math.log2(math.e)
 
 
-def pair_derivatives(
-    scores: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    offsets: Tensor,
-    max_length: int,
-    config: PairConfig,
-) -> tuple[Tensor, Tensor]:
+def pair_derivatives(flat: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:
     """See :func:`rankgrad.kernels._pair_derivatives.compute`; supports the NDCG kinds only.
 
     Does not synchronize with the host.
     """
+    scores, labels, _, weights, offsets, max_length = flat
+    kind, norm = options.kind, options.kind == "lambdarank_norm"
     gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
     lists, items = offsets.numel() - 1, scores.numel()
     if lists == 0 or items == 0:
         return gradient, hessian
-    by_label, order = _orders(scores, labels, offsets, max_length, config.norm)
+    by_label, order = _orders(scores, labels, offsets, max_length, norm)
     # Scores, labels, weights, gradient, Hessian, and either lambdas or numbers of runs of ties.
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
-    gain, weighted = "linear" if config.linear else "exponential", weights is not None
+    weighted = weights is not None
     _for_each_list(
         _lay_out, offsets, max_length, scores, labels, weights, offsets, by_label, order, ranked,
-        norms, items, config.k, gain,
+        norms, items, options.k, options.gain,
     )  # fmt: skip
     # One warp per block of rows, unless there are too few blocks to fill the device.
     columns, pair_warps = (64, 1) if max_length <= 512 or items >= _MANY_ITEMS else (128, 4)
-    by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(config.mu)}.get(config.kind, 0.0)
+    by_distance = {"ndcg_loss2": 1.0, "ndcg_loss2++": float(options.mu)}.get(kind, 0.0)
     most = max_length + max(columns, _ROWS)
     _sum_pairs[(lists, triton.cdiv(max_length, _ROWS))](
-        ranked, offsets, _delta(most, scores), items, most, config.k,
-        float(config.sigma), config.sigma * _LOG2E, by_distance,
-        config.kind != "lambdarank", config.kind != "ndcg_loss2", _cut(config),
-        config.k > 0 and not (config.norm or config.heuristic), gain, weighted,
-        config.norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
+        ranked, offsets, _delta(most, scores), items, most, options.k,
+        float(options.sigma), options.sigma * _LOG2E, by_distance,
+        not kind.startswith("lambdarank"), kind != "ndcg_loss2", _cut(options),
+        options.k > 0 and not (norm or options.truncation == "heuristic"), options.gain, weighted,
+        norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
         num_warps=pair_warps,
     )  # fmt: skip
-    grouped = weighted and not config.norm
+    grouped = weighted and not norm
     together = _alike(ranked, offsets, max_length) if grouped else order
     _for_each_list(
         _average_duplicates, offsets, max_length, ranked, offsets, order, together, norms,
-        gradient, hessian, items, float(config.sigma), grouped, config.norm,
+        gradient, hessian, items, float(options.sigma), grouped, norm,
     )  # fmt: skip
     return gradient, hessian
 
 
-def _cut(config: PairConfig) -> str:
+def _cut(options: PairOptions) -> str:
     """What a cutoff does: nothing, a factor for pairs past it (eq. 17), or a mask of pairs."""
-    if config.k == 0:
+    if options.k == 0:
         return "none"
-    return "mask" if config.kind == "lambdarank" or config.heuristic else "factor"
+    masked = options.kind.startswith("lambdarank") or options.truncation == "heuristic"
+    return "mask" if masked else "factor"
 
 
 def _delta(most: int, like: Tensor) -> Tensor:
