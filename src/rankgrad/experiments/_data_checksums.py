@@ -1,7 +1,8 @@
-"""Checksums: which data the results in a comparison's folder were made with.
+"""Checksums of the data that the results in a comparison's folder were made with.
 
-They are of the contents, so data may be moved, or imported into stores. The size, times and inode
-of the files are stored beside, so that files that have not changed are not read again.
+:mod:`.compare` saves them in ``plan.json`` and refuses to add runs on other data. A checksum is of
+the contents, so data may be moved, or imported into stores. Beside each is a fingerprint of the
+files (sizes, times, inodes): as long as it is the same, the files are not read again.
 """
 
 from __future__ import annotations
@@ -18,87 +19,88 @@ from rankgrad.experiments.plans import Task
 from rankgrad.training._evaluations import EvaluatedLists
 from rankgrad.training.run import RunFolder
 
-#: By fold ("-" where there are none) and split: the ``checksum``, and the state of the ``files``.
+#: By fold ("-" for data without folds) and split: ``checksum``, and the fingerprint of ``files``.
 Checksums = dict[str, dict[str, dict[str, str]]]
 
 
 def of_data(
     data: Path,
     folds: Iterable[int | None],
-    then: Checksums,
+    saved: Checksums,
     options: Mapping[str, Any] | None = None,
 ) -> Checksums:
-    """The checksums of data as they are now; folds that cannot be read have none.
+    """The checksums of data as they are now, without folds that cannot be read.
 
     Args:
         data: a folder of splits, or of folds of splits.
-        folds: which.
-        then: the checksums of an earlier call; folds whose files are unchanged are not read again.
+        folds: their numbers; None for a folder of splits.
+        saved: the checksums of an earlier call; folds whose files are unchanged are not read again.
         options: of :func:`rankgrad.data.load_splits`.
     """
-    found: Checksums = {}
-    used = {name: value for name, value in (options or {}).items() if value}
+    checksums: Checksums = {}
+    set_options = {name: value for name, value in (options or {}).items() if value}
     for fold in folds:
-        known = then.get(_name(fold), {})
+        saved_splits = saved.get(_key(fold), {})
         try:
-            states = {name: _state(path, used) for name, path in _layout.splits(data, fold).items()}
-            if states == {name: metadata.get("files") for name, metadata in known.items()}:
-                found[_name(fold)] = known
+            fingerprints = {
+                name: _fingerprint(path, set_options)
+                for name, path in _layout.splits(data, fold).items()
+            }
+            if fingerprints == {name: split.get("files") for name, split in saved_splits.items()}:
+                checksums[_key(fold)] = saved_splits
                 continue
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the runs that read them report the error
-                splits = load_splits(data, fold, **used)
+                warnings.simplefilter("ignore")  # the runs that read the data warn
+                splits = load_splits(data, fold, **set_options)
         except (ValueError, OSError):
-            continue
-        found[_name(fold)] = {
-            name: {"checksum": part.checksum(), "files": states[name]}
-            for name, part in splits.items()
+            continue  # the runs on this fold report the error
+        checksums[_key(fold)] = {
+            name: {"checksum": split.checksum(), "files": fingerprints[name]}
+            for name, split in splits.items()
         }
-    return found
+    return checksums
 
 
 def of_runs(tasks: Iterable[Task]) -> Checksums:
     """The checksums that runs saved, for folders whose plan has none."""
-    found: Checksums = {}
+    checksums: Checksums = {}
     for task in tasks:
-        parts = found.setdefault(_name(task.fold), {})
+        splits = checksums.setdefault(_key(task.fold), {})
         try:
             for name, metadata in RunFolder.open(task.path).metadata["data"].items():
-                parts.setdefault(name, {"checksum": metadata["checksum"]})
-            parts.setdefault("test", {"checksum": EvaluatedLists.load(task.path).checksum})
+                splits.setdefault(name, {"checksum": metadata["checksum"]})
+            splits.setdefault("test", {"checksum": EvaluatedLists.load(task.path).checksum})
         except (ValueError, OSError, KeyError):
             continue  # missing or damaged: the comparison reports it
-    return found
+    return checksums
 
 
-def check(
-    now: Checksums, then: Mapping[str, Mapping[str, Mapping[str, str]]], folder: Path
-) -> None:
-    """An error that says which splits are not those that the folder's results were made with."""
-    others = []
-    for fold, parts in now.items():
-        for name, metadata in parts.items():
-            before = then.get(fold, {}).get(name)
-            if before is not None and before["checksum"] != metadata["checksum"]:
-                where = name if fold == "-" else f"fold {fold} {name}"
-                marks = f"{metadata['checksum'][:8]}, not {before['checksum'][:8]}"
-                others.append(f"{where} (checksum {marks})")
-    if others:
+def check(checksums: Checksums, saved: Checksums, folder: Path) -> None:
+    """Raise if checksums differ from the saved ones; say of which splits."""
+    differences = []
+    for fold, splits in checksums.items():
+        for name, split in splits.items():
+            saved_split = saved.get(fold, {}).get(name)
+            if saved_split is not None and saved_split["checksum"] != split["checksum"]:
+                full_name = name if fold == "-" else f"fold {fold} {name}"
+                change = f"{split['checksum'][:8]}, not {saved_split['checksum'][:8]}"
+                differences.append(f"{full_name} (checksum {change})")
+    if differences:
         raise ValueError(
-            f"{folder} holds what was made from other data; {listing(others, most=4)}. "
+            f"{folder} holds what was made from other data; {listing(differences, most=4)}. "
             "Go on in another folder (-o), or remove this one to start anew"
         )
 
 
-def _name(fold: int | None) -> str:
+def _key(fold: int | None) -> str:
     return "-" if fold is None else str(fold)
 
 
-def _state(path: Path, options: Mapping[str, Any]) -> str:
-    """The files of a split, their size and times, and the options they are read with."""
-    inside = path.rglob("*") if path.is_dir() else path.parent.iterdir()
+def _fingerprint(path: Path, options: Mapping[str, Any]) -> str:
+    """A digest of the sizes and times of a split's files, and of the options to read them with."""
+    files = path.rglob("*") if path.is_dir() else path.parent.iterdir()
     digest = hashlib.blake2b(repr(options).encode() if options else b"", digest_size=16)
-    for file in sorted(inside):
+    for file in sorted(files):
         # Beside a file may be others that belong to it, such as LightGBM's train.txt.query.
         if file.is_file() and (path.is_dir() or file.name.startswith(path.name)):
             stat = file.stat()

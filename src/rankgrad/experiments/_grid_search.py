@@ -1,4 +1,7 @@
-"""Grid-search entries: the best of several ways to train, chosen on validation data."""
+"""Grid-search entries: the best of several settings, chosen on validation data.
+
+:mod:`rankgrad.papers.reproduce` makes them of the rows of papers' tables that were tuned.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from rankgrad.training import Settings
 
 @dataclass(frozen=True)
 class GridSearchEntry:
-    """An entry that tries every one of its options once per fold, and is the best of them.
+    """An entry that trains once with each of its options per fold, and takes the best.
 
-    Options are tried with the first seed on validation data; the runs of all seeds take the best
-    one. The trial log holds what was tried, so that it is not tried again.
+    Options are tried with the first seed, and evaluated on validation data; the runs of all seeds
+    use the best one. The trial log saves every trial, so a resumed search does not repeat it.
 
     Args:
-        name: what tables show.
-        options: of :class:`rankgrad.training.Settings`, the loss among them.
+        name: the name in tables.
+        options: the points of the grid; each overrides some :class:`rankgrad.training.Settings`,
+            among them the loss.
 
     >>> row = GridSearchEntry("Approx", ({"loss": "approx_ndcg"}, {"loss": "approx_ap"}))
     >>> row.labels(Settings())["loss"]
@@ -31,16 +35,16 @@ class GridSearchEntry:
     options: tuple[Mapping[str, Any], ...]
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
-        """The settings of all that is tried."""
-        return {"options": [self._entry(one).metadata(shared) for one in self.options]}
+        """The settings of every option."""
+        return {"options": [self._entry(option).metadata(shared) for option in self.options]}
 
     def labels(self, shared: Settings) -> dict[str, Any]:
-        """Its name in place of the loss, which may differ by fold, and its model."""
+        """Its model, and its own name as the loss: the best loss may differ from fold to fold."""
         first = self._entry(self.options[0]).labels(shared)
         return first if len(self.options) == 1 else {**first, "loss": self.name}
 
     def is_tuned(self, plan: Plan) -> bool:
-        """Whether there is something to choose from."""
+        """Whether it has several options to choose from."""
         return len(self.options) > 1
 
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
@@ -48,17 +52,18 @@ class GridSearchEntry:
         settings, seed = task.plan.settings, task.plan.seeds[0]
 
         def objective(option: Mapping[str, Any]) -> float:
-            tried = self._entry(option).training(settings, seed=seed, metrics=())
-            return train_and_validate(tried, data)
+            training = self._entry(option).training(settings, seed=seed, metrics=())
+            return train_and_validate(training, data)
 
         metric = self._entry(self.options[0]).training(settings).metric
         best = search(Grid(self.options), objective, metric, task.trial_log, on_progress)
         finish(task.trial_log, best)
 
-    def _entry(self, option: Mapping[str, Any]) -> NetworkEntry:
-        return NetworkEntry(self.name, dict(option))
-
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
-        """Train with what was chosen, and score the test lists."""
+        """Train with the chosen option, and score the test lists."""
         option = task.values if self.is_tuned(task.plan) else self.options[0]
         return self._entry(option).score(replace(task, values={}), data, on_progress)
+
+    def _entry(self, option: Mapping[str, Any]) -> NetworkEntry:
+        """One of its options as an entry of its own."""
+        return NetworkEntry(self.name, dict(option))

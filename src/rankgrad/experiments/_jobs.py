@@ -1,4 +1,7 @@
-"""Jobs: what a worker does for a comparison: tune an entry on a fold, or make one run."""
+"""Jobs: what a worker process does for a comparison: tune an entry on a fold, or make one run.
+
+``_runner`` makes the jobs; it, or a worker of ``_workers``, calls :func:`perform`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ EXPECTED = (ValueError, OSError, ImportError, MemoryError, RuntimeError)
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make, or values to search for the runs of an entry on a fold."""
+    """A run to make or, with ``tuning``, the search that the runs of its entry and fold need."""
 
     task: Task
     tuning: bool = False
@@ -30,21 +33,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: ``done``, ``failed`` for the reason given, or ``interrupted``."""
+    """How a job ended: ``done``, ``failed`` with a reason, or ``interrupted``."""
 
     state: Literal["done", "failed", "interrupted"]
     reason: str = ""
 
 
 class Data:
-    """The splits of the fold that was asked for last, so that jobs on the same one share them."""
+    """A cache of the splits of one fold, the last that was read: jobs on the same fold share it."""
 
     def __init__(self) -> None:
         self._key: Any = None
         self._splits: Mapping[str, Dataset] = {}
 
     def of(self, plan: Plan, fold: int | None) -> Mapping[str, Dataset]:
-        """The splits of a fold; an error if one of them is missing."""
+        """The splits of a fold; raises if one of them is missing."""
         key = (plan.data, fold)
         if self._key != key:
             self._key, self._splits = None, {}  # so that two folds are never in memory together
@@ -63,16 +66,17 @@ def perform(job: Job, data: Data, on_progress: ProgressCallback) -> Outcome:
         on_progress("reading")
         splits = data.of(task.plan, task.fold)
         if job.tuning:
-            # Test data are not for tuning.
-            seen = {name: splits[name] for name in ("train", "vali")}
-            task.entry.tune(task, seen, on_progress)
+            # Tuning must not see test data.
+            without_test = {name: splits[name] for name in ("train", "vali")}
+            task.entry.tune(task, without_test, on_progress)
             return Outcome("done")
         return _run(task, splits, on_progress)
-    except Exception as error:  # any error: the other runs go on
+    except Exception as error:  # whatever it is, the other runs go on
         return Outcome("failed", reason_of(error))
 
 
 def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallback) -> Outcome:
+    """Train, or resume, a run; evaluate its scores of test items and save the evaluation."""
     check_version(task)
     task = replace(task, values=chosen(task))
     scores = task.entry.score(task, splits, on_progress)
@@ -91,7 +95,7 @@ def _run(task: Task, splits: Mapping[str, Dataset], on_progress: ProgressCallbac
 
 
 def chosen(task: Task) -> dict[str, Any]:
-    """The values that tuning chose for the runs of an entry on a fold; none without it."""
+    """The values that tuning chose for the runs of an entry on a fold; {} without tuning."""
     if not task.entry.is_tuned(task.plan):
         return {}
     metadata = _schemas.read_json(task.trial_log, TrialLog)
@@ -109,21 +113,21 @@ def is_tuned(task: Task) -> bool:
     return log.exists() and _schemas.read_json(log, TrialLog)["chosen"] is not None
 
 
-def finished(task: Task) -> bool:
+def is_finished(task: Task) -> bool:
     """Whether a run is evaluated with all metrics of the plan.
 
-    One that was evaluated with others is evaluated again, which costs no training.
+    If metrics were added to the plan, the run is evaluated again, without training.
     """
     check_version(task)
     try:
-        found = EvaluatedLists.load(task.path)
+        evaluated = EvaluatedLists.load(task.path)
     except FileNotFoundError:
         return False
-    return set(task.plan.metrics) <= set(found.metrics)
+    return set(task.plan.metrics) <= set(evaluated.metrics)
 
 
 def check_version(task: Task) -> None:
-    """An error if a run was written by another version, whose numbers may mean something else."""
+    """Raise if another version wrote a run: its numbers may mean something else."""
     if (task.path / RUN).exists():
         try:
             read_metadata(task.path)

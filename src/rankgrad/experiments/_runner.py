@@ -1,4 +1,7 @@
-"""Runner: makes the missing runs of a plan, one after the other or in workers."""
+"""Runner: makes the missing runs of a plan, in this process or in workers, and reports progress.
+
+:func:`rankgrad.experiments.compare.run` calls it; ``_jobs`` does the work of each run.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from rankgrad.training._evaluations import EvaluatedLists
 
 @dataclass(frozen=True)
 class Row:
-    """How far an entry is."""
+    """The progress of an entry: numbers of runs, and what each worker does for it in words."""
 
     entry: str
     done: int
     failed: int
     total: int
     running: tuple[str, ...]
-    means: Mapping[str, float]  # over the runs that are done
+    means: Mapping[str, float]  # of each metric, over the runs that are done
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a comparison is: a row per entry, and what happened now, in words."""
+    """The progress of a comparison: a row per entry, and the latest event in words."""
 
     rows: tuple[Row, ...]
     event: str | None = None
@@ -42,41 +45,31 @@ OnChange = Callable[[Progress], None]
 
 
 class Runner:
-    """The runs of a plan: which are to be made, which wait for tuning, and how far each is."""
+    """The runs of a plan: which are pending, which wait for tuning, and how far each is.
+
+    Args:
+        plan: whose runs are made.
+        folder: of the comparison.
+        on_change: called when a run starts, makes progress or ends.
+    """
 
     def __init__(self, plan: Plan, folder: Path, on_change: OnChange | None) -> None:
         self.plan, self.folder, self.on_change = plan, folder, on_change
         self.failures: dict[Key, str] = {}
         self.means: dict[Key, Mapping[str, float]] = {}
-        self.running: dict[tuple[Key, bool], str] = {}
+        self.running: dict[tuple[Key, bool], str] = {}  # progress, by run and whether it is tuning
         self.pending: list[Job] = []
-        self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning
-        self.reevaluated: dict[Key, str] = {}  # why an evaluation that was there is made again
+        self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning of entry and fold
+        self.reevaluated: dict[Key, str] = {}  # why a saved evaluation is made again
         for task in plan.tasks(folder):
-            if self._finished(task):
+            if self._is_finished(task):
                 self.means[task.key] = EvaluatedLists.load(task.path).mean
             else:
-                self._plan(task)
-
-    def _finished(self, task: Task) -> bool:
-        try:
-            return _jobs.finished(task)
-        except (ValueError, OSError) as error:  # of another version, or damaged
-            self.reevaluated[task.key] = _jobs.reason_of(error)
-            return False
-
-    def _plan(self, task: Task) -> None:
-        if _jobs.is_tuned(task):
-            self.pending.append(Job(task))
-            return
-        group = (task.entry.name, task.fold)
-        if group not in self.waiting:
-            self.pending.append(Job(task, tuning=True))
-        self.waiting.setdefault(group, []).append(task)
+                self._enqueue(task)
 
     def run(self, workers: int) -> dict[Key, str]:
-        """Make the runs; the reasons of those that failed."""
-        self._changed()
+        """Make the runs in so many worker processes; give the reasons of those that failed."""
+        self._report()
         if workers == 0:
             data = _jobs.Data()
             while (job := self._next(None)) is not None:
@@ -87,18 +80,36 @@ class Runner:
             pool.run(self._next, self._on_message, self._on_end)
         return self.failures
 
+    def _is_finished(self, task: Task) -> bool:
+        """Whether a run has its evaluation; one that cannot be read is noted and made again."""
+        try:
+            return _jobs.is_finished(task)
+        except (ValueError, OSError) as error:  # of another version, or damaged
+            self.reevaluated[task.key] = _jobs.reason_of(error)
+            return False
+
+    def _enqueue(self, task: Task) -> None:
+        """Add the job of a run, or first one job that tunes for all runs of its entry and fold."""
+        if _jobs.is_tuned(task):
+            self.pending.append(Job(task))
+            return
+        group = (task.entry.name, task.fold)
+        if group not in self.waiting:
+            self.pending.append(Job(task, tuning=True))
+        self.waiting.setdefault(group, []).append(task)
+
     def _next(self, fold: int | None) -> Job | None:
-        """The next job, on the same fold if there is one, as its data are in memory."""
+        """The next job: one on this fold, whose data the worker has in memory, or the first."""
         if not self.pending:
             return None
-        same = (at for at, job in enumerate(self.pending) if job.task.fold == fold)
-        return self.pending.pop(next(same, 0))
+        on_fold = (index for index, job in enumerate(self.pending) if job.task.fold == fold)
+        return self.pending.pop(next(on_fold, 0))
 
     def _on_message(self, job: Job, text: str) -> None:
-        where = f"seed {job.task.seed}" if not job.tuning else "tuning"
+        name = "tuning" if job.tuning else f"seed {job.task.seed}"
         fold = "" if job.task.fold is None else f"fold {job.task.fold} "
-        self.running[job.task.key, job.tuning] = f"{fold}{where}: {text}"
-        self._changed()
+        self.running[job.task.key, job.tuning] = f"{fold}{name}: {text}"
+        self._report()
 
     def _on_end(self, job: Job, outcome: _jobs.Outcome) -> None:
         task = job.task
@@ -106,7 +117,7 @@ class Runner:
         if outcome.state == "interrupted":
             raise KeyboardInterrupt
         if job.tuning:
-            event = self._tuned(task, outcome)
+            event = self._on_tuned(task, outcome)
         elif outcome.state == "failed":
             self.failures[task.key] = outcome.reason
             event = f"{task}: failed: {outcome.reason}"
@@ -114,19 +125,21 @@ class Runner:
             self.means[task.key] = mean = EvaluatedLists.load(task.path).mean
             first = self.plan.metrics[0]
             event = f"{task}: {first} {mean[first]:.4f}"
-        self._changed(event)
+        self._report(event)
 
-    def _tuned(self, task: Task, outcome: _jobs.Outcome) -> str:
-        waited = self.waiting.pop((task.entry.name, task.fold))
+    def _on_tuned(self, task: Task, outcome: _jobs.Outcome) -> str:
+        """Start the runs that waited for tuning, or fail them with it; describe the event."""
+        tasks = self.waiting.pop((task.entry.name, task.fold))
         fold = "" if task.fold is None else f" fold {task.fold}"
         name = f"{task.entry.name}{fold}"
         if outcome.state == "failed":
-            self.failures |= {each.key: f"tuning: {outcome.reason}" for each in waited}
+            self.failures |= {each.key: f"tuning: {outcome.reason}" for each in tasks}
             return f"{name}: tuning failed: {outcome.reason}"
-        self.pending[:0] = [Job(each) for each in waited]
+        self.pending[:0] = [Job(each) for each in tasks]
         return f"{name}: tuned: {in_line(_jobs.chosen(task))}"
 
-    def _changed(self, event: str | None = None) -> None:
+    def _report(self, event: str | None = None) -> None:
+        """Call ``on_change`` with the progress of all entries."""
         if self.on_change is not None:
             rows = tuple(self._row(entry.name) for entry in self.plan.entries)
             self.on_change(Progress(rows, event))

@@ -1,7 +1,8 @@
-"""Cross-validation of text rankers: a run folder for each loss, fold and seed, and the first stage.
+"""Cross-validation of text rankers, beside the first stage that gave their candidates.
 
-The folder is what ``rankgrad report`` reads: ``FOLDER/runs/LOSS/fold1-seed0`` and so on. Called
-again with the same arguments, finished runs are left as they are and others are continued.
+``rankgrad text train`` calls :func:`cross_validate`. Each loss, fold and seed is a run folder
+``FOLDER/runs/LOSS/fold1-seed0``, which ``rankgrad report`` reads. A second call with the same
+arguments leaves finished runs as they are and resumes the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rankgrad.training._fitting import isolated
 from rankgrad.training.run import RUN
 
 FIRST_STAGE = "first stage"
-ALONE = "test-alone"  # evaluations by the scores of a ranker alone
+ALONE = "test-alone"  # the evaluation without interpolation with the first stage
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ class CrossValidation:
     """What is trained.
 
     Args:
-        settings: of all runs; loss and seed are those below.
+        settings: of all runs, except loss and seed, which are those below.
         losses: each is an entry.
         seeds: each entry is trained with each of them on each fold.
-        folds: how many there are.
-        chosen: those to run, from 1; None for all.
-        interpolate: mix the scores with those of the first stage, by a weight chosen on validation.
+        folds: into how many the queries are split.
+        chosen: the folds to run, from 1; None for all.
+        interpolate: mix the scores with those of the first stage, by a weight that is chosen on
+            validation data.
     """
 
     settings: TextSettings
@@ -59,7 +61,7 @@ class CrossValidation:
                 raise ValueError(f"fold must be from 1 to {self.folds}, found {fold}")
 
     def runs(self) -> list[OneRun]:
-        """Every run, those on the same fold beside each other."""
+        """Every run; runs on the same fold are next to each other."""
         numbers = self.chosen or tuple(range(1, self.folds + 1))
         shared = self.settings.model_dump()
         return [
@@ -78,12 +80,12 @@ class OneRun:
 
     @property
     def name(self) -> str:
-        """Of its entry."""
+        """The name of its entry."""
         return self.settings.loss
 
     @property
     def labels(self) -> dict[str, Any]:
-        """What reports call it."""
+        """How reports name it."""
         return {
             "candidate": f"{self.name} + {FIRST_STAGE}" if self.interpolate else self.name,
             "loss": self.settings.loss,
@@ -97,19 +99,20 @@ class OneRun:
         return folder / RUNS / folder_name(self.name) / f"fold{self.fold}-seed{self.settings.seed}"
 
 
+#: Gives the callbacks of a run, called with its index among all runs and their number.
 Watch = Callable[[OneRun, int, int], Callbacks]
 
 
 def cross_validate(
     plan: CrossValidation, candidates: Candidates, folder: Path, watch: Watch | None = None
 ) -> bool:
-    """Make every run of a plan that is not there yet, and evaluate it on its test fold.
+    """Make every run that the folder does not have yet, and evaluate it on its test fold.
 
     Args:
         plan: what to train.
         candidates: of all queries, with judgments.
-        folder: where; made if it is not there.
-        watch: gives the callbacks of each run, of its number and how many there are.
+        folder: of the runs; it is created if it does not exist.
+        watch: gives the callbacks of each run.
 
     Returns:
         False if it was interrupted.
@@ -133,7 +136,10 @@ def cross_validate(
 
 @dataclass
 class _Trainings:
-    """What all runs share: the candidates, their folds and tokens, and the folder."""
+    """What all runs share: the candidates, their folds and tokens, and the folder.
+
+    ``inputs`` are the tokens of all pairs of query and document, made by the first run.
+    """
 
     candidates: Candidates
     splits: Sequence[Split]
@@ -147,12 +153,12 @@ class _Trainings:
         return {name: self.candidates.select(getattr(split, name)) for name in names}
 
     def perform(self, run: OneRun, parts: Mapping[str, Candidates], callbacks: Callbacks) -> bool:
-        """Make a run, or go on with it; whether it was finished."""
+        """Make or resume a run; whether it was finished, not interrupted."""
         settings, path = run.settings, run.path(self.folder)
         device = torch.device(device_of(settings.device))
         with isolated(device, custom=True):
-            torch.manual_seed(settings.seed)  # of a new head
-            # Before the folder is made, which a model that is not there would only leave empty.
+            torch.manual_seed(settings.seed)  # a new head has random weights
+            # Load the model before the folder is made, so that an error leaves no empty folder.
             ranker = TextRanker.from_pretrained(settings.model, settings.reading).to(device)
             if (path / RUN).exists():
                 run_folder = TextRun.open(path)
@@ -168,17 +174,17 @@ class _Trainings:
     def _scores(
         self, run: OneRun, ranker: TextRanker, run_folder: TextRun, callbacks: Callbacks
     ) -> dict[str, NDArray[Any]] | None:
-        """Train, and score validation and test lists; None if it was interrupted."""
+        """Train, and score validation and test items; None if training was interrupted."""
         settings, split = run.settings, self.splits[run.fold - 1]
-        if self.inputs is None:  # all runs read the same pairs alike
+        if self.inputs is None:  # all runs have the same tokenizer
             self.inputs = ranker.tokenize(*self.candidates.pairs())
         data = TextData(self.candidates, self.inputs, split.train, split.vali)
-        done = fit(ranker, data, settings, run=run_folder, callbacks=callbacks)
-        if done.stopped == "interrupted":
+        result = fit(ranker, data, settings, run=run_folder, callbacks=callbacks)
+        if result.stopped == "interrupted":
             return None
         options: Any = {"batch_size": 4 * settings.mini_batch_size, "precision": settings.precision}
         return {
-            name: done.ranker.score(
+            name: result.ranker.score(
                 self.inputs, self.candidates.items(getattr(split, name)), **options
             )
             for name in ("vali", "test")
@@ -191,9 +197,9 @@ def _evaluate(
     parts: Mapping[str, Candidates],
     run_folder: TextRun,
 ) -> None:
-    """Evaluate the scores of a run; the test evaluation comes last and says all is done."""
+    """Evaluate the scores of a run; the test evaluation is saved last and marks it finished."""
     save = partial(save_evaluation, run_folder.path)
-    about = run.settings.logged, run.labels
+    metrics_and_labels = run.settings.logged, run.labels
     final = dict(scores)
     run_folder.clear_weight()
     if run.interpolate:
@@ -201,15 +207,15 @@ def _evaluate(
         run_folder.save_weight(weight)
         for name, alone in scores.items():
             final[name] = interpolate(alone, parts[name].first_stage, parts[name].offsets, weight)
-        save(ALONE, parts["test"], scores["test"], *about)
+        save(ALONE, parts["test"], scores["test"], *metrics_and_labels)
     for name in ("vali", "test"):
-        save(name, parts[name], final[name], *about)
+        save(name, parts[name], final[name], *metrics_and_labels)
 
 
 def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
-    """The first stage as an entry of its own, to compare with.
+    """Save the first stage as an entry of its own, to compare with.
 
-    Metrics that it was not evaluated with before are added.
+    If the folder has it already, metrics that it was not evaluated with are added.
 
     Raises:
         ValueError: the folder has the first stage on other test data.
@@ -217,35 +223,35 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
     path = folder / RUNS / folder_name(FIRST_STAGE) / f"fold{run.fold}"
     metrics = run.settings.logged
     if "test" in _evaluations.names(path):
-        found = _evaluations.EvaluatedLists.load(path)
-        if found.checksum != test.checksum():
+        saved = _evaluations.EvaluatedLists.load(path)
+        if saved.checksum != test.checksum():
             raise ValueError(
                 f"the test data are not those {path} was made with: go on with the same, or in "
                 "another folder"
             )
-        if set(metrics) <= set(found.metrics):
+        if set(metrics) <= set(saved.metrics):
             return
-        metrics = tuple(dict.fromkeys([*metrics, *found.metrics]))
+        metrics = tuple(dict.fromkeys([*metrics, *saved.metrics]))
     labels = {"candidate": FIRST_STAGE, "loss": "", "model": "", "fold": run.fold, "seed": 0}
     path.mkdir(parents=True, exist_ok=True)
     _files.write_json(path / RUN, metadata({"test": test}, labels))
-    for part in (ALONE, "test"):  # to compare with rankers by their own scores, too
+    for part in (ALONE, "test"):  # rankers may have both: the first stage is compared in both
         save_evaluation(path, part, test, test.first_stage, metrics, labels)
 
 
 def _check_same(run: OneRun, parts: Mapping[str, Candidates], folder: Path) -> None:
-    """A finished run must be of these settings and data."""
-    found = TextRun.open(run.path(folder))
-    found.check(run.settings, parts)
-    if run.interpolate != (found.weight is not None):
-        how = "without" if run.interpolate else "with"
+    """Raise if a finished run is of other settings or data."""
+    saved = TextRun.open(run.path(folder))
+    saved.check(run.settings, parts)
+    if run.interpolate != (saved.weight is not None):
+        word = "without" if run.interpolate else "with"
         raise ValueError(
-            f"{found.path} was made {how} interpolation: go on {how} it, or in another folder"
+            f"{saved.path} was made {word} interpolation: go on {word} it, or in another folder"
         )
 
 
 def device_of(name: str) -> str:
-    """Where to run: ``cpu``, ``cuda``, or for ``auto`` a GPU where there is one."""
+    """The device to run on, ``cpu`` or ``cuda``; ``auto`` is a GPU if there is one."""
     if name not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device must be auto, cpu or cuda, found {name!r}")
     if name == "auto":

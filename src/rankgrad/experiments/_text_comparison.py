@@ -1,4 +1,7 @@
-"""The run folders of text rankers and their first stage, compared like any others."""
+"""Compares the runs of ``rankgrad text train``, text rankers and their first stage.
+
+``rankgrad compare`` calls it for a folder that holds such runs.
+"""
 
 from __future__ import annotations
 
@@ -18,42 +21,43 @@ from rankgrad.training.run import RUN
 
 def is_text_folder(folder: Path) -> bool:
     """Whether a folder holds the runs of ``rankgrad text train``."""
-    return folder.is_dir() and next(_paths(folder), None) is not None
+    return folder.is_dir() and next(_run_folders(folder), None) is not None
 
 
 def load(folder: Path, metrics: Iterable[str] = ()) -> Comparison:
-    """Compare the text runs of a folder, the first stage before the others.
+    """Compare the text runs of a folder; the first stage is the first entry.
 
     Args:
-        folder: of ``rankgrad text train``.
-        metrics: of the test queries; by default those that all runs were evaluated with.
+        folder: that ``rankgrad text train`` wrote.
+        metrics: the columns of tables; by default those that all runs were evaluated with.
 
     Raises:
-        ValueError: runs of the same fold were evaluated on other data.
+        ValueError: runs of the same fold were evaluated on different data.
     """
-    runs = [read(path) for path in _paths(folder)]
-    groups = sorted(group(runs), key=lambda one: one.name != FIRST_STAGE)
-    check_same_data(groups)
-    wanted = [str(known_metrics.get(spec)) for spec in metrics] or _shared(runs)
+    runs = [read(path) for path in _run_folders(folder)]
+    entries = sorted(group(runs), key=lambda entry: entry.name != FIRST_STAGE)
+    check_same_data(entries)
+    columns = [str(known_metrics.get(spec)) for spec in metrics] or _common_metrics(runs)
     plan: dict[str, Any] = {
         "data": str(folder),
         "folds": sorted({run.fold for run in runs if run.fold is not None}),
         "seeds": sorted({run.seed for run in runs if run.seed is not None}),
-        "metrics": wanted,
+        "metrics": columns,
         "tune": None,
-        "candidates": {one.name: {} for one in groups},
+        "candidates": {entry.name: {} for entry in entries},
     }
-    return compare(groups, metrics=wanted, plan=plan, folder=folder)
+    return compare(entries, metrics=columns, plan=plan, folder=folder)
 
 
-def _paths(folder: Path) -> Iterator[Path]:
+def _run_folders(folder: Path) -> Iterator[Path]:
     """The run folders of text rankers."""
     for path in sorted((folder / RUNS).glob(f"*/*/{RUN}")):
         if is_text_run(path.parent):
             yield path.parent
 
 
-def _shared(runs: Iterable[Run]) -> list[str]:
+def _common_metrics(runs: Iterable[Run]) -> list[str]:
     """The metrics that all evaluations have, in the order of the first."""
-    every = [run.evaluated.metrics for run in runs if run.evaluated is not None]
-    return [metric for metric in (every[0] if every else ()) if all(metric in m for m in every)]
+    per_run = [run.evaluated.metrics for run in runs if run.evaluated is not None]
+    first = per_run[0] if per_run else ()
+    return [metric for metric in first if all(metric in names for names in per_run)]

@@ -1,10 +1,10 @@
-"""Trees: LightGBM and XGBoost as entries, on the same data and tuned alike.
+"""Trees: LightGBM and XGBoost as entries of a comparison, on the same data as networks.
 
-Both boost trees on any loss, or on their own LambdaRank gradients of NDCG, and stop early by the
-comparison's own validation metric, not by their own, which count lists without relevant items as 1.
-Values are chosen on the validation data of each fold: those of a small grid, or by as many trials
-as the losses have where a comparison is tuned. A run folder has ``run.json``, ``metrics.jsonl`` (a
-line per tree) and the model in its library's own format beside ``evaluations``.
+Both libraries boost trees with any loss, or with their own LambdaRank objective of NDCG. They stop
+early by the comparison's validation metric: their own counts lists without relevant items as 1.
+Hyperparameters are chosen on the validation data of each fold: from a small grid or, in a tuned
+comparison, by as many trials as networks have. A run folder has ``run.json``, ``metrics.jsonl`` (a
+line per tree), the model in its library's own format, and ``evaluations``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, run_metadata
 
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
-#: The values that are tried without ``--tune``: every combination, 24 for each library.
+#: The grid without ``--tune``, an axis per line: every combination is tried, 24 for each library.
 _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
     "lightgbm": (
         tuple({"num_leaves": leaves} for leaves in (7, 15, 31)),
@@ -56,7 +56,7 @@ _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
         ({"colsample_bytree": 1.0, "subsample": 1.0}, {"colsample_bytree": 0.5, "subsample": 0.7}),
     ),
 }
-#: What ``--tune`` searches, and the values of the first trial.
+#: The range of each hyperparameter that ``--tune`` searches, and its value in the first trial.
 _SPACE: Mapping[str, Mapping[str, tuple[Range, float]]] = {
     "lightgbm": {
         "num_leaves": (Range(4, 128, integer=True), 31),
@@ -79,13 +79,13 @@ _SPACE: Mapping[str, Mapping[str, tuple[Range, float]]] = {
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """Boosted trees to compare with.
+    """Boosted trees as an entry of a comparison.
 
     Args:
-        name: what tables show.
+        name: the name in tables.
         kind: ``"lightgbm"`` or ``"xgboost"``.
-        options: of the library, which are then not tuned.
-        rounds: trees, at most.
+        options: hyperparameters of the library; these are not tuned.
+        rounds: the number of trees, at most.
         patience: stop after this many trees without a better value of the validation metric.
         loss: the spec of a loss to boost trees with; None for the library's own objective.
 
@@ -107,7 +107,7 @@ class TreeEntry:
             object.__setattr__(self, "loss", str(losses.get(self.loss)))
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
-        """All that its runs depend on."""
+        """The settings of its runs, as JSON values."""
         return {
             "kind": self.kind,
             "options": dict(self.options),
@@ -118,23 +118,22 @@ class TreeEntry:
         }
 
     def labels(self, shared: Settings) -> dict[str, Any]:
-        """What is boosted, and by which library."""
+        """Its loss, and its library as the model."""
         return {"loss": self.loss or BUILT_IN[self.kind], "model": self.kind}
 
     def is_tuned(self, plan: Plan) -> bool:
-        """Wherever there is something to choose: these are the baselines to beat."""
+        """Whether it has several combinations to choose from: a baseline should be a strong one."""
         return plan.tune is not None or len(self._grid()) > 1
 
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
-        """Search leaves, learning rate and the like on validation data."""
-        library(self.kind)
+        """Search hyperparameters such as the number of leaves on validation data."""
+        library(self.kind)  # an error with the install line if it is missing
         plan = task.plan
         metric, seed = plan.settings.metric, plan.seeds[0]
-        lower = metrics.get(metric).lower_is_better
+        best = min if metrics.get(metric).lower_is_better else max
 
         def objective(parameters: Mapping[str, Any]) -> float:
-            curve = self.boost(data, metric, seed, parameters).curve
-            return min(curve) if lower else max(curve)
+            return best(self.boost(data, metric, seed, parameters).curve)
 
         space: Space | Grid = Grid(self._grid())
         if plan.tune is not None:
@@ -146,19 +145,20 @@ class TreeEntry:
 
     @property
     def combinations(self) -> int:
-        """How many are tried where the comparison is not tuned."""
+        """How many points of the grid are tried if the comparison is not tuned."""
         return len(self._grid())
 
     def _grid(self) -> list[dict[str, Any]]:
-        """Every combination of the grid, less the options that are given."""
-        points: dict[str, dict[str, Any]] = {}
-        for values in itertools.product(*_GRID[self.kind]):
-            point = {k: v for choice in values for k, v in choice.items() if k not in self.options}
-            points.setdefault(repr(point), point)
-        return list(points.values())
+        """Every combination of the grid, each once, without the hyperparameters of ``options``."""
+        points: list[dict[str, Any]] = []
+        for choices in itertools.product(*_GRID[self.kind]):
+            point = {k: v for choice in choices for k, v in choice.items() if k not in self.options}
+            if point not in points:
+                points.append(point)
+        return points
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
-        """Boost with the chosen values, or take the model that is there, and score test lists."""
+        """Boost with the chosen values, or load the saved model, and score the test lists."""
         features = np.asarray(data["test"].features)
         model = task.path / _MODEL[self.kind]
         if model.exists():
@@ -167,30 +167,30 @@ class TreeEntry:
         on_progress("boosting")
         settings = task.plan.settings
         started = time.perf_counter()
-        done = self.boost(data, settings.metric, task.seed, task.values)
+        trees = self.boost(data, settings.metric, task.seed, task.values)
         metadata = {
             **run_metadata({name: data[name] for name in ("train", "vali")}),
             "kind": self.kind,
             "settings": {**self.metadata(settings), "seed": task.seed, "values": dict(task.values)},
-            "best_epoch": done.best_round,
+            "best_epoch": trees.best_round,
             "seconds": round(time.perf_counter() - started, 3),
         }
         lines = (
-            json.dumps({"epoch": at, settings.metric: value}) + "\n"
-            for at, value in enumerate(done.curve, start=1)
+            json.dumps({"epoch": number, settings.metric: value}) + "\n"
+            for number, value in enumerate(trees.curve, start=1)
         )
-        with _files.atomic_folder(task.path) as place:
-            _files.write(place / _MODEL[self.kind], done.saved)
-            _files.write(place / METRICS, "".join(lines))
-            _files.write_json(place / RUN, metadata, [_MODEL[self.kind], METRICS])
-        return done.predict(features)
+        with _files.atomic_folder(task.path) as folder:
+            _files.write(folder / _MODEL[self.kind], trees.saved)
+            _files.write(folder / METRICS, "".join(lines))
+            _files.write_json(folder / RUN, metadata, [_MODEL[self.kind], METRICS])
+        return trees.predict(features)
 
     def boost(
         self, data: Splits, metric: str, seed: int, parameters: Mapping[str, Any]
     ) -> BoostedTrees:
-        """Train on the training lists, stop by the validation metric."""
+        """Train on the training lists; stop early by the validation metric."""
         if "bagging_fraction" in parameters:
-            parameters = {"bagging_freq": 1, **parameters}  # without it LightGBM draws no items
+            parameters = {"bagging_freq": 1, **parameters}  # its default 0 turns bagging off
         config = BoostingConfig(
             self.kind,
             self.loss,

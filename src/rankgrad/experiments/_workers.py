@@ -1,8 +1,8 @@
-"""Workers: processes that do the jobs of a comparison, one job at a time each.
+"""Workers: processes that do the jobs of a comparison, each one job at a time.
 
-They are spawned, not forked, each with one thread and one GPU where there are GPUs. A worker
-that dies is replaced by another, and its run is missing in the table. Workers end when the process
-that started them does, however it ended.
+They are spawned, not forked. Each has one thread, and one GPU if runs are on GPUs. A worker that
+dies is replaced, and its run is missing in the table. Workers end when the process that started
+them ends, even if it was killed. ``_runner`` uses the :class:`Pool`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 #: Called with a job and a message of its worker about its progress.
 OnMessage = Callable[[Job, str], None]
-Next = Callable[[int | None], Job | None]  # the next job, on this fold if there is one
-Ended = Callable[[Job, _jobs.Outcome], None]
+#: Called when a worker is idle, with the fold whose data it has; gives its next job, if any.
+NextJob = Callable[[int | None], Job | None]
+#: Called with a job and how it ended.
+OnEnd = Callable[[Job, _jobs.Outcome], None]
 
 
 def default_count(settings: Settings) -> int:
@@ -42,14 +44,20 @@ def default_count(settings: Settings) -> int:
 def exclusive(folder: Path) -> Iterator[None]:
     """Lock a folder, so that no two processes run the same comparison."""
     with _locks.hold(folder / LOCK, "comparing"):
-        # Workers of a process that was killed end by themselves, a moment later.
+        # Workers of a killed process end a moment after it: wait until they have.
         with _locks.hold(folder / WORKERS, "comparing", _PATIENCE):
             pass
         yield
 
 
 class Pool:
-    """Worker processes and the jobs they run."""
+    """Worker processes, which are started as there are jobs for them.
+
+    Args:
+        count: of workers, at most.
+        settings: of the plan, which say whether runs are on GPUs.
+        folder: of the comparison.
+    """
 
     def __init__(self, count: int, settings: Settings, folder: Path) -> None:
         self.count, self.folder = count, folder
@@ -57,12 +65,12 @@ class Pool:
         self.gpus: list[str | None] = list(_gpus()) if on_gpus else [None]
         self.workers: list[_Worker] = []
 
-    def run(self, next_job: Next, on_message: OnMessage, ended: Ended) -> None:
+    def run(self, next_job: NextJob, on_message: OnMessage, on_end: OnEnd) -> None:
         """Run jobs until there are no more; on Ctrl-C, running jobs are saved first."""
         try:
-            while self._assign(next_job) or any(w.job for w in self.workers):
-                for worker in self._ready():
-                    self._receive(worker, on_message, ended)
+            while self._assign(next_job) or any(worker.job for worker in self.workers):
+                for worker in self._wait():
+                    self._receive(worker, on_message, on_end)
         except BaseException:
             self._interrupt()
             raise
@@ -70,30 +78,32 @@ class Pool:
             for worker in self.workers:
                 worker.end()
 
-    def _assign(self, next_job: Next) -> bool:
-        """Assign jobs to idle workers; whether there was one to assign."""
+    def _assign(self, next_job: NextJob) -> bool:
+        """Give jobs to idle workers, and start workers up to the count; whether one got a job."""
         assigned = False
-        for at in range(self.count):
-            worker = self.workers[at] if at < len(self.workers) else None
+        for index in range(self.count):
+            worker = self.workers[index] if index < len(self.workers) else None
             if worker is not None and worker.job is not None:
                 continue
             job = next_job(None if worker is None else worker.fold)
             if job is None:
                 break
             if worker is None:
-                taken = [other.gpu for other in self.workers]
-                worker = _Worker(min(self.gpus, key=taken.count), self.folder)
+                gpus_in_use = [other.gpu for other in self.workers]
+                worker = _Worker(min(self.gpus, key=gpus_in_use.count), self.folder)
                 self.workers.append(worker)
             worker.start(job)
             assigned = True
         return assigned
 
-    def _ready(self) -> list[_Worker]:
-        busy = {w.connection: w for w in self.workers if w.job is not None}
-        ready = wait(list(busy))  # a worker that died closes its end
+    def _wait(self) -> list[_Worker]:
+        """Wait for messages; the workers that sent one, or died, which closes their connection."""
+        busy = {worker.connection: worker for worker in self.workers if worker.job is not None}
+        ready = wait(list(busy))
         return [busy[connection] for connection in ready]  # type: ignore[index]
 
-    def _receive(self, worker: _Worker, on_message: OnMessage, ended: Ended) -> None:
+    def _receive(self, worker: _Worker, on_message: OnMessage, on_end: OnEnd) -> None:
+        """Handle a message of a worker: that it is ready, its progress, or how its job ended."""
         job = worker.job
         assert job is not None
         try:
@@ -106,18 +116,18 @@ class Pool:
                     "worker processes cannot be started. In a script, call this under "
                     "`if __name__ == '__main__':`; or take workers=0"
                 ) from None
-            how = _processes.exit_reason(worker.process.exitcode)
-            ended(job, _jobs.Outcome("failed", f"its worker process {how}"))
+            reason = _processes.exit_reason(worker.process.exitcode)
+            on_end(job, _jobs.Outcome("failed", f"its worker process {reason}"))
             return
         worker.ready = True
         if isinstance(message, _jobs.Outcome):
             worker.job = None
-            ended(job, message)
+            on_end(job, message)
         elif message:
             on_message(job, message)
 
     def _interrupt(self) -> None:
-        """Ask all workers to save their runs and stop."""
+        """Ask all workers to save their runs and stop; wait until they have, or time is up."""
         for worker in self.workers:
             if worker.job is not None and worker.process.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -136,27 +146,26 @@ class Pool:
 
 
 class _Worker:
-    """One process at the other end of a pipe."""
+    """A worker process as the pool sees it: its job, and the connection to it."""
 
     def __init__(self, gpu: str | None, folder: Path) -> None:
         self.gpu = gpu
-        self.job: Job | None = None
-        self.fold: int | None = None
-        self.ready = False
+        self.job: Job | None = None  # None while it is idle
+        self.fold: int | None = None  # of the last job, whose data it has in memory
+        self.ready = False  # whether it has sent its first message
         variables = dict.fromkeys(_THREADS, "1")
         if gpu is not None:
             variables["CUDA_VISIBLE_DEVICES"] = gpu
-        spawned = _processes.spawn(_work, str(folder), variables=variables)
-        self.process, self.connection = spawned
+        self.process, self.connection = _processes.spawn(_work, str(folder), variables=variables)
 
     def start(self, job: Job) -> None:
-        """Give it a job."""
+        """Send it a job."""
         self.job, self.fold = job, job.task.fold
         with contextlib.suppress(BrokenPipeError):  # it died: the pool notices next
             self.connection.send(job)
 
     def end(self) -> None:
-        """Make it end."""
+        """Terminate the process; kill it if it does not react."""
         self.connection.close()
         self.process.terminate()
         self.process.join(5)
@@ -175,7 +184,7 @@ def _work(connection: Connection, folder: str) -> None:
         torch.set_num_threads(1)
         data = _jobs.Data()
         with _locks.shared(Path(folder) / WORKERS):
-            connection.send("")
+            connection.send("")  # it is ready
             while True:
                 job: Job = connection.recv()
                 connection.send(_jobs.perform(job, data, connection.send))
@@ -184,10 +193,10 @@ def _work(connection: Connection, folder: str) -> None:
 
 
 def _gpus() -> list[str]:
-    """The name of each GPU in CUDA_VISIBLE_DEVICES."""
+    """The GPUs, each as ``CUDA_VISIBLE_DEVICES`` names it."""
     import torch
 
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named:
-        return [name.strip() for name in named.split(",") if name.strip()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return [name.strip() for name in visible.split(",") if name.strip()]
     return [str(index) for index in range(torch.cuda.device_count())]

@@ -1,7 +1,8 @@
-"""Compare: entries trained on the same data, folds and seeds, in a folder that can be resumed.
+"""Compare: train entries on the same data, folds and seeds, in a folder that can be resumed.
 
-The folder holds the plan, a run folder for each run, and ``comparison.json``. The plan is in
-``plans``, the runs are made in ``runner``; :mod:`rankgrad.results` reads and compares them.
+``rankgrad compare`` calls :func:`run`. The folder holds ``plan.json``, a run folder for each run
+and ``comparison.json``. ``plans`` defines the plan, ``_runner`` makes its runs, and
+:mod:`rankgrad.results` reads and compares them.
 """
 
 from __future__ import annotations
@@ -54,40 +55,40 @@ def run(
     how: Significance | None = None,
     baseline: str | None = None,
 ) -> Comparison:
-    """Make every run of a plan that is not there yet, and compare them all.
+    """Make every run of a plan that the folder does not have yet, and compare all runs.
 
-    Every run has its own folder, ``folder/runs/ENTRY/fold1-seed0``. If it is called again with the
-    same plan, finished runs are left as they are and unfinished ones are resumed. Entries, folds,
-    seeds and metrics may be added. It is an error if the settings of an entry, or the data, are not
-    those of the results in the folder.
+    Every run has its own folder, ``folder/runs/ENTRY/fold1-seed0``. A second call with the same
+    plan leaves finished runs as they are and resumes unfinished ones. Its plan may add entries,
+    folds, seeds and metrics. The settings of an entry and the data must be those of the results
+    that the folder holds.
 
     Args:
         plan: what to compare.
-        folder: where; made if it is not there.
-        workers: processes to run in; None for one per core, or per GPU if runs are on GPUs; 0 for
-            this process.
+        folder: of the comparison; it is created if it does not exist.
+        workers: the number of worker processes; None for one per core, or per GPU if runs are on
+            GPUs; 0 to run in this process.
         on_change: called when a run starts, makes progress or ends.
         how: the significance test, saved in ``comparison.json`` for reports.
         baseline: the entry that the others are tested against; None for the best one.
 
     Returns:
-        The comparison of all finished runs; the others are missing in it, with the reason.
+        The comparison of all finished runs. It lists the missing runs with their reasons.
 
     Raises:
         ValueError: the folder holds results of other settings or data, or no fold has all
             splits.
     """
-    place = Path(folder)
+    path = Path(folder)
     if workers is not None and workers < 0:
         raise ValueError(f"workers must be at least 0, found {workers}")
     count = default_count(plan.settings) if workers is None else workers
     check_splits(plan.data, plan.folds)
-    _check_folder(place)
-    place.mkdir(parents=True, exist_ok=True)
-    with exclusive(place):
-        _check_plan(plan, place)
-        runner = Runner(plan, place, on_change)
-        comparison = _collect(plan, place, runner.run(count), runner.reevaluated)
+    _check_folder(path)
+    path.mkdir(parents=True, exist_ok=True)
+    with exclusive(path):
+        _check_and_save_plan(plan, path)
+        runner = Runner(plan, path, on_change)
+        comparison = _collect(plan, path, runner.run(count), runner.reevaluated)
         comparison = comparison.tested(how, baseline)
         save(comparison)
     return comparison
@@ -101,7 +102,7 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
         folder: of the comparison.
 
     Returns:
-        The comparison of the runs that are finished.
+        The comparison of the finished runs.
     """
     return _collect(plan, Path(folder), {})
 
@@ -122,20 +123,27 @@ def _collect(
     failures: Mapping[Key, str],
     reevaluated: Mapping[Key, str] | None = None,
 ) -> Comparison:
-    """Read all runs of a plan and compare them."""
+    """Read all runs of a plan and compare them.
+
+    Args:
+        plan: what is compared.
+        folder: of the comparison.
+        failures: why runs failed in this process.
+        reevaluated: why this process evaluated finished runs again.
+    """
     groups = []
     chosen: dict[tuple[str, int | None], Mapping[str, Any]] = {}
     for entry in plan.entries:
         runs = []
         missing: dict[tuple[int | None, int | None], str] = {}
         for task in plan.tasks(folder, entry):
-            found = read(task.path)
-            if task.key in failures or found.evaluated is None:
-                reason = failures.get(task.key) or "; ".join(found.problems)
+            result = read(task.path)
+            if task.key in failures or result.evaluated is None:
+                reason = failures.get(task.key) or "; ".join(result.problems)
                 missing[task.fold, task.seed] = reason
                 continue
-            labels = {"fold": task.fold, "seed": task.seed}  # also where the run does not name them
-            runs.append(replace(found, metadata={**found.metadata, "labels": labels}))
+            labels = {"fold": task.fold, "seed": task.seed}  # the evaluation may not state them
+            runs.append(replace(result, metadata={**result.metadata, "labels": labels}))
             if entry.is_tuned(plan):
                 chosen[entry.name, task.fold] = _jobs.chosen(task)
         groups.append(RunGroup(entry.name, tuple(runs), missing))
@@ -153,11 +161,11 @@ def _collect(
 
 
 def _check_folder(folder: Path) -> None:
-    """An error if the folder holds something else than a comparison."""
+    """Raise if the folder is a file, or holds files but no comparison."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another place")
     if folder.exists() and not (folder / _PLAN).exists():
-        others = {inside.name for inside in folder.iterdir()} - {LOCK, WORKERS}
+        others = {child.name for child in folder.iterdir()} - {LOCK, WORKERS}
         if others:
             raise FileExistsError(
                 f"{folder} is there and holds no comparison: choose another folder"
@@ -165,52 +173,54 @@ def _check_folder(folder: Path) -> None:
 
 
 class _PlanMetadata(TypedDict):
-    """What is read of ``plan.json``; its ``candidates`` are the entries."""
+    """The keys of ``plan.json`` that are read; ``candidates`` are the settings of the entries."""
 
     candidates: dict[str, dict[str, Any]]
     tune: Any
     checksums: NotRequired[dict[str, dict[str, dict[str, str]]]]
 
 
-def _check_plan(plan: Plan, folder: Path) -> None:
-    """Raise if the folder holds another plan, and say what differs; otherwise save the plan."""
-    now, path = plan.metadata(), folder / _PLAN
-    known: _data_checksums.Checksums = {}
+def _check_and_save_plan(plan: Plan, folder: Path) -> None:
+    """Raise if settings or data differ from those of the folder's results; else save the plan."""
+    metadata, path = plan.metadata(), folder / _PLAN
+    saved_checksums: _data_checksums.Checksums = {}
     if path.exists():
-        then = _schemas.read_json(path, dict[str, Any])
-        if then.get("version") != VERSION:
+        saved = _schemas.read_json(path, dict[str, Any])
+        if saved.get("version") != VERSION:
             raise ValueError(
                 f"{path} was written by another version of rankgrad: compare in another folder"
             )
-        _schemas.check(path, then, _PlanMetadata)
-        differences = [
-            f"{name}: {difference}"
-            for name, metadata in now["candidates"].items()
-            if name in then["candidates"]
-            for difference in _differences(metadata, then["candidates"][name])
-        ]
-        if now["tune"] != then["tune"]:
-            differences.append(f"tune: {now['tune']!r}, not {then['tune']!r}")
-        if differences:
-            more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
-            raise ValueError(
-                f"{folder} holds a comparison with other settings; "
-                f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
-            )
-        now["candidates"] = {**then["candidates"], **now["candidates"]}
+        _schemas.check(path, saved, _PlanMetadata)
+        _check_settings(metadata, saved, folder)
+        metadata["candidates"] = {**saved["candidates"], **metadata["candidates"]}
         # Earlier versions saved checksums with the runs only, not in the plan.
-        known = then.get("checksums") or _data_checksums.of_runs(plan.tasks(folder))
-    found = _data_checksums.of_data(Path(plan.data), plan.folds, known, plan.settings.load_options)
-    _data_checksums.check(found, known, folder)
-    folds = {**known, **found}
-    now["checksums"] = {f: {**known.get(f, {}), **found.get(f, {})} for f in folds}
-    now = {"format": FORMAT, "version": VERSION, **now}
-    _files.write(path, json.dumps(now, indent=1) + "\n")
+        saved_checksums = saved.get("checksums") or _data_checksums.of_runs(plan.tasks(folder))
+    options = plan.settings.load_options
+    checksums = _data_checksums.of_data(Path(plan.data), plan.folds, saved_checksums, options)
+    _data_checksums.check(checksums, saved_checksums, folder)
+    metadata["checksums"] = {
+        fold: {**saved_checksums.get(fold, {}), **checksums.get(fold, {})}
+        for fold in {**saved_checksums, **checksums}
+    }
+    metadata = {"format": FORMAT, "version": VERSION, **metadata}
+    _files.write(path, json.dumps(metadata, indent=1) + "\n")
 
 
-def _differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{name} {now.get(name)!r}, not {then.get(name)!r}"
-        for name in {**then, **now}
-        if now.get(name) != then.get(name)
-    ]
+def _check_settings(metadata: Mapping[str, Any], saved: Mapping[str, Any], folder: Path) -> None:
+    """Raise if an entry of the saved plan has other settings now; say which."""
+    differences = []
+    for name, settings in metadata["candidates"].items():
+        saved_settings = saved["candidates"].get(name, settings)  # entries may be added
+        differences += [
+            f"{name}: {option} {settings.get(option)!r}, not {saved_settings.get(option)!r}"
+            for option in {**saved_settings, **settings}
+            if settings.get(option) != saved_settings.get(option)
+        ]
+    if metadata["tune"] != saved["tune"]:
+        differences.append(f"tune: {metadata['tune']!r}, not {saved['tune']!r}")
+    if differences:
+        more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
+        raise ValueError(
+            f"{folder} holds a comparison with other settings; "
+            f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
+        )

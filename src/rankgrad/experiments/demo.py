@@ -1,4 +1,7 @@
-"""The demonstration: one model, five kinds of losses, on data whose best ranking is known."""
+"""The demonstration: one model, five kinds of losses, on data whose best ranking is known.
+
+``rankgrad demo`` calls :func:`run`, and so does ``make demo``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from rankgrad.training.run import RUN, run_metadata
 
 __all__ = ["BEST", "LOSSES", "Demo", "run", "settings_for"]
 
-#: What is compared, and what each stands for.
+#: The losses that are compared, and the kind that each stands for.
 LOSSES: Mapping[str, str] = {
     "mse": "pointwise",
     "ranknet": "pairwise",
@@ -31,14 +34,14 @@ LOSSES: Mapping[str, str] = {
     "neural_ndcg@10": "direct: NDCG through NeuralSort",
 }
 BEST = "best achievable"
-_MARK = "demo.json"  # says that a folder is a demonstration's
+_MARKER = "demo.json"  # the file by which the folder of a demonstration is recognized
 
 _OnEpoch = Callable[[str, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration found; the last entry of the comparison is the best achievable."""
+    """The result of the demonstration; the comparison's last entry is the best possible ranking."""
 
     comparison: Comparison
     data: Mapping[str, Dataset]
@@ -47,9 +50,9 @@ class Demo:
 
 
 def settings_for(size: str, **options: Any) -> Settings:
-    """The settings that all losses of a demonstration share, but for the loss.
+    """The settings that the trainings of a demonstration share: all except the loss.
 
-    The small size is made for two cores, the others for a GPU.
+    Those of the small size suit two cores, the others a GPU.
 
     Args:
         size: ``"small"``, or another of :func:`rankgrad.data.synthetic.splits`.
@@ -75,13 +78,13 @@ def settings_for(size: str, **options: Any) -> Settings:
 def run(
     size: str = "small", *, folder: Path, on_epoch: _OnEpoch | None = None, **options: Any
 ) -> Demo:
-    """Train the same model with each loss on simulated data, and test it beside the best ranking.
+    """Train the same model with each loss on simulated data, and compare with the best ranking.
 
     Args:
         size: of the data, see :func:`rankgrad.data.synthetic.splits`.
-        folder: of a run folder for each loss and one for the best ranking.
+        folder: gets a run folder for each loss and one for the best ranking.
         on_epoch: called with the loss and the new line of its history after each epoch.
-        options: settings other than those of :func:`settings_for`.
+        options: settings that override those of :func:`settings_for`.
 
     Returns:
         The comparison of the losses, with the data and the settings.
@@ -90,32 +93,33 @@ def run(
     data = synthetic.splits(size, seed=options.get("seed", 0))
     shared = settings_for(size, **options)
     test = data["test"]
-    _make(folder)
-    places = [folder / loss.replace("@", "-at-") for loss in LOSSES]
-    for loss, place in zip(LOSSES, places, strict=True):
+    _create(folder)
+    run_folders = [folder / loss.replace("@", "-at-") for loss in LOSSES]
+    for loss, run_folder in zip(LOSSES, run_folders, strict=True):
         settings = Settings(**shared.model_dump() | {"loss": loss})
         callback = None if on_epoch is None else partial(on_epoch, loss)
-        done = fit(settings, data["train"], data["vali"], folder=place, on_epoch=callback)
-        if done.stopped == "interrupted":
+        result = fit(settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback)
+        if result.stopped == "interrupted":
             raise KeyboardInterrupt
         labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
-        scores = done.model.predict(test.features, test.offsets)
-        EvaluatedLists.of(scores, test, DEFAULT_METRICS, labels).save(place)
-    # The best ranking was not trained: tables show it, and tests leave it out.
+        scores = result.model.predict(test.features, test.offsets)
+        EvaluatedLists.of(scores, test, DEFAULT_METRICS, labels).save(run_folder)
+    # The best ranking was not trained: tables show it, significance tests leave it out.
     best = folder / BEST.replace(" ", "-")
     best.mkdir()
     _files.write_json(best / RUN, run_metadata({}))
     labels = {"candidate": BEST, "kind": "reference"}
     EvaluatedLists.of(synthetic.oracle(test), test, DEFAULT_METRICS, labels).save(best)
-    comparison = compare(group([read(place) for place in (*places, best)]))
+    comparison = compare(group([read(path) for path in (*run_folders, best)]))
     return Demo(comparison, data, shared, time.perf_counter() - started)
 
 
-def _make(folder: Path) -> None:
-    """Make the folder of a demonstration; it replaces only that of another demonstration."""
-    if folder.exists() and not (folder / _MARK).is_file() and any(folder.iterdir()):
+def _create(folder: Path) -> None:
+    """Create the folder, in place of an earlier demonstration; raise if it holds anything else."""
+    if folder.exists() and not (folder / _MARKER).is_file() and any(folder.iterdir()):
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"
         )
-    with _files.atomic_folder(folder) as place:
-        _files.write(place / _MARK, json.dumps({"format": "rankgrad demo", "version": 1}) + "\n")
+    marker = json.dumps({"format": "rankgrad demo", "version": 1}) + "\n"
+    with _files.atomic_folder(folder) as new_folder:
+        _files.write(new_folder / _MARKER, marker)

@@ -1,4 +1,9 @@
-"""Plans: what is compared, on which data, and where each run lies."""
+"""Plans: what is compared, on which data, and in which folder each run is.
+
+A :class:`Plan` has entries, folds and seeds; every combination of the three is a :class:`Task`,
+one run. :mod:`.compare` runs a plan; :mod:`rankgrad.papers.reproduce` makes plans of the papers'
+tables.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +44,23 @@ Splits = Mapping[str, Dataset]
 #: Called with the progress of a run, in a few words.
 ProgressCallback = Callable[[str], None]
 
-_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*")
-_LONGEST = 80  # characters of a folder's name
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*")
+_MAX_NAME = 80  # characters of a folder's name
 
 
 class Entry(Protocol):
-    """The protocol of what can be compared: it is tuned, trained and gives scores.
+    """The protocol of a ranker that can be compared: it is tuned, trained and scores test items.
 
-    The methods are called in worker processes, so it must be something that can be sent to them.
+    Entries are sent to worker processes, so they must be picklable. ``shared`` are the settings of
+    the plan, which all entries share.
     """
 
     @property
     def name(self) -> str:
-        """What tables show."""
+        """The name in tables."""
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
-        """All that its runs depend on besides fold, seed and tuned values, as JSON has it."""
+        """The settings of its runs, without fold, seed and tuned values, as JSON values."""
 
     def labels(self, shared: Settings) -> dict[str, Any]:
         """Its ``loss`` and ``model``, as tables and reports name them."""
@@ -69,18 +75,17 @@ class Entry(Protocol):
         """Train, or resume the run at ``task.path``, and score the test items.
 
         Returns:
-            One score per item; None if it was interrupted.
+            The scores ``[items]``; None if training was interrupted.
         """
 
 
 @dataclass(frozen=True)
 class NetworkEntry:
-    """A way to train: options over the settings that all entries share.
+    """A network: settings that override those that all entries share.
 
     Args:
-        name: what tables show.
-        settings: options of :class:`rankgrad.training.Settings`; all but ``seed``, which the plan
-            says.
+        name: the name in tables.
+        settings: any of :class:`rankgrad.training.Settings` except ``seed``, which is the plan's.
 
     >>> from rankgrad.experiments.compare import NetworkEntry
     >>> NetworkEntry.of("lambdaloss@5", learning_rate=0.01)
@@ -109,8 +114,8 @@ class NetworkEntry:
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of all its runs."""
         values = self.training(shared).model_dump(mode="json")
-        # The seed is the run's, the logged metrics follow those of the comparison, and graphs
-        # compute the same up to rounding.
+        # The seed differs from run to run. Metrics may be added to a comparison, and CUDA graphs
+        # change results by rounding only.
         return {k: v for k, v in values.items() if k not in ("seed", "metrics", "graphs")}
 
     def labels(self, shared: Settings) -> dict[str, Any]:
@@ -134,11 +139,11 @@ class NetworkEntry:
 
         settings = self.training(task.plan.settings, seed=task.seed, **task.values)
         started = RunFolder.is_run(task.path)
-        if started:  # metrics that are only logged may be others now
+        if started:  # go on logging the run's metrics, though the comparison's may have changed
             logged = RunFolder.open(task.path).settings.metrics
             settings = Settings(**{**settings.model_dump(), "metrics": logged})
         on_progress("training")
-        done = fit(
+        result = fit(
             settings,
             data["train"],
             data["vali"],
@@ -146,10 +151,10 @@ class NetworkEntry:
             resume=started,
             on_epoch=lambda line: on_progress(f"epoch {line['epoch']}/{settings.epochs}"),
         )
-        if done.stopped == "interrupted":
+        if result.stopped == "interrupted":
             return None
         test = data["test"]
-        return done.model.predict(test.features, test.offsets)
+        return result.model.predict(test.features, test.offsets)
 
 
 @dataclass(frozen=True)
@@ -159,12 +164,12 @@ class Plan:
     Args:
         data: a folder of splits, or of folds of splits.
         entries: what is compared, in the order of the table.
-        folds: of the data; ``(None,)`` where there are none. See :func:`folds_of`.
+        folds: numbers of folds; ``(None,)`` for data without folds. See :func:`folds_of`.
         seeds: each entry is trained with each of them on each fold.
-        metrics: of the test lists.
+        metrics: that test lists are evaluated with.
         settings: shared by all entries; ``settings.metric`` chooses the best epoch, and the
-            best values where there is tuning.
-        tune: how many trials on validation data each entry has on each fold; None for none.
+            best trial of tuning.
+        tune: how many trials on validation data each entry has on each fold; None for no tuning.
 
     >>> from rankgrad.experiments.compare import NetworkEntry, Plan
     >>> plan = Plan("MQ2008", [NetworkEntry.of("mse"), NetworkEntry.of("ranknet")], folds=(1, 2))
@@ -187,10 +192,10 @@ class Plan:
                 raise ValueError(f"there are no {name} to compare")
         specs = dict.fromkeys(str(metrics.get(spec)) for spec in self.metrics)
         object.__setattr__(self, "metrics", tuple(specs))
-        for what, values in (("fold", self.folds), ("seed", self.seeds)):
-            for one in values:
-                if values.count(one) > 1:
-                    raise ValueError(f"{what} {one} is given twice")
+        for kind, numbers in (("fold", self.folds), ("seed", self.seeds)):
+            for number in numbers:
+                if numbers.count(number) > 1:
+                    raise ValueError(f"{kind} {number} is given twice")
         if self.tune is not None and self.tune < 1:
             raise ValueError(f"tune is how many trials there are, at least 1; found {self.tune}")
         self._check_names()
@@ -204,29 +209,30 @@ class Plan:
                 )
 
     def _check_names(self) -> None:
-        taken: dict[str, str] = {}
+        """Raise if two entries have the same name, or names that give the same folder."""
+        entry_names: dict[str, str] = {}  # by folder
         for entry in self.entries:
-            place = folder_name(entry.name).casefold()
-            if place in taken:
-                also = taken[place]
-                if also == entry.name:
-                    raise ValueError(f"{also!r} is there twice: leave one of them out")
+            folder = folder_name(entry.name).casefold()
+            other = entry_names.get(folder)
+            if other == entry.name:
+                raise ValueError(f"{other!r} is there twice: leave one of them out")
+            if other is not None:
                 raise ValueError(
-                    f"rankers {entry.name!r} and {also!r} would both be in the folder "
-                    f"{place}: rename one"
+                    f"rankers {entry.name!r} and {other!r} would both be in the folder "
+                    f"{folder}: rename one"
                 )
-            taken[place] = entry.name
+            entry_names[folder] = entry.name
 
     def entry(self, name: str) -> Entry:
-        """The entry of this name, in whatever case it is given."""
+        """The entry of this name; upper and lower case are the same."""
         for entry in self.entries:
-            if entry.name.casefold() == name.casefold():  # no two differ in case alone
+            if entry.name.casefold() == name.casefold():  # no two names differ in case alone
                 return entry
-        listed = ", ".join(entry.name for entry in self.entries)
-        raise ValueError(f"there is no ranker {name!r}. There are: {listed}")
+        names = ", ".join(entry.name for entry in self.entries)
+        raise ValueError(f"there is no ranker {name!r}. There are: {names}")
 
     def tasks(self, folder: Path, only: Entry | None = None) -> list[Task]:
-        """Every run, of one entry or of all, those on the same data next to each other."""
+        """Every run of one entry, or of all; runs on the same fold are next to each other."""
         return [
             Task(self, entry, fold, seed, folder)
             for fold in self.folds
@@ -235,7 +241,7 @@ class Plan:
         ]
 
     def notes(self) -> tuple[str, ...]:
-        """What tables say of how the runs were made."""
+        """Lines under tables that say how the runs were made."""
         size = self.settings.list_size
         cut = "" if size is None else f"; training lists are cut to {size} items"
         lines = [
@@ -248,31 +254,33 @@ class Plan:
                 "for each ranker and fold"
             )
             return tuple(lines)
-        names: dict[int, list[str]] = {}
+        # Without --tune, trees still choose from a grid; networks have one combination, their own.
+        names_by_count: dict[int, list[str]] = {}
         for entry in self.entries:
-            names.setdefault(getattr(entry, "combinations", 1), []).append(entry.name)
+            count = getattr(entry, "combinations", 1)
+            names_by_count.setdefault(count, []).append(entry.name)
         others = ""
-        if names.pop(1, None):
+        if names_by_count.pop(1, None):
             others = (
                 "; the losses as they are given, without a search (--tune gives all the same "
                 "number of trials)"
             )
-        for count, chosen in names.items():
+        for count, names in names_by_count.items():
             lines.append(
-                f"{', '.join(chosen)}: the best of {count} combinations of values by "
+                f"{', '.join(names)}: the best of {count} combinations of values by "
                 f"{self.settings.metric} on validation data, fold by fold{others}"
             )
         return tuple(lines)
 
     def metadata(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """The plan as JSON values, which ``plan.json`` holds."""
         return {
             "data": os.fspath(self.data),
             "folds": list(self.folds),
             "seeds": list(self.seeds),
             "metrics": list(self.metrics),
             "tune": self.tune,
-            "candidates": {c.name: c.metadata(self.settings) for c in self.entries},
+            "candidates": {entry.name: entry.metadata(self.settings) for entry in self.entries},
         }
 
 
@@ -285,11 +293,11 @@ class Task:
     fold: int | None
     seed: int
     folder: Path  # of the comparison
-    values: Mapping[str, Any] = field(default_factory=dict)  # that tuning chose
+    values: Mapping[str, Any] = field(default_factory=dict)  # hyperparameters that tuning chose
 
     @property
     def key(self) -> tuple[str, int | None, int]:
-        """Which run it is."""
+        """Entry, fold and seed, which identify the run."""
         return self.entry.name, self.fold, self.seed
 
     @property
@@ -310,7 +318,7 @@ class Task:
 
 
 def folder_name(name: str) -> str:
-    """A name for a folder, the same for the same entry whatever else is compared.
+    """A folder's name for an entry, which does not depend on the other entries.
 
     Args:
         name: of an entry.
@@ -328,15 +336,15 @@ def folder_name(name: str) -> str:
     if not name.strip():
         raise ValueError("a ranker needs a name")
     plain = name.replace("@", "-at-")
-    if _SAFE.fullmatch(plain) and len(plain) <= _LONGEST:
+    if _SAFE_NAME.fullmatch(plain) and len(plain) <= _MAX_NAME:
         return plain
-    mark = hashlib.blake2b(name.encode(), digest_size=3).hexdigest()
-    safe = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", plain).strip("-.")[:_LONGEST]
-    return f"{safe or 'entry'}-{mark}"
+    digest = hashlib.blake2b(name.encode(), digest_size=3).hexdigest()
+    safe = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", plain).strip("-.")[:_MAX_NAME]
+    return f"{safe or 'entry'}-{digest}"
 
 
 def folds_of(data: str | os.PathLike[str]) -> tuple[int | None, ...]:
-    """The folds that a data folder has; ``(None,)`` where it has splits alone.
+    """The folds that a data folder has; ``(None,)`` for a folder of splits.
 
     Args:
         data: a folder with folds or splits in it.
@@ -350,11 +358,13 @@ def folds_of(data: str | os.PathLike[str]) -> tuple[int | None, ...]:
 
 
 def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> None:
-    """An error if no fold has all the splits. Where some have, runs on the others are missing.
+    """Raise if no fold has all the splits.
+
+    If some folds have them, the comparison goes on: runs on the other folds are missing in it.
 
     Args:
         data: a folder with folds or splits in it.
-        folds: those to compare on; None where there are splits alone.
+        folds: to compare on; None for a folder of splits.
 
     Raises:
         ValueError: no fold has all the splits; the message says what the first one lacks.
@@ -383,8 +393,8 @@ def missing_splits(path: Path, fold: int | None, missing: Iterable[str]) -> str:
 
     Args:
         path: of the data.
-        fold: which one; None where there are splits alone.
-        missing: the names of the splits.
+        fold: its number; None for a folder of splits.
+        missing: the names of the missing splits.
 
     Returns:
         The message.

@@ -1,13 +1,14 @@
-"""Tuning: a search for values on validation data, the same number of trials for each entry.
+"""Tuning: a search for hyperparameters on validation data, with equally many trials per entry.
 
-A loss's search space is its learning rate and those of its own options that are scales: each is
-drawn log-uniformly from a tenth to ten times the value that the entry has (δ of SmoothI, which
-lies between 0 and 0.5, uniformly). What defines the problem (gain, threshold, cutoff) or the
-numerics (iterations, samples) is not searched, and neither is an option that is a schedule. The
-first trial is the entry with its own values, so tuning never chooses worse on the validation data.
+The search space of a loss is the learning rate and those options of the loss that are scales. Each
+is drawn log-uniformly from a tenth to ten times the entry's value (δ of SmoothI, which lies between
+0 and 0.5, uniformly). Options that define the problem (gain, threshold, cutoff) or the numerics
+(iterations, samples) are not searched, nor are options that are schedules. The first trial has the
+entry's own values, so tuning never chooses worse ones on the validation data.
 
-The search is Optuna's TPE. Each finished trial is saved at once. The next one depends only on the
-trials before it and the seed, so a search that was killed resumes with the same trials.
+The search is Optuna's TPE. Each finished trial is saved at once in the trial log. The next trial
+depends only on the trials before it and the seed, so a search that was killed resumes with the same
+trials. The entries' ``tune`` methods call this module, in worker processes.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ __all__ = [
 
 #: Options of losses that are scales.
 _SCALES = ("temperature", "alpha", "sigma", "strength", "epsilon", "scale", "mu", "margin")
-_TIMES = 10.0
+_FACTOR = 10.0  # by which the ends of a range differ from the entry's value
 _DIGITS = 4  # significant digits of a value that is tried, so that logs and commands can state it
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values that are tried for an option."""
+    """The interval of a hyperparameter, and whether it is searched in logarithms or integers."""
 
     low: float
     high: float
@@ -58,11 +59,11 @@ class Range:
     integer: bool = False
 
 
-_Trial = dict[str, Any]  # parameters, value, reason
+_Trial = dict[str, Any]  # a _TrialRecord, with parameters
 
 
 class _TrialRecord(TypedDict):
-    """A trial in the trial log: its parameters and its result."""
+    """A trial in the trial log; ``reason`` says why it has no value."""
 
     parameters: NotRequired[dict[str, Any]]
     value: float | None
@@ -70,7 +71,7 @@ class _TrialRecord(TypedDict):
 
 
 class TrialLog(TypedDict):
-    """What is read of a trial log."""
+    """The keys of a trial log that are read; ``chosen`` is None until the search is finished."""
 
     trials: list[_TrialRecord]
     chosen: dict[str, Any] | None
@@ -79,42 +80,14 @@ class TrialLog(TypedDict):
 _Objective = Callable[[Mapping[str, Any]], float]
 
 
-def _space_of(settings: Settings) -> dict[str, Range]:
-    """What is searched for a loss.
-
-    >>> from rankgrad.experiments.tuning import _space_of
-    >>> _space_of(Settings(loss="smoothi_ndcg@5(alpha=2.0)", learning_rate=0.01))["alpha"]
-    Range(low=0.2, high=20.0, log=True, integer=False)
-    >>> list(_space_of(Settings(loss="smoothi_ndcg@5"))), list(_space_of(Settings(loss="mse")))
-    (['learning_rate', 'alpha', 'delta'], ['learning_rate'])
-    """
-    space = {"learning_rate": _around(settings.learning_rate)}
-    for name, value in _scales(settings.loss).items():
-        space[name] = Range(0.01, 0.45, log=False) if name == "delta" else _around(value)
-    return space
-
-
-def _options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings for the values of a trial.
-
-    >>> from rankgrad.experiments.tuning import _options_of
-    >>> _options_of(Settings(loss="ranknet"), {"learning_rate": 0.02, "sigma": 0.5})
-    {'learning_rate': 0.02, 'loss': 'ranknet(sigma=0.5)'}
-    """
-    spec = Spec.parse(settings.loss)
-    loss_options = {name: value for name, value in parameters.items() if name != "learning_rate"}
-    loss = losses.get(Spec(spec.name, spec.k, {**spec.options, **loss_options}))
-    return {"learning_rate": parameters["learning_rate"], "loss": str(loss)}
-
-
 @dataclass(frozen=True)
 class Space:
     """A space that Optuna searches.
 
     Args:
-        ranges: of each parameter.
+        ranges: by parameter.
         first: the parameters of the first trial.
-        trials: how many.
+        trials: their number.
         seed: of the search.
     """
 
@@ -124,36 +97,37 @@ class Space:
     seed: int
 
     def propose(self, done: list[_Trial], lower: bool) -> dict[str, Any]:
-        """The parameters to try after these trials: those that Optuna asks for, but at first."""
+        """The parameters of the next trial: ``first``, then what Optuna proposes."""
         if not done:
             return dict(self.first)
         optuna = load("optuna", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         distributions = {
-            name: _distribution(optuna.distributions, each) for name, each in self.ranges.items()
+            name: _distribution(optuna.distributions, x) for name, x in self.ranges.items()
         }
-        # A new seed for each trial: the sampler's own state is lost when the process dies.
+        # A new seed for each trial, since the sampler's state is lost when the process dies.
         sampler = optuna.samplers.TPESampler(seed=(self.seed * 1_000_003 + len(done)) % 2**32)
         study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
         states = optuna.trial.TrialState
         for trial in done:
-            tried = optuna.trial.create_trial(
-                params=trial["parameters"],
-                distributions=distributions,
-                value=trial["value"],
-                state=states.FAIL if trial["value"] is None else states.COMPLETE,
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params=trial["parameters"],
+                    distributions=distributions,
+                    value=trial["value"],
+                    state=states.FAIL if trial["value"] is None else states.COMPLETE,
+                )
             )
-            study.add_trial(tried)
         return {
             name: value if self.ranges[name].integer else float(f"{value:.{_DIGITS}g}")
             for name, value in study.ask(distributions).params.items()
         }
 
     def to_json(self) -> Any:
-        """The ranges, which a trial log holds; ``whole`` there is :attr:`Range.integer`."""
+        """The ranges as the trial log has them; ``whole`` there is :attr:`Range.integer`."""
         return {
-            name: {"low": one.low, "high": one.high, "log": one.log, "whole": one.integer}
-            for name, one in self.ranges.items()
+            name: {"low": x.low, "high": x.high, "log": x.log, "whole": x.integer}
+            for name, x in self.ranges.items()
         }
 
 
@@ -173,26 +147,26 @@ class Grid:
         return dict(self.points[len(done)])
 
     def to_json(self) -> Any:
-        """Nothing: trials have the points."""
+        """None: the points are in the trials."""
         return None
 
 
 def tune_loss(entry: NetworkEntry, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
-    """Search learning rate and loss options of an entry; the choice is in the trial log.
+    """Search learning rate and loss options of an entry; save the choice in the trial log.
 
     Args:
-        entry: whose options are searched.
+        entry: to tune.
         task: one of its runs on the fold.
-        data: of the fold: train and vali.
-        on_progress: called with each trial.
+        data: the splits train and vali of the fold.
+        on_progress: called with the number of each trial.
     """
     trials, seed = task.plan.tune, task.plan.seeds[0]
     assert trials is not None
     settings = entry.training(task.plan.settings, seed=seed, metrics=(), tensorboard=False)
 
     def objective(parameters: Mapping[str, Any]) -> float:
-        tried = Settings(**{**settings.model_dump(), **_options_of(settings, parameters)})
-        return train_and_validate(tried, data)
+        trial = Settings(**{**settings.model_dump(), **_options_of(settings, parameters)})
+        return train_and_validate(trial, data)
 
     first = {"learning_rate": settings.learning_rate, **_scales(settings.loss)}
     space = Space(_space_of(settings), first, trials, seed)
@@ -201,22 +175,22 @@ def tune_loss(entry: NetworkEntry, task: Task, data: Splits, on_progress: Progre
 
 
 def train_and_validate(settings: Settings, data: Splits) -> float:
-    """Train, and give the best value of the validation metric; NaN without one.
+    """Train, and give the best value of the validation metric.
 
     Args:
         settings: of the training.
-        data: of a fold: train and vali.
+        data: the splits train and vali of a fold.
 
     Returns:
-        The best value, or NaN.
+        The best value; NaN if training never had one.
 
     Raises:
         KeyboardInterrupt: training was interrupted.
     """
-    done = fit(settings, data["train"], data["vali"])
-    if done.stopped == "interrupted":
+    result = fit(settings, data["train"], data["vali"])
+    if result.stopped == "interrupted":
         raise KeyboardInterrupt
-    return math.nan if done.best_value is None else done.best_value
+    return math.nan if result.best_value is None else result.best_value
 
 
 def search(
@@ -226,20 +200,20 @@ def search(
     trial_log: Path,
     on_progress: ProgressCallback,
 ) -> dict[str, Any]:
-    """The best parameters of some trials; those in the trial log are not tried again.
+    """Search for the best parameters, after the trials that the trial log has already.
 
     Args:
-        space: what to try.
-        objective: the validation metric of parameters; an error in it is a trial that failed.
-        metric: what the objective gives, which says whether lower is better.
-        trial_log: where trials are written.
-        on_progress: called with the number of the trial.
+        space: the space, or the grid, to search.
+        objective: gives the validation metric for parameters; a ValueError makes the trial fail.
+        metric: that the objective computes; it says whether lower is better.
+        trial_log: the file that each trial is saved in.
+        on_progress: called with the number of each trial.
 
     Returns:
         The parameters of the best trial.
 
     Raises:
-        ValueError: all trials failed, or the trial log is of another search.
+        ValueError: all trials failed, or the trial log is that of another search.
     """
     lower = metrics.get(metric).lower_is_better
     done = _read(trial_log, space.to_json())
@@ -255,51 +229,82 @@ def search(
         done.append(trial)
         log = {"metric": metric, "space": space.to_json(), "trials": done, "chosen": None}
         _write(trial_log, log)
-    known = [trial for trial in done if trial["value"] is not None]
-    if not known:
+    successful = [trial for trial in done if trial["value"] is not None]
+    if not successful:
         raise ValueError(f"all {len(done)} trials of tuning failed; the last: {done[-1]['reason']}")
-    best = (min if lower else max)(known, key=lambda trial: trial["value"])
+    best = (min if lower else max)(successful, key=lambda trial: trial["value"])
     return dict(best["parameters"])
 
 
 def finish(trial_log: Path, chosen: Mapping[str, Any]) -> None:
-    """Save the final choice.
+    """Save the values that a search has chosen, which marks it finished.
 
     Args:
-        trial_log: that :func:`search` wrote.
+        trial_log: the file that :func:`search` wrote.
         chosen: the values for the runs of the fold.
     """
     _write(trial_log, {**_schemas.read_json(trial_log, TrialLog), "chosen": dict(chosen)})
 
 
+def _space_of(settings: Settings) -> dict[str, Range]:
+    """The search space of a loss: the range of each hyperparameter.
+
+    >>> from rankgrad.experiments.tuning import _space_of
+    >>> _space_of(Settings(loss="smoothi_ndcg@5(alpha=2.0)", learning_rate=0.01))["alpha"]
+    Range(low=0.2, high=20.0, log=True, integer=False)
+    >>> list(_space_of(Settings(loss="smoothi_ndcg@5"))), list(_space_of(Settings(loss="mse")))
+    (['learning_rate', 'alpha', 'delta'], ['learning_rate'])
+    """
+    space = {"learning_rate": _around(settings.learning_rate)}
+    for name, value in _scales(settings.loss).items():
+        space[name] = Range(0.01, 0.45, log=False) if name == "delta" else _around(value)
+    return space
+
+
+def _options_of(settings: Settings, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a trial changes: its learning rate, and its loss as a spec.
+
+    >>> from rankgrad.experiments.tuning import _options_of
+    >>> _options_of(Settings(loss="ranknet"), {"learning_rate": 0.02, "sigma": 0.5})
+    {'learning_rate': 0.02, 'loss': 'ranknet(sigma=0.5)'}
+    """
+    spec = Spec.parse(settings.loss)
+    loss_options = {name: value for name, value in parameters.items() if name != "learning_rate"}
+    loss = losses.get(Spec(spec.name, spec.k, {**spec.options, **loss_options}))
+    return {"learning_rate": parameters["learning_rate"], "loss": str(loss)}
+
+
 def _scales(loss: str) -> dict[str, float]:
-    """The options of a loss that are searched, with the values they have."""
+    """The options of a loss that are searched, with the values of its spec or their defaults."""
     import inspect
 
     spec = Spec.parse(loss)
     options = inspect.signature(losses.factory(spec.name)).parameters
-    found = {}
+    scales = {}
     for name in (*_SCALES, "delta"):
         value = spec.options.get(name, options[name].default if name in options else None)
         if isinstance(value, float | int) and not isinstance(value, bool) and value > 0:
-            found[name] = float(value)
-    return found
+            scales[name] = float(value)
+    return scales
 
 
 def _around(value: float) -> Range:
-    return Range(value / _TIMES, value * _TIMES)
+    """The range from a tenth to ten times a value."""
+    return Range(value / _FACTOR, value * _FACTOR)
 
 
-def _distribution(distributions: Any, each: Range) -> Any:
-    if each.integer:
-        return distributions.IntDistribution(int(each.low), int(each.high), log=each.log)
-    # Rounding may step over the ends.
+def _distribution(distributions: Any, values: Range) -> Any:
+    """A range as one of Optuna's ``distributions``, which is that module."""
+    if values.integer:
+        return distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
+    # A value rounded to _DIGITS may lie just outside the range, and Optuna would refuse its trial.
     slack = 10.0 ** (1 - _DIGITS)
-    low, high = each.low * (1 - slack), each.high * (1 + slack)
-    return distributions.FloatDistribution(low, high, log=each.log)
+    low, high = values.low * (1 - slack), values.high * (1 + slack)
+    return distributions.FloatDistribution(low, high, log=values.log)
 
 
 def _read(trial_log: Path, space: Any) -> list[_Trial]:
+    """The trials in a trial log; none if there is no log. Raises if its space is another."""
     if not trial_log.exists():
         return []
     log = _schemas.read_json(trial_log, TrialLog)
