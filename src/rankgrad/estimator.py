@@ -191,7 +191,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch: called with the values of each epoch, such as a logger
                 (:class:`rankgrad.training.TensorBoard`); or several.
         """
-        X, categories = encode_frame(X, named=self.categorical)
+        X, categories = encode_frame(X, categorical=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
         weights = None
         if sample_weight is not None:

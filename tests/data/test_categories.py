@@ -148,7 +148,7 @@ def test_pandas_categories(tmp_path: Path) -> None:
 
 def test_missing_values_of_pandas_are_no_category() -> None:
     frame = pd.DataFrame({"color": pd.array(["nan", None, "red"], dtype="string")})
-    encoded, categories = _categories.encode_frame(frame, named=["color"])
+    encoded, categories = _categories.encode_frame(frame, categorical=["color"])
     assert categories == (("nan", "red"),)
     np.testing.assert_array_equal(encoded.color, [0, NAN, 1])
 

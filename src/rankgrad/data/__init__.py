@@ -1,7 +1,10 @@
 """Data: from files to lists of items with features and labels.
 
-:func:`load` reads whatever a path is and gives a :class:`Dataset`; :func:`load_splits` gives all
-splits of a folder. The parsers, stores and known data sets are modules of this folder.
+:func:`load` reads any path that holds data and returns a :class:`Dataset`; :func:`load_splits`
+returns all splits of a folder. Both are in ``sources.py``, which calls the reader of the format:
+``letor.py``, ``columnar.py`` or ``store.py``. ``transforms.py`` and ``batches.py`` turn a data set
+into the inputs of a network; ``synthetic.py`` makes data, ``catalog.py`` recognizes public sets,
+and ``trec.py`` reads and writes runs and qrels.
 """
 
 from rankgrad.data import catalog, columnar, store

@@ -1,9 +1,10 @@
 """Categorical features: columns of codes, and the names that the codes stand for.
 
-In a :class:`~rankgrad.data._dataset.Dataset` a categorical feature is a column of codes from 0, and
-``Dataset.categories`` has the names; NaN is a missing or an unknown category. Categories are
+In a :class:`~rankgrad.data._dataset.Dataset` a categorical feature is a column of codes 0, 1, ...;
+``Dataset.categories`` has the name of each code. NaN is a missing or unknown category. Names are
 sorted, as numbers in :func:`encode` and as text elsewhere, so that codes do not depend on the order
-of rows.
+of rows. The readers encode columns of files, the estimator those of data frames
+(:func:`encode_frame`), and :func:`match` gives new data the codes of the training data.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from rankgrad.data._dataset import Categories, Dataset, FeaturesError, names_of_
 
 
 def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
-    """The data set with some columns of numbers as categorical features.
+    """Turn columns of numbers into categorical features.
 
     Args:
-        dataset: columns that are categorical already stay as they are.
-        columns: names of features, or their ids in a LETOR file.
+        dataset: its columns that are categorical already stay as they are.
+        columns: the names of the features, or their ids in a LETOR file.
 
     >>> from rankgrad.data import Dataset, _categories
     >>> data = Dataset([[7.0], [3.0], [7.0]], [0, 1, 0], [0, 3], ["q"], feature_names=["color"])
@@ -33,46 +34,52 @@ def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     ([1.0, 0.0, 1.0], (('3', '7'),))
     """
     categories = list(dataset.categories or [None] * dataset.n_features)
-    wanted = [at for at in (_column(dataset, name) for name in columns) if categories[at] is None]
-    if not wanted:
+    indices = [_column_index(dataset, name) for name in columns]
+    number_indices = [j for j in indices if categories[j] is None]
+    if not number_indices:
         return dataset
     features = np.array(dataset.features)
-    for at in wanted:
-        values = np.unique(features[:, at])
+    for j in number_indices:
+        values = np.unique(features[:, j])
         values = values[~np.isnan(values)]
-        categories[at] = tuple(map(number_text, values.tolist()))
-        codes = np.searchsorted(values, features[:, at]).astype(np.float32)
-        features[:, at] = np.where(np.isnan(features[:, at]), np.nan, codes)
+        categories[j] = tuple(map(number_text, values.tolist()))
+        codes = np.searchsorted(values, features[:, j]).astype(np.float32)
+        features[:, j] = np.where(np.isnan(features[:, j]), np.nan, codes)
     return replace(dataset, features=features, categories=tuple(categories), check=False)
 
 
 def match(dataset: Dataset, categories: Categories | None) -> Dataset:
-    """Recode categorical columns to the codes of other categories, such as a trained ranker's.
+    """Recode categorical columns to the codes of the training data.
 
-    Columns of numbers that are categorical there are encoded. Values of other categories become
-    NaN, and a note gives their number. Another number of features is left to the ranker to report.
+    Columns of numbers that are categorical in training are encoded. Values of categories that are
+    not in the training data become NaN, and a note gives their number. If the number of features
+    differs, the data set is returned as it is: the ranker reports that.
+
+    Args:
+        dataset: new data.
+        categories: ``[F]``, of the training data; None if all its features are numbers.
 
     Raises:
         FeaturesError: a feature is categorical here and numeric in training.
     """
-    kinds = dataset.categories or (None,) * dataset.n_features
-    wanted = categories or (None,) * dataset.n_features
-    if len(kinds) != len(wanted) or kinds == wanted:
+    current = dataset.categories or (None,) * dataset.n_features
+    trained = categories or (None,) * dataset.n_features
+    if len(current) != len(trained) or current == trained:
         return dataset
-    numbers = [at for at, names in enumerate(wanted) if names is not None and kinds[at] is None]
     names = names_of_features(dataset)
-    dataset = encode(dataset, [names[at] for at in numbers])
+    pairs = zip(names, current, trained, strict=True)
+    dataset = encode(dataset, [name for name, old, new in pairs if old is None and new is not None])
     features, unknown = np.array(dataset.features), 0
-    for at, (old, new) in enumerate(zip(dataset.categories or kinds, wanted, strict=True)):
+    for j, (old, new) in enumerate(zip(dataset.categories or current, trained, strict=True)):
         if new is None and old is not None:
-            raise FeaturesError(f"feature {names[at]} is categorical here and numeric in training")
+            raise FeaturesError(f"feature {names[j]} is categorical here and numeric in training")
         if new is None or old is None or old == new:
             continue
         codes = {name: code for code, name in enumerate(new)}
-        table = np.array([codes.get(name, np.nan) for name in old], np.float32)
-        present = ~np.isnan(features[:, at])
-        features[present, at] = table[features[present, at].astype(np.int64)]
-        unknown += int(present.sum() - (~np.isnan(features[:, at])).sum())
+        new_codes = np.array([codes.get(name, np.nan) for name in old], np.float32)  # by old code
+        present = ~np.isnan(features[:, j])
+        features[present, j] = new_codes[features[present, j].astype(np.int64)]
+        unknown += int(present.sum() - (~np.isnan(features[:, j])).sum())
     notes = dataset.notes
     if unknown:
         notes += (f"{unknown:,} values are categories that are not in the training data",)
@@ -80,28 +87,20 @@ def match(dataset: Dataset, categories: Categories | None) -> Dataset:
 
 
 def number_columns(categories: Categories | None, width: int) -> list[int]:
-    """Which of ``width`` columns are numbers, not codes of categories."""
-    kinds = categories or (None,) * width
-    return [at for at, names in enumerate(kinds) if names is None]
+    """The indices, among ``width`` columns, of those that are numbers and not categorical."""
+    return [j for j, names in enumerate(categories or (None,) * width) if names is None]
 
 
 def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:
-    """The sorted names, and for each old code the new one."""
-    order = np.argsort(np.array(names, object), kind="stable") if len(names) else np.zeros(0, int)
-    new = np.empty(len(names), np.float32)
-    new[order] = np.arange(len(names))
-    return tuple(names[at] for at in order.tolist()), new
-
-
-def _column(dataset: Dataset, name: str) -> int:
-    known = names_of_features(dataset)
-    if name not in known:
-        raise FeaturesError(f"there is no feature {quote(name)}. There are: {listing(known)}")
-    return known.index(name)
+    """The names in sorted order, and the code of each name, ``[n]``, in that order."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    codes = np.empty(len(names), np.float32)
+    codes[order] = np.arange(len(names))
+    return tuple(names[i] for i in order), codes
 
 
 def number_text(value: float) -> str:
-    """The name of a category that is a number.
+    """The category name of a number.
 
     >>> from rankgrad.data._categories import number_text
     >>> number_text(7.0), number_text(0.5)
@@ -111,60 +110,74 @@ def number_text(value: float) -> str:
 
 
 def encode_frame(
-    X: Any, known: Categories | None = None, named: Sequence[str] = ()
+    X: Any, categories: Categories | None = None, categorical: Sequence[str] = ()
 ) -> tuple[Any, Categories | None]:
-    """A data frame or an array with codes in place of categories, and the names of these.
+    """Encode the categorical columns of a data frame or an array.
 
     Args:
-        X: columns of pandas' dtype ``category`` are categorical features.
-        known: the categories of the training data, by which X is encoded; others become missing
-            values. None: find them in X.
-        named: without ``known``, further categorical features: columns of a data frame, indices of
-            an array.
+        X: ``[N, F]``; columns of pandas' dtype ``category`` are categorical features.
+        categories: those of the training data, by which X is encoded; values that are not among
+            them become missing. None: X is training data, and its own categories are taken.
+        categorical: without ``categories``, further categorical features: columns of a data frame,
+            indices of an array.
 
     Returns:
-        X unchanged if it is neither a data frame nor a matrix, or has another number of columns
-        than ``known``: scikit-learn's validation reports that.
+        X with codes in place of categories, and the categories. X itself if it is neither a data
+        frame nor a matrix, or has another number of columns than ``categories``: scikit-learn's
+        validation reports that.
     """
-    is_frame = hasattr(X, "isetitem")  # pandas', which need not be installed
-    if not is_frame and (not isinstance(X, np.ndarray) or X.ndim != 2 or not (known or named)):
-        return X, known
-    kinds: list[tuple[str, ...] | None] = [None] * X.shape[1]
-    if known is not None and len(known) == X.shape[1]:
-        kinds = list(known)
-    elif known is None:
-        names = [str(name) for name in (X.columns if is_frame else range(X.shape[1]))]
-        for name in map(str, named):
-            if name not in names:
-                raise ValueError(f"there is no column {quote(name)} in X: {listing(names)}")
-        for at, name in enumerate(names):
-            column = X.iloc[:, at] if is_frame else X[:, at]
-            if hasattr(column, "cat"):
-                kinds[at] = tuple(sorted(map(_text, column.cat.categories)))
-            elif name in set(map(str, named)):
-                present = (value for value in column if not _is_missing(value))
-                kinds[at] = tuple(sorted(set(map(_text, present))))
-    if not any(names is not None for names in kinds):
+    is_frame = hasattr(X, "isetitem")  # that of pandas, which need not be installed
+    is_matrix = isinstance(X, np.ndarray) and X.ndim == 2
+    if not is_frame and not (is_matrix and (categories or categorical)):
+        return X, categories
+    if categories is None:
+        categories = _frame_categories(X, is_frame, list(map(str, categorical)))
+    if len(categories) != X.shape[1] or not any(names is not None for names in categories):
         return X, None
     encoded = X.copy() if is_frame else X.astype(np.float64)
-    for at, texts in enumerate(kinds):
-        if texts is None:
+    for j, names in enumerate(categories):
+        if names is None:
             continue
-        codes = {text: float(code) for code, text in enumerate(texts)}
-        column = X.iloc[:, at].astype(object) if is_frame else X[:, at]
-        values = [np.nan if _is_missing(v) else codes.get(_text(v), np.nan) for v in column]
+        codes = {name: float(code) for code, name in enumerate(names)}
+        column = X.iloc[:, j].astype(object) if is_frame else X[:, j]
+        values = [np.nan if _is_missing(v) else codes.get(_name(v), np.nan) for v in column]
         if is_frame:
-            encoded.isetitem(at, np.array(values, np.float64))
+            encoded.isetitem(j, np.array(values, np.float64))
         else:
-            encoded[:, at] = values
-    return encoded, tuple(kinds)
+            encoded[:, j] = values
+    return encoded, categories
+
+
+def _column_index(dataset: Dataset, name: str) -> int:
+    names = names_of_features(dataset)
+    if name not in names:
+        raise FeaturesError(f"there is no feature {quote(name)}. There are: {listing(names)}")
+    return names.index(name)
+
+
+def _frame_categories(X: Any, is_frame: bool, categorical: Sequence[str]) -> Categories:
+    """The categories of each column: those of dtype ``category``, or named ``categorical``."""
+    columns = [str(name) for name in (X.columns if is_frame else range(X.shape[1]))]
+    for name in categorical:
+        if name not in columns:
+            raise ValueError(f"there is no column {quote(name)} in X: {listing(columns)}")
+    categories: list[tuple[str, ...] | None] = [None] * len(columns)
+    for j, name in enumerate(columns):
+        column = X.iloc[:, j] if is_frame else X[:, j]
+        if hasattr(column, "cat"):
+            categories[j] = tuple(sorted(map(_name, column.cat.categories)))
+        elif name in categorical:
+            present = (value for value in column if not _is_missing(value))
+            categories[j] = tuple(sorted(set(map(_name, present))))
+    return tuple(categories)
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether it is None, NaN, or pandas' NaT or NA, whose comparisons have no truth value."""
+    """Whether a value is None, NaN, or pandas' NaT or NA, whose comparisons have no truth value."""
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
-def _text(value: Any) -> str:
+def _name(value: Any) -> str:
+    """The category name of any value."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return number_text(float(value)) if is_number and value == value else str(value)

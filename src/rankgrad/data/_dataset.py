@@ -1,7 +1,7 @@
-"""Dataset: lists of items with features and graded labels, flat, with offsets.
+"""Dataset: lists of items with features and graded labels, in flat layout with offsets.
 
-What every reader gives and everything that trains, scores or writes takes. The arrays may be memory
-maps, so nothing here copies features that are of the right type already.
+Every reader of :mod:`rankgrad.data` returns a Dataset; training, scoring and writing take one. Its
+arrays may be memory maps of a store, so features that already have the right type are not copied.
 """
 
 from __future__ import annotations
@@ -20,27 +20,34 @@ from rankgrad.data._checksummed import ChecksummedArray
 #: By feature: the names of its categories, or None if it is a number.
 Categories = tuple[tuple[str, ...] | None, ...]
 
-LONGEST_ID = 1024  # characters of a query's or an item's id: arrays of text are as wide as it
+LONGEST_ID = 1024  # characters of an id; NumPy stores every id of an array as wide as the longest
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _PER_ITEM = ("features", "labels", "weights", "ids", "source_rows")  # arrays with a row per item
 _SHOWN = 8  # distinct labels that repr spells out
 
 
 def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | None:
-    """Categories as JSON has them, with lists in place of tuples."""
+    """Categories as tuples, from the lists that JSON has in place of them."""
     if names is None:
         return None
-    return tuple(None if of_feature is None else tuple(of_feature) for of_feature in names)
+    return tuple(None if categories is None else tuple(categories) for categories in names)
 
 
 def features_of(source: Any) -> dict[str, Any]:
-    """Options of :func:`rankgrad.data.load` for the features of a data set or a fitted ranker."""
-    names = ("n_features", "zero_based", "feature_names", "categories")
-    return {name: getattr(source, name) for name in names}
+    """Options of :func:`rankgrad.data.load` that ask for the features of ``source``.
+
+    Args:
+        source: a data set or a fitted ranker.
+    """
+    options = ("n_features", "zero_based", "feature_names", "categories")
+    return {option: getattr(source, option) for option in options}
 
 
 def names_of_features(source: Any) -> tuple[str, ...]:
-    """The names of the features of a data set or a fitted ranker; else their numbers in LETOR."""
+    """The names of the features of a data set or a fitted ranker.
+
+    Features without names are named by their ids in LETOR files.
+    """
     if source.feature_names is not None:
         return tuple(source.feature_names)
     first = 0 if source.zero_based else 1
@@ -48,14 +55,14 @@ def names_of_features(source: Any) -> tuple[str, ...]:
 
 
 class FeaturesError(ValueError):
-    """Data do not have the features that were asked for, such as those of a trained ranker."""
+    """The data lack features that the caller requires, such as those of a trained ranker."""
 
 
 class ArrayError(ValueError):
     """An array of a data set is wrong; ``array`` is its name, with which the message begins."""
 
-    def __init__(self, array: str, what: str) -> None:
-        super().__init__(f"{array} {what}")
+    def __init__(self, array: str, problem: str) -> None:
+        super().__init__(f"{array} {problem}")
         self.array = array
 
 
@@ -64,7 +71,7 @@ class Dataset:
     """Lists of items: list ``b`` has the rows ``offsets[b]:offsets[b + 1]``.
 
     Arrays are converted to the types below and checked; an error names the array, the position and
-    the value. ``check=False`` leaves out the checks that read values, for data checked before.
+    the value. ``check=False`` skips the checks that read values, for data that were checked before.
 
     >>> from rankgrad.data import Dataset
     >>> data = Dataset(np.eye(3), labels=[2, 0, 1], offsets=[0, 1, 3], qids=["a", "b"])
@@ -83,19 +90,19 @@ class Dataset:
     qids: np.ndarray  # [B] of str, unique, in order of first appearance
     weights: np.ndarray | None = None  # [N] float32, item weights
     ids: np.ndarray | None = None  # [N] of str, item ids
-    feature_names: tuple[str, ...] | None = None  # F of them
-    notes: tuple[str, ...] = ()  # what was done on reading that a person should know
+    feature_names: tuple[str, ...] | None = None  # [F]
+    notes: tuple[str, ...] = ()  # what a person should know about how the data were read
     zero_based: bool | None = None  # LETOR files: whether feature ids start at 0
-    source_rows: np.ndarray | None = None  # [N] int64, of each item in its file, if out of order
-    categories: Categories | None = None  # F of them: the names of the codes, None for numbers
+    source_rows: np.ndarray | None = None  # [N] int64: each item's row in its file, if reordered
+    categories: Categories | None = None  # [F]: the names of the codes; None for numbers
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
         names = self.feature_names
-        self._set("features", _numbers("features", self.features, np.float32, 2, names))
+        self._set("features", _as_numbers("features", self.features, np.float32, 2, names))
         for name in ("labels", "offsets", "qids", "weights", "ids", "source_rows"):
             if (array := getattr(self, name)) is not None:
-                self._set(name, _column(name, array))
+                self._set(name, _as_column(name, array))
         if self.feature_names is not None:
             self._set("feature_names", tuple(map(str, self.feature_names)))
         self._set("notes", tuple(self.notes))
@@ -126,18 +133,19 @@ class Dataset:
 
     @property
     def source_order(self) -> np.ndarray | None:
-        """The items in the order of the rows of their file, ``[N]``; None where they stand so.
+        """The indices of the items in the order of their file's rows, ``[N]``.
 
-        Readers bring the rows of a query together where the file has them apart.
+        None if the items are in that order already. They are not where a query's rows were not
+        contiguous in the file: readers bring them together.
         """
         return None if self.source_rows is None else np.argsort(self.source_rows, kind="stable")
 
     def select(self, lists: Sequence[int] | np.ndarray) -> Dataset:
         """The lists at these indices (or where a boolean array is True), in this order.
 
-        Lists that lie beside each other are given as views, anything else as a copy.
+        Adjacent lists are returned as views, all other selections as copies.
         """
-        indices = self._indices(lists)
+        indices = self._list_indices(lists)
         lengths = self.lengths[indices]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         rows: Any
@@ -147,8 +155,10 @@ class Dataset:
             starts = self.offsets[:-1][indices]
             rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         arrays = {name: getattr(self, name) for name in _PER_ITEM}
-        chosen: dict[str, Any] = {k: _rows(v, rows) for k, v in arrays.items() if v is not None}
-        return replace(self, **chosen, offsets=offsets, qids=self.qids[indices], check=False)
+        selected: dict[str, Any] = {
+            name: _select_rows(array, rows) for name, array in arrays.items() if array is not None
+        }
+        return replace(self, **selected, offsets=offsets, qids=self.qids[indices], check=False)
 
     def widen(self, n_features: int) -> Dataset:
         """The same lists with features of zeros added at the end, up to ``n_features``.
@@ -167,28 +177,28 @@ class Dataset:
                 f"cannot add {missing} features to {self.n_features} that have names: the new ones "
                 "would have none"
             )
-        what = f"{self.n_items:,} rows, widened to {n_features:,} features,"
+        request = f"{self.n_items:,} rows, widened to {n_features:,} features,"
         hint = "the other data that go with these name that many features: are they meant?"
-        _memory_limit.check(4 * self.n_items * n_features, _memory_limit.available(), what, hint)
+        _memory_limit.check(4 * self.n_items * n_features, _memory_limit.available(), request, hint)
         features = np.zeros((self.n_items, n_features), np.float32)
         features[:, : self.n_features] = self.features
         categories = None if self.categories is None else self.categories + (None,) * missing
         return replace(self, features=features, categories=categories, check=False)
 
     def check_numbers(self) -> None:
-        """Offsets must not fall; labels and weights must be finite and at least 0.
+        """Check that offsets do not fall, and that labels and weights are finite and at least 0.
 
-        What ``check=True`` checks, less the qids: little work beside reading the features.
+        ``check=True`` checks the same, and also the qids and the source rows.
         """
         self._check_offsets()
-        self._check_values("labels", self.labels)
+        self._check_non_negative("labels", self.labels)
         if self.weights is not None:
-            self._check_values("weights", self.weights)
+            self._check_non_negative("weights", self.weights)
 
     def checksum(self) -> str:
-        """A hash of the contents: equal for equal data, however it was stored or read.
+        """A hash of the contents, equal for equal data however they were stored or read.
 
-        Item ids do not count: no ranker and no metric depends on them.
+        Item ids are not part of it: no ranker and no metric depends on them.
         """
         digest = hashlib.blake2b(digest_size=16)
         for name in ("features", "labels", "offsets", "weights"):
@@ -196,10 +206,10 @@ class Dataset:
             if array is not None:
                 digest.update(f"{name}{array.shape}".encode())
                 _hash_array(digest, array)
-        texts_of = {"qids": self.qids, "names": self.feature_names}
-        for at, names in enumerate(self.categories or ()):
-            texts_of[f"categories{at}"] = names
-        for name, texts in texts_of.items():
+        all_texts = {"qids": self.qids, "names": self.feature_names}
+        for column, names in enumerate(self.categories or ()):
+            all_texts[f"categories{column}"] = names
+        for name, texts in all_texts.items():
             if texts is not None:
                 digest.update(f"{name}{len(texts)}".encode())
                 for text in texts:
@@ -214,7 +224,7 @@ class Dataset:
         )
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen from here on
+        object.__setattr__(self, name, value)  # which a frozen dataclass allows in __post_init__
 
     def _check_shapes(self) -> None:
         items, columns = self.features.shape
@@ -250,22 +260,22 @@ class Dataset:
             )
 
     def _check_offsets(self) -> None:
-        falls = np.flatnonzero(self.offsets[1:] < self.offsets[:-1])  # differences may overflow
+        falls = np.flatnonzero(self.offsets[1:] < self.offsets[:-1])  # np.diff might overflow
         if len(falls):
-            at = int(falls[0]) + 1
+            i = int(falls[0]) + 1
             raise ArrayError(
                 "offsets",
-                f"must not fall; offsets[{at}] = {self.offsets[at]} follows {self.offsets[at - 1]}",
+                f"must not fall; offsets[{i}] = {self.offsets[i]} follows {self.offsets[i - 1]}",
             )
 
     def _check_qids(self) -> None:
         unique, first = np.unique(self.qids, return_index=True)
         if len(unique) != len(self.qids):
-            at = int(np.setdiff1d(np.arange(len(self.qids)), first)[0])
-            before = int(np.flatnonzero(self.qids == self.qids[at])[0])
+            repeated = int(np.setdiff1d(np.arange(len(self.qids)), first)[0])
+            qid = str(self.qids[repeated])
+            original = int(np.flatnonzero(self.qids == qid)[0])
             raise ArrayError(
-                "qids",
-                f"must be unique: lists {before} and {at} both have {quote(str(self.qids[at]))}",
+                "qids", f"must be unique: lists {original} and {repeated} both have {quote(qid)}"
             )
 
     def _check_source_rows(self) -> None:
@@ -277,21 +287,22 @@ class Dataset:
                 "source_rows", f"must be distinct; {unique[counts > 1][0]} is there twice"
             )
 
-    def _check_values(self, name: str, values: np.ndarray) -> None:
+    def _check_non_negative(self, name: str, values: np.ndarray) -> None:
         for start in range(0, len(values), _BLOCK):
             block = values[start : start + _BLOCK]
-            bad = ~(block >= 0) | np.isinf(block)
-            if not bad.any():
+            invalid = ~(block >= 0) | np.isinf(block)  # NaN is invalid too
+            if not invalid.any():
                 continue
-            item = start + int(bad.argmax())
-            at = int(np.searchsorted(self.offsets, item, side="right")) - 1
+            item = start + int(invalid.argmax())
+            b = int(np.searchsorted(self.offsets, item, side="right")) - 1
             raise ArrayError(
                 name,
-                f"must be finite and at least 0; item {item} (list {at}, qid "
-                f"{quote(str(self.qids[at]))}) has {values[item]}",
+                f"must be finite and at least 0; item {item} (list {b}, qid "
+                f"{quote(str(self.qids[b]))}) has {values[item]}",
             )
 
-    def _indices(self, lists: Sequence[int] | np.ndarray) -> np.ndarray:
+    def _list_indices(self, lists: Sequence[int] | np.ndarray) -> np.ndarray:
+        """The argument of :meth:`select` as checked indices, int64."""
         indices = np.asarray(lists)
         if indices.dtype == bool and indices.shape == (len(self),):
             return np.flatnonzero(indices)
@@ -314,13 +325,16 @@ class Dataset:
 def as_float32(
     name: str, array: np.ndarray, feature_names: Sequence[str] | None = None, *, first: int = 0
 ) -> np.ndarray:
-    """The numbers in float32 and C order; one that is too large for it is an error that names it.
+    """The array in float32 and C order.
 
     Args:
-        name: of the array, for the error.
+        name: what the error calls the array.
         array: ``[N]``, or features ``[N, F]``.
-        feature_names: of the columns, if they have names.
-        first: the number of the first row, where the array is a part of a longer one.
+        feature_names: ``[F]``, if the columns have names.
+        first: the number of the first row, if the array is a part of a longer one.
+
+    Raises:
+        ValueError: a finite number is too large for float32; it is named.
 
     >>> from rankgrad.data._dataset import as_float32
     >>> as_float32("features", np.array([[1.0, 2e300]]), ["age", "price"])
@@ -333,67 +347,30 @@ def as_float32(
     if array.dtype.itemsize <= narrow.itemsize:
         return narrow
     infinite = np.isinf(narrow)
-    if not infinite.any() or not (lost := infinite & np.isfinite(array)).any():
+    if not infinite.any() or np.isinf(array[infinite]).all():
         return narrow
-    place = tuple(np.argwhere(lost)[0].tolist())
-    row = first + place[0]
-    where = f"{name}[{row}]"
+    index = tuple(np.argwhere(infinite & np.isfinite(array))[0].tolist())
+    row = first + index[0]
+    location = f"{name}[{row}]"
     if array.ndim == 2:
-        known = dict(enumerate(feature_names if feature_names is not None else ()))
-        named = f" {known[place[1]]!r}" if place[1] in known else ""
-        where = f"feature{named} at index {place[1]} (counting from 0) of row {row}"
+        names = () if feature_names is None else feature_names
+        feature = f"feature {names[index[1]]!r}" if index[1] < len(names) else "feature"
+        location = f"{feature} at index {index[1]} (counting from 0) of row {row}"
     raise ValueError(
-        f"{where} is {array[place]:g}, too large for float32, which ends at "
+        f"{location} is {array[index]:g}, too large for float32, which ends at "
         f"{np.finfo(np.float32).max:.1e}: bring it to another scale, such as its logarithm"
     )
 
 
-def _as_array(values: Any) -> Any:
-    return values if isinstance(values, (np.ndarray, ChecksummedArray)) else np.asarray(values)
-
-
-def _numbers(
-    name: str,
-    values: Any,
-    dtype: type[np.number[Any]],
-    dims: int,
-    feature_names: Sequence[str] | None = None,
-) -> np.ndarray:
-    """An array of numbers in its type, uncopied where it is already; memory maps stay so."""
-    array: np.ndarray = _as_array(values)
-    if array.ndim != dims:
-        raise ArrayError(name, f"must have {dims} dimension(s), found shape {list(array.shape)}")
-    whole = issubclass(dtype, np.integer)
-    if array.dtype.kind not in ("iu" if whole else "iufb") and array.size:
-        kind = "whole numbers" if whole else "real numbers"
-        raise ArrayError(name, f"must be {kind}, found {array.dtype}")
-    if array.dtype == dtype and array.flags.c_contiguous:
-        return array
-    if whole:
-        return np.ascontiguousarray(array, dtype=dtype)
-    return as_float32(name, array, feature_names)
-
-
-def _column(name: str, values: Any) -> np.ndarray:
-    """An array with a value per item or list, in its type."""
-    if name in ("qids", "ids"):
-        return _texts(name, values)
-    whole = name in ("offsets", "source_rows")
-    return _numbers(name, values, np.int64 if whole else np.float32, 1)
-
-
-def _rows(array: Any, rows: Any) -> np.ndarray:
-    """Some rows of an array; slicing a :class:`ChecksummedArray` does not read it."""
-    unread = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
-    part: np.ndarray = array.part(rows.start, rows.stop) if unread else array[rows]
-    return part
-
-
 def id_array(name: str, values: Sequence[str]) -> np.ndarray:
-    """Ids of queries or items as an array of text, each as wide as the longest.
+    """Ids of queries or items as an array of text, in which each is as wide as the longest.
+
+    Args:
+        name: what the error calls the array.
+        values: the ids.
 
     Raises:
-        ValueError: an id is too long, or all together would not fit in memory.
+        ValueError: an id is longer than ``LONGEST_ID``, or the array would not fit in memory.
 
     >>> from rankgrad.data._dataset import id_array
     >>> id_array("qids", ["a", "bc"]).dtype
@@ -406,56 +383,100 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
             f"{name}[{lengths.index(longest)}] has {longest:,} characters, and at most "
             f"{LONGEST_ID:,} are taken: {quote(values[lengths.index(longest)])}"
         )
-    what = f"{name}: {len(values):,} ids, the longest of {longest:,} characters,"
+    request = f"{name}: {len(values):,} ids, the longest of {longest:,} characters,"
     limit = _memory_limit.available()
-    _memory_limit.check(4 * longest * len(values), limit, what, "give shorter ids")
+    _memory_limit.check(4 * longest * len(values), limit, request, "give shorter ids")
     return np.array(values, np.str_)
 
 
 def group_rows(codes: np.ndarray, lists: int) -> tuple[np.ndarray, np.ndarray | None, int]:
-    """The offsets of lists whose rows may not be contiguous, and how to bring these together.
+    """Group rows by list: the offsets of the lists, and the order that makes each contiguous.
 
     Args:
-        codes: ``[N]``, the list of each row, numbered by first appearance.
-        lists: how many there are.
+        codes: ``[N]``: the list of each row. Lists are numbered by first appearance.
+        lists: the number of lists, B.
 
     Returns:
-        The offsets; the rows in the order of their lists, None if they are contiguous; and the
-        number of lists whose rows are not contiguous.
+        The offsets ``[B + 1]``; the order of the rows ``[N]``, None if every list is contiguous
+        already; and the number of lists that are not.
 
     >>> from rankgrad.data._dataset import group_rows
     >>> group_rows(np.array([0, 1, 1, 0]), 2)
     (array([0, 2, 4]), array([0, 3, 1, 2]), 1)
     """
-    begins = np.concatenate([[True], codes[1:] != codes[:-1]])
-    scattered = int((np.bincount(codes[begins], minlength=lists) > 1).sum())
+    starts_run = np.concatenate([[True], codes[1:] != codes[:-1]])
+    runs_per_list = np.bincount(codes[starts_run], minlength=lists)
+    scattered = int((runs_per_list > 1).sum())
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=lists))])
     return offsets, np.argsort(codes, kind="stable") if scattered else None, scattered
 
 
 def canonical_nan(array: np.ndarray) -> np.ndarray:
-    """The array with one pattern of bits for NaN, so that equal data have equal checksums."""
+    """The array with the same bits for every NaN, so that equal data have equal checksums."""
     if array.dtype.kind != "f" or not (missing := np.isnan(array)).any():
         return array
     return np.where(missing, array.dtype.type(np.nan), array)
 
 
-def _texts(name: str, values: Any) -> np.ndarray:
+def _as_array(values: Any) -> Any:
+    return values if isinstance(values, (np.ndarray, ChecksummedArray)) else np.asarray(values)
+
+
+def _as_numbers(
+    name: str,
+    values: Any,
+    dtype: type[np.number[Any]],
+    dims: int,
+    feature_names: Sequence[str] | None = None,
+) -> np.ndarray:
+    """Values as an array of ``dtype``; one that has this type already is not copied."""
+    array: np.ndarray = _as_array(values)
+    if array.ndim != dims:
+        raise ArrayError(name, f"must have {dims} dimension(s), found shape {list(array.shape)}")
+    is_integer = issubclass(dtype, np.integer)
+    if array.dtype.kind not in ("iu" if is_integer else "iufb") and array.size:
+        kind = "whole numbers" if is_integer else "real numbers"
+        raise ArrayError(name, f"must be {kind}, found {array.dtype}")
+    if array.dtype == dtype and array.flags.c_contiguous:
+        return array
+    if is_integer:
+        return np.ascontiguousarray(array, dtype=dtype)
+    return as_float32(name, array, feature_names)
+
+
+def _as_column(name: str, values: Any) -> np.ndarray:
+    """Values as the one-dimensional array ``name`` of a Dataset, in its type."""
+    if name in ("qids", "ids"):
+        return _as_texts(name, values)
+    is_integer = name in ("offsets", "source_rows")
+    return _as_numbers(name, values, np.int64 if is_integer else np.float32, 1)
+
+
+def _select_rows(array: Any, rows: Any) -> np.ndarray:
+    """Some rows of an array; a slice of a :class:`ChecksummedArray` is not read yet."""
+    is_lazy = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
+    selected: np.ndarray = array.part(rows.start, rows.stop) if is_lazy else array[rows]
+    return selected
+
+
+def _as_texts(name: str, values: Any) -> np.ndarray:
+    """Values as an array of text ``[n]``, with the limits of :func:`id_array`."""
     if isinstance(values, list | tuple) and all(isinstance(value, str) for value in values):
         values = id_array(name, values)
     array: np.ndarray = _as_array(values)
     if array.ndim != 1:
         raise ArrayError(name, f"must have 1 dimension, found shape {list(array.shape)}")
-    if array.dtype.kind == "O":  # any objects; their texts may be of any length
+    if array.dtype.kind == "O":  # the texts of objects may be of any length
         return id_array(name, list(map(str, array)))
     if array.dtype.kind != "U":
         return array.astype(np.str_)
-    if array.dtype.itemsize > 4 * LONGEST_ID:
+    if array.dtype.itemsize > 4 * LONGEST_ID:  # NumPy takes 4 bytes per character
         return id_array(name, array.tolist())
     return array
 
 
 def _hash_array(digest: Any, array: np.ndarray) -> None:
+    """Add an array to a hash of :mod:`hashlib`, block by block."""
     rows = max(1, _BLOCK // max(1, array.itemsize * int(np.prod(array.shape[1:]))))
     for start in range(0, len(array), rows):
         block = np.ascontiguousarray(canonical_nan(array[start : start + rows]))
@@ -463,6 +484,7 @@ def _hash_array(digest: Any, array: np.ndarray) -> None:
 
 
 def _histogram(labels: np.ndarray) -> str:
+    """The distinct labels and how often each occurs, as text."""
     if not len(labels):
         return "no labels"
     values, counts = np.unique(labels, return_counts=True)

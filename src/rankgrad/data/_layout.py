@@ -1,7 +1,8 @@
-"""Folders of data: the paths of their folds, of the splits, and of the parts of a split.
+"""Folders of data: where their folds, splits and parts of splits are.
 
-The splits are called ``train``, ``vali`` and ``test``, whatever the folder calls them; folds are
-numbered as their folders are, ``Fold1`` is 1.
+``sources.py`` reads what is found here. Splits are called ``train``, ``vali`` and ``test``,
+whatever the folder calls them (``valid.txt`` is ``vali``). Folds have the numbers of their folders:
+``Fold1`` is 1.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _ALIASES = {
     "vali": ("vali", "valid", "val", "validation", "dev"),
     "test": ("test", "testing"),
 }
-_SPLIT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+_SPLIT_BY_ALIAS = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 _FOLD = re.compile(r"fold[ _-]?(\d+)", re.IGNORECASE)
 _PART = re.compile(r"part[-_.]?(\d+).*\.(parquet|pq)", re.IGNORECASE)
-# LightGBM's side files, such as train.txt.query, which are no splits.
+# LightGBM's side files, such as train.txt.query, are not splits.
 _SIDE_SUFFIXES = (".query", ".group", ".weight", ".init", ".position")
-_HEAD_BYTES = 1 << 20  # that first_features reads
-_MAX_LISTED = 12  # names that an error spells out
+_HEAD_BYTES = 1 << 20  # read by first_features
+_MAX_LISTED = 12  # file names in an error
 
 
 def first_features(path: str | os.PathLike[str]) -> set[int]:
-    """The ids of the features that the beginning of a LETOR file names."""
+    """The feature ids in the first mebibyte of a LETOR file."""
     with _streams.open_text(path) as file:
         head = re.sub(rb"#[^\n]*", b"", file.read(_HEAD_BYTES))
     return set(map(int, set(re.findall(rb"[ \t](\d{1,10}):", head))))
@@ -39,8 +40,8 @@ def first_features(path: str | os.PathLike[str]) -> set[int]:
 def parts(path: str | os.PathLike[str]) -> list[Path]:
     """The Parquet files of a folder that are parts of one data set, in order.
 
-    They are called ``part-0000.parquet`` and so on. Beside them there may be only markers of
-    writers, such as ``_SUCCESS``; otherwise the list is empty.
+    They are called ``part-0000.parquet`` and so on. The list is empty if the folder has other files
+    too, except for markers of writers, such as ``_SUCCESS``.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -59,7 +60,7 @@ def is_single(path: str | os.PathLike[str]) -> bool:
 
 
 def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, Path]:
-    r"""Where each split of a folder lies, ``train`` first.
+    r"""The path of each split of a folder, ``train`` first.
 
     Where a folder has several sets of splits, such as Yahoo's ``set1.train.txt`` and
     ``set2.train.txt``, add the part before the split's name: ``folder/set1``.
@@ -69,8 +70,8 @@ def splits(path: str | os.PathLike[str], fold: int | None = None) -> dict[str, P
         fold: which fold of a folder of folds, ``1`` for ``Fold1``.
 
     Returns:
-        The files, stores or folders of parts by the name of their split: ``train``,
-        ``vali`` and ``test``, those that are there.
+        Files, stores or folders of parts, by those of the names ``train``, ``vali`` and ``test``
+        that the folder has.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -109,7 +110,7 @@ def _splits(path: Path, fold: int | None) -> dict[str, Path]:
         )
     for name, paths in candidates.items():
         if len(paths) > 1:
-            names = ", ".join(each.name for each in paths)
+            names = ", ".join(candidate.name for candidate in paths)
             prefix = paths[0].name.split(".")[0]
             raise ValueError(
                 f"{path} has several {name} splits: {names}. Give the file itself, or the part "
@@ -119,13 +120,13 @@ def _splits(path: Path, fold: int | None) -> dict[str, Path]:
 
 
 def folds(path: str | os.PathLike[str]) -> dict[int, Path]:
-    """Where each fold of a folder lies, ``Fold1`` under 1; empty where there are none.
+    """The path of each fold of a folder by its number; empty if there are none.
 
     Args:
         path: the folder, or any other path.
 
     Returns:
-        The folders of folds by their number, in its order.
+        The folders of the folds by number, ascending; ``Fold1`` is 1.
 
     >>> import pathlib, tempfile
     >>> from rankgrad.data import folds
@@ -155,16 +156,16 @@ def fold_number(path: str | os.PathLike[str]) -> int | None:
 
 def split_name(split: str) -> str:
     """The usual name of a split: ``valid`` and ``dev`` are ``vali``."""
-    name = _SPLIT.get(split.lower())
+    name = _SPLIT_BY_ALIAS.get(split.lower())
     if name is None:
-        close = difflib.get_close_matches(split.lower(), _SPLIT, n=1)
+        close = difflib.get_close_matches(split.lower(), _SPLIT_BY_ALIAS, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"unknown split {quote(split)}. {hint}There are: {', '.join(_ALIASES)}")
     return name
 
 
 def check_exists(path: Path) -> None:
-    """Raise FileNotFoundError if there is no such path; it names the most similar one."""
+    """Raise FileNotFoundError if there is no such path; the message has the most similar one."""
     if _streams.is_stream(path):
         return
     _streams.check_link(path)
@@ -195,25 +196,28 @@ def describe(path: Path, fold: int | None) -> str:
 
 
 def _find_splits(path: Path) -> dict[str, list[Path]]:
-    """The data sets of a folder by split: ``train``, ``train.txt`` or ``set1.train.txt``.
+    """The data sets of a folder by split; all candidates, as there may be several of one split.
 
-    With the path ``folder/set1``, only those that begin with ``set1.``.
+    A split may be called ``train``, ``train.txt`` or ``set1.train.txt``, for example. With the path
+    ``folder/set1``, only names that begin with ``set1.`` count.
     """
     folder, prefix = (path, "") if path.is_dir() else (path.parent, f"{path.name}.")
     by_split: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         if not entry.name.startswith(prefix) or entry.name.startswith("."):
             continue
-        name = next((_SPLIT[p] for p in entry.name.lower().split(".") if p in _SPLIT), None)
+        words = entry.name.lower().split(".")
+        name = next((_SPLIT_BY_ALIAS[word] for word in words if word in _SPLIT_BY_ALIAS), None)
         if name is None or entry.suffix in _SIDE_SUFFIXES:
             continue
-        _streams.check_link(entry)  # raises: is_single would leave a broken link out silently
+        _streams.check_link(entry)  # an error; is_single would silently skip a broken link
         if is_single(entry):
             by_split.setdefault(name, []).append(entry)
     return by_split
 
 
 def _listing(folder: Path) -> str:
+    """The names of a folder's files, for errors."""
     names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"{folder} has {', '.join(names[:_MAX_LISTED])}{more}" if names else f"{folder} is empty"

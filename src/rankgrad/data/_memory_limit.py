@@ -1,7 +1,7 @@
-"""How much memory this process may still take, asked before large arrays are allocated.
+"""How much memory this process may still allocate. Readers ask before they allocate large arrays.
 
-It is the least of what the machine has free, what the control groups of the process leave it
-(version 1 or 2; a container is one), and what ``ulimit -v`` allows.
+It is the least of three limits: the free memory of the machine, what is left in the control groups
+of the process (version 1 or 2; a container is one), and what ``ulimit -v`` allows.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from pathlib import Path
 
 from rankgrad._quoting import shorten
 
-_UNKNOWN = 1 << 40  # bytes, on systems that do not say
+_UNKNOWN = 1 << 40  # bytes, on systems that tell none of these limits
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096  # bytes
 
 
 def available(root: Path = Path("/")) -> int:
-    """The bytes of memory that this process may still take.
+    """The bytes of memory that this process may still allocate.
 
     Args:
         root: the folder that ``proc`` and ``sys`` are in.
     """
-    limits = [*_machine(root), *_control_groups(root), *_address_space(root)]
+    limits = [*_free_memory(root), *_control_groups(root), *_address_space(root)]
     return max(0, min(limits, default=_UNKNOWN))
 
 
 def check(needed: int, limit: int, what: str, hint: str) -> None:
-    """An error that says how much memory is needed, if it is more than the limit.
+    """Raise an error if more memory is needed than the limit; it says how much.
 
     Args:
         needed: bytes.
         limit: bytes: those that are :func:`available`, or a part of them.
-        what: what needs it, with the file it is from.
-        hint: what to do about it.
+        what: what needs the memory, with its file; the subject of the message.
+        hint: what the user can do about it.
 
     >>> from rankgrad.data._memory_limit import check
     >>> check(8 << 30, 2 << 30, "a.txt: 2 rows of 1,000,000,000 features", "drop some")
@@ -53,7 +53,8 @@ def gigabytes(size: int) -> str:
     return f"{size / 1e9:,.2g} GB" if size < 10e9 else f"{size / 1e9:,.0f} GB"
 
 
-def _machine(root: Path) -> Iterator[int]:
+def _free_memory(root: Path) -> Iterator[int]:
+    """The memory that the machine has free, or all it has if the system does not tell."""
     kilobytes = _fields(root / "proc/meminfo").get("MemAvailable:")
     if kilobytes is not None:
         yield kilobytes * 1024
@@ -62,29 +63,31 @@ def _machine(root: Path) -> Iterator[int]:
 
 
 def _control_groups(root: Path) -> Iterator[int]:
-    """What each control group that the process is in has left; its file cache can be freed."""
+    """What is left in each control group of the process; its file cache counts as free."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers == "":
-            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "")
+        if controllers == "":  # version 2
+            base, limit_file, usage_file = root / "sys/fs/cgroup", "memory.max", "memory.current"
+            prefix = ""
         elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+            base, prefix = root / "sys/fs/cgroup/memory", "total_"
+            limit_file, usage_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         # A container may see its own group as the root, whatever the path says.
-        inside = base / path.lstrip("/")
-        for folder in (inside, *inside.parents):
-            limit, usage = _number(folder / names[0]), _number(folder / names[1])
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            limit, usage = _number(folder / limit_file), _number(folder / usage_file)
             if limit is not None and usage is not None:
-                cache = _fields(folder / "memory.stat")
-                kinds = (f"{names[2]}{kind}_file" for kind in ("active", "inactive"))
-                yield limit - usage + sum(cache.get(kind, 0) for kind in kinds)
+                statistics = _fields(folder / "memory.stat")
+                caches = (f"{prefix}active_file", f"{prefix}inactive_file")
+                yield limit - usage + sum(statistics.get(cache, 0) for cache in caches)
             if folder == base:
                 break
 
 
 def _address_space(root: Path) -> Iterator[int]:
+    """What ``ulimit -v`` leaves the process, if it is set."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -96,17 +99,19 @@ def _address_space(root: Path) -> Iterator[int]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """A file of lines ``name number ...``."""
+    """The numbers of a file with lines ``name number ...``, by name."""
     pairs = (line.split()[:2] for line in _text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _number(path: Path) -> int | None:
+    """The number in a file; None if there is no such file, or no number in it."""
     text = _text(path).strip()
     return int(text) if text.isdecimal() else None  # "max" is no limit
 
 
 def _text(path: Path) -> str:
+    """The text of a file; empty if it cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,7 @@
-"""Missing values: the texts and numbers that stand for them, and how they become NaN."""
+"""Missing values: the texts and numbers that stand for them, and how they become NaN.
+
+The readers of LETOR files, columnar files and stores use it, and so does the estimator.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,26 @@ import numpy as np
 
 from rankgrad.data import _text_lines
 
-TEXTS = ("", "?", "na", "nan", "null")  # what is missing in every file, in capitals or not
+TEXTS = ("", "?", "na", "nan", "null")  # missing values of every file; case does not matter
 _BLOCK = 1 << 22  # values compared at a time
 
 
 @dataclass(frozen=True)
 class MissingValues:
-    """What counts as a missing value beside empty values, ``?``, ``NA``, ``NaN`` and ``NULL``.
+    """The values that count as missing: those of every file (``TEXTS``), and what the user adds.
 
     >>> from rankgrad.data._missing import MissingValues
-    >>> also = MissingValues.of(["-999", "unknown"])
-    >>> also.numbers, "Unknown" in also, "null" in also, "0" in also
+    >>> missing = MissingValues.of(["-999", "unknown"])
+    >>> missing.numbers, "Unknown" in missing, "null" in missing, "0" in missing
     ((-999.0,), True, True, False)
     """
 
-    texts: frozenset[str] = frozenset(TEXTS)
+    texts: frozenset[str] = frozenset(TEXTS)  # in lower case
     numbers: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, values: Iterable[str | float] = ()) -> MissingValues:
-        """Texts as they are in files; those that are numbers are compared as float32 numbers."""
+        """``TEXTS`` and these values. Numbers, also as text, are compared as float32 numbers."""
         texts, numbers = set(TEXTS), []
         for value in values:
             text = str(value).strip().lower()
@@ -37,28 +40,30 @@ class MissingValues:
                 numbers.append(_text_lines.parse_number(text))
             except ValueError:
                 texts.add(text)
-        return cls(frozenset(texts), tuple(number for number in numbers if number == number))
+        without_nan = tuple(number for number in numbers if number == number)
+        return cls(frozenset(texts), without_nan)
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and text.strip().lower() in self.texts
 
     def mark(self, features: np.ndarray[Any, Any], columns: Sequence[int] | None = None) -> int:
-        """Set the numbers that are missing values to NaN, in place; how many there were.
+        """Set the numbers that are missing values to NaN, in place, and return their count.
 
         Args:
-            features: ``[items, features]``.
-            columns: which hold numbers, and not codes of categories; all, if None.
+            features: ``[N, F]``.
+            columns: those of numbers, which codes of categories are not; None for all columns.
         """
-        marked = 0
+        if not self.numbers:
+            return 0
         if columns is not None and len(columns) < features.shape[1]:
-            chosen = features[:, columns]
-            marked = self.mark(chosen)
-            features[:, columns] = chosen
-            return marked
-        height = max(1, _BLOCK // max(1, features.shape[-1]))
-        for start in range(0, len(features), height) if self.numbers else ():
+            selected = features[:, columns]
+            n_marked = self.mark(selected)
+            features[:, columns] = selected
+            return n_marked
+        n_marked, height = 0, max(1, _BLOCK // max(1, features.shape[-1]))
+        for start in range(0, len(features), height):
             block = features[start : start + height]
             missing = np.isin(block, np.array(self.numbers, block.dtype))
             block[missing] = np.nan
-            marked += int(missing.sum())
-        return marked
+            n_marked += int(missing.sum())
+        return n_marked

@@ -1,4 +1,7 @@
-"""``map`` over threads."""
+"""``map`` over threads, with results in order.
+
+The LETOR parser parses blocks with it; :class:`~rankgrad.data.batches.Batches` reads ahead with it.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,26 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int, name: str = ""
 ) -> Iterator[Result]:
-    """What a function gives for each item, in order, computed a few items ahead by threads.
+    """Yield the function's result for each item, in order; threads compute a few items ahead.
 
     Args:
-        function: called in the threads; an error of it is raised where its result would be.
-        items: taken in this thread.
-        threads: how many; they end with the iterator. 0 computes in this one, without threads.
-        name: of the threads.
+        function: called in the threads. An error it raises is raised in place of its result.
+        items: iterated over in the calling thread.
+        threads: the number of threads, which end with the iterator. With 0, the calling thread
+            computes the results.
+        name: a prefix of the threads' names.
     """
     if not threads:
         yield from map(function, items)
         return
     pool = ThreadPoolExecutor(threads, name)
-    waiting: deque[Future[Result]] = deque()
+    pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > threads + 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(function, item))
+            if len(pending) > threads + 1:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)

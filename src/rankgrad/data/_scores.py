@@ -1,9 +1,10 @@
-"""Scores in files: one for each item of a data set, from any ranker, to any evaluation.
+"""Files of scores, one for each item of a data set.
 
-Three formats: ``plain``, one score a line in the order of the rows of the data's file; ``parquet``,
-the columns ``qid``, ``id``, ``label`` and ``score``, list by list; ``trec``, a run file whose lines
-are ``qid Q0 id rank score tag``, best first. The id of an item without one is its position in its
-list, from 1.
+``rankgrad predict`` writes them, and ``rankgrad evaluate`` reads them, also from other rankers.
+There are three formats. ``plain`` has one score a line, in the order of the rows of the data file.
+``parquet`` has the columns ``qid``, ``id``, ``label`` and ``score``, list by list. ``trec`` is a
+run file with lines ``qid Q0 id rank score tag``, best first. The id of an item without one is its
+position in its list, from 1.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from rankgrad.extras import load
 Format = Literal["plain", "parquet", "trec"]
 
 FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")
-_TREC = (".run", ".trec")
+_TREC_SUFFIXES = (".run", ".trec")
 
 
 def format_of(path: str | os.PathLike[str]) -> Format:
-    """The format that a file's name asks for.
+    """The format of a file by its suffix.
 
     >>> from rankgrad.data import _scores
     >>> [_scores.format_of(name) for name in ("a.txt", "a.parquet", "a.run")]
@@ -40,7 +41,7 @@ def format_of(path: str | os.PathLike[str]) -> Format:
     suffix = columnar.suffix(path)
     if suffix in columnar.PARQUET:
         return "parquet"
-    return "trec" if suffix in _TREC else "plain"
+    return "trec" if suffix in _TREC_SUFFIXES else "plain"
 
 
 def write(
@@ -57,10 +58,10 @@ def write(
     Args:
         path: the file, which is written atomically.
         scores: ``[N]``.
-        dataset: whose items they are of.
-        format: ``"plain"``, ``"parquet"`` or ``"trec"``; by default what the name asks for.
+        dataset: the data set of the items.
+        format: ``"plain"``, ``"parquet"`` or ``"trec"``; by default :func:`format_of` the path.
         tag: the name of the run in a run file.
-        overwrite: replace a file that is there.
+        overwrite: replace a file that exists.
     """
     if scores.shape != (dataset.n_items,):
         raise ValueError(
@@ -74,17 +75,18 @@ def write(
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
         else:
-            rows = _trec(scores, dataset, tag) if kind == "trec" else _plain(scores, dataset)
-            file.writelines(f"{row}\n".encode() for row in rows)
+            is_trec = kind == "trec"
+            lines = _trec_lines(scores, dataset, tag) if is_trec else _plain_lines(scores, dataset)
+            file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
     """Read one score for each item of a data set, in the order of its items.
 
     Args:
-        path: a file of any of the formats; those of text are recognized by their first line.
-            ``-`` is the standard input, which must be text.
-        dataset: whose items they are of.
+        path: a file in any of the formats; the first line shows which of the two text formats it
+            has. ``-`` is the standard input, which must be text.
+        dataset: the data set of the items.
     """
     path = Path(path)
     _layout.check_exists(path)
@@ -92,24 +94,29 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         raise ValueError(f"{path} is a folder, not a file of scores")
     if format_of(path) == "parquet":
         return _read_parquet(path, dataset)
-    named, numbered = _streams.display_name(path), _numbered(path, dataset)
+    name, numbered = _streams.display_name(path), _read_lines(path, dataset)
     number, first = next(((n, line) for n, line in numbered if line.split()), (0, b""))
     columns = len(first.split())
     if not columns:
-        raise ValueError(f"{named} has no scores in it")
+        raise ValueError(f"{name} has no scores in it")
     if columns >= 6:
-        return _read_trec(named, numbered, dataset)
+        return _read_trec(name, numbered, dataset)
     if columns > 1:
         raise ValueError(
-            f"{named}, line {number}: expected one score, or the six columns of a TREC run (qid Q0 "
+            f"{name}, line {number}: expected one score, or the six columns of a TREC run (qid Q0 "
             f"id rank score tag), found {columns} columns"
         )
-    return _read_plain(named, numbered, dataset)
+    return _read_plain(name, numbered, dataset)
+
+
+def item_ids(dataset: Dataset) -> list[str]:
+    """The id of each item, or its position in its list, from 1, if the data set has no ids."""
+    return _positions(dataset) if dataset.ids is None else list(map(str, dataset.ids))
 
 
 @contextmanager
 def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]]:
-    """A file that is written atomically."""
+    """Open the standard output, or a file that is written atomically."""
     if os.fspath(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -121,33 +128,30 @@ def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]
         yield file
 
 
-def _plain(scores: Array, dataset: Dataset) -> list[str]:
-    """The shortest decimals that read back as the same numbers."""
+def _plain_lines(scores: Array, dataset: Dataset) -> list[str]:
+    """The scores in file order, as the shortest decimals that read back as the same numbers."""
     order = dataset.source_order
     texts: list[str] = (scores if order is None else scores[order]).astype(np.str_).tolist()
     return texts
 
 
-def item_ids(dataset: Dataset) -> list[str]:
-    """The items' ids, or their positions in their lists, from 1."""
-    return _positions(dataset) if dataset.ids is None else list(map(str, dataset.ids))
-
-
 def _positions(dataset: Dataset) -> list[str]:
+    """The position of each item in its list, from 1, as text."""
     firsts = np.repeat(dataset.offsets[:-1], np.diff(dataset.offsets))
     return [str(position) for position in np.arange(dataset.n_items) - firsts + 1]
 
 
-def _trec(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
-    names, offsets = item_ids(dataset), dataset.offsets.tolist()
+def _trec_lines(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
+    """The lines of a run file."""
+    ids, offsets = item_ids(dataset), dataset.offsets.tolist()
     for qid, start, stop in zip(dataset.qids.tolist(), offsets[:-1], offsets[1:], strict=True):
-        ranked = trec.RankedList(names[start:stop], scores[start:stop])
+        ranked = trec.RankedList(ids[start:stop], scores[start:stop])
         yield from trec.format_run({qid: ranked}, tag)
 
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
     arrow, parquet = load("pyarrow", "columnar"), load("pyarrow.parquet", "columnar")
-    columns = {"qid": _qids(dataset), "id": item_ids(dataset)}
+    columns = {"qid": _item_qids(dataset), "id": item_ids(dataset)}
     table = arrow.table({**columns, "label": dataset.labels, "score": scores})
     parquet.write_table(table, file, write_page_checksum=True)
 
@@ -164,9 +168,9 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     scores = np.array(table["score"].to_numpy(), np.float32)
     _check_count(path, len(scores), dataset)
     if "qid" in table.column_names:
-        pairs = zip(map(str, table["qid"].to_pylist()), _qids(dataset), strict=True)
-        for row, (qid, wanted) in enumerate(pairs, start=1):
-            if qid != wanted:
+        pairs = zip(map(str, table["qid"].to_pylist()), _item_qids(dataset), strict=True)
+        for row, (qid, expected) in enumerate(pairs, start=1):
+            if qid != expected:
                 raise ValueError(
                     f"{path}: row {row} is of query {quote(qid)}, the data has another one "
                     "there: these are not the scores of this data"
@@ -180,8 +184,8 @@ def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) 
     for number, line in numbered:
         columns = _text_lines.decode(path, number, line).split()
         if len(columns) > 1:
-            found = quote(" ".join(columns))
-            raise ValueError(f"{path}, line {number}: expected one score, found {found}")
+            text = quote(" ".join(columns))
+            raise ValueError(f"{path}, line {number}: expected one score, found {text}")
         if columns:
             scores.append(_text_lines.number_at(path, number, columns[0]))
     _check_count(path, len(scores), dataset)
@@ -190,53 +194,53 @@ def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) 
     order = dataset.source_order
     if order is None:
         return values
-    placed = np.empty_like(values)
-    placed[order] = values
-    return placed
+    item_scores = np.empty_like(values)
+    item_scores[order] = values
+    return item_scores
 
 
 def _read_trec(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
-    qids, lines = _qids(dataset), list(trec.run_lines(path, numbered))
-    names = item_ids(dataset)
-    if lines and lines[0].document not in names:
-        names = _positions(dataset)  # as of a run that was written without ids
-    item = {key: row for row, key in enumerate(zip(qids, names, strict=True))}
-    if len(item) < dataset.n_items:
+    qids, lines = _item_qids(dataset), list(trec.run_lines(path, numbered))
+    ids = item_ids(dataset)
+    if lines and lines[0].document not in ids:
+        ids = _positions(dataset)  # the run was written from data without ids
+    items = {key: item for item, key in enumerate(zip(qids, ids, strict=True))}
+    if len(items) < dataset.n_items:
         raise ValueError(f"the data has an item id twice in one list, so {path} is ambiguous")
     scores = np.full(dataset.n_items, np.nan, np.float32)
     for line in lines:
-        row = item.get((line.query, line.document))
-        if row is None:
+        item = items.get((line.query, line.document))
+        if item is None:
             raise ValueError(
                 f"{path}, line {line.number}: the data has no item {quote(line.document)} in query "
                 f"{quote(line.query)}"
             )
-        scores[row] = line.score
+        scores[item] = line.score
     missing = np.flatnonzero(np.isnan(scores))
     if len(missing):
-        qid, name = qids[missing[0]], names[missing[0]]
+        qid, document = qids[missing[0]], ids[missing[0]]
         raise ValueError(
-            f"{path} has no score for {len(missing)} items of the data; the first is {quote(name)} "
-            f"of query {quote(qid)}"
+            f"{path} has no score for {len(missing)} items of the data; the first is "
+            f"{quote(document)} of query {quote(qid)}"
         )
     _check_finite(path, scores)
     return scores
 
 
-def _qids(dataset: Dataset) -> list[str]:
-    """The qid of each item; an array of them would be as wide as the longest."""
-    names = zip(dataset.qids.tolist(), dataset.lengths.tolist(), strict=True)
-    return [qid for qid, length in names for _ in range(length)]
+def _item_qids(dataset: Dataset) -> list[str]:
+    """The qid of each item; a list, as an array would store each as wide as the longest."""
+    lists = zip(dataset.qids.tolist(), dataset.lengths.tolist(), strict=True)
+    return [qid for qid, length in lists for _ in range(length)]
 
 
-def _numbered(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
-    """The lines of a file of scores, which cannot be much longer than the data have items."""
-    most, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
+def _read_lines(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
+    """The numbered lines of a file of scores; its size is bounded by the number of items."""
+    max_size, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
     lines = []
     for number, line in _text_lines.numbered(path):
         lines.append((number, line))
         size += len(line) + 1
-        if size > most:
+        if size > max_size:
             raise ValueError(f"{path} is too long for the scores of {dataset.n_items:,} items")
     return lines
 
@@ -250,8 +254,9 @@ def _check_count(path: Path | str, count: int, dataset: Dataset) -> None:
 
 
 def _check_finite(path: Path | str, scores: Array) -> None:
-    wrong = np.flatnonzero(~np.isfinite(scores))
-    if len(wrong):
+    invalid = np.flatnonzero(~np.isfinite(scores))
+    if len(invalid):
+        item = int(invalid[0])
         raise ValueError(
-            f"{path}: the score of item {wrong[0] + 1} is {scores[wrong[0]]}; scores must be finite"
+            f"{path}: the score of item {item + 1} is {scores[item]}; scores must be finite"
         )

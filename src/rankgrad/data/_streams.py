@@ -1,7 +1,7 @@
-"""Bytes of files: decompressed, from pipes and the standard input (``-``) too.
+"""Opens files for the readers: decompressed, and from pipes and the standard input (``-``) too.
 
-Files that cannot be read (other compressions and encodings, broken links) are errors that say
-what they are.
+A file that cannot be read (another compression or encoding, a broken link) is an error that says
+what the file is.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import IO, Any
 
 STDIN = "-"
 COMPRESSED = (".gz", ".bz2", ".xz")
-_UNPACK: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
-_REFUSED = {
+# By the first bytes of a file: what decompresses it, or why it is not read.
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+_UNSUPPORTED = {
     b"\x28\xb5\x2f\xfd": "is compressed with Zstandard, which is not read: unpack it (zstd -d), or "
     "compress it with gzip, bzip2 or xz",
     b"PK\x03\x04": "is a ZIP archive: unpack it and give the file inside",
     b"\xff\xfe": "is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
     b"\xfe\xff": "is UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
 }
-_BOM = b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"  # byte order mark of UTF-8
 
 
 def is_stdin(path: str | os.PathLike[str]) -> bool:
@@ -38,7 +39,7 @@ def is_stdin(path: str | os.PathLike[str]) -> bool:
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether a path can be read once only: the standard input, a pipe, or a terminal."""
+    """Whether a path can be read only once: the standard input, a pipe, or a terminal."""
     if is_stdin(path):
         return True
     try:
@@ -49,39 +50,42 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def display_name(path: str | os.PathLike[str]) -> str:
-    """What to call a path in messages."""
+    """The name of a path in messages."""
     return "the standard input" if is_stdin(path) else os.fspath(path)
 
 
 def check_link(path: Path) -> None:
-    """An error for a link to something that is not there."""
+    """Raise an error if the path is a broken symbolic link."""
     if path.is_symlink() and not path.exists():
         raise FileNotFoundError(f"{path} is a link to {os.readlink(path)}, which is not there")
 
 
 @contextmanager
 def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """The bytes of a text file, decompressed as its first bytes say, without a byte order mark.
+    """Open a text file as bytes, decompressed and without a byte order mark.
+
+    The first bytes of the file tell how it is compressed, not its name.
 
     Raises:
-        ValueError: the file is something known that is not read, or is damaged.
+        ValueError: the file is damaged, or of a format that is not supported.
     """
     with open_raw(path) as raw:
         start = raw.peek(6)
-        for magic, reason in _REFUSED.items():
+        for magic, reason in _UNSUPPORTED.items():
             if start.startswith(magic):
                 raise ValueError(f"{display_name(path)} {reason}")
-        unpack = next((u for magic, u in _UNPACK.items() if start.startswith(magic)), None)
-        if unpack is None:
-            yield _without_mark(raw)
+        openers = (opener for magic, opener in _OPENERS.items() if start.startswith(magic))
+        decompress = next(openers, None)
+        if decompress is None:
+            yield _skip_bom(raw)
         else:
-            with named(path), unpack(raw) as file:
-                yield _without_mark(file)
+            with decompression_errors(path), decompress(raw) as file:
+                yield _skip_bom(file)
 
 
 @contextmanager
 def open_raw(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
-    """A file as it is; the standard input is left open."""
+    """Open a file as it is; the standard input is not closed afterwards."""
     if not is_stdin(path):
         with open(path, "rb") as file:
             yield file
@@ -91,17 +95,17 @@ def open_raw(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def named(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors of decompression as a ``ValueError`` that names the file."""
+def decompression_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn errors of decompression into a ``ValueError`` that names the file."""
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # not of gzip and bz2
-            raise
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # by the system: those of gzip and bz2 have no number
         raise ValueError(f"{display_name(path)}: damaged compressed file: {error}") from None
 
 
-def _without_mark(file: Any) -> IO[bytes]:
+def _skip_bom(file: Any) -> IO[bytes]:
     if file.peek(len(_BOM)).startswith(_BOM):
         file.read(len(_BOM))
     opened: IO[bytes] = file

@@ -1,4 +1,8 @@
-"""Numbered lines of text files, compressed or not, and the decimal numbers in them."""
+"""Numbered lines of text files, compressed or not, and the decimal numbers in them.
+
+The readers of TREC files, of scores and of text collections use it, so that all of them name lines
+in errors and accept numbers alike. (LETOR files have a compiled parser, ``_letor_kernel.py``.)
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pathlib import Path
 from rankgrad._quoting import quote
 from rankgrad.data import _layout, _streams
 
-_LONGEST = 1 << 28  # bytes of a line
+_MAX_LINE_BYTES = 1 << 28
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 
@@ -19,19 +23,19 @@ _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     """The lines of a file as bytes, without their ends, numbered from 1.
 
-    Only a line feed ends a line (a carriage return before it is dropped), so that numbers are those
-    that an editor shows. Bytes are left to the caller to decode.
+    Only a line feed ends a line, so that the numbers are those that an editor shows; a carriage
+    return before it is dropped. The caller decodes the bytes.
 
     Args:
-        path: a file, decompressed where its first bytes say so; ``-`` is the standard input.
+        path: a file, which may be compressed; ``-`` is the standard input.
 
     Yields:
         The number of a line, and the line.
 
     Raises:
-        FileNotFoundError: with the nearest name there is.
+        FileNotFoundError: there is no such file; the message has the nearest name.
         ValueError: the path is a folder, its compressed contents are damaged, or a line is longer
-            than any text should be.
+            than 256 MiB.
     """
     path = Path(path)
     _layout.check_exists(path)
@@ -40,17 +44,16 @@ def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     with _streams.open_text(path) as file:
         if path.suffix.lower() in _streams.COMPRESSED and isinstance(file, io.BufferedReader):
             raise ValueError(f"{path}: damaged compressed file: it is not compressed")
-        lines = iter(lambda: file.readline(_LONGEST + 1), b"")
+        lines = iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b"")
         for number, line in enumerate(lines, start=1):
-            if len(line) > _LONGEST:
-                raise ValueError(
-                    f"{_streams.display_name(path)}, line {number} has more than {_LONGEST:,} bytes"
-                )
+            if len(line) > _MAX_LINE_BYTES:
+                name = _streams.display_name(path)
+                raise ValueError(f"{name}, line {number} has more than {_MAX_LINE_BYTES:,} bytes")
             yield number, line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
-    r"""A line as UTF-8 text; a line that is not is an error that names it.
+    r"""Decode a line as UTF-8; if it is not UTF-8, the error names the file, line and byte.
 
     >>> from rankgrad.data import _text_lines
     >>> _text_lines.decode("topics.tsv", 3, b"caf\xe9")
@@ -67,9 +70,9 @@ def decode(path: str | os.PathLike[str], number: int, line: bytes) -> str:
 
 
 def parse_number(text: str) -> float:
-    """A decimal as float64; ``nan`` and ``inf`` are taken too.
+    """Parse a decimal number, ``nan`` or ``inf`` as float64.
 
-    Digits of other scripts and underscores, which ``float`` takes, are errors.
+    Unlike ``float``, it rejects underscores and digits of other scripts.
 
     Raises:
         ValueError: the text is not a number.
@@ -87,7 +90,7 @@ def parse_number(text: str) -> float:
 
 
 def number_at(path: str | os.PathLike[str], line: int, text: str) -> float:
-    """:func:`parse_number` of a text in a file; the error names the file and the line."""
+    """:func:`parse_number`, with the file and the line in its error."""
     try:
         return parse_number(text)
     except ValueError:

@@ -1,8 +1,12 @@
 """TREC files: runs, which are ranked documents by query, and qrels, which are judgments.
 
-A run has lines ``qid Q0 docid rank score tag``; the ranks are not read, as in trec_eval: the scores
-say the order. Qrels have lines ``qid iteration docid grade``. Both may be compressed (``.gz``,
-``.bz2``, ``.xz``); :func:`write_run` and :func:`write_qrels` compress a name in ``.gz``.
+A run has lines ``qid Q0 docid rank score tag``. Documents are ordered by score; their ranks are
+ignored, as in trec_eval. Qrels have lines ``qid iteration docid grade``. Both may be compressed
+with gzip, bzip2 or xz; :func:`write_run` and :func:`write_qrels` compress files whose names end in
+``.gz``.
+
+:mod:`rankgrad.text` reads and writes them; ``_scores.py`` reads and writes the scores of a data set
+as a run.
 """
 
 from __future__ import annotations
@@ -66,9 +70,9 @@ class RankedList:
     """The documents retrieved for one query, best first.
 
     Args:
-        documents: ids, none of them twice.
-        scores: ``[n]``, descending; documents with equal scores come by id, descending, which is
-            how trec_eval breaks ties.
+        documents: ids, without duplicates.
+        scores: ``[n]``, descending. Documents with equal scores are in descending order of their
+            ids, which is how trec_eval breaks ties.
     """
 
     documents: list[str]
@@ -79,7 +83,7 @@ class RankedList:
 
     @classmethod
     def sort(cls, documents: Iterable[str], scores: Any) -> RankedList:
-        """Documents in any order, best first.
+        """Rank documents, which may come in any order.
 
         >>> from rankgrad.data.trec import RankedList
         >>> RankedList.sort(["a", "b", "c"], [0.5, 2.0, 0.5]).documents
@@ -94,14 +98,14 @@ class RankedList:
                 f"{list(values.shape)}"
             )
         if not np.isfinite(values).all():
-            at = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise ValueError(f"the score of document {documents[at]!r} is {values[at]}")
+            i = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise ValueError(f"the score of document {documents[i]!r} is {values[i]}")
         order = best_first(documents, values)
-        return cls([documents[at] for at in order.tolist()], values[order])
+        return cls([documents[i] for i in order.tolist()], values[order])
 
 
 def best_first(documents: Sequence[str], scores: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
-    """The order of documents by descending score; equal scores by descending id, as trec_eval.
+    """The order of documents by descending score; as in trec_eval, ties by descending id.
 
     Args:
         documents: their ids.
@@ -116,8 +120,8 @@ def best_first(documents: Sequence[str], scores: NDArray[np.floating[Any]]) -> N
     """
     order = np.argsort(-scores, kind="stable")
     ranked = scores[order]
-    edges = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1
-    bounds = np.concatenate([[0], edges, [len(order)]])
+    score_changes = np.flatnonzero(ranked[1:] != ranked[:-1]) + 1
+    bounds = np.concatenate([[0], score_changes, [len(order)]])  # of the tie groups
     for group in np.flatnonzero(np.diff(bounds) > 1).tolist():
         tied = slice(bounds[group], bounds[group + 1])
         order[tied] = sorted(order[tied].tolist(), key=documents.__getitem__, reverse=True)
@@ -125,7 +129,7 @@ def best_first(documents: Sequence[str], scores: NDArray[np.floating[Any]]) -> N
 
 
 class Run(Mapping[str, RankedList]):
-    """The ranked lists of a run by query; it cannot be changed.
+    """The ranked lists of a run by query; immutable.
 
     Args:
         lists: by query, in the order of the queries.
@@ -170,11 +174,11 @@ def run_lines(
 ) -> Iterator[_RunLine]:
     """The lines of a run file, checked one by one.
 
-    Columns after the tag are passed over, as trec_eval does; so are blank lines.
+    Columns after the tag are ignored, as in trec_eval; so are blank lines.
 
     Args:
-        path: the file, also compressed.
-        numbered: its lines with their numbers, where they are read already.
+        path: the file, which may be compressed.
+        numbered: its lines with their numbers, if they were read before.
 
     Returns:
         An iterator over the lines.
@@ -183,7 +187,7 @@ def run_lines(
         ValueError: a line has fewer than six columns, a score that is not a finite number, or a
             document that its query has already; the line is named.
     """
-    seen: dict[bytes, tuple[str, set[str]]] = {}
+    queries: dict[bytes, tuple[str, set[str]]] = {}  # by encoded id: the id, its documents so far
     for number, line in _text_lines.numbered(path) if numbered is None else numbered:
         columns = line.split(None, _RUN_COLUMNS)
         if len(columns) < _RUN_COLUMNS:
@@ -194,30 +198,30 @@ def run_lines(
                 f"{len(columns)}"
             )
         try:
-            if columns[0] not in seen:
-                seen[columns[0]] = columns[0].decode(), set()
+            if columns[0] not in queries:
+                queries[columns[0]] = columns[0].decode(), set()
             document, tag = columns[2].decode(), columns[5].decode()
         except UnicodeDecodeError:
-            _text_lines.decode(path, number, line)  # which names the byte
+            _text_lines.decode(path, number, line)  # raises an error that names the byte
             raise
-        query, documents = seen[columns[0]]
+        query, documents = queries[columns[0]]
         if document in documents:
             raise ValueError(
                 f"{path}, line {number}: query {query!r} has document {document!r} twice; a "
                 "document has one rank"
             )
         documents.add(document)
-        yield _RunLine(number, query, document, _score(path, number, columns[4]), tag)
+        yield _RunLine(number, query, document, _parse_score(path, number, columns[4]), tag)
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read a TREC run; lists come best first, queries in the order of the file.
+    """Read a TREC run; queries are in the order of the file.
 
     Args:
-        path: the file, also compressed.
+        path: the file, which may be compressed.
 
     Returns:
-        The run, whose scores are float64; its tag is that of the first line.
+        The run, with scores in float64 and the tag of the first line.
 
     Raises:
         ValueError: as :func:`run_lines`, or the file is empty.
@@ -247,31 +251,31 @@ def write_run(
     tag: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a TREC run, best documents first; the file is complete or not there.
+    """Write a TREC run atomically, best documents first.
 
     Scores are written with the fewest digits that read back as the same numbers.
 
     Args:
-        path: the file; a name in ``.gz`` is compressed.
-        run: ranked lists, or scores by document, by query.
+        path: the file; it is compressed if its name ends in ``.gz``.
+        run: for each query, a ranked list or the scores by document.
         tag: the name of the run; by default the run's own, or ``rankgrad``.
         overwrite: replace a file that exists.
 
     Raises:
         ValueError: an id or the tag has white space in it, or a score is not finite.
-        FileExistsError: the file exists and is not to be replaced.
+        FileExistsError: the file exists, and ``overwrite`` is False.
     """
     name = tag if tag is not None else run.tag if isinstance(run, Run) else "rankgrad"
-    _write(Path(path), format_run(run, name), overwrite)
+    _write_lines(Path(path), format_run(run, name), overwrite)
 
 
 def format_run(
     run: Mapping[str, RankedList | Mapping[str, float]], tag: str = "rankgrad"
 ) -> Iterator[str]:
-    """The lines of a run file, without their ends; see :func:`write_run`.
+    """The lines of a run file, without line ends; see :func:`write_run`.
 
     Args:
-        run: ranked lists, or scores by document, by query.
+        run: for each query, a ranked list or the scores by document.
         tag: the name of the run.
 
     Returns:
@@ -286,11 +290,12 @@ def format_run(
     """
     if not tag or _SPACE.search(tag):
         raise ValueError(f"the tag of a run must be one word, found {tag!r}")
-    for query, listed in run.items():
+    for query, retrieved in run.items():
         _check_id("query", query)
-        if not isinstance(listed, RankedList):
-            listed = RankedList(list(listed), np.array(list(listed.values())))
-        ranked = RankedList.sort(listed.documents, listed.scores)
+        if isinstance(retrieved, RankedList):
+            ranked = RankedList.sort(retrieved.documents, retrieved.scores)
+        else:
+            ranked = RankedList.sort(retrieved, np.array(list(retrieved.values())))
         texts = ranked.scores.astype(np.str_).tolist()
         for rank, (document, text) in enumerate(zip(ranked.documents, texts, strict=True), start=1):
             _check_id("document", document)
@@ -301,14 +306,14 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
     """Read TREC relevance judgments.
 
     Args:
-        path: the file, also compressed.
+        path: the file, which may be compressed.
 
     Returns:
         Grades by query and document. They may be negative; a grade below 1 is not relevant.
 
     Raises:
-        ValueError: a line does not have four columns, a grade is not a whole number, or a document
-            is judged twice for a query, all with the line; or the file is empty.
+        ValueError: the file is empty; or a line, which is named, does not have four columns, has a
+            grade that is not a whole number, or judges a document a second time for its query.
     """
     qrels: Qrels = {}
     for number, line in _text_lines.numbered(path):
@@ -323,43 +328,34 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
         query, _, document, grade = columns
         if not re.fullmatch(r"[+-]?[0-9]+", grade):
             raise ValueError(f"{path}, line {number}: the grade {grade!r} is not a whole number")
-        judged = qrels.setdefault(query, {})
-        if document in judged:
+        grades = qrels.setdefault(query, {})
+        if document in grades:
             raise ValueError(
                 f"{path}, line {number}: document {document!r} is judged twice for query {query!r}"
             )
-        judged[document] = int(grade)
+        grades[document] = int(grade)
     if not qrels:
         raise ValueError(f"{path} has no judgments in it")
     return qrels
 
 
-def _beir_hint(columns: Sequence[str]) -> str:
-    """What to do with judgments of three columns, as BEIR has them."""
-    header = columns[0].lower().replace("_", "-") == "query-id"
-    if len(columns) != _QRELS_COLUMNS - 1 or not (header or columns[2].lstrip("+-").isdigit()):
-        return ""
-    return (
-        ". Three columns (query-id corpus-id score) are BEIR's: drop the header and put a column "
-        "of 0 in between, as with awk 'NR > 1 {print $1, 0, $2, $3}'"
-    )
-
-
-def check_zeros(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, str]) -> None:
-    """An error if queries of two sources differ by leading zeros alone, so that they do not match.
+def check_zeros(
+    first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]
+) -> None:
+    """Raise an error if query ids of two sources do not match because of leading zeros alone.
 
     Args:
-        one: by query id.
-        other: by query id.
-        names: what they are, for the error.
+        first: anything by query id.
+        second: anything by query id.
+        names: what the error calls the two.
 
     >>> check_zeros({"051": "a"}, {"51": {}}, ("topics", "qrels"))
     Traceback (most recent call last):
     ValueError: query '051' of topics is '51' in qrels: leading zeros differ; write them alike
     """
-    short = {query.lstrip("0"): query for query in other if query not in one}
-    for query in one:
-        match = None if query in other else short.get(query.lstrip("0"))
+    without_zeros = {query.lstrip("0"): query for query in second if query not in first}
+    for query in first:
+        match = None if query in second else without_zeros.get(query.lstrip("0"))
         if match is not None and query.isdigit():
             raise ValueError(
                 f"query {query!r} of {names[0]} is {match!r} in {names[1]}: leading zeros differ; "
@@ -368,11 +364,11 @@ def check_zeros(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[s
 
 
 def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is for :func:`read_qrels`, rather than a data set of features.
+    """Whether a file holds qrels, rather than a data set of features.
 
     The first line decides. In LETOR and LibSVM files its second column is a pair, such as
-    ``qid:10`` or ``1:0.5``; in columnar files, known by their names, it is a header. A text file
-    that is none of them is read as qrels, so that what is wrong with it is said.
+    ``qid:10`` or ``1:0.5``; in columnar files, known by their suffix, it is a header. Any other
+    text file counts as qrels, so that :func:`read_qrels` reports what is wrong with it.
 
     Args:
         path: any path.
@@ -393,38 +389,49 @@ def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
 def write_qrels(
     path: str | os.PathLike[str], qrels: Mapping[str, Mapping[str, int]], *, overwrite: bool = False
 ) -> None:
-    """Write TREC relevance judgments; the file is complete or not there.
+    """Write TREC relevance judgments atomically.
 
     Args:
-        path: the file; a name in ``.gz`` is compressed.
+        path: the file; it is compressed if its name ends in ``.gz``.
         qrels: grades by query and document.
         overwrite: replace a file that exists.
     """
 
-    def rows() -> Iterator[str]:
-        for query, judged in qrels.items():
+    def lines() -> Iterator[str]:
+        for query, grades in qrels.items():
             _check_id("query", query)
-            for document, grade in judged.items():
+            for document, grade in grades.items():
                 _check_id("document", document)
                 yield f"{query} 0 {document} {grade}"
 
-    _write(Path(path), rows(), overwrite)
+    _write_lines(Path(path), lines(), overwrite)
 
 
-def _write(path: Path, rows: Iterable[str], overwrite: bool) -> None:
+def _beir_hint(columns: Sequence[str]) -> str:
+    """For an error: how to convert judgments in BEIR's three columns; empty for other lines."""
+    is_header = columns[0].lower().replace("_", "-") == "query-id"
+    if len(columns) != _QRELS_COLUMNS - 1 or not (is_header or columns[2].lstrip("+-").isdigit()):
+        return ""
+    return (
+        ". Three columns (query-id corpus-id score) are BEIR's: drop the header and put a column "
+        "of 0 in between, as with awk 'NR > 1 {print $1, 0, $2, $3}'"
+    )
+
+
+def _write_lines(path: Path, lines: Iterable[str], overwrite: bool) -> None:
     _files.check_free(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    encoded = (f"{row}\n".encode() for row in rows)
+    encoded = (f"{line}\n".encode() for line in lines)
     with _files.atomic_write(path) as file:
         if path.suffix.lower() != ".gz":
             file.writelines(encoded)
             return
-        # Neither a name nor a time, so that the same run is the same bytes.
-        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-            packed.writelines(encoded)
+        # The header has no file name and no time, so that equal runs are equal bytes.
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
+            compressed.writelines(encoded)
 
 
-def _score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
+def _parse_score(path: str | os.PathLike[str], number: int, text: bytes) -> float:
     score = _text_lines.number_at(path, number, text.decode(errors="replace"))
     if not math.isfinite(score):
         raise ValueError(f"{path}, line {number}: the score {text.decode()!r} is not finite")
