@@ -1,4 +1,19 @@
-"""Text: collections, topics, the first stage, and rankers that read text."""
+"""Ranking of text: test collections, BM25 retrieval, and cross-encoders trained on ranking losses.
+
+The modules, in the order in which ``rankgrad text`` uses them:
+
+- ``_collections`` reads documents and topics, with one module per format: ``_sgml`` (TREC),
+  ``_smart``, ``_classic`` (Cranfield and CISI), ``_packages`` (ir_datasets and datasets);
+- ``_first_stage`` retrieves candidates by BM25, and ``_candidates`` holds them in flat layout;
+- ``_tokens`` tokenizes pairs of query and document, and ``_ranker`` scores them with a Hugging Face
+  network, in the way that ``_reading`` describes;
+- ``_training`` trains the ranker by ``_text_settings`` and saves it in a run folder (``_runs``),
+  with the gradient caching of ``_cached`` and, if there is a teacher, the labels of ``_teachers``;
+- ``_interpolation`` mixes the ranker's scores with those of the first stage;
+- ``_evaluation`` computes metrics of runs as trec_eval does.
+
+``_scorers`` has scorers for users who write their own training loops.
+"""
 
 from __future__ import annotations
 

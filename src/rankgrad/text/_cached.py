@@ -1,12 +1,16 @@
 """Gradient caching: the exact gradient of a loss over a long list, in the memory of a mini-batch.
 
-The scores of a list are computed in mini-batches without a graph, the loss is differentiated by
-the scores alone, and each mini-batch is run again with its part of that gradient (GradCache, Gao et
-al. 2021). Peak memory is that of one mini-batch, however long the list. The second pass repeats the
-random numbers and the autocast of the first, so that dropout draws the same masks.
+GradCache (Gao et al. 2021) has three steps:
 
-- :func:`cached_backward` for your own training loop;
-- :func:`cached_scores` where somebody else calls ``loss.backward()``: a trainer, a gradient scaler.
+1. Score all mini-batches without a graph.
+2. Differentiate the loss by the scores alone.
+3. Score each mini-batch again, with a graph, and backpropagate its part of that gradient.
+
+Peak memory is that of one mini-batch, however long the list. The second pass repeats the random
+numbers and the autocast of the first, so that dropout draws the same masks.
+
+- :func:`cached_backward` is for your own training loop;
+- :func:`cached_scores` is for code in which a trainer or a gradient scaler calls ``backward()``.
 """
 
 from __future__ import annotations
@@ -42,19 +46,19 @@ def cached_backward(
     The model may be compiled, partly frozen, or use gradient checkpointing. It must be on its
     device before the call; ``score_fn`` may move the batches. Random numbers must come from
     PyTorch's default generators, whose state is saved before each mini-batch. Running statistics,
-    as those of batch normalization, see most mini-batches twice. Where gradients are disabled, the
-    plain loss is returned and nothing else is done.
+    such as those of batch normalization, are updated twice by most mini-batches. Where gradients
+    are disabled, the loss is returned without a backward pass.
 
     Args:
         score_fn: returns the scores ``[m]`` of a mini-batch.
         batches: the mini-batches, of any type; those of all lists together.
-        loss: returns the scalar loss of all scores ``[N]``, in the order of the batches. It has the
-            labels and offsets of the lists. Its own parameters get gradients, too.
-        scale: a factor of the gradient, not of the value returned: ``1 / steps`` for gradient
+        loss: returns the scalar loss of all scores ``[N]``, which are in the order of the batches.
+            The function itself knows the labels and offsets. Its own parameters get gradients, too.
+        scale: a factor of the gradient, not of the returned value: ``1 / steps`` for gradient
             accumulation, ``scaler.get_scale()`` for a ``GradScaler``.
         no_sync: under DDP the wrapped module's ``no_sync`` (with Fabric, ``lambda:
-            fabric.no_backward_sync(module)``): gradients are synchronized in the last backward pass
-            only, and processes may have different numbers of mini-batches. DDP's
+            fabric.no_backward_sync(module)``). Gradients are then synchronized in the last backward
+            pass only, and processes may have different numbers of mini-batches. DDP's
             ``static_graph=True`` is not supported.
 
     Returns:
@@ -62,7 +66,8 @@ def cached_backward(
 
     Raises:
         ValueError: there is no mini-batch, or scores are not ``[m]``.
-        RuntimeError: no score requires a gradient, or the second pass gave other shapes.
+        RuntimeError: no score requires a gradient, or a mini-batch has another number of scores in
+            the second pass than in the first.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> documents, labels = torch.randn(5, 2), torch.tensor([2.0, 0.0, 1.0, 0.0, 0.0])
@@ -76,7 +81,7 @@ def cached_backward(
     (False, torch.Size([1, 2]))
     """
     passes = _TwoPasses(score_fn, batches, no_sync)
-    scores = passes.first()
+    scores = passes.run_first()
     if not torch.is_grad_enabled():
         return loss(scores)
     if not passes.trainable:
@@ -87,7 +92,7 @@ def cached_backward(
         (value * scale).backward()
     if scores.grad is None:
         raise RuntimeError("the loss does not depend on the scores")
-    passes.second(scores.grad)
+    passes.run_second(scores.grad)
     return value.detach()
 
 
@@ -100,8 +105,9 @@ def cached_scores(
     """The scores ``[N]`` of all mini-batches, whose backward pass runs the mini-batches again.
 
     For trainers that call ``backward`` themselves: compute any loss of these scores and return it.
-    Whatever the trainer multiplies it by reaches the parameters, and the second pass enters the
-    autocast of the first by itself. Requirements as in :func:`cached_backward`.
+    A factor that the trainer applies to the loss also scales the parameters' gradients. The second
+    pass runs under the autocast of the first. The requirements are those of
+    :func:`cached_backward`.
 
     Args:
         score_fn: gives the scores ``[m]`` of a mini-batch.
@@ -110,9 +116,10 @@ def cached_scores(
 
     Returns:
         Scores attached to the graph; plain scores where gradients are disabled, or where no
-        parameter requires any. Only first derivatives exist, and ``backward`` runs once. The
-        gradients of parameters are added to their ``grad``: ``torch.autograd.grad`` of a loss by
-        parameters raises or, with ``allow_unused=True``, gives None, as the graph has none of them.
+        parameter requires one. Only first derivatives exist, and ``backward`` runs once. It adds
+        the gradients of parameters to their ``grad``. The parameters are not in the graph of the
+        scores, so ``torch.autograd.grad`` of a loss by them raises or, with ``allow_unused=True``,
+        returns None.
 
     Raises:
         ValueError: there is no mini-batch, or scores are not ``[m]``.
@@ -126,19 +133,20 @@ def cached_scores(
     passes = _TwoPasses(score_fn, batches, no_sync)
     if len(passes.batches) == 1:
         return passes.scores(0)
-    scores = passes.first()
+    scores = passes.run_first()
     if not torch.is_grad_enabled() or not passes.trainable:
         return scores
+    # Parameters are not arguments of the autograd function, so the anchor requires the gradient.
     anchor = torch.zeros((), device=scores.device, requires_grad=True)
     attached: Tensor = _SecondPass.apply(anchor, scores, passes)
     return attached
 
 
 class _TwoPasses:
-    """Mini-batches scored without a graph, then again with one.
+    """Mini-batches that are scored without a graph, then again with one.
 
-    The last mini-batch of the first pass keeps its graph until the second pass begins with it: no
-    other graph exists in between, and a forward pass is saved.
+    The last mini-batch is scored once: it has a graph in the first pass already, and the second
+    pass begins with its backward pass. So still only one graph exists at any time.
     """
 
     def __init__(
@@ -152,56 +160,63 @@ class _TwoPasses:
         self._score_fn = score_fn
         self._states: list[_RandomState] = []
         self._sizes: list[int] = []
-        self._last: Tensor | None = None  # with its graph
+        self._last_scores: Tensor | None = None  # of the last mini-batch, with their graph
 
     @property
     def trainable(self) -> bool:
-        return self._last is not None and self._last.requires_grad
+        """Whether the scores of the first pass require a gradient."""
+        return self._last_scores is not None and self._last_scores.requires_grad
 
-    def first(self) -> Tensor:
-        """All scores, detached. Saves what the second pass needs, unless gradients are disabled."""
+    def run_first(self) -> Tensor:
+        """Compute all scores ``[N]``, detached.
+
+        Unless gradients are disabled, the random states, the autocast and the graph of the last
+        mini-batch are saved for the second pass.
+        """
         if not torch.is_grad_enabled():
             return torch.cat(
                 [self.scores(index).detach().clone() for index in range(len(self.batches))]
             )
         scores = []
         with torch.no_grad(), warnings.catch_warnings():
-            # Reentrant gradient checkpointing warns of the missing graph, which comes later.
+            # Reentrant gradient checkpointing warns that there is no graph, as is intended.
             warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
             for index in range(len(self.batches) - 1):
                 self._states.append(_RandomState())
-                # A copy: CUDA graphs of compiled models give the same memory again.
-                scores.append(self._states[-1].checked(self._first_scores(index)).clone())
-        # Older versions of PyTorch cache the weights that autocast has cast without a graph, and no
-        # gradient would arrive there (its issue 112583).
+                batch_scores = self._first_scores(index)
+                self._states[-1].check_was_saved(batch_scores.device)
+                # A copy: CUDA graphs of compiled models reuse the memory of their outputs.
+                scores.append(batch_scores.clone())
+        # Older versions of PyTorch would reuse the weights that autocast has cast without a graph,
+        # and these pass no gradient on (issue 112583 of PyTorch).
         torch.clear_autocast_cache()
         is_single = len(self.batches) == 1
         with nullcontext() if is_single else self.no_sync():
-            self._last = self.scores(-1)
-        scores.append(self._last.detach().clone())
+            self._last_scores = self.scores(-1)
+        scores.append(self._last_scores.detach().clone())
         self._autocast = _autocast_contexts(scores[0].device)
         self._sizes = [len(batch_scores) for batch_scores in scores]
         return torch.cat(scores)
 
-    def second(self, grad_scores: Tensor) -> None:
-        """Run each mini-batch's backward pass with its part of the scores' gradient."""
-        if self._last is None:
+    def run_second(self, grad_scores: Tensor) -> None:
+        """Run each mini-batch's backward pass with its part of the scores' gradient ``[N]``."""
+        if self._last_scores is None:
             raise RuntimeError("the graph of these scores was used already: backward runs once")
         *rest, last = grad_scores.split(self._sizes)
         is_single = not rest
         with nullcontext() if is_single else self.no_sync():
-            self._backward(self._last, last)
-        self._last = None
+            self._backward(self._last_scores, last)
+        self._last_scores = None
         with ExitStack() as stack:
             for context in self._autocast:
                 stack.enter_context(context)
             for index, grad in enumerate(rest):
-                final = index == len(rest) - 1
-                with nullcontext() if final else self.no_sync():
+                is_last = index == len(rest) - 1
+                with nullcontext() if is_last else self.no_sync():
                     self._backward(self._second_scores(index, len(grad)), grad)
 
     def _second_scores(self, index: int, size: int) -> Tensor:
-        """Scores with a graph, by the random numbers of the first pass."""
+        """Scores ``[m]`` with a graph, computed with the random numbers of the first pass."""
         with torch.enable_grad(), self._states[index].restored():
             scores = self.scores(index)
         if len(scores) != size:
@@ -212,83 +227,83 @@ class _TwoPasses:
         return scores
 
     def _first_scores(self, index: int) -> Tensor:
-        """Scores without a graph."""
-        # DDP communicates in the first forward pass of a step that has a graph: it rebuilds its
-        # buckets, then broadcasts buffers. Processes with a single mini-batch have a graph at once,
-        # so the others do, too, and drop it.
+        """Scores ``[m]`` without a graph."""
+        # In the first forward pass with a graph of each step, DDP rebuilds its buckets and
+        # broadcasts buffers, which all processes must do together. A process with a single
+        # mini-batch has a graph in its first forward pass, so here the first one has a graph too,
+        # which is dropped.
         with torch.set_grad_enabled(self.distributed and index == 0), self.no_sync():
             return self.scores(index).detach()
 
     def scores(self, index: int) -> Tensor:
-        """The scores of a mini-batch, as ``score_fn`` gives them."""
+        """The scores ``[m]`` of a mini-batch, with or without a graph as the caller has set."""
         scores = self._score_fn(self.batches[index])
         if scores.ndim != 1:
             raise ValueError(f"score_fn must give scores of shape [m], found {list(scores.shape)}")
         return scores
 
     def _backward(self, scores: Tensor, grad: Tensor) -> None:
-        # Backward passes do not belong under autocast; on a CPU it would lower their precision.
+        # PyTorch advises against backward passes under autocast: on a CPU they lose precision.
         with torch.autocast(scores.device.type, enabled=False):
             torch.autograd.backward(scores, grad.to(scores.dtype))
 
 
 class _SecondPass(torch.autograd.Function):
-    """Scores in and out; the backward pass runs the mini-batches again."""
+    """The identity of the scores, whose backward pass runs the mini-batches again."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, scores: Tensor, passes: _TwoPasses) -> Tensor:
-        # The anchor requires a gradient, so the output does; parameters are not arguments.
         ctx.passes = passes
         return scores.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_scores: Tensor) -> tuple[None, None, None]:
-        ctx.passes.second(grad_scores)
+        ctx.passes.run_second(grad_scores)
         return None, None, None
 
 
 class _RandomState:
     """The states of PyTorch's default generators: of the CPU, and of every device in use.
 
-    All devices rather than those of the inputs: inputs may still be on the CPU when a mini-batch
-    begins, and dropout draws on the device that the model is on.
+    All devices are saved, not only those of the inputs: inputs may be on the CPU before a
+    mini-batch is scored, while dropout draws on the model's device.
     """
 
     def __init__(self) -> None:
         self._cpu = torch.get_rng_state()
         self._module: Any = _device_module()
         self._devices: Any = None
-        if self._module is not None:  # that of Apple's GPU has one device
+        if self._module is not None:  # torch.mps has one device, and no get_rng_state_all
             self._devices = getattr(self._module, "get_rng_state_all", self._module.get_rng_state)()
 
-    def checked(self, scores: Tensor) -> Tensor:
-        """``scores``, if the state of their device was saved before they were computed."""
-        if scores.device.type != "cpu" and self._devices is None:
+    def check_was_saved(self, device: torch.device) -> None:
+        """Raise if ``device`` was not yet in use when the states were saved."""
+        if device.type != "cpu" and self._devices is None:
             raise RuntimeError(
-                f"score_fn was the first to use {scores.device}, whose random state could not be "
+                f"score_fn was the first to use {device}, whose random state could not be "
                 "saved: move the model to its device before"
             )
-        return scores
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """A context in which random numbers are drawn from this state."""
-        outside = _RandomState()
+        previous = _RandomState()
         self._set()
         try:
             yield
         finally:
-            outside._set()
+            previous._set()
 
     def _set(self) -> None:
+        """Continue all generators from the saved states."""
         torch.set_rng_state(self._cpu)
         if self._devices is not None:
             getattr(self._module, "set_rng_state_all", self._module.set_rng_state)(self._devices)
 
 
 def _device_module() -> ModuleType | None:
-    """``torch.cuda`` or its like, if it is in use."""
+    """The PyTorch module of the accelerator, such as ``torch.cuda``; None if it is not in use."""
     accelerator = torch.accelerator.current_accelerator()
     module = None if accelerator is None else torch.get_device_module(accelerator)
     in_use = getattr(module, "is_initialized", lambda: True)()
@@ -296,7 +311,7 @@ def _device_module() -> ModuleType | None:
 
 
 def _autocast_contexts(device: torch.device) -> list[torch.autocast]:
-    """Autocast as it is now, for a device and for the CPU, to be entered later."""
+    """Contexts that restore the present autocast of a device and of the CPU."""
     cache = torch.is_autocast_cache_enabled()
     return [
         torch.autocast(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind), cache)

@@ -1,4 +1,9 @@
-"""Candidates: the documents that a first stage retrieved for each query, to be reranked."""
+"""Candidates: the documents that a first stage retrieved for each query, to be reranked.
+
+``rankgrad text`` builds them from a run, a collection, topics and judgments. They are what text
+rankers are trained (``_training``) and evaluated on. :func:`folds` splits them for
+cross-validation.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +28,16 @@ class Candidates:
 
     Attributes:
         qids: ids of the queries, ``[B]``.
-        queries: their texts, ``[B]``.
+        queries: texts of the queries, ``[B]``.
         offsets: ``[B + 1]``: query b has the documents ``offsets[b]:offsets[b + 1]``, maybe none.
         docids: ids of the documents, ``[N]``.
-        texts: their texts, ``[N]``.
-        labels: their grades, ``[N]``; 0 where they are not judged or judged below 0.
-        first_stage: their scores in the first stage, ``[N]``.
-        qrels: the judgments of these queries, also of documents that were not retrieved; without
-            judgments, none.
-        teacher: labels to train on instead of the grades, or beside them, ``[N]``, where there is a
-            teacher.
+        texts: texts of the documents, ``[N]``.
+        labels: grades of the documents, ``[N]``; 0 for unjudged ones and negative grades.
+        first_stage: scores of the first stage, ``[N]``.
+        qrels: the judgments of these queries, also of documents that were not retrieved; empty if
+            there are no judgments.
+        teacher: a teacher's labels, ``[N]``, to train on instead of the grades or beside them; None
+            without a teacher.
     """
 
     qids: tuple[str, ...]
@@ -48,7 +53,7 @@ class Candidates:
     @classmethod
     def of(
         cls,
-        run: Mapping[str, Any],
+        run: Mapping[str, RankedList],
         documents: Mapping[str, str],
         topics: Mapping[str, str],
         qrels: Mapping[str, Mapping[str, int]] | None = None,
@@ -57,15 +62,15 @@ class Candidates:
     ) -> Candidates:
         """The candidates of a run, with their texts and judgments.
 
-        With judgments, queries that have none are left out; a judged query that the run does not
-        have is there without candidates.
+        If there are judgments, unjudged queries are left out, and a judged query that is not in
+        the run has no candidates.
 
         Args:
-            run: ranked lists with ``documents`` and ``scores``, best first, by query.
-            documents: texts by document.
-            topics: texts by query.
-            qrels: grades by query and document.
-            depth: take this many documents of each list.
+            run: ranked lists by query id, best first.
+            documents: texts by document id.
+            topics: texts by query id.
+            qrels: grades by query id and document id.
+            depth: take at most this many documents of each list.
 
         Raises:
             ValueError: a document of the run has no text, no query of the topics has candidates, or
@@ -74,46 +79,48 @@ class Candidates:
         check_zeros(topics, run, ("the topics", "the run"))
         if qrels is not None:
             check_zeros(topics, qrels, ("the topics", "the judgments"))
-        chosen = [qid for qid in topics if (qid in run if qrels is None else qid in qrels)]
+        qids = [qid for qid in topics if (qid in run if qrels is None else qid in qrels)]
         docids: list[str] = []
-        first: list[float] = []
+        first_stage: list[float] = []
         labels: list[float] = []
-        ends = [0]
-        for qid in chosen:
+        offsets = [0]
+        for qid in qids:
             grades = {} if qrels is None else qrels[qid]
             if qid in run:
-                names = list(run[qid].documents)[:depth]
-                docids += names
-                first += np.asarray(run[qid].scores, np.float64)[:depth].tolist()
-                labels += [max(0, grades.get(name, 0)) for name in names]
-            ends.append(len(docids))
+                retrieved = list(run[qid].documents)[:depth]
+                docids += retrieved
+                first_stage += np.asarray(run[qid].scores, np.float64)[:depth].tolist()
+                labels += [max(0, grades.get(docid, 0)) for docid in retrieved]
+            offsets.append(len(docids))
         if not docids:
             raise ValueError(
                 f"the run has candidates for none of {len(topics)} topics: its query ids, such as "
                 f"{next(iter(run), None)!r}, are not theirs, such as {next(iter(topics), None)!r}"
             )
-        missing = next((name for name in docids if name not in documents), None)
+        missing = next((docid for docid in docids if docid not in documents), None)
         if missing is not None:
             raise ValueError(f"the collection has no document {missing!r}, which the run has")
         return cls(
-            qids=tuple(chosen),
-            queries=tuple(topics[qid] for qid in chosen),
-            offsets=np.array(ends, np.int64),
+            qids=tuple(qids),
+            queries=tuple(topics[qid] for qid in qids),
+            offsets=np.array(offsets, np.int64),
             docids=tuple(docids),
-            texts=tuple(documents[name] for name in docids),
+            texts=tuple(documents[docid] for docid in docids),
             labels=np.array(labels, np.float32),
-            first_stage=np.array(first, np.float64),
-            qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in chosen},
+            first_stage=np.array(first_stage, np.float64),
+            qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in qids},
         )
 
-    def with_teacher(self, run: Mapping[str, Any], transform: Transform = "shift") -> Candidates:
+    def with_teacher(
+        self, run: Mapping[str, RankedList], transform: Transform = "shift"
+    ) -> Candidates:
         """The same candidates with labels from a teacher's run to train on.
 
-        Evaluation stays with the grades. A document that the teacher does not have gets label 0.
+        Evaluation still uses the grades. Documents and queries that are not in the teacher's run
+        get the label 0.
 
         Args:
-            run: the teacher's ranked lists by query; the teacher's labels of queries without one
-                are 0.
+            run: the teacher's ranked lists by query id.
             transform: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
 
         Raises:
@@ -145,18 +152,18 @@ class Candidates:
         return np.diff(self.offsets)
 
     def pairs(self) -> tuple[list[str], Sequence[str]]:
-        """The query and the document of each pair, ``[N]`` each."""
+        """The texts of the pairs: ``[N]`` queries, each repeated, and ``[N]`` documents."""
         lengths = self.lengths.tolist()
         repeated = [q for q, n in zip(self.queries, lengths, strict=True) for _ in range(n)]
         return repeated, self.texts
 
     def items(self, lists: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The items of some lists, list after list."""
+        """The indices ``[n]`` of the documents of some ``lists`` ``[b]``, list after list."""
         ranges = [np.arange(self.offsets[b], self.offsets[b + 1]) for b in lists]
         return np.concatenate([np.empty(0, np.int64), *ranges])
 
     def select(self, lists: NDArray[np.int64]) -> Candidates:
-        """The candidates of some lists, in their order."""
+        """The candidates of some ``lists`` ``[b]``, in that order."""
         items = self.items(lists)
         lengths = self.lengths[lists]
         return Candidates(
@@ -172,9 +179,9 @@ class Candidates:
         )
 
     def run(self, scores: NDArray[Any], tag: str = "rankgrad") -> Run:
-        """The documents of each query ranked by some scores, ``[N]``.
+        """Rank the documents of each query by ``scores`` ``[N]``.
 
-        Queries without candidates are not in it.
+        The run lacks queries without candidates.
         """
         lists = {
             qid: RankedList.sort(self.docids[first:last], scores[first:last])
@@ -183,20 +190,23 @@ class Candidates:
         return Run(lists, tag)
 
     def _bounds(self) -> Iterator[tuple[str, int, int]]:
-        """Of each query with candidates its id, its first item, and the one after its last."""
+        """For each query with candidates: its id, its first item, and the one after its last."""
         for qid, (first, last) in zip(self.qids, pairwise(self.offsets.tolist()), strict=True):
             if last > first:
                 yield qid, first, last
 
     def evaluate(self, scores: NDArray[Any], metrics: Iterable[str]) -> RunEvaluation:
-        """Metrics of all queries, in their order, if documents are ranked by some scores.
+        """Metrics of all queries, in their order, with documents ranked by ``scores``.
 
-        As trec_eval does with ``-c``: relevant documents that were not retrieved count, and so do
-        queries without candidates.
+        As with trec_eval's option ``-c``, relevant documents that were not retrieved count, and so
+        do queries without candidates.
 
         Args:
             scores: ``[N]``.
-            metrics: their specs.
+            metrics: specs of the metrics.
+
+        Raises:
+            ValueError: there are no judgments.
         """
         if not self.qrels:
             raise ValueError("there are no judgments to evaluate with")
@@ -218,7 +228,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Split:
-    """The lists of one fold of a cross-validation: each is training, validation or test."""
+    """Indices of the lists of one fold, ``[b]`` each: for training, validation and test."""
 
     train: NDArray[np.int64]
     vali: NDArray[np.int64]
@@ -226,12 +236,14 @@ class Split:
 
 
 def folds(queries: int, count: int = 5, *, seed: int = 0) -> list[Split]:
-    """Split queries into folds at random: one to test on, the next one to validate on.
+    """Split queries into folds at random, and give each fold its turn as the test set.
+
+    The fold after the test fold is for validation, and all others are for training.
 
     Args:
-        queries: how many there are.
-        count: of folds, at least 3: training takes what is left.
-        seed: of the random order.
+        queries: the number of queries.
+        count: the number of folds, at least 3.
+        seed: the seed of the random order.
 
     >>> [split.test.tolist() for split in folds(6, 3, seed=1)]
     [[1, 4], [0, 5], [2, 3]]

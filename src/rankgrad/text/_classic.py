@@ -1,11 +1,13 @@
-"""Cranfield and CISI: small test collections with texts, queries and judgments.
+"""Cranfield and CISI: small test collections with texts, queries and judgments, one folder each.
 
-Their judgments are not in TREC's format and do not mean what they seem to:
+``_collections`` and the commands that take judgments read such folders through this module. The
+judgments are not in TREC's format, and their columns are easily misread:
 
-- Cranfield's queries are judged by their position in ``cran.qry``, 1 to 225, and not by the ids in
-  it, which have gaps. Its codes go down: 1 is a complete answer, 4 of minimum interest. Here the
-  grade is 5 - code, 4 being the best; the one document per query with the code -1 has the grade 0.
-- CISI's judgments are binary; 76 of its 112 queries have any.
+- Cranfield's judgments name a query by its position in ``cran.qry``, 1 to 225, not by its id in
+  that file. Lower codes are better: 1 is a complete answer, 4 is of minimum interest. Here the
+  grade is 5 - code, so that 4 is the best; the one document per query with the code -1 has the
+  grade 0.
+- CISI's judgments are binary: each line names a relevant document. 76 of its 112 queries have any.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class JudgedCollection(NamedTuple):
 
     Attributes:
         documents: texts by document id.
-        topics: texts by query id; queries without judgments are there too.
+        topics: texts by query id, also of queries without judgments.
         qrels: grades by query and document; 0 is not relevant.
     """
 
@@ -34,10 +36,10 @@ class JudgedCollection(NamedTuple):
 
 
 def load_cranfield(folder: Path) -> JudgedCollection:
-    """Cranfield, of ``cran.all.1400``, ``cran.qry`` and ``cranqrel``.
+    """Read Cranfield from ``cran.all.1400``, ``cran.qry`` and ``cranqrel``.
 
     Raises:
-        ValueError: a judgment that cannot be read, with its line.
+        ValueError: a judgment cannot be read; the message names its line.
     """
     records = _smart.text_records(folder / "cran.qry")
     topics = {str(position): record.text for position, record in enumerate(records, start=1)}
@@ -46,10 +48,10 @@ def load_cranfield(folder: Path) -> JudgedCollection:
 
 
 def load_cisi(folder: Path) -> JudgedCollection:
-    """CISI, of ``CISI.ALL``, ``CISI.QRY`` and ``CISI.REL``.
+    """Read CISI from ``CISI.ALL``, ``CISI.QRY`` and ``CISI.REL``.
 
     Raises:
-        ValueError: a judgment that cannot be read, with its line.
+        ValueError: a judgment cannot be read; the message names its line.
     """
     topics = _texts(folder / "CISI.QRY")
     qrels = _judgments(folder / "CISI.REL", topics, {0: 1})
@@ -65,7 +67,7 @@ def load(folder: str | os.PathLike[str]) -> JudgedCollection:
     """The collection that a folder holds.
 
     Raises:
-        ValueError: the folder holds none of them, or a file cannot be read, with the line.
+        ValueError: the folder holds none of them, or a line of a file cannot be read.
     """
     for name, loader in _LOADERS.items():
         if Path(folder, name).is_file():
@@ -77,31 +79,39 @@ _LOADERS = {"cran.all.1400": load_cranfield, "CISI.ALL": load_cisi}
 
 
 def _texts(path: Path) -> dict[str, str]:
+    """The texts of a file by id."""
     texts: dict[str, str] = {}
-    for line, name, text in _smart.text_records(path):
-        if name in texts:
-            raise ValueError(f"{path}, line {line}: {name!r} comes twice")
-        texts[name] = text
+    for line, id, text in _smart.text_records(path):
+        if id in texts:
+            raise ValueError(f"{path}, line {line}: {id!r} comes twice")
+        texts[id] = text
     return texts
 
 
 def _judgments(path: Path, topics: dict[str, str], grades: dict[int, int]) -> Qrels:
-    """Lines of a query, a document and a code; columns after it are passed over."""
+    """Read lines of a query, a document and a code; further columns are ignored.
+
+    Args:
+        path: the file.
+        topics: the queries that may be judged.
+        grades: the grade of each code.
+    """
     qrels: Qrels = {}
     for number, line in _text_lines.numbered(path):
         columns = _text_lines.decode(path, number, line).split()
         if not columns:
             continue
-        has_grade = len(columns) >= 3 and columns[2] in map(str, grades)
-        if not has_grade or columns[0] not in topics:
+        has_code = len(columns) >= 3 and columns[2] in map(str, grades)
+        if not has_code or columns[0] not in topics:
             raise ValueError(
                 f"{path}, line {number}: expected a query, a document and a code of "
                 f"{', '.join(map(str, grades))}, found {' '.join(columns)!r}"
             )
-        judged = qrels.setdefault(columns[0], {})
-        if columns[1] in judged:
+        query, document, code = columns[:3]
+        query_grades = qrels.setdefault(query, {})
+        if document in query_grades:
             raise ValueError(
-                f"{path}, line {number}: document {columns[1]} is judged twice for {columns[0]}"
+                f"{path}, line {number}: document {document} is judged twice for {query}"
             )
-        judged[columns[1]] = grades[int(columns[2])]
+        query_grades[document] = grades[int(code)]
     return qrels

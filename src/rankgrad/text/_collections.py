@@ -1,4 +1,6 @@
-"""Collections of documents and topics (queries), in the formats that test collections come in.
+"""Reading documents and topics (queries with ids) in the formats that test collections come in.
+
+``rankgrad text index``, ``retrieve``, ``train`` and ``rerank`` read their texts here.
 
 ========== ============================================================================
 ``jsonl``  one object per line: ``id`` (or ``docid``, ``_id``, ``docno``), an optional
@@ -8,12 +10,12 @@
 ``smart``  ``.I``, ``.T``, ``.W`` fields: Cranfield, CISI
 ========== ============================================================================
 
-The format is recognized by a file's name and first line, unless ``format`` says it. Files may be
-compressed. A folder is read file by file, in the order of their names; in Cranfield's and CISI's
-folders only the documents, topics or judgments are read, see :mod:`rankgrad.text._classic`.
-``ir_datasets:ID`` and ``datasets:NAME`` read through these packages where they are installed. The
-text of a document is its title and its body; an empty document stays in the collection, with the
-empty text.
+The format is recognized by a file's name and first line, unless the caller names it. Files may be
+compressed. A folder is read file by file, in the order of the files' names. The folders of
+Cranfield and CISI hold documents, topics and judgments; :mod:`rankgrad.text._classic` tells them
+apart. ``ir_datasets:ID`` and ``datasets:NAME`` are read through these packages if they are
+installed. The text of a document is its title and its body. An empty document stays in the
+collection, as "".
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ TopicField = Literal["title", "description", "narrative"]
 Source: TypeAlias = str | os.PathLike[str]
 
 _SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".tsv": "tsv"}
-_STARTS: dict[bytes, Format] = {b"{": "jsonl", b"<": "trec", b".I": "smart"}  # of the first line
+#: How the first line of a file in each format starts.
+_STARTS: dict[bytes, Format] = {b"{": "jsonl", b"<": "trec", b".I": "smart"}
 
 
 def read_documents(path: Source, format: Format | None = None) -> dict[str, str]:
@@ -42,14 +45,14 @@ def read_documents(path: Source, format: Format | None = None) -> dict[str, str]
 
     Args:
         path: a file, a folder of files, ``ir_datasets:ID``, or ``datasets:NAME``.
-        format: of files; by default recognized by their names and first lines.
+        format: the format of files; by default recognized by their names and first lines.
 
     Returns:
         The texts by id, in the order of the collection.
 
     Raises:
-        ValueError: what cannot be read, with its line; a document id that comes twice.
-        ImportError: a package is needed; the message has the install line.
+        ValueError: a line cannot be read, or a document id occurs twice.
+        ImportError: a package is not installed; the message has the install line.
     """
     if _packages.is_identifier(path):
         return _collect(path, _packages.documents(os.fspath(path)), "document")
@@ -57,7 +60,7 @@ def read_documents(path: Source, format: Format | None = None) -> dict[str, str]
         return _classic.load(path).documents
     texts: dict[str, str] = {}
     for file in _files_in(Path(path)):
-        _collect(file, _READERS[_format(file, format)](file), "document", texts)
+        _collect(file, _READERS[_file_format(file, format)](file), "document", texts)
     if not texts:
         raise ValueError(f"{path} has no documents in it")
     return texts
@@ -71,14 +74,14 @@ def read_topics(
     Args:
         path: a file, the folder of Cranfield or CISI, ``ir_datasets:ID``, or ``datasets:NAME``.
         format: by default recognized by the file's name and first line.
-        field: of TREC topics, what is taken for the query.
+        field: the field of TREC topics that is the query.
 
     Returns:
         The queries' texts by id, in the order of the file.
 
     Raises:
-        ValueError: what cannot be read, with its line; a query id that comes twice, or a query
-            without text.
+        ValueError: a line cannot be read, a query id occurs twice, or a query has no text.
+        ImportError: a package is not installed; the message has the install line.
     """
     check_choice("field", field, get_args(TopicField))
     if _classic.is_known(path):
@@ -87,7 +90,7 @@ def read_topics(
         records: Iterable[TextRecord] = _packages.topics(os.fspath(path), field)
     else:
         file = Path(path)
-        file_format = _format(file, format)
+        file_format = _file_format(file, format)
         records = (
             _sgml.topics(file, field) if file_format == "trec" else _READERS[file_format](file)
         )
@@ -97,19 +100,20 @@ def read_topics(
     return topics
 
 
-def _format(path: Path, format: Format | None) -> Format:
-    """``format``, or the one that a file's name or its first line that is not blank shows."""
+def _file_format(path: Path, format: Format | None) -> Format:
+    """``format`` if it is given, else the format by a file's name or its first non-blank line."""
     if format is not None:
         check_choice("format", format, get_args(Format))
         return format
     for suffix in path.suffixes[-2:]:
         if suffix.lower() in _SUFFIXES:
             return _SUFFIXES[suffix.lower()]
-    first = next((line for _, line in _text_lines.numbered(path) if line.strip()), b"").lstrip()
-    for start, recognized in _STARTS.items():
-        if first.startswith(start):
-            return recognized
-    if b"\t" in first:
+    lines = (line for _, line in _text_lines.numbered(path) if line.strip())
+    first_line = next(lines, b"").lstrip()
+    for start, format_of_start in _STARTS.items():
+        if first_line.startswith(start):
+            return format_of_start
+    if b"\t" in first_line:
         return "tsv"
     raise ValueError(
         f"cannot tell the format of {path} by its first line; it must be one of "
@@ -118,13 +122,14 @@ def _format(path: Path, format: Format | None) -> Format:
 
 
 def _files_in(path: Path) -> list[Path]:
+    """A file itself, or all files below a folder that are not hidden."""
     if not path.is_dir():
         return [path]
-    inside = sorted(file for file in path.rglob("*") if file.is_file())
-    inside = [file for file in inside if not file.name.startswith(".")]
-    if not inside:
+    paths = sorted(path.rglob("*"))
+    files = [file for file in paths if file.is_file() and not file.name.startswith(".")]
+    if not files:
         raise ValueError(f"{path} has no files in it")
-    return inside
+    return files
 
 
 def _collect(
@@ -134,21 +139,30 @@ def _collect(
     into: dict[str, str] | None = None,
     allow_empty: bool = True,
 ) -> dict[str, str]:
-    """Texts by id; an id that comes twice is an error."""
+    """Collect the texts of records by id, and check the ids.
+
+    Args:
+        path: where the records come from, for errors.
+        records: the records.
+        kind: ``"document"`` or ``"query"``, for errors.
+        into: texts of earlier files, to which those of the records are added.
+        allow_empty: whether a text may be empty.
+    """
     texts = {} if into is None else into
-    for line, name, text in records:
+    for line, id, text in records:
         where = f"{path}, line {line}" if line else f"{path}"
-        if not name or any(character.isspace() for character in name):
-            raise ValueError(f"{where}: the id of a {kind} must be one word, found {name!r}")
-        if name in texts:
-            raise ValueError(f"{where}: the {kind} {name!r} comes twice")
+        if not id or any(character.isspace() for character in id):
+            raise ValueError(f"{where}: the id of a {kind} must be one word, found {id!r}")
+        if id in texts:
+            raise ValueError(f"{where}: the {kind} {id!r} comes twice")
         if not allow_empty and not text:
-            raise ValueError(f"{where}: the {kind} {name!r} has no text")
-        texts[name] = text
+            raise ValueError(f"{where}: the {kind} {id!r} has no text")
+        texts[id] = text
     return texts
 
 
-def _jsonl(path: Path) -> Iterator[TextRecord]:
+def _read_jsonl(path: Path) -> Iterator[TextRecord]:
+    """The records of a file with a JSON object per line."""
     for number, line in _text_lines.numbered(path):
         if not line.strip():
             continue
@@ -161,28 +175,28 @@ def _jsonl(path: Path) -> Iterator[TextRecord]:
         yield from_fields(fields, number, f"{path}, line {number}")
 
 
-def _tsv(path: Path) -> Iterator[TextRecord]:
-    """Two columns, or MS MARCO's four of documents; the first line says which."""
-    expected = 0
+def _read_tsv(path: Path) -> Iterator[TextRecord]:
+    """The records of a file with as many columns as its first line: 2, or MS MARCO's 4."""
+    column_count = 0
     for number, line in _text_lines.numbered(path):
         if not line:
             continue
         columns = _text_lines.decode(path, number, line).split("\t")
-        expected = expected or len(columns)
-        if len(columns) not in (2, 4) or len(columns) != expected:
-            wanted = f"{expected} columns, as in the first line"
-            if expected not in (2, 4):
-                wanted = "2 columns (id, text) or 4 (id, url, title, body)"
+        column_count = column_count or len(columns)
+        if len(columns) not in (2, 4) or len(columns) != column_count:
+            expected = f"{column_count} columns, as in the first line"
+            if column_count not in (2, 4):
+                expected = "2 columns (id, text) or 4 (id, url, title, body)"
             raise ValueError(
-                f"{path}, line {number}: expected {wanted}, between tabs, found {len(columns)}"
+                f"{path}, line {number}: expected {expected}, between tabs, found {len(columns)}"
             )
-        body = columns[1].strip() if len(columns) == 2 else join(columns[2], columns[3])
-        yield TextRecord(number, columns[0].strip(), body)
+        text = columns[1].strip() if len(columns) == 2 else join(columns[2], columns[3])
+        yield TextRecord(number, columns[0].strip(), text)
 
 
 _READERS: dict[Format, Callable[[Path], Iterable[TextRecord]]] = {
-    "jsonl": _jsonl,
-    "tsv": _tsv,
+    "jsonl": _read_jsonl,
+    "tsv": _read_tsv,
     "trec": _sgml.documents,
     "smart": _smart.text_records,
 }

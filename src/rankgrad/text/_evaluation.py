@@ -1,10 +1,12 @@
-"""evaluate_run: the metrics of a TREC run by relevance judgments, as trec_eval computes them.
+"""evaluate_run: metrics of a TREC run against relevance judgments, as trec_eval computes them.
 
-- Relevant documents that were not retrieved count: in the number of relevant ones and in the ideal
-  ranking. Unjudged documents and those with a grade below 1 are not relevant.
-- Equal scores are ranked by document id, descending, after rounding scores to float32.
-- The mean is over the queries that are in the run and are judged; ``complete`` takes all that are
-  judged, a query that is not in the run having retrieved nothing.
+``rankgrad evaluate RUN QRELS`` and ``Candidates.evaluate`` use it. The conventions of trec_eval:
+
+- Relevant documents that were not retrieved count in the number of relevant documents and in the
+  ideal ranking. Unjudged documents and those with a grade below 1 are not relevant.
+- Scores are rounded to float32. Documents of equal score are ranked by id, descending.
+- The mean is over the judged queries of the run. With ``complete`` it is over all judged queries,
+  and a query that is not in the run has retrieved nothing.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """What is counted, and how equal scores are ranked.
+    """Which documents and queries count, and how documents of equal score are ranked.
 
     Args:
-        level: the lowest grade that is relevant, for metrics of binary relevance whose spec does
-            not say a ``threshold``; trec_eval's ``-l``.
+        level: the lowest relevant grade, for metrics of binary relevance whose spec has no
+            ``threshold``; trec_eval's ``-l``.
         complete: average over all judged queries; trec_eval's ``-c``.
         ties: ``"trec_eval"``, by document id, descending; or ``"average"``, the mean over all
             orders of documents with equal scores.
-        double: compare scores as they are, and not as float32.
+        double: compare scores as float64, not as float32.
     """
 
     level: int = 1
@@ -67,10 +69,10 @@ class RunEvaluation:
     """The values of metrics on a run.
 
     Args:
-        queries: the ids of the lists of ``values``, in their order.
-        values: per query, and the means.
-        missing: queries that are judged and not in the run.
-        unjudged: queries of the run that are not judged, and so left out.
+        queries: the ids of the evaluated queries, ``[B]``.
+        values: the values of each query, in that order, and the means.
+        missing: the number of judged queries that are not in the run.
+        unjudged: the number of queries of the run that are not judged, and so are left out.
     """
 
     queries: tuple[str, ...]
@@ -95,8 +97,8 @@ def evaluate_run(
         conventions: by default those of trec_eval.
 
     Raises:
-        ValueError: no query of the run is judged, unless those count that the run does not have; or
-            ids of queries differ by leading zeros alone.
+        ValueError: no query of the run is judged, or ids of queries differ by leading zeros alone.
+            An empty run may be evaluated if ``complete`` is set.
 
     >>> from rankgrad.data.trec import RankedList
     >>> from rankgrad.text._evaluation import evaluate_run
@@ -105,22 +107,24 @@ def evaluate_run(
     >>> {name: round(value, 4) for name, value in evaluation.values.mean.items()}
     {'ap': 0.25, 'ndcg(gain=linear)': 0.2398}
     """
-    rules = conventions or Conventions()
+    conventions = conventions or Conventions()
     check_zeros(run, qrels, ("the run", "the judgments"))
     judged = [query for query in qrels if query in run]
-    if not judged and not (rules.complete and not run):
+    may_be_empty = conventions.complete and not run
+    if not judged and not may_be_empty:
         raise ValueError(
-            f"no query of the run is judged: the run has {_few(run)}, the judgments {_few(qrels)}"
+            f"no query of the run is judged: the run has {_first_ids(run)}, the judgments "
+            f"{_first_ids(qrels)}"
         )
-    queries = list(qrels) if rules.complete else judged
-    lists = [_judged_list(run.get(query), qrels[query], rules) for query in queries]
-    offsets = np.cumsum([0, *(len(each.labels) for each in lists)])
+    queries = list(qrels) if conventions.complete else judged
+    lists = [_judged_list(run.get(query), qrels[query], conventions) for query in queries]
+    offsets = np.cumsum([0, *(len(ranking.labels) for ranking in lists)])
     values = rankgrad.metrics.evaluate(
-        torch.from_numpy(np.concatenate([each.scores for each in lists])),
-        torch.from_numpy(np.concatenate([each.labels for each in lists])),
+        torch.from_numpy(np.concatenate([ranking.scores for ranking in lists])),
+        torch.from_numpy(np.concatenate([ranking.labels for ranking in lists])),
         offsets=torch.from_numpy(offsets),
-        retrieved=torch.from_numpy(np.concatenate([each.retrieved for each in lists])),
-        metrics=[_with_level(metric, rules.level) for metric in metrics],
+        retrieved=torch.from_numpy(np.concatenate([ranking.retrieved for ranking in lists])),
+        metrics=[_with_level(metric, conventions.level) for metric in metrics],
     )
     missing, unjudged = len(qrels) - len(judged), len(run) - len(judged)
     return RunEvaluation(tuple(queries), values, missing, unjudged)
@@ -129,15 +133,16 @@ def evaluate_run(
 def p_values(
     evaluations: Sequence[RunEvaluation], names: Sequence[str], significance: Significance
 ) -> dict[str, list[float]]:
-    """By metric, the p-values of runs against the first one, corrected for their number.
+    """The p-values of the differences between the first run and each other run.
 
     Args:
-        evaluations: of two runs or more, with the same metrics.
-        names: of the runs, for errors.
-        significance: the test.
+        evaluations: the evaluations of two or more runs by the same metrics.
+        names: the names of the runs, for errors.
+        significance: the test, and the correction for the number of tests.
 
     Returns:
-        NaN where a metric has fewer than two queries.
+        By metric, the corrected p-value of each run but the first; NaN where a metric has fewer
+        than two queries.
 
     Raises:
         ValueError: the runs were not evaluated on the same queries.
@@ -151,14 +156,20 @@ def p_values(
     corrected = {}
     for metric in first.values.per_list:
         values = {str(i): run.values.per_list[metric] for i, run in enumerate(evaluations)}
-        tested = differences(values, "0", metric, significance, better=True)
-        corrected[metric] = [difference.corrected for difference in tested]
+        tests = differences(values, "0", metric, significance, better=True)
+        corrected[metric] = [difference.corrected for difference in tests]
     return corrected
 
 
 @dataclass(frozen=True)
 class _JudgedList:
-    """What was retrieved for a query, best first, then the relevant documents that were not."""
+    """The documents that were retrieved for a query, best first, then the missed relevant ones.
+
+    Attributes:
+        scores: ``[n]``; 0 for missed documents.
+        labels: the grades, ``[n]``.
+        retrieved: ``[n]``, False for missed documents.
+    """
 
     scores: NDArray[np.float64]
     labels: NDArray[np.float64]
@@ -166,9 +177,10 @@ class _JudgedList:
 
 
 def _judged_list(
-    ranked: RankedList | None, grades: Mapping[str, int], rules: Conventions
+    ranked: RankedList | None, grades: Mapping[str, int], conventions: Conventions
 ) -> _JudgedList:
-    documents, scores = _order(ranked, rules)
+    """The retrieved and the missed relevant documents of a query; None is an empty ranking."""
+    documents, scores = _ranked_documents(ranked, conventions)
     relevant = {document: grade for document, grade in grades.items() if grade > 0}
     labels = [relevant.get(document, 0) for document in documents]
     retrieved = set(documents)
@@ -180,23 +192,25 @@ def _judged_list(
     )
 
 
-def _order(ranked: RankedList | None, rules: Conventions) -> tuple[list[str], NDArray[np.float64]]:
-    """Documents in trec_eval's order, with scores whose ties are those to be averaged."""
+def _ranked_documents(
+    ranked: RankedList | None, conventions: Conventions
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Documents in trec_eval's order, and scores ``[n]`` that tie only if ties are averaged."""
     if ranked is None:
         return [], np.empty(0)
     scores = np.asarray(ranked.scores, np.float64)
-    if not rules.double:
-        with np.errstate(over="ignore"):  # beyond float32 scores are infinite, and equal
+    if not conventions.double:
+        with np.errstate(over="ignore"):  # scores beyond float32 become infinite, and tie
             scores = scores.astype(np.float32).astype(np.float64)
     order = best_first(ranked.documents, scores)
     documents = [ranked.documents[i] for i in order.tolist()]
-    if rules.ties == "average":
+    if conventions.ties == "average":
         return documents, np.nan_to_num(scores[order])
     return documents, np.arange(len(documents), 0, -1, dtype=np.float64)
 
 
 def _with_level(metric: str | Metric, level: int) -> Metric:
-    """The metric with a threshold of ``level``, unless its spec has one of its own."""
+    """The metric with the threshold ``level``, unless its spec has a threshold."""
     registry = rankgrad.metrics.metrics
     parsed = registry.get(metric)
     has_threshold = isinstance(metric, str) and "threshold" in registry.parse(metric).options
@@ -205,6 +219,7 @@ def _with_level(metric: str | Metric, level: int) -> Metric:
     return replace(parsed, threshold=level)
 
 
-def _few(queries: Iterable[str]) -> str:
-    names = list(queries)
-    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+def _first_ids(queries: Iterable[str]) -> str:
+    """The first three ids, for errors."""
+    ids = list(queries)
+    return ", ".join(map(repr, ids[:3])) + (", ..." if len(ids) > 3 else "")

@@ -1,6 +1,8 @@
-"""BM25Index: the first stage, which retrieves the candidates to be reranked, by bm25s.
+"""BM25Index: the first stage, which retrieves the candidates to be reranked.
 
-An index is a folder of NumPy arrays and JSON; it does not hold the texts. No pickle is read.
+``rankgrad text index`` builds and saves an index, ``rankgrad text retrieve`` searches it. The
+package bm25s computes the scores. An index is a folder of NumPy arrays and JSON, without the texts.
+No pickle is read.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ _STOP_WORDS = {"english": "en", "none": []}
 class BM25Settings:
     """How texts become terms, and the parameters of BM25.
 
-    ``idf(t) · tf / (tf + k1 (1 - b + b · length / mean length))``, as in Lucene, over lower-case
-    words of two letters or more.
+    The score of a document is the sum of ``idf(t) · tf / (tf + k1 (1 - b + b · length / mean
+    length))`` over the terms t of the query, as in Lucene (Robertson and Zaragoza 2009). Terms are
+    lower-case words of two or more letters.
 
     Args:
-        stop_words: words that are left out: ``"english"``, those of bm25s, or ``"none"``.
-        stemmer: the name of a Snowball stemmer, such as ``"english"``, by PyStemmer; None for none.
-        k1: how fast repeated terms stop counting.
+        stop_words: words that are left out: ``"english"``, the list of bm25s, or ``"none"``.
+        stemmer: the name of a Snowball stemmer of PyStemmer, such as ``"english"``, or None.
+        k1: how fast further occurrences of a term stop counting.
         b: how much long documents are discounted, from 0 to 1.
     """
 
@@ -64,12 +67,13 @@ class BM25Settings:
         )
         if self.stemmer is None:
             return tokens
-        # bm25s numbers stems in the order of a set, which differs between processes.
+        # Stems are numbered here, because bm25s numbers them in the order of a set, which differs
+        # between processes.
         stems = _stemmer(self.stemmer).stemWords(list(tokens.vocab))
-        numbers: dict[str, int] = {}
-        stem_of_word = [numbers.setdefault(stem, len(numbers)) for stem in stems]
+        stem_ids: dict[str, int] = {}
+        stem_of_word = [stem_ids.setdefault(stem, len(stem_ids)) for stem in stems]
         ids = [[stem_of_word[word] for word in words] for words in tokens.ids]
-        return tokenization.Tokenized(ids=ids, vocab=numbers)
+        return tokenization.Tokenized(ids=ids, vocab=stem_ids)
 
 
 class _Metadata(TypedDict):
@@ -88,9 +92,9 @@ class BM25Index:
     """A collection indexed for BM25.
 
     Args:
-        documents: ids, in the order of the index.
-        bm25: bm25s's index.
-        settings: with which the index was built.
+        documents: ids of the documents, in the order of the index.
+        bm25: the index, of the class ``bm25s.BM25``.
+        settings: the settings that the index was built with.
 
     >>> from rankgrad.text._first_stage import BM25Index
     >>> index = BM25Index.build({"a": "wing in a slipstream", "b": "heat in slabs", "c": ""})
@@ -118,7 +122,7 @@ class BM25Index:
         """Index texts.
 
         Args:
-            documents: texts by id, such as :func:`rankgrad.text._collections.read_documents` gives.
+            documents: texts by id, as :func:`rankgrad.text._collections.read_documents` reads them.
             settings: by default English stop words and no stemmer.
             progress: show progress bars on standard error.
 
@@ -138,7 +142,7 @@ class BM25Index:
 
         Args:
             text: the query.
-            depth: how many at most.
+            depth: the largest number of documents.
 
         Returns:
             Documents by descending score, then by descending id.
@@ -152,8 +156,8 @@ class BM25Index:
         scores = self._bm25.get_scores_from_ids(terms)
         matching = np.flatnonzero(scores > 0)
         if len(matching) > depth:
-            least = np.partition(scores[matching], len(matching) - depth)[len(matching) - depth]
-            matching = matching[scores[matching] >= least]
+            lowest = np.partition(scores[matching], len(matching) - depth)[len(matching) - depth]
+            matching = matching[scores[matching] >= lowest]
         best = matching[np.lexsort((self._tie_rank[matching], -scores[matching]))][:depth]
         return RankedList([self.documents[i] for i in best.tolist()], scores[best])
 
@@ -168,11 +172,11 @@ class BM25Index:
 
         Args:
             topics: queries' texts by id.
-            depth: how many documents a query at most.
+            depth: the largest number of documents per query.
             on_query: called after each query, to show progress.
 
         Returns:
-            The run; a query for which nothing is found is not in it.
+            The run, without queries for which nothing is found.
         """
         ranked_lists = {}
         for query, text in topics.items():
@@ -186,11 +190,11 @@ class BM25Index:
         """Write the index as a folder, atomically.
 
         Args:
-            folder: where.
+            folder: the path of the new folder.
             overwrite: replace an index that exists.
 
         Raises:
-            FileExistsError: the folder exists; only an index is ever replaced.
+            FileExistsError: the folder exists, and is not an index or may not be overwritten.
         """
         folder = Path(folder)
         check_target(folder, overwrite)
@@ -213,7 +217,7 @@ class BM25Index:
         """Read an index that :meth:`save` wrote.
 
         Raises:
-            ValueError: it is not an index, or it is damaged.
+            ValueError: the folder is not an index, or it is damaged.
         """
         folder = Path(folder)
         _layout.check_exists(folder)
@@ -223,13 +227,13 @@ class BM25Index:
         try:
             if metadata["rankgrad_text_index"] != _VERSION:
                 raise ValueError("of another version of rankgrad")
-            for name in metadata.get("files", {}):  # earlier versions wrote none
-                _files.read_part(folder / name, metadata)
+            for name in metadata.get("files", {}):  # earlier versions wrote no checksums
+                _files.read_part(folder / name, metadata)  # compares checksums
             options = (option.name for option in fields(BM25Settings))
             settings = BM25Settings(**{name: metadata[name] for name in options})
             documents = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")[:-1]
             bm25 = load("bm25s", "text").BM25.load(folder, allow_pickle=False, load_corpus=False)
-            _check(bm25, documents, metadata["documents"])
+            _check_arrays(bm25, documents, metadata["documents"])
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
             raise _files.damaged(folder, str(error) or type(error).__name__) from None
         return cls(documents, bm25, settings)
@@ -241,10 +245,10 @@ def is_index(folder: str | os.PathLike[str]) -> bool:
 
 
 def check_target(folder: Path, overwrite: bool) -> None:
-    """An error if an index cannot be written here, before the work is done.
+    """Check that an index may be written here, before the work of building it.
 
     Raises:
-        FileExistsError: the folder exists; only an index is ever replaced.
+        FileExistsError: the folder exists, and is not an index or may not be overwritten.
     """
     if folder.exists() and not (overwrite and is_index(folder)):
         hint = "--overwrite or overwrite=True replaces it"
@@ -252,24 +256,25 @@ def check_target(folder: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{folder} is there already; {hint}")
 
 
-def _check(bm25: Any, documents: list[str], count: int) -> None:
-    """The parts of an index fit together, so that reading a score stays inside of its arrays."""
+def _check_arrays(bm25: Any, documents: list[str], count: int) -> None:
+    """Check that the arrays of an index fit together, so that searches stay within their bounds."""
     data, indices, indptr = (bm25.scores[name] for name in ("data", "indices", "indptr"))
     if not len(documents) == count == bm25.scores["num_docs"]:
         raise ValueError(f"{count} documents are announced, {len(documents)} are there")
     last_word = max(bm25.vocab_dict.values(), default=-1)
-    sound = (
+    is_consistent = (
         len(data) == len(indices) == indptr[-1]
         and last_word <= len(indptr) - 1  # bm25s adds the empty word, which has no scores
         and (np.diff(indptr) >= 0).all()
         and (len(indices) == 0 or (indices.min() >= 0 and indices.max() < count))
         and np.isfinite(data).all()
     )
-    if not sound:
+    if not is_consistent:
         raise ValueError("its arrays do not fit together")
 
 
 def _stemmer(name: str) -> Any:
+    """A stemmer of PyStemmer."""
     try:
         package = importlib.import_module("Stemmer")
     except ImportError as error:

@@ -1,5 +1,6 @@
-"""Collections and topics through other packages: ``ir_datasets:ID`` and ``datasets:NAME``.
+"""Collections and topics through other packages, for ``_collections``.
 
+``ir_datasets:ID`` (or ``irds:ID``) is a data set of the package ir_datasets.
 ``datasets:NAME[:CONFIG[:SPLIT]]`` is a data set of the Hugging Face hub, or a folder that
 ``Dataset.save_to_disk`` wrote; its columns have the names of the JSONL format.
 """
@@ -14,11 +15,12 @@ from typing import Any
 
 from rankgrad.text._records import TextRecord, from_fields
 
+#: The package of each prefix.
 _PREFIXES = {"ir_datasets": "ir_datasets", "irds": "ir_datasets", "datasets": "datasets"}
 
 
 def is_identifier(path: str | os.PathLike[str]) -> bool:
-    """Whether this names a data set of a package and not a file.
+    """Whether ``path`` names a data set of a package, not a file.
 
     >>> from rankgrad.text._packages import is_identifier
     >>> is_identifier("irds:vaswani"), is_identifier("corpus.jsonl")
@@ -34,29 +36,30 @@ def documents(identifier: str) -> Iterator[TextRecord]:
     Raises:
         ImportError: the package is not installed; the message has the install line.
     """
-    package, name = _open(identifier)
+    package, name = _import_package(identifier)
     if package.__name__ == "datasets":
-        yield from _rows(package, name, identifier)
+        yield from _rows_of_datasets(package, name, identifier)
         return
-    for document in _load(package, name, "docs").docs_iter():
-        yield TextRecord(0, document.doc_id, _text(document))
+    for document in _load_ir_dataset(package, name, "docs").docs_iter():
+        yield TextRecord(0, document.doc_id, _text_of_record(document))
 
 
 def topics(identifier: str, field: str = "title") -> Iterator[TextRecord]:
-    """The topics of a data set; ``field`` is taken where they have it.
+    """The topics of a data set: the text in ``field``, or the whole text if there is no such field.
 
     Raises:
         ImportError: the package is not installed; the message has the install line.
     """
-    package, name = _open(identifier)
+    package, name = _import_package(identifier)
     if package.__name__ == "datasets":
-        yield from _rows(package, name, identifier)
+        yield from _rows_of_datasets(package, name, identifier)
         return
-    for query in _load(package, name, "queries").queries_iter():
-        yield TextRecord(0, query.query_id, getattr(query, field, None) or _text(query))
+    for query in _load_ir_dataset(package, name, "queries").queries_iter():
+        yield TextRecord(0, query.query_id, getattr(query, field, None) or _text_of_record(query))
 
 
-def _open(identifier: str) -> tuple[Any, str]:
+def _import_package(identifier: str) -> tuple[Any, str]:
+    """The package of an identifier, and the name after its prefix."""
     prefix, _, name = identifier.partition(":")
     package = _PREFIXES[prefix]
     try:
@@ -65,8 +68,8 @@ def _open(identifier: str) -> tuple[Any, str]:
         raise ImportError(f"{identifier} needs {package}: pip install {package}") from error
 
 
-def _load(package: Any, name: str, part: str) -> Any:
-    """A data set of ir_datasets that has ``docs`` or ``queries``."""
+def _load_ir_dataset(package: Any, name: str, part: str) -> Any:
+    """A data set of ir_datasets; an error if it lacks ``part``, ``"docs"`` or ``"queries"``."""
     try:
         dataset = package.load(name)
     except KeyError:
@@ -76,7 +79,7 @@ def _load(package: Any, name: str, part: str) -> Any:
     return dataset
 
 
-def _text(record: Any) -> str:
+def _text_of_record(record: Any) -> str:
     """The text of a document or query of ir_datasets, whose fields differ by data set."""
     if hasattr(record, "default_text"):
         return str(record.default_text()).strip()
@@ -84,10 +87,12 @@ def _text(record: Any) -> str:
     return " ".join(str(fields[name]) for name in ("title", "text", "body") if fields.get(name))
 
 
-def _rows(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
+def _rows_of_datasets(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
+    """The rows of a data set ``NAME[:CONFIG[:SPLIT]]`` of Hugging Face datasets."""
     parts = [*name.split(":"), "", ""]  # the config and the split may be left out
     name, config, split = parts[:3]
-    if any(Path(name, mark).is_file() for mark in ("state.json", "dataset_dict.json")):
+    saved_files = ("state.json", "dataset_dict.json")  # of Dataset and DatasetDict
+    if any(Path(name, file).is_file() for file in saved_files):
         dataset = package.load_from_disk(name)
     else:
         dataset = package.load_dataset(name, config or None)

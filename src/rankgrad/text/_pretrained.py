@@ -1,4 +1,4 @@
-"""Hugging Face folders: loading them without pickle."""
+"""Loading Hugging Face models without pickle, which may run code: for text rankers and scorers."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ from rankgrad.extras import load
 
 
 def load_pretrained(
-    auto: str, name_or_path: str | os.PathLike[str], **options: Any
+    auto_class: str, name_or_path: str | os.PathLike[str], **options: Any
 ) -> tuple[Any, Any]:
-    """A network whose weights are safetensors, and its tokenizer; pickles may run code.
+    """Load a network, whose weights must be safetensors, and its tokenizer.
 
     Args:
-        auto: the class of transformers that loads the network, such as ``"AutoModel"``.
+        auto_class: the class of transformers that loads the network, such as ``"AutoModel"``.
         name_or_path: a Hugging Face folder, or a name on the hub.
-        options: of its ``from_pretrained``.
+        options: arguments of ``from_pretrained`` of that class.
 
     Returns:
-        What ``from_pretrained`` of the class gives, and the tokenizer.
+        What ``from_pretrained`` of that class returns, and the tokenizer.
 
     Raises:
         ImportError: transformers is not installed; the message has the install line.
-        FileNotFoundError: a path that is not there.
-        ValueError: a folder has its weights as pickles only.
+        FileNotFoundError: ``name_or_path`` is a path that does not exist.
+        ValueError: the folder has its weights as pickles only.
     """
     folder = check_exists(name_or_path)
-    if (
-        folder.is_dir()
-        and not any(folder.glob("*.safetensors"))
-        and any(folder.glob("pytorch_model*.bin"))
-    ):
+    has_safetensors = any(folder.glob("*.safetensors"))
+    if folder.is_dir() and not has_safetensors and any(folder.glob("pytorch_model*.bin")):
         raise ValueError(
             f"{folder} has its weights as a pickle (.bin), which is never loaded: save the model "
             "with save_pretrained of a current version of transformers, which writes "
             "model.safetensors"
         )
     transformers, name = load("transformers", "text"), os.fspath(name_or_path)
-    network = getattr(transformers, auto).from_pretrained(name, use_safetensors=True, **options)
+    network = getattr(transformers, auto_class).from_pretrained(
+        name, use_safetensors=True, **options
+    )
     return network, transformers.AutoTokenizer.from_pretrained(name)
 
 
 def check_exists(name_or_path: str | os.PathLike[str]) -> Path:
-    """The path of a name; an error if it looks like a folder that does not exist."""
-    folder = Path(name_or_path)
-    named = os.fspath(name_or_path)
-    if (folder.is_absolute() or named.startswith((".", "~")) or named.count("/") > 1) and not (
-        folder.is_dir()
-    ):
-        raise FileNotFoundError(f"there is no folder {named}")
+    """``name_or_path`` as a path; an error if it is a path and not a hub's name, and not there."""
+    folder, name = Path(name_or_path), os.fspath(name_or_path)
+    # Names on the hub are "model" or "organization/model".
+    is_path = folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if is_path and not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {name}")
     return folder

@@ -1,4 +1,9 @@
-"""TextRanker: an encoder that reads a query and a document together and gives a score."""
+"""TextRanker: a Hugging Face network that scores pairs of query and document.
+
+``rankgrad text train`` trains it (``_training``) and ``rankgrad text rerank`` applies it. It is a
+cross-encoder (Nogueira and Cho 2019) with one of the heads that :class:`Reading` describes: a
+classification head, the similarity of two mean vectors, or the answer of a causal language model.
+"""
 
 from __future__ import annotations
 
@@ -41,26 +46,33 @@ if TYPE_CHECKING:
 
 MANIFEST, HEAD = "rankgrad.json", "rankgrad_head.safetensors"
 _FORMAT, _VERSION = "rankgrad text ranker", 1
-_SCALE = 20.0  # of the cosine, as sentence-transformers' losses have it
-_CENTER = 0.5  # the cosine whose score is 0 at the start
+_SCALE = 20.0  # the factor of the cosine, as in sentence-transformers' losses
+_ZERO_COSINE = 0.5  # the cosine whose score is 0 before training
 
 
 class Similarity(nn.Module):
-    """``20 (a cos(query, document) + b) + w · first``; a, b and w are learned.
+    """The head ``20 (a cos(query, document) + b) + w · first``, in which a, b and w are learned.
 
-    ``a = 1``, ``b = -0.5`` and ``w = 0`` at the start: the order is that of the cosine.
+    Before training ``a = 1``, ``b = -0.5`` and ``w = 0``, so that scores rank as the cosine does.
 
     Args:
-        size: of the vectors.
+        size: the size of the vectors.
     """
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.affine = nn.Parameter(torch.tensor([1.0, -_CENTER]))
+        self.affine = nn.Parameter(torch.tensor([1.0, -_ZERO_COSINE]))
         self.weights = nn.Parameter(torch.zeros(size))
 
     def forward(self, query: Tensor, document: Tensor, first: Tensor) -> Tensor:
-        """The scores ``[p]`` of vectors ``[p, size]``; of an empty document, the cosine is 0."""
+        """The scores ``[p]`` of pairs.
+
+        Args:
+            query: mean vectors of the queries' tokens, ``[p, size]``.
+            document: mean vectors of the documents' tokens, ``[p, size]``; zeros for an empty
+                document, whose cosine is 0.
+            first: vectors of the inputs' first tokens, ``[p, size]``.
+        """
         cosine = torch.cosine_similarity(query, document, eps=1e-6)
         return _SCALE * (self.affine[0] * cosine + self.affine[1]) + first @ self.weights
 
@@ -69,10 +81,11 @@ class TextRanker(nn.Module):
     """A cross-encoder with its tokenizer; documents may be read in passages.
 
     Args:
-        network: with a classification head of one output, without a head for ``"similarity"`` and
-            ``"embedding"``, or a causal language model.
-        tokenizer: its tokenizer.
-        reading: how pairs are read.
+        network: for the head ``"classifier"`` a network for sequence classification with one
+            output, for ``"similarity"`` and ``"embedding"`` an encoder without a head, for
+            ``"causal"`` a causal language model.
+        tokenizer: the network's tokenizer.
+        reading: how pairs are read, and by which head they are scored.
     """
 
     def __init__(
@@ -85,9 +98,9 @@ class TextRanker(nn.Module):
         self.network, self.tokenizer = network, tokenizer
         self.reading = (reading or Reading()).resolve(type(network).__name__)
         _check_supported(network, self.reading)
-        # Shorter inputs would hold no token of the query or none of the document.
-        least = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
-        self.max_length = length_limit(network, tokenizer, self.reading.max_length, least=least)
+        # At least one token of the query and one of the document
+        minimum = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
+        self.max_length = length_limit(network, tokenizer, self.reading.max_length, minimum=minimum)
         set_padding_token(network, tokenizer)
         self.similarity: Similarity | None = None
         if self.reading.head in ("similarity", "embedding"):
@@ -96,9 +109,9 @@ class TextRanker(nn.Module):
         if self.reading.head == "causal":
             prompt = self.reading.prompt or Prompt()
             self._prompt = PromptTokens(tokenizer, prompt, self.max_length)
-        for name in ("classifier", "score", "lm_head"):
+        for name in ("classifier", "score", "lm_head"):  # names of heads in transformers
             if hasattr(network, name):
-                getattr(network, name).register_forward_hook(_without_autocast)
+                getattr(network, name).register_forward_hook(_float32_hook)
 
     @classmethod
     def from_pretrained(
@@ -108,29 +121,31 @@ class TextRanker(nn.Module):
         *,
         trained: bool = False,
     ) -> TextRanker:
-        """A network from a folder or a hub; an encoder without a head gets a new one.
+        """Load a ranker from a folder or the hub; an encoder without a head gets a new one.
 
         Args:
-            name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a hub's name.
-            reading: how pairs are read; by default as the folder says.
-            trained: a new head is an error, as its scores would be random.
+            name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a name on the
+                hub.
+            reading: how pairs are read; by default as the folder was saved.
+            trained: raise where the head would be new, as its scores would be random.
 
         Raises:
-            FileNotFoundError: a path that is not there.
-            ValueError: the folder is damaged, has its weights as pickles only, or has no head.
+            FileNotFoundError: ``name_or_path`` is a path that does not exist.
+            ValueError: the folder is damaged, has its weights as pickles only, or, if ``trained``,
+                has no head.
         """
         manifest = _read_manifest(Path(name_or_path))
-        saved = _reading(manifest.get("reading", {}))
+        saved = _parse_reading(manifest.get("reading", {}))
         reading = reading or saved
         if reading.head in ("auto", "causal") and reading.prompt is None:
             reading = replace(reading, prompt=saved.prompt)
-        with _quiet():  # a new head is what is asked for
+        with _silent_transformers():  # which would warn that a head is new
             if reading.head == "auto":
                 reading = reading.resolve(architecture(name_or_path))
-            auto = _AUTO.get(reading.head, "AutoModel")
+            auto_class = _LOADERS.get(reading.head, "AutoModel")
             options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
             options |= {"num_labels": 1} if reading.head == "classifier" else {}
-            (network, loading), tokenizer = load_pretrained(auto, name_or_path, **options)
+            (network, loading), tokenizer = load_pretrained(auto_class, name_or_path, **options)
         if trained and reading.head == "classifier" and loading["missing_keys"]:
             raise ValueError(
                 f"{name_or_path} is not trained to rank: it has no {min(loading['missing_keys'])}. "
@@ -164,43 +179,54 @@ class TextRanker(nn.Module):
         return inputs.to(self.device)
 
     def forward(self, batch: InputBatch) -> Tensor:
-        """The scores ``[p]`` of a mini-batch's pairs, in float32."""
+        """The scores ``[p]`` of a mini-batch's pairs, in float32.
+
+        A pair is one input of the network or, with passages, several, whose vectors are pooled.
+        """
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
         if self._prompt is not None:
             return self._prompt.log_odds(self.network, *inputs.values())
         if self.similarity is not None:
-            return self._similarity(inputs, batch)
+            return self._similarity_scores(inputs, batch)
         if batch.token_type_ids is not None:
             inputs["token_type_ids"] = batch.token_type_ids
         if self.reading.passages == 1:
             logits: Tensor = self.network(**inputs).logits
             return logits.squeeze(-1).float()
-        first = self.network.base_model(**inputs).last_hidden_state[:, 0]
-        with torch.autocast(first.device.type, enabled=False):
-            pooled = self._pooled(first.float(), batch)
-            return _PASSAGE_HEADS[type(self.network).__name__](self.network, pooled).squeeze(-1)
+        first_vectors = self.network.base_model(**inputs).last_hidden_state[:, 0]
+        with torch.autocast(first_vectors.device.type, enabled=False):
+            pooled = self._pool_passages(first_vectors.float(), batch)
+            head = _PASSAGE_HEADS[type(self.network).__name__]
+            return head(self.network, pooled).squeeze(-1)
 
-    def _similarity(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
-        """Token types are left out: one that the encoder was not trained with would disturb it."""
+    def _similarity_scores(self, inputs: dict[str, Tensor], batch: InputBatch) -> Tensor:
+        """The scores ``[p]`` of the heads ``"similarity"`` and ``"embedding"``.
+
+        Token types are not passed: an encoder that was trained with one type alone would be
+        disturbed by the second.
+        """
         query, document = batch.segments == QUERY, batch.segments == DOCUMENT
         if self.reading.head == "embedding":
-            inputs |= _separated(self.network, query, document, self.reading.cross_attention)
+            inputs |= _separate_texts(self.network, query, document, self.reading.cross_attention)
         hidden = self.network(**inputs).last_hidden_state
         assert self.similarity is not None
         with torch.autocast(hidden.device.type, enabled=False):
             hidden = hidden.float()
-            vectors = (_mean(hidden, query), _mean(hidden, document), hidden[:, 0])
-            scores: Tensor = self.similarity(*(self._pooled(each, batch) for each in vectors))
+            scores: Tensor = self.similarity(
+                query=self._pool_passages(_mean_vectors(hidden, query), batch),
+                document=self._pool_passages(_mean_vectors(hidden, document), batch),
+                first=self._pool_passages(hidden[:, 0], batch),
+            )
         return scores
 
-    def _pooled(self, vectors: Tensor, batch: InputBatch) -> Tensor:
-        """One vector per pair from those of its inputs."""
+    def _pool_passages(self, vectors: Tensor, batch: InputBatch) -> Tensor:
+        """One vector per pair, ``[p, d]``, from those of its inputs, ``[m, d]``."""
         if len(vectors) == len(batch):
             return vectors
         pooled = vectors.new_zeros(len(batch), vectors.shape[-1])
-        owners = batch.pair_of[:, None].expand_as(vectors)
+        pair_indices = batch.pair_of[:, None].expand_as(vectors)
         reduce = "mean" if self.reading.pooling == "mean" else "amax"
-        return pooled.scatter_reduce(0, owners, vectors, reduce, include_self=False)
+        return pooled.scatter_reduce(0, pair_indices, vectors, reduce, include_self=False)
 
     @torch.no_grad()
     def score(
@@ -211,21 +237,21 @@ class TextRanker(nn.Module):
         batch_size: int = 256,
         precision: str = "32-true",
     ) -> NDArray[np.float32]:
-        """The scores of tokenized pairs, without dropout, in the order of ``pairs``.
+        """The scores ``[n]`` of tokenized pairs, without dropout, in the order of ``pairs``.
 
         Args:
-            inputs: from :meth:`tokenize`.
-            pairs: which ones; by default all.
-            batch_size: pairs at a time.
-            precision: ``32-true``, or ``bf16-mixed`` for the network's matrix products.
+            inputs: the tokens, from :meth:`tokenize`.
+            pairs: indices of the pairs to score, ``[n]``; by default all.
+            batch_size: pairs per mini-batch.
+            precision: ``32-true``, or ``bf16-mixed`` for matrix products in bfloat16.
         """
-        wanted = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
-        scores = torch.empty(len(wanted), device=inputs.device)
+        pairs = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
+        scores = torch.empty(len(pairs), device=inputs.device)
         was_training = self.training
         self.eval()
         try:
             with autocast(inputs.device, precision):
-                for batch in inputs.batches(wanted, batch_size):
+                for batch in inputs.batches(pairs, batch_size):
                     scores[to_device(batch.indices, scores.device)] = self(batch)
         finally:
             self.train(was_training)
@@ -238,17 +264,17 @@ class TextRanker(nn.Module):
         return self.score(self.tokenize(queries, texts), **options)
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """What is not part of the pretrained encoder; a causal language model has nothing new."""
+        """The parameters that are not part of the encoder; a causal language model has none."""
         if self.reading.head == "causal":
             return []
         encoder = {id(parameter) for parameter in self.network.base_model.parameters()}
         return [parameter for parameter in self.parameters() if id(parameter) not in encoder]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a Hugging Face folder with ``rankgrad.json``, which says how pairs are read.
+        """Write a Hugging Face folder with ``rankgrad.json``, which records how pairs are read.
 
-        Without passages and with a classification head, sentence-transformers'
-        ``CrossEncoder(folder)`` gives the same scores.
+        ``CrossEncoder(folder)`` of sentence-transformers gives the same scores if the head is a
+        classification head and documents are read without passages.
         """
         with _files.atomic_folder(Path(folder)) as unfinished:
             self._save_network(unfinished)
@@ -265,29 +291,30 @@ class TextRanker(nn.Module):
             _files.write_json(unfinished / MANIFEST, metadata, parts)
 
     def _save_network(self, folder: Path) -> None:
-        """Write network and tokenizer; changes of their settings are undone."""
+        """Write network and tokenizer, with settings that are changed for the file alone."""
         config, limit = self.network.config, self.tokenizer.model_max_length
-        before = vars(config).pop("sentence_transformers", None)
+        previous = vars(config).pop("sentence_transformers", None)
         if self.reading.head == "classifier":
-            # CrossEncoder would else put a sigmoid on the scores.
+            # Otherwise CrossEncoder would apply a sigmoid to the scores.
             config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
         self.tokenizer.model_max_length = self.max_length
         try:
-            with _quiet():
+            with _silent_transformers():
                 self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
         finally:
             self.tokenizer.model_max_length = limit
             vars(config).pop("sentence_transformers", None)
-            if before is not None:
-                config.sentence_transformers = before
+            if previous is not None:
+                config.sentence_transformers = previous
 
 
-_AUTO = {"classifier": "AutoModelForSequenceClassification", "causal": "AutoModelForCausalLM"}
+#: The class of transformers that loads a network for each head; ``AutoModel`` for other heads.
+_LOADERS = {"classifier": "AutoModelForSequenceClassification", "causal": "AutoModelForCausalLM"}
 
 
 def architecture(name_or_path: str | os.PathLike[str]) -> str:
-    """The class that a folder's or a hub's network was saved as; "" where it does not say."""
+    """The class name of a saved network, such as ``"BertModel"``; ``""`` if it is not saved."""
     check_exists(name_or_path)
     config = load("transformers", "text").AutoConfig.from_pretrained(os.fspath(name_or_path))
     return str((config.architectures or [""])[0])
@@ -305,20 +332,20 @@ _ReadingMetadata: Any = _schemas.fields_of(
 
 
 class _Manifest(TypedDict):
-    """What ``rankgrad.json`` holds beside its format."""
+    """The contents of ``rankgrad.json``, besides its format and version."""
 
     reading: _ReadingMetadata
     files: dict[str, str]
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Matrix products in bfloat16 for ``bf16-mixed``, and nothing for ``32-true``."""
+    """Autocast to bfloat16 for ``bf16-mixed``; a context without effect for ``32-true``."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Transformers without warnings and progress bars."""
+def _silent_transformers() -> Iterator[None]:
+    """A context in which transformers shows neither warnings nor progress bars."""
     logging = load("transformers", "text").logging
     with ExitStack() as restored:
         restored.callback(logging.set_verbosity, logging.get_verbosity())
@@ -330,28 +357,30 @@ def _quiet() -> Iterator[None]:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
+    """The contents of ``rankgrad.json``, after checking the folder's files; {} without one."""
     path = folder / MANIFEST
     if not path.is_file():
         return {}
     remedy = "train the ranker again"
     metadata = _schemas.read_versioned(path, _Manifest, _FORMAT, _VERSION, remedy)
     for name in metadata["files"]:
-        _files.read_part(folder / name, metadata)  # which compares checksums
+        _files.read_part(folder / name, metadata)  # compares checksums
     return metadata
 
 
-def _reading(metadata: Mapping[str, Any]) -> Reading:
+def _parse_reading(metadata: Mapping[str, Any]) -> Reading:
+    """The reading that ``rankgrad.json`` records."""
     prompt = metadata.get("prompt")
     return Reading(**{**metadata, "prompt": None if prompt is None else Prompt(**prompt)})
 
 
-#: Encoders with absolute or relative positions and one mask for all layers, which take a mask of
-#: four dimensions and explicit position ids.
+#: Model types that support the head ``"embedding"``: they take position ids and an attention mask
+#: ``[m, 1, length, length]``, which is the same in all layers.
 _BI_ENCODERS = ("bert", "electra", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
-    """Raise if a way of reading is not known to be correct for the class of a network."""
+    """Raise if a network's class does not support a way of reading, or is not known to."""
     name, kind = type(network).__name__, network.config.model_type
     if reading.head == "classifier" and getattr(network.config, "summary_type", None) == "last":
         raise ValueError(
@@ -381,8 +410,8 @@ def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
         )
 
 
-def _without_autocast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
-    """A forward hook that computes the head in float32: rounded scores would tie."""
+def _float32_hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+    """A forward hook that computes a head again in float32, because rounded scores would tie."""
     features = args[0]
     if not torch.is_autocast_enabled(features.device.type):
         return None
@@ -408,8 +437,8 @@ def _roberta_head(network: Any, vectors: Tensor) -> Any:
     return network.classifier(vectors[:, None])
 
 
-#: What each class does with the vectors of first tokens ``[p, d]``. There is no such method in
-#: transformers, so only classes whose code was read are here.
+#: The classification head of each class: logits ``[p, 1]`` of the first tokens' vectors ``[p, d]``.
+#: Transformers has no method for this, so these functions repeat the code of its classes.
 _PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "BertForSequenceClassification": _bert_head,
     "RobertaForSequenceClassification": _roberta_head,
@@ -422,33 +451,41 @@ _PASSAGE_HEADS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def _separated(
+def _separate_texts(
     network: PreTrainedModel, query: Tensor, document: Tensor, cross_attention: float = 0.0
 ) -> dict[str, Tensor]:
-    """Attention mask and positions with which two texts in one input are encoded separately.
+    """Attention mask and positions with which the two texts of an input are encoded separately.
 
-    Attention between them is multiplied by ``cross_attention``.
+    Args:
+        network: the encoder.
+        query: True on the query's tokens, ``[m, length]``.
+        document: True on the document's tokens, ``[m, length]``.
+        cross_attention: a factor of the attention between the two texts, before normalization.
+
+    Returns:
+        ``attention_mask``, ``[m, 1, length, length]``, which is added to the attention logits, and
+        ``position_ids``, ``[m, length]``, which start again with the document.
     """
-    device = query.device
-    # Padding is the third side. It attends to padding, so that no row is empty.
-    side = document.long() + 2 * (~query & ~document)
-    half = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if half else network.dtype
-    # Eager attention adds the mask to the logits, so that it cannot be boolean.
-    mask = torch.zeros(side.shape[0], 1, side.shape[1], side.shape[1], dtype=dtype, device=device)
-    mask.masked_fill_((side[:, :, None] != side[:, None, :])[:, None], torch.finfo(dtype).min)
+    device, (inputs, length) = query.device, query.shape
+    # 0 is the query, 1 the document, 2 padding, which attends to padding so that no row is empty.
+    part = document.long() + 2 * (~query & ~document)
+    has_autocast = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if has_autocast else network.dtype
+    # Eager attention adds the mask to the logits, so it cannot be boolean.
+    mask = torch.zeros(inputs, 1, length, length, dtype=dtype, device=device)
+    mask.masked_fill_((part[:, :, None] != part[:, None, :])[:, None], torch.finfo(dtype).min)
     if cross_attention > 0:
         across = query[:, :, None] & document[:, None, :]
         mask.masked_fill_((across | across.mT)[:, None], math.log(cross_attention))
-    positions, first = torch.arange(side.shape[1], device=device), first_position(network)
+    positions, first = torch.arange(length, device=device), first_position(network)
     positions = torch.where(query, positions, positions - query.sum(-1, keepdim=True)) + first
     return {
         "attention_mask": mask,
-        "position_ids": torch.where(side < 2, positions, max(0, first - 1)),
+        "position_ids": torch.where(part < 2, positions, max(0, first - 1)),
     }
 
 
-def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean vector of some tokens of each input; zeros where there are none."""
+def _mean_vectors(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Means ``[m, d]`` of the vectors ``[m, length, d]`` where ``mask`` is True, or zeros."""
     weights = mask.to(hidden.dtype)
     return torch.einsum("mld,ml->md", hidden, weights) / weights.sum(-1, keepdim=True).clamp(min=1)

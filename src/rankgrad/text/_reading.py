@@ -1,6 +1,6 @@
-"""How text rankers read pairs of texts: lengths, passages, the head, and a language model's prompt.
+"""Reading: how a text ranker reads and scores a pair. Prompt: what a language model is asked.
 
-It imports nothing heavy, because the command line takes its options from here.
+The module imports nothing heavy, because the command line makes options of these dataclasses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankgrad._validation import check_choice
 
 Head = Literal["auto", "classifier", "similarity", "embedding", "causal"]
 Pooling = Literal["mean", "max"]
-CAUSAL = ("ForCausalLM", "LMHeadModel")  # how classes of causal language models end
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # how the class names of causal language models end
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Prompt:
         body: the pair; ``{query}`` and ``{document}`` are replaced. Cut at its end if too long.
         suffix: text after the pair, never cut; the answer follows it.
         yes: the answer for a relevant document, a single token.
-        no: the answer for another one, a single token.
+        no: the answer for a document that is not relevant, a single token.
     """
 
     prefix: str = (
@@ -44,11 +44,12 @@ class Prompt:
 
     @classmethod
     def read(cls, path: str | Path) -> Prompt:
-        """A prompt from TOML with some of the attributes.
+        """Read a prompt from a TOML file, whose keys are attributes; others keep their defaults.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it is not TOML, has another key, or its body lacks a part.
+            ValueError: the file is not TOML or has an unknown key, or the body lacks ``{query}`` or
+                ``{document}``.
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no prompt at {path}")
@@ -69,7 +70,7 @@ class Prompt:
         return prompt
 
     def pair(self, query: str, document: str) -> str:
-        """The body for a pair; braces in the texts stay as they are."""
+        """The body for a pair; braces in the query and in the document stay as they are."""
         parts = self.body.split("{query}")
         filled = [part.replace("{document}", document) for part in parts]
         return query.join(filled)
@@ -81,20 +82,25 @@ class Reading:
 
     Attributes:
         max_length: tokens per input, special ones included; None for the model's limit.
-        passages: inputs per document, at most.
-        document_tokens: the most tokens of a document that are read; None for all that fit.
+        passages: the largest number of inputs per document.
+        document_tokens: the largest number of tokens that are read of a document; None for all that
+            fit.
         pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.
-        head: ``"auto"``: ``"causal"`` for causal language models, ``"classifier"`` for others;
-            ``"classifier"``, the [CLS] vector through the model's classification head, which is
-            new where the checkpoint has none; ``"similarity"``, the cosine of the mean vectors of
-            the query's and of the document's tokens, plus a linear function of the [CLS] vector
-            that is 0 at the start, so that training starts from the ranking of the sentence
-            embeddings; ``"embedding"``, the same with both texts encoded as if alone, which is a
-            bi-encoder as long as ``cross_attention`` is 0; ``"causal"``, the logit of "yes" minus
-            that of "no" after a prompt, of a causal language model, which has no new head.
-        cross_attention: with ``"embedding"``, what attention from one text to the other is
-            multiplied by before it is normalized, from 0 to 1. Above 0 it is a cross-encoder,
-            which starts near the bi-encoder if it is small.
+        head: how a pair is scored.
+
+            - ``"auto"``: ``"causal"`` for causal language models, ``"classifier"`` for others.
+            - ``"classifier"``: the [CLS] vector through the model's classification head, which is
+              new if the checkpoint has none.
+            - ``"similarity"``: the cosine of the mean vectors of the query's and of the document's
+              tokens, plus a linear function of the [CLS] vector. That function is 0 at first, so
+              that training starts from the ranking by sentence embeddings.
+            - ``"embedding"``: the same, but each text is encoded as if it were alone: a bi-encoder
+              as long as ``cross_attention`` is 0.
+            - ``"causal"``: the logit of "yes" minus that of "no" after a prompt, by a causal
+              language model. It has no new head.
+        cross_attention: a factor, from 0 to 1, of the attention from one text to the other before
+            it is normalized, for ``"embedding"``. Above 0 the model is a cross-encoder; a small
+            factor starts it near the bi-encoder.
         prompt: what a causal language model is asked; None for the prompt of Qwen3-Reranker.
     """
 
@@ -120,7 +126,7 @@ class Reading:
             )
 
     def resolve(self, architecture: str) -> Reading:
-        """The same for a network of some class, whose head is not ``"auto"``."""
+        """The same with ``"auto"`` replaced by the head for a network of class ``architecture``."""
         if self.head != "auto":
             return self
         if architecture.endswith(CAUSAL):

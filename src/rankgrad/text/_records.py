@@ -1,21 +1,22 @@
-"""Documents and topics as readers give them: line, id and text."""
+"""TextRecord: a document or a topic as the readers of all formats yield it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-IDS = ("id", "docid", "_id", "docno", "doc_id", "qid", "query_id")  #: keys of ids, first found wins
-TEXTS = ("text", "contents", "body", "query", "question")  #: keys of texts
+#: Keys of ids and of texts in JSONL files and data sets. The first one that is present counts.
+IDS = ("id", "docid", "_id", "docno", "doc_id", "qid", "query_id")
+TEXTS = ("text", "contents", "body", "query", "question")
 
 
 class TextRecord(NamedTuple):
     """A document or a topic.
 
     Attributes:
-        line: that it begins at, from 1; 0 where it does not come from lines.
-        id: of the document or the query.
-        text: may be empty.
+        line: the line that it begins at, from 1; 0 if it does not come from a file of lines.
+        id: the id of the document or the query.
+        text: the text, which may be empty.
     """
 
     line: int
@@ -24,7 +25,7 @@ class TextRecord(NamedTuple):
 
 
 def join(title: str, body: str) -> str:
-    """A title and what follows it as one text; white space around both is dropped.
+    """A title and a body as one text, without the white space around them.
 
     >>> from rankgrad.text._records import join
     >>> join("Wings ", "in a slipstream"), join("", "alone")
@@ -34,20 +35,23 @@ def join(title: str, body: str) -> str:
 
 
 def from_fields(fields: Mapping[str, Any], line: int, where: str) -> TextRecord:
-    """A document or topic of named fields.
+    """A document or topic from named fields.
 
     Args:
-        fields: an id, a text, or a title, or both; see :data:`IDS` and :data:`TEXTS`.
-        line: of the entry.
-        where: what errors begin with.
+        fields: an id, and a text or a ``title`` or both; see :data:`IDS` and :data:`TEXTS`.
+        line: the line of the entry.
+        where: the file and line, with which errors begin.
+
+    Raises:
+        ValueError: a field is missing, or is not a text.
 
     >>> from rankgrad.text._records import from_fields
     >>> from_fields({"_id": 7, "title": "Wings", "text": "in a slipstream"}, 1, "a.jsonl, line 1")
     TextRecord(line=1, id='7', text='Wings in a slipstream')
     """
-    name = next((fields[key] for key in IDS if key in fields), None)
-    if not isinstance(name, str | int) or isinstance(name, bool):
-        raise ValueError(f"{where}: expected an id under one of {', '.join(IDS)}, found {name!r}")
+    id = next((fields[key] for key in IDS if key in fields), None)
+    if not isinstance(id, str | int) or isinstance(id, bool):
+        raise ValueError(f"{where}: expected an id under one of {', '.join(IDS)}, found {id!r}")
     title, body = fields.get("title"), next((fields[key] for key in TEXTS if key in fields), None)
     for value in (title, body):
         if not isinstance(value, str | None):
@@ -57,4 +61,4 @@ def from_fields(fields: Mapping[str, Any], line: int, where: str) -> TextRecord:
             f"{where}: expected a text under one of {', '.join(TEXTS)}; there are: "
             f"{', '.join(fields)}"
         )
-    return TextRecord(line, str(name), join(title or "", body or ""))
+    return TextRecord(line, str(id), join(title or "", body or ""))

@@ -1,15 +1,18 @@
-"""TextRun: the run folder of a text ranker, laid out as those of other rankers.
+"""TextRun: the run folder of a text ranker, with the layout of other rankers' run folders.
+
+``_training`` saves each epoch here and resumes from it. ``rankgrad.experiments`` adds evaluations,
+and ``rankgrad.results`` reads them.
 
 ::
 
     settings.toml     everything the run depends on besides its data
-    run.json          versions, checksums of the data, the command, what the run is
+    run.json          versions, checksums of the data, the command, the run's place in an experiment
     metrics.jsonl     one line per epoch
     best/             the ranker of the best epoch, a Hugging Face folder
-    last/             the newest weights with all that training goes on from
-    interpolation.json    the weight of the first stage, where there is one
-    evaluations/      what the best epoch scored on parts of the data
-    test.run, vali.run    the same as TREC runs
+    last/             the newest weights and everything else that training resumes from
+    interpolation.json    the weight of the first stage, with interpolation
+    evaluations/      scores and metrics of the best epoch, by part of the data
+    test.run, vali.run    its rankings as TREC runs
 
 Every write is atomic, so the process may be killed at any moment.
 """
@@ -49,13 +52,13 @@ _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
 
 
 class _Interpolation(TypedDict):
-    """What ``interpolation.json`` holds."""
+    """The contents of ``interpolation.json``."""
 
     weight: float
 
 
 class TextRun(folders.TrainingFolder[TextSettings]):
-    """A run folder on disk, where training saves each epoch and finds it again."""
+    """A run folder on disk, where training saves each epoch and from which it resumes."""
 
     @classmethod
     def create(
@@ -65,49 +68,50 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         data: Mapping[str, Candidates],
         labels: Mapping[str, Any] | None = None,
     ) -> TextRun:
-        """A new run folder.
+        """Make a new run folder.
 
         Args:
-            path: where nothing is yet.
-            settings: of the run.
-            data: candidates by their part: train, vali, test.
-            labels: what the run is in an experiment: its candidate, loss, model, fold and seed.
+            path: a path that does not exist.
+            settings: the settings of the run.
+            data: candidates by part of the data: train, vali, test.
+            labels: the run's place in an experiment: its candidate, loss, model, fold and seed.
 
         Raises:
-            FileExistsError: something is there already.
+            FileExistsError: the path exists.
         """
         folders.RunFolder.write_new(Path(path), settings, lambda: metadata(data, labels))
         return cls(Path(path), settings)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TextRun:
-        """A run folder that is there.
+        """Open a run folder that exists.
 
         Raises:
-            FileNotFoundError: it is not there, or not a run folder.
-            ValueError: its settings are not those of a text ranker.
+            FileNotFoundError: the path does not exist, or is not the run folder of a text ranker.
+            ValueError: the settings are not those of a text ranker.
         """
         path = Path(path)
         if not is_text_run(path):
-            what = "is not the run folder of a text ranker" if path.exists() else "is not there"
-            raise FileNotFoundError(f"{path} {what}")
+            problem = "is not the run folder of a text ranker" if path.exists() else "is not there"
+            raise FileNotFoundError(f"{path} {problem}")
         return cls(path, folders.parse_settings(path, TextSettings))
 
     def check(self, settings: TextSettings, data: Mapping[str, Candidates]) -> None:
-        """An error that says what differs, if these are not the settings and data of this run."""
+        """Raise an error that names the difference if settings or data differ from this run's."""
         folders.refuse_differences(self.path, settings.differences(self.settings))
-        then = _schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
+        saved_data = _schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
         for name, candidates in data.items():
-            if then.get(name) != _data(candidates):
+            if saved_data.get(name) != _data_metadata(candidates):
                 raise ValueError(f"the {name} data are not those {self.path} was started with")
 
     def restore(
         self, ranker: TextRanker, optimizer: torch.optim.Optimizer
     ) -> tuple[EpochState, dict[str, Tensor]]:
-        """Load the last saved epoch into ranker and optimizer, if there is one.
+        """Load the last saved epoch, if there is one, into ranker and optimizer.
 
         Returns:
-            The state of training, and the weights of the best epoch.
+            The state of training and the weights of the best epoch by name; a new state and no
+            weights if no epoch was saved.
         """
         self.recover()
         last = self.path / folders.LAST
@@ -120,7 +124,7 @@ class TextRun(folders.TrainingFolder[TextSettings]):
             raise _files.damaged(last / folders.STATE, "epoch and history differ")
         ranker.load_state_dict(_files.read_tensors(last / _WEIGHTS, saved))
         load_state_tensors(optimizer, _files.read_tensors(last / _OPTIMIZER, saved))
-        self._log(state)
+        self._write_history(state)
         best = self.best().state_dict()
         return state, {name: value.to(ranker.device) for name, value in best.items()}
 
@@ -135,13 +139,14 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         """Save a finished epoch; ``last/`` is written last and records which epoch is complete."""
         if improved:
             ranker.save(self.path / folders.BEST)
-        self._log(state)
+        self._write_history(state)
         with _files.atomic_folder(self.path / folders.LAST) as unfinished:
             _files.write_tensors(unfinished / _WEIGHTS, ranker.state_dict())
             _files.write_tensors(unfinished / _OPTIMIZER, state_tensors(optimizer))
             _files.write_json(unfinished / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
-    def _log(self, state: EpochState) -> None:
+    def _write_history(self, state: EpochState) -> None:
+        """Write ``metrics.jsonl``."""
         lines = "".join(map(folders.history_line, state.history))
         _files.write(self.path / folders.METRICS, lines)
 
@@ -159,7 +164,10 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         return float(_schemas.read_json(path, _Interpolation)["weight"]) if path.exists() else None
 
     def clear_weight(self) -> None:
-        """Remove the weight that an unfinished run with interpolation saved."""
+        """Remove what an unfinished run with interpolation saved.
+
+        That is the weight, and the evaluation of the ranker without the first stage.
+        """
         (self.path / INTERPOLATION).unlink(missing_ok=True)
         (self.path / "test-alone.run").unlink(missing_ok=True)
         shutil.rmtree(self.path / EVALUATIONS / "test-alone", ignore_errors=True)
@@ -181,10 +189,10 @@ def is_text_run(path: Path) -> bool:
 def metadata(
     data: Mapping[str, Candidates], labels: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What ``run.json`` says of a run on these data."""
+    """The contents of ``run.json`` for a run on these data; ``labels`` as in ``TextRun.create``."""
     return folders.run_metadata({}, packages=_PACKAGES) | {
         "ranker": "text",
-        "data": {name: _data(candidates) for name, candidates in data.items()},
+        "data": {name: _data_metadata(candidates) for name, candidates in data.items()},
         "labels": dict(labels or {}),
     }
 
@@ -197,16 +205,25 @@ def save_evaluation(
     metrics: tuple[str, ...],
     labels: Mapping[str, Any],
 ) -> None:
-    """Write what a run scored on a part of the data, as an evaluation and as a TREC run."""
+    """Write the scores of a run on a part of the data, as an evaluation and as a TREC run.
+
+    Args:
+        path: the run folder.
+        part: the name of the part, such as ``"test"``.
+        candidates: the lists of the part.
+        scores: the scores of the candidates, ``[N]``.
+        metrics: specs of the metrics.
+        labels: the run's place in an experiment.
+    """
     evaluation = candidates.evaluate(scores, metrics).values
-    EvaluatedLists.of_evaluation(evaluation, scores, candidates, labels, _CONVENTIONS).save(
-        path, part
-    )
+    lists = EvaluatedLists.of_evaluation(evaluation, scores, candidates, labels, _CONVENTIONS)
+    lists.save(path, part)
     tag = str(labels.get("candidate", "rankgrad")).replace(" ", "")
     write_run(path / f"{part}.run", candidates.run(scores), tag=tag, overwrite=True)
 
 
-def _data(candidates: Candidates) -> dict[str, Any]:
+def _data_metadata(candidates: Candidates) -> dict[str, Any]:
+    """The entry of ``run.json`` for a part of the data."""
     return {
         "lists": len(candidates),
         "items": len(candidates.docids),

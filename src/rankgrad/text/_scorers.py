@@ -1,8 +1,10 @@
-"""Scorers of (query, document) pairs: encoders with a head, and causal language models.
+"""Scorers of (query, document) pairs for users' own training loops.
 
-Both have ``encode(query, documents)``, which gives mini-batches of tokens in the documents' order,
-and ``forward(batch)``, which gives their scores ``[m]``: what :func:`rankgrad.text.cached_backward`
-takes.
+:class:`EncoderScorer` is a cross-encoder, :class:`CausalScorer` a causal language model. Their
+``encode(query, documents)`` returns mini-batches of tokens in the order of the documents, and
+``forward(batch)`` the scores ``[m]`` of a mini-batch: the arguments of
+:func:`rankgrad.text.cached_backward`. The command line uses :class:`rankgrad.text.TextRanker`
+instead, which shares :class:`PromptTokens`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class TextScorer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.model.device
 
     def encode(
@@ -66,8 +68,8 @@ class TextScorer(nn.Module):
             batch_size: documents per mini-batch.
 
         Returns:
-            Mini-batches in the documents' order, with tensors ``[m, length]`` on the CPU; none
-            without documents.
+            Mini-batches in the documents' order, with tensors ``[m, length]`` on the CPU; an empty
+            list if there are no documents.
         """
         return [
             self._encode(query, list(documents[start : start + batch_size]))
@@ -75,6 +77,7 @@ class TextScorer(nn.Module):
         ]
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
+        """The tokens of one mini-batch; subclasses implement it."""
         raise TypeError(f"{type(self).__name__} does not say how it encodes a mini-batch")
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -98,16 +101,16 @@ class EncoderScorer(TextScorer):
     def from_pretrained(
         cls, name_or_path: str | Path, *, max_length: int | None = None, **options: Any
     ) -> Self:
-        """Load a model from a folder or a hub; one without a head gets a new one.
+        """Load a model from a folder or the hub; a model without a head gets a new one.
 
         Args:
             name_or_path: a Hugging Face folder, or a name on the hub.
             max_length: tokens per pair; by default the model's limit.
-            options: of ``AutoModelForSequenceClassification.from_pretrained``.
+            options: arguments of ``AutoModelForSequenceClassification.from_pretrained``.
         """
-        auto = "AutoModelForSequenceClassification"
-        parts = load_pretrained(auto, name_or_path, num_labels=1, **options)
-        return cls(*parts, max_length=max_length)
+        auto_class = "AutoModelForSequenceClassification"
+        model, tokenizer = load_pretrained(auto_class, name_or_path, num_labels=1, **options)
+        return cls(model, tokenizer, max_length=max_length)
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
         encoded = self.tokenizer(
@@ -130,8 +133,8 @@ class EncoderScorer(TextScorer):
 class CausalScorer(TextScorer):
     """A causal language model as a pointwise reranker: the logit of "yes" minus that of "no".
 
-    That is the log-odds of "yes" against "no" as the next token. Only the last position's logits
-    are computed. Mini-batches padded on the right score the same as those padded on the left.
+    That is the log-odds of "yes" against "no" as the next token after a prompt. Only the logits of
+    the last position are computed. Mini-batches may be padded on either side; scores are the same.
 
     Args:
         model: a causal language model.
@@ -161,16 +164,16 @@ class CausalScorer(TextScorer):
         prompt: Prompt | None = None,
         **options: Any,
     ) -> Self:
-        """Load a model from a folder or a hub.
+        """Load a model from a folder or the hub.
 
         Args:
             name_or_path: a Hugging Face folder, or a name on the hub.
             max_length: tokens per pair, prompt included; by default the model's limit.
-            prompt: what the model is asked; by default what Qwen3-Reranker is.
-            options: of ``AutoModelForCausalLM.from_pretrained``.
+            prompt: what the model is asked; by default the prompt of Qwen3-Reranker.
+            options: arguments of ``AutoModelForCausalLM.from_pretrained``.
         """
-        parts = load_pretrained("AutoModelForCausalLM", name_or_path, **options)
-        return cls(*parts, max_length=max_length, prompt=prompt)
+        model, tokenizer = load_pretrained("AutoModelForCausalLM", name_or_path, **options)
+        return cls(model, tokenizer, max_length=max_length, prompt=prompt)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
@@ -190,10 +193,10 @@ class CausalScorer(TextScorer):
 
 
 class PromptTokens:
-    """A prompt as tokens: what a causal language model reads of a pair, and its answer.
+    """A prompt as tokens: what a causal language model reads of a pair, and its two answers.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         prompt: what the model is asked.
         max_length: tokens per pair, prompt included.
 
@@ -203,20 +206,20 @@ class PromptTokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, max_length: int) -> None:
         self.tokenizer, self.prompt = tokenizer, prompt
-        self._prefix, self._suffix = self._tokens(prompt.prefix), self._tokens(prompt.suffix)
-        self._yes, self._no = self._answer(prompt.yes), self._answer(prompt.no)
-        around = len(self._prefix) + len(self._suffix)
-        self._body_length = max_length - around
+        self._prefix, self._suffix = self._tokenize(prompt.prefix), self._tokenize(prompt.suffix)
+        self._yes, self._no = self._answer_token(prompt.yes), self._answer_token(prompt.no)
+        prompt_length = len(self._prefix) + len(self._suffix)
+        self._body_length = max_length - prompt_length
         if self._body_length < 1:
             raise ValueError(
                 f"max_length={max_length} leaves nothing for the pair: the prompt alone has "
-                f"{around} tokens"
+                f"{prompt_length} tokens"
             )
 
     def rows(self, queries: Sequence[str], documents: Sequence[str]) -> list[list[int]]:
-        """The tokens of each pair, the prompt's among them."""
+        """The tokens of each pair, with those of the prompt around them."""
         pairs = [self.prompt.pair(*pair) for pair in zip(queries, documents, strict=True)]
-        bodies = [self._tokens(pair)[: self._body_length] for pair in pairs]
+        bodies = [self._tokenize(pair)[: self._body_length] for pair in pairs]
         return [self._prefix + body + self._suffix for body in bodies]
 
     def log_odds(self, model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -227,7 +230,7 @@ class PromptTokens:
             tokens: ``[m, length]``, padded on any side.
             mask: ``[m, length]``, 1 on tokens.
         """
-        # Padding goes to the left, so that the answer follows the last position of every pair.
+        # Padding is moved to the left, so that every pair's answer follows the last position.
         order = mask.argsort(dim=1, stable=True)
         tokens, mask = tokens.gather(1, order), mask.gather(1, order)
         output = model(
@@ -237,15 +240,18 @@ class PromptTokens:
             logits_to_keep=1,
             use_cache=False,
         )
-        logits: Tensor = output.logits[:, -1].float()  # a difference of halves would be rounded
+        # In float32, as the difference of half-precision logits would be rounded
+        logits: Tensor = output.logits[:, -1].float()
         return logits[:, self._yes] - logits[:, self._no]
 
-    def _tokens(self, text: str) -> list[int]:
+    def _tokenize(self, text: str) -> list[int]:
+        """The tokens of a text, without special tokens."""
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return tokens
 
-    def _answer(self, text: str) -> int:
-        tokens = self._tokens(text)
+    def _answer_token(self, text: str) -> int:
+        """The single token of an answer."""
+        tokens = self._tokenize(text)
         if len(tokens) != 1:
             raise ValueError(
                 f"the answer {text!r} must be a single token of the tokenizer, found "

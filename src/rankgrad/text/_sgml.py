@@ -1,7 +1,7 @@
-"""TREC's SGML: ``<DOC><DOCNO>...</DOCNO>...</DOC>`` documents and ``<top><num>...`` topics.
+"""The format ``trec``: ``<DOC><DOCNO>...</DOCNO>...</DOC>`` documents, ``<top><num>...`` topics.
 
-It is older than XML: fields of topics have no end tags, and text has bare ampersands. A line that
-is not UTF-8 is read as Latin-1.
+TREC's files are SGML, not XML: fields of topics have no end tags, and texts have bare ampersands.
+So regular expressions find the tags. A line that is not UTF-8 is read as Latin-1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rankgrad.data import _text_lines
 from rankgrad.text._records import TextRecord
 
-#: Elements of a document that are its text; where it has none of them, all but its number is.
+#: Elements of a document that are its text. Without any, all but the number is the text.
 CONTENT = ("TITLE", "HEADLINE", "HL", "HEAD", "TTL", "LEADPARA", "LP", "TEXT")
 
 _DOCUMENT = re.compile(r"(<(/?)DOC\s*>)", re.IGNORECASE)
@@ -23,6 +23,7 @@ _NUMBER = re.compile(r"<DOCNO>(.*?)</DOCNO>", re.IGNORECASE | re.DOTALL)
 _CONTENT = re.compile(rf"<({'|'.join(CONTENT)})\b[^<>]*>(.*?)</\1\s*>", re.IGNORECASE | re.DOTALL)
 _MARKUP = re.compile(r"<!--.*?-->|</?[A-Za-z!?][^<>]*>", re.DOTALL)
 _TOPIC = re.compile(r"(<(/?)top(?:ic)?\b([^<>]*)>)", re.IGNORECASE)
+#: By field: a regular expression of its tag, and of the label that may begin its text.
 _TOPIC_FIELDS = {
     "number": ("num", r"Number\s*:"),
     "title": ("title|query", r"Topic\s*:"),
@@ -32,7 +33,7 @@ _TOPIC_FIELDS = {
 
 
 class _Block(NamedTuple):
-    """What is between two tags: the line it begins at, the start tag's attributes, the text."""
+    """A document or a topic: the line of its start tag, the tag's attributes, the text inside."""
 
     line: int
     attributes: str
@@ -43,8 +44,7 @@ def documents(path: Path) -> Iterator[TextRecord]:
     """The documents of a file.
 
     Raises:
-        ValueError: a document that does not end, or has no number, or text outside of documents,
-            with its line.
+        ValueError: a document does not end or has no number, or there is text outside of documents.
     """
     for block in _blocks(path, _DOCUMENT, "DOC"):
         number = _NUMBER.search(block.text)
@@ -52,20 +52,20 @@ def documents(path: Path) -> Iterator[TextRecord]:
             raise ValueError(f"{path}, line {block.line}: a document without a <DOCNO>")
         rest = block.text[: number.start()] + block.text[number.end() :]
         parts = [match[2] for match in _CONTENT.finditer(rest)] or [rest]
-        yield TextRecord(block.line, number[1].strip(), _plain(" ".join(parts)))
+        yield TextRecord(block.line, number[1].strip(), _plain_text(" ".join(parts)))
 
 
 def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:
     """The topics of a file.
 
-    ``051`` is query ``51``, as in TREC's judgments.
+    Leading zeros of numbers are dropped, as in TREC's judgments: topic ``051`` is query ``51``.
 
     Args:
         path: the file.
-        field: ``"title"``, ``"description"`` or ``"narrative"``.
+        field: the field that is the query: ``"title"``, ``"description"`` or ``"narrative"``.
 
     Raises:
-        ValueError: a topic that does not end, or has no number or no such field, with its line.
+        ValueError: a topic does not end, or has no number or no such field.
     """
     for block in _blocks(path, _TOPIC, "top"):
         attribute = re.search(r"number\s*=\s*[\"']?([^\"'\s>]+)", block.attributes, re.IGNORECASE)
@@ -75,37 +75,48 @@ def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:
             raise ValueError(f"{path}, line {block.line}: a topic without a <num>")
         if not text:
             raise ValueError(f"{path}, line {block.line}: topic {number} has no {field}")
-        yield TextRecord(block.line, str(int(number)) if number.isdecimal() else number, text)
+        query = str(int(number)) if number.isdecimal() else number
+        yield TextRecord(block.line, query, text)
 
 
 def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
-    """What stands between start and end tags; nothing but markup may stand elsewhere."""
-    start, attributes = 0, ""
-    inside: list[str] = []
+    """The blocks between start and end tags; nothing but markup may be outside of them.
+
+    Args:
+        path: the file.
+        tag: finds both tags; group 2 is the slash of end tags, group 3, if any, the attributes.
+        name: the tag's name, for errors.
+    """
+    start, attributes = 0, ""  # of the open block; line 0 is outside of blocks
+    lines: list[str] = []  # of the open block
     for number, raw in _text_lines.numbered(path):
         line, position = _decode(raw), 0
         for match in tag.finditer(line):
             text, position = line[position : match.start()], match.end()
-            ends = match[2] == "/"
-            if ends != bool(start):
-                problem = f"</{name}> without a <{name}> before it" if ends else f"<{name}> inside"
-                where = "" if ends else f" of the <{name}> of line {start}, which does not end"
-                raise ValueError(f"{path}, line {number}: {problem}{where}")
-            if ends:
-                yield _Block(start, attributes, "\n".join([*inside, text]))
-                start, inside = 0, []
+            is_end_tag = match[2] == "/"
+            if is_end_tag and not start:
+                raise ValueError(f"{path}, line {number}: </{name}> without a <{name}> before it")
+            if start and not is_end_tag:
+                raise ValueError(
+                    f"{path}, line {number}: <{name}> inside of the <{name}> of line {start}, "
+                    "which does not end"
+                )
+            if is_end_tag:
+                yield _Block(start, attributes, "\n".join([*lines, text]))
+                start, lines = 0, []
             else:
-                _check_markup(path, number, text, name)
+                _check_no_text(path, number, text, name)
                 start, attributes = number, match[3] if tag.groups > 2 else ""
         if start:
-            inside.append(line[position:])
+            lines.append(line[position:])
         else:
-            _check_markup(path, number, line[position:], name)
+            _check_no_text(path, number, line[position:], name)
     if start:
         raise ValueError(f"{path}, line {start}: <{name}> does not end; the file is cut off")
 
 
-def _check_markup(path: Path, number: int, text: str, name: str) -> None:
+def _check_no_text(path: Path, number: int, text: str, name: str) -> None:
+    """Raise if ``text``, which is outside of blocks, is more than markup."""
     if _MARKUP.sub("", text).strip():
         raise ValueError(
             f"{path}, line {number}: expected <{name}>, found {text.strip()[:40]!r} outside of one"
@@ -113,15 +124,16 @@ def _check_markup(path: Path, number: int, text: str, name: str) -> None:
 
 
 def _topic_field(text: str, field: str) -> str:
-    """A field's text up to the next tag, without the label that TREC begins it with."""
+    """The text of a topic's field up to the next tag, without a label such as ``Number:``."""
     tag, label = _TOPIC_FIELDS[field]
     match = re.search(
         rf"<(?:{tag})>\s*(?:{label})?(.*?)(?=</?[A-Za-z]|\Z)", text, re.IGNORECASE | re.DOTALL
     )
-    return _plain(match[1]) if match else ""
+    return _plain_text(match[1]) if match else ""
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
+    """A text without markup, entities and repeated white space."""
     return " ".join(html.unescape(_MARKUP.sub(" ", text)).split())
 
 

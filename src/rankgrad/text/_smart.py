@@ -1,6 +1,6 @@
-"""The SMART format of classic test collections: ``.I 1``, then fields such as ``.T`` and ``.W``.
+"""The format ``smart`` of Cranfield and CISI: ``.I 1``, then fields such as ``.T`` and ``.W``.
 
-Lines of a field are joined by spaces. A field that is repeated in a record continues.
+The lines of a field are joined by spaces. If a field is repeated in a record, its texts are joined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIELD = re.compile(r"\.([A-Z])\s*")
 
 
 class Record(NamedTuple):
-    """One record: the line it begins at, its id, and its fields by their letters."""
+    """A record: the line it begins at, its id, and the texts of its fields by their letters."""
 
     line: int
     id: str
@@ -29,7 +29,7 @@ def records(path: Path) -> Iterator[Record]:
     """The records of a file.
 
     Raises:
-        ValueError: text before a record or a field, or a record without an id, with its line.
+        ValueError: there is text before the first record or field, or a record has no id.
     """
     record: Record | None = None
     letter = ""
@@ -47,17 +47,17 @@ def records(path: Path) -> Iterator[Record]:
         elif record and letter:
             record.fields[letter] = join(record.fields[letter], " ".join(line.split()))
         elif line.strip():
-            wanted = "a field, such as .W" if record else "a record, such as .I 1"
-            raise ValueError(f"{path}, line {number}: expected {wanted}, found {line[:40]!r}")
+            expected = "a field, such as .W" if record else "a record, such as .I 1"
+            raise ValueError(f"{path}, line {number}: expected {expected}, found {line[:40]!r}")
     if record:
         yield record
 
 
 def text_records(path: Path) -> Iterator[TextRecord]:
-    """Documents or topics: their titles (``.T``) and texts (``.W``).
+    """The documents or topics of a file: titles (``.T``) and bodies (``.W``).
 
-    Cranfield's texts begin with the title again; it is taken once.
+    Cranfield repeats the title at the beginning of the body; here it occurs once.
     """
-    for line, name, fields in records(path):
+    for line, id, fields in records(path):
         title, body = fields.get("T", ""), fields.get("W", "")
-        yield TextRecord(line, name, body if body.startswith(title) else join(title, body))
+        yield TextRecord(line, id, body if body.startswith(title) else join(title, body))

@@ -1,6 +1,8 @@
-"""Labels from a teacher: its scores, or its order alone, as labels that any loss takes.
+"""Distillation: a teacher's scores, or its order alone, as labels that any loss takes.
 
-They stand in the place of the grades, or beside them as one more column (:class:`MixedLoss`).
+Text rankers, the integrations with Hugging Face trainers and distilled students
+(``rankgrad.export``) are trained on them. The labels replace the grades, or are a second column
+beside them (:class:`MixedLoss`).
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ TRANSFORMS = ("shift", "minmax", "softmax", "rank")
 class MixedLoss(nn.Module):
     """``(1 - weight) loss(scores, grades) + weight teacher_loss(scores, teacher's labels)``.
 
-    Each of the two is the mean over the lists on which it is defined.
+    Each of the two losses is the mean over the lists on which it is defined.
 
     Args:
-        loss: of the grades: a spec, or a loss.
-        weight: of the teacher, from 0 to 1.
-        teacher_loss: of the teacher's labels; by default that of the grades.
+        loss: the loss of the grades: a spec, or a loss.
+        weight: the weight of the teacher, from 0 to 1.
+        teacher_loss: the loss of the teacher's labels; by default the same as that of the grades.
 
     Raises:
-        ValueError: an unknown loss, or a weight that is not from 0 to 1.
+        ValueError: a loss is unknown, or the weight is not from 0 to 1.
 
     >>> loss = MixedLoss("softmax", 0.25, "margin_mse")
     >>> scores, grades = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([0.0, 1.0, 0.0])
@@ -44,7 +46,7 @@ class MixedLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = check_weight(weight)
-        # Two objects also where both are alike: a loss with noise has its own generator.
+        # Always two objects, because a loss with noise has its own generator.
         self.loss = losses.get(str(loss)) if isinstance(loss, str) else loss
         self.teacher_loss = losses.get(str(self.loss if teacher_loss is None else teacher_loss))
 
@@ -61,8 +63,8 @@ class MixedLoss(nn.Module):
         Args:
             scores: ``[..., n]`` or ``[N]``.
             labels: ``[..., n, 2]`` or ``[N, 2]``: the grade and the teacher's label.
-            mask: as losses take it.
-            offsets: as losses take them.
+            mask: ``[..., n]``, True on real items.
+            offsets: ``[B + 1]``, of flat lists.
         """
         if labels.shape != (*scores.shape, 2):
             raise ValueError(
@@ -76,7 +78,7 @@ class MixedLoss(nn.Module):
 
     @property
     def progress(self) -> float:
-        """Of training, from 0 to 1: what temperature schedules follow."""
+        """The progress of training, from 0 to 1, which temperature schedules follow."""
         return self.loss.progress
 
     @progress.setter
@@ -90,16 +92,17 @@ def taught_loss(
     weight: float = 1.0,
     teacher_loss: str | Loss | None = None,
 ) -> Loss | MixedLoss:
-    """The loss of labels, of a teacher's labels, or of both.
+    """The loss of the grades, of a teacher's labels, or of both.
 
     Args:
-        loss: by the labels.
-        teacher: the transform of a teacher's scores, or None.
-        weight: of the loss by the teacher's labels, from 0 to 1.
-        teacher_loss: by the teacher's labels; None for the same.
+        loss: the loss of the grades.
+        teacher: the transform of a teacher's scores, or None without a teacher.
+        weight: the weight of the loss of the teacher's labels, from 0 to 1.
+        teacher_loss: the loss of the teacher's labels; None for the same as that of the grades.
 
     Raises:
-        ValueError: an unknown transform or loss, or a weight or a loss without a teacher.
+        ValueError: a transform or loss is unknown, or there is a weight or a loss for a teacher but
+            no teacher.
     """
     if teacher is not None:
         check_choice("teacher", teacher, TRANSFORMS)
@@ -108,12 +111,12 @@ def taught_loss(
         raise ValueError("teacher_weight and teacher_loss need a teacher, such as teacher='shift'")
     if weight < 1:
         return MixedLoss(loss, weight, teacher_loss)
-    alone = loss if teacher_loss is None else teacher_loss
-    return losses.get(alone) if isinstance(alone, str) else alone
+    only_loss = loss if teacher_loss is None else teacher_loss
+    return losses.get(only_loss) if isinstance(only_loss, str) else only_loss
 
 
 def check_weight(weight: float) -> float:
-    """The weight of a teacher, from 0 to 1; an error if it is another number."""
+    """``weight``, if it is from 0 to 1; otherwise an error."""
     if not 0 <= weight <= 1:
         raise ValueError(f"teacher_weight must be from 0 to 1, found {weight}")
     return weight
@@ -122,27 +125,27 @@ def check_weight(weight: float) -> float:
 def teacher_labels(
     scores: Tensor | Sequence[float], transform: Transform = "shift", *, temperature: float = 1.0
 ) -> Tensor:
-    """Labels, which are never negative, of one list from a teacher's scores, which may be.
+    """Non-negative labels of one list from a teacher's scores t, which may be negative.
 
-    - ``"shift"``: ``(t - min t) / temperature``. Margins stay, as ``margin_mse`` needs them;
-      ``listnet`` has the target ``softmax(t / temperature)`` then; ``ranknet`` and ``listmle`` see
-      only the order.
-    - ``"minmax"``: ``(t - min t) / (max t - min t)``, from 0 to 1: for ``lambdaloss`` and losses of
-      metrics, whose gain ``2^y - 1`` grows fast. All equal scores give 0.
+    - ``"shift"``: ``(t - min t) / temperature``. It preserves margins, which ``margin_mse`` needs.
+      With it the target of ``listnet`` is ``softmax(t / temperature)``; ``ranknet`` and ``listmle``
+      use the order only.
+    - ``"minmax"``: ``(t - min t) / (max t - min t)``, from 0 to 1, for ``lambdaloss`` and losses of
+      metrics, whose gain ``2^y - 1`` grows fast. If all scores are equal, labels are 0.
     - ``"softmax"``: ``softmax(t / temperature)``, soft targets for ``softmax``.
-    - ``"rank"``: ``1 / rank``, the mean rank where scores tie: only the order counts.
+    - ``"rank"``: ``1 / rank``, so that only the order counts. Equal scores have their mean rank.
 
     Args:
-        scores: ``[n]``, higher is better. ``-inf`` is a document that the teacher does not have:
-            it gets 0.
-        transform: the transform.
+        scores: ``[n]``, higher is better. ``-inf`` is a document that the teacher does not have;
+            its label is 0.
+        transform: one of the above.
         temperature: divides the scores in ``"shift"`` and ``"softmax"``.
 
     Returns:
         Labels ``[n]``: float64 for a float64 tensor, else float32.
 
     Raises:
-        ValueError: scores are not ``[n]``, or one is NaN or infinite.
+        ValueError: scores are not ``[n]``, or one is NaN or ``inf``.
 
     >>> teacher_labels([-3.0, 1.0, -1.0])
     tensor([0., 4., 2.])
@@ -155,14 +158,14 @@ def teacher_labels(
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     if values.ndim != 1:
         raise ValueError(f"a teacher's scores must have shape [n], found {list(values.shape)}")
-    bad = values.isnan() | (values == float("inf"))
-    if bool(bad.any()):
-        index = int(bad.nonzero()[0])
+    is_invalid = values.isnan() | (values == float("inf"))
+    if bool(is_invalid.any()):
+        index = int(is_invalid.nonzero()[0])
         raise ValueError(f"a teacher's scores must be numbers; item {index} is {values[index]:g}")
     has_score = values > float("-inf")
     labels = torch.zeros_like(values)
     if bool(has_score.any()):
-        labels[has_score] = _transformed(values[has_score], transform, temperature)
+        labels[has_score] = _transform_scores(values[has_score], transform, temperature)
     return labels
 
 
@@ -173,22 +176,22 @@ def labels_from_run(
     *,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Labels of a query's documents from what a teacher's run says about that query.
+    """Labels of a query's documents from a teacher's run.
 
     Args:
-        teacher: the teacher's ranked list, as :func:`rankgrad.data.trec.read_run` gives it; its
-            score of each document identifier; or identifiers in its order, best first, where it
-            gave no scores.
-        documents: identifiers of the documents to label. One that the teacher does not have gets 0.
+        teacher: the teacher's results for that query: a ranked list, as
+            :func:`rankgrad.data.trec.read_run` reads it; scores by document id; or document ids
+            without scores, best first.
+        documents: ids of the documents to label. One that the teacher does not have gets 0.
         transform: as in :func:`teacher_labels`, over those of the documents that the teacher has;
-            by default ``"shift"`` for scores. An order has ``"rank"`` only.
+            by default ``"shift"`` for scores. Ids without scores allow ``"rank"`` only.
         temperature: as in :func:`teacher_labels`.
 
     Returns:
         Labels ``[n]`` in the order of ``documents``.
 
     Raises:
-        ValueError: an order with another transform, or with a document twice.
+        ValueError: ids without scores have a transform other than ``"rank"``, or an id twice.
 
     >>> labels_from_run(["d7", "d2", "d9"], ["d2", "d1", "d7"])
     tensor([0.5000, 0.0000, 1.0000])
@@ -204,24 +207,26 @@ def labels_from_run(
             raise ValueError(
                 f"an order has no scores: transform must be 'rank', found {transform!r}"
             )
-        scores = {name: -float(rank) for rank, name in enumerate(teacher)}
+        scores = {document: -float(rank) for rank, document in enumerate(teacher)}
         if len(scores) < len(teacher):
             raise ValueError("the teacher's order has a document twice")
         transform = "rank"
-    teacher_scores = [float(scores.get(name, float("-inf"))) for name in documents]
+    teacher_scores = [float(scores.get(document, float("-inf"))) for document in documents]
     return teacher_labels(teacher_scores, transform or "shift", temperature=temperature)
 
 
-def _transformed(scores: Tensor, transform: Transform, temperature: float) -> Tensor:
+def _transform_scores(scores: Tensor, transform: Transform, temperature: float) -> Tensor:
+    """The labels ``[n]`` of finite scores ``[n]``."""
     if transform == "softmax":
         return (scores / temperature).softmax(0)
     if transform == "rank":
+        # Distinct scores from the lowest on: how many items have each, and how many have more
         _, score_index, ties = scores.unique(return_inverse=True, return_counts=True)
-        above = len(scores) - ties.cumsum(0)  # for each score, from the lowest
-        ranks: Tensor = above + (ties + 1) / 2
-        return ranks[score_index].to(scores).reciprocal()
-    above_lowest = scores - scores.min()
+        above = len(scores) - ties.cumsum(0)
+        mean_ranks: Tensor = above + (ties + 1) / 2
+        return mean_ranks[score_index].to(scores).reciprocal()
+    shifted = scores - scores.min()
     if transform == "shift":
-        return above_lowest / temperature
-    highest = above_lowest.max()
-    return above_lowest / torch.where(highest > 0, highest, 1.0)
+        return shifted / temperature
+    highest = shifted.max()
+    return shifted / torch.where(highest > 0, highest, 1.0)

@@ -20,9 +20,9 @@ from rankgrad.training._settings import (
 
 
 class TextSettings(TomlSettings):
-    """The settings of a text ranker's training. Specs are stored in the form ``str`` gives.
+    """The settings of a text ranker's training. Specs are stored in their canonical form.
 
-    The options of ``rankgrad text train`` are made of them.
+    ``rankgrad text train`` makes an option of each field, with its docstring as the help.
 
     >>> settings = TextSettings(model="bert-base-uncased", loss="neural_ndcg@10( temperature=1.0 )")
     >>> settings.loss

@@ -1,4 +1,8 @@
-"""Training of a text ranker on the candidates of queries: the loop, the best epoch, resuming."""
+"""Training of a text ranker on the candidates of queries: the loop, the best epoch, resuming.
+
+``rankgrad.experiments`` calls :func:`fit` for ``rankgrad text train``. Rankers of features have a
+loop of their own, in ``rankgrad.training``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from torch import Tensor
 
 from rankgrad.losses import Loss, losses
 from rankgrad.losses._base import randomness_of
-from rankgrad.metrics import metrics as known_metrics
+from rankgrad.metrics import metrics
 from rankgrad.text._cached import cached_backward
 from rankgrad.text._candidates import Candidates
 from rankgrad.text._ranker import TextRanker, autocast
@@ -33,7 +37,14 @@ LossFunction = Callable[..., Tensor]
 
 @dataclass
 class TextData:
-    """Candidates with their tokens, and the indices of training and of validation lists."""
+    """The data of a training.
+
+    Attributes:
+        candidates: all lists.
+        inputs: the tokens of the candidates.
+        train: indices of the training lists, ``[b]``.
+        vali: indices of the validation lists, ``[b]``; None to train without validation.
+    """
 
     candidates: Candidates
     inputs: PairInputs
@@ -43,9 +54,12 @@ class TextData:
 
 @dataclass(frozen=True)
 class TextFitResult:
-    """The result of training: the ranker of the best epoch, or of the last without validation.
+    """The result of training.
 
-    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+    Attributes:
+        ranker: the ranker of the best epoch or, without validation, of the last.
+        state: the history of training.
+        stopped: why training ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
     ranker: TextRanker
@@ -55,12 +69,12 @@ class TextFitResult:
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What is called while a ranker is trained.
+    """Functions that are called while a ranker is trained.
 
     Attributes:
-        on_epoch: with the values of each finished epoch.
-        on_step: with the part of the present epoch that is done.
-        interrupted: after each step; whether to stop. What the epoch has done is lost then.
+        on_epoch: called with the values of each finished epoch.
+        on_step: called after each step with the finished fraction of the epoch.
+        interrupted: called after each step; True stops training, and the unfinished epoch is lost.
     """
 
     on_epoch: Callable[[dict[str, float]], None] = lambda line: None
@@ -79,15 +93,15 @@ def fit(
 ) -> TextFitResult:
     """Train a ranker in place. At the end it has the weights of the best epoch.
 
-    PyTorch's random state is afterwards as it was before.
+    PyTorch's random state is restored afterwards.
 
     Args:
-        ranker: on its device, where the tokens of ``data`` are too.
-        data: to train and to validate on.
+        ranker: the ranker, on the same device as the tokens of ``data``.
+        data: the lists to train and to validate on.
         settings: how to train; ``model`` and the settings of the ranker itself are ignored.
-        loss: instead of ``settings.loss``: a function of scores, labels and offsets.
-        run: a run folder, where each epoch is saved, and from which training goes on.
-        callbacks: what is called on the way.
+        loss: used instead of ``settings.loss``: a function of scores, labels and offsets.
+        run: a run folder, in which each epoch is saved, and from which training resumes.
+        callbacks: functions that are called during training.
 
     Raises:
         ValueError: there is nothing to train on, or training diverged.
@@ -97,6 +111,8 @@ def fit(
 
 
 class _Training:
+    """The state of a training, and its loop."""
+
     def __init__(
         self,
         ranker: TextRanker,
@@ -108,7 +124,7 @@ class _Training:
         self.ranker, self.data, self.settings = ranker, data, settings
         self.folder = folder
         candidates = data.candidates
-        self.targets = candidates.targets  # [N], or with grades and a teacher [N, 2]
+        self.targets = candidates.targets  # [N]; [N, 2] for a mix of grades and teacher's labels
         if candidates.teacher is not None and settings.teacher_weight < 1 and loss is None:
             self.targets = np.stack([candidates.labels, candidates.teacher], 1)
         self.loss: Any = self._loss() if loss is None else loss
@@ -123,34 +139,38 @@ class _Training:
         self.labels = torch.from_numpy(self.targets).to(ranker.device)
 
     def _loss(self) -> Loss | MixedLoss:
+        """The loss of the settings."""
         settings = self.settings
         if self.targets.ndim == 2:
             return MixedLoss(settings.loss, settings.teacher_weight, settings.teacher_loss)
-        taught = self.data.candidates.teacher is not None
-        return losses.get((settings.teacher_loss if taught else None) or settings.loss)
+        has_teacher = self.data.candidates.teacher is not None
+        if has_teacher and settings.teacher_loss is not None:
+            return losses.get(settings.teacher_loss)
+        return losses.get(settings.loss)
 
     def run(self, callbacks: Callbacks) -> TextFitResult:
-        began, before = time.perf_counter(), self.state.seconds
-        stopped = self._reason()
+        """Train until an epoch is the last, and load the best weights."""
+        start = time.perf_counter() - self.state.seconds  # a resumed run adds to its earlier time
+        stopped = self._stop_reason()
         while stopped is None:
-            loss = self._epoch(callbacks)
+            loss = self._train_epoch(callbacks)
             if loss is None:
                 stopped = "interrupted"
                 break
             line = {"epoch": self.state.epoch + 1, "loss": loss, **self._validate()}
             self.state.epoch += 1
-            self.state.seconds = line["seconds"] = round(before + time.perf_counter() - began, 3)
+            self.state.seconds = line["seconds"] = round(time.perf_counter() - start, 3)
             self.state.history.append(line)
-            self._finish(line)
+            self._record_epoch(line)
             callbacks.on_epoch(dict(line))
-            stopped = self._reason()
+            stopped = self._stop_reason()
         if self.best:
             self.ranker.load_state_dict(self.best)
         self.ranker.eval()
         return TextFitResult(self.ranker, self.state, stopped)
 
-    def _reason(self) -> str | None:
-        """Why training is over, or None."""
+    def _stop_reason(self) -> str | None:
+        """Why training is over, as in ``TextFitResult.stopped``; None if it goes on."""
         state, settings = self.state, self.settings
         if state.epoch >= settings.epochs:
             return "epochs"
@@ -158,10 +178,11 @@ class _Training:
             return "patience" if state.epoch - state.best_epoch >= settings.patience else None
         return None
 
-    def _epoch(self, callbacks: Callbacks) -> float | None:
-        """The mean loss of an epoch's steps; None if it was interrupted.
+    def _train_epoch(self, callbacks: Callbacks) -> float | None:
+        """Train one epoch, and return the mean loss of its steps; None if it was interrupted.
 
-        Seeds are of the epoch alone, so that one that is run again after a crash is the same.
+        Random numbers are seeded by the epoch, so that an epoch that is repeated after a crash is
+        the same.
         """
         random = np.random.default_rng([self.settings.seed, self.state.epoch])
         torch.manual_seed(int(random.integers(2**62)))
@@ -170,8 +191,8 @@ class _Training:
         values = []
         shuffled, size = random.permutation(self.lists), self.settings.lists_per_step
         for step in range(self.steps):
-            self._set_rates(step)
-            values.append(self._step(shuffled[step * size : (step + 1) * size], random))
+            self._apply_schedules(step)
+            values.append(self._train_step(shuffled[step * size : (step + 1) * size], random))
             callbacks.on_step((step + 1) / self.steps)
             if callbacks.interrupted():
                 return None
@@ -184,32 +205,31 @@ class _Training:
         return loss
 
     def _seed_loss(self) -> None:
-        """Reseed the noise of a loss that has its own seed, by the epoch."""
-        mixed = isinstance(self.loss, MixedLoss)
-        parts = [self.loss.loss, self.loss.teacher_loss] if mixed else [self.loss]
-        drawing = [randomness_of(loss) for loss in parts if isinstance(loss, Loss)]
-        for randomness in itertools.chain.from_iterable(each.values() for each in drawing):
+        """Reseed by the epoch the noise of a loss that has a seed of its own."""
+        is_mixed = isinstance(self.loss, MixedLoss)
+        parts = [self.loss.loss, self.loss.teacher_loss] if is_mixed else [self.loss]
+        sources = [randomness_of(loss).values() for loss in parts if isinstance(loss, Loss)]
+        for randomness in itertools.chain.from_iterable(sources):
             if randomness.seed is not None:
                 generator = randomness.generator(self.labels.device)
                 assert generator is not None
                 seeds = np.random.default_rng([randomness.seed, self.state.epoch])
                 generator.manual_seed(int(seeds.integers(2**62)))
 
-    def _step(self, lists: Lists, random: np.random.Generator) -> Tensor:
-        settings = self.settings
-        chosen = [self._documents(number, random) for number in lists]
-        items = np.concatenate(chosen)
-        ends = np.cumsum([0, *map(len, chosen)])
-        batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
-        # Scores come in the order of the mini-batches, shortest documents first.
-        indices = np.concatenate([batch.indices for batch in batches])
-        device = self.labels.device
-        inverse = to_device(np.argsort(indices, kind="stable"), device)
+    def _train_step(self, lists: Lists, random: np.random.Generator) -> Tensor:
+        """Take a step of the optimizer on some ``lists`` ``[b]``, and return the loss."""
+        settings, device = self.settings, self.labels.device
+        items_of_lists = [self._sample_items(index, random) for index in lists]
+        items = np.concatenate(items_of_lists)
         labels = self.labels[to_device(items, device)]
-        offsets = to_device(ends, device)
+        offsets = to_device(np.cumsum([0, *map(len, items_of_lists)]), device)
+        batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
+        # Scores are in the order of the mini-batches, shortest documents first.
+        indices = np.concatenate([batch.indices for batch in batches])
+        positions = to_device(np.argsort(indices, kind="stable"), device)
 
         def loss(scores: Tensor) -> Tensor:
-            value: Tensor = self.loss(scores[inverse], labels, offsets=offsets)
+            value: Tensor = self.loss(scores[positions], labels, offsets=offsets)
             return value
 
         precision = autocast(self.ranker.device, settings.precision)
@@ -227,32 +247,37 @@ class _Training:
         self.optimizer.zero_grad()
         return value.detach()
 
-    def _documents(self, number: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """The items of a list that a step trains on: all, or a sample."""
-        first, last = self.data.candidates.offsets[number : number + 2]
+    def _sample_items(self, index: int, random: np.random.Generator) -> NDArray[np.int64]:
+        """The items of a list that a step trains on, ``[n]``: all, or a sample.
+
+        Up to half of a sample are relevant items, at least one, or more if others are too few.
+        """
+        first, last = self.data.candidates.offsets[index : index + 2]
         items, max_documents = np.arange(first, last), self.settings.documents
         if max_documents is None or len(items) <= max_documents:
             return items
         targets = self.targets[items]
-        relevant = (targets if targets.ndim == 1 else targets[:, 0]) > 0
-        good, other = random.permutation(items[relevant]), random.permutation(items[~relevant])
-        count = min(len(good), max(1, max_documents // 2, max_documents - len(other)))
-        return np.concatenate([good[:count], other[: max_documents - count]])
+        is_relevant = (targets if targets.ndim == 1 else targets[:, 0]) > 0
+        relevant = random.permutation(items[is_relevant])
+        others = random.permutation(items[~is_relevant])
+        count = min(len(relevant), max(1, max_documents // 2, max_documents - len(others)))
+        return np.concatenate([relevant[:count], others[: max_documents - count]])
 
-    def _set_rates(self, step: int) -> None:
-        """Bring learning rates and the loss's schedules to a step of the present epoch."""
+    def _apply_schedules(self, step: int) -> None:
+        """Set the learning rates and the loss's progress for a step of the present epoch."""
         total = self.steps * self.settings.epochs
-        done = self.state.epoch * self.steps + step
+        steps_done = self.state.epoch * self.steps + step
         if hasattr(self.loss, "progress"):
-            self.loss.progress = done / total
-        warm = self.settings.warmup * total
-        factor = min(1.0, (done + 1) / warm) if warm else 1.0
-        if self.settings.schedule == "linear" and done >= warm:
-            factor = (total - done) / max(1.0, total - warm)
+            self.loss.progress = steps_done / total
+        warmup_steps = self.settings.warmup * total
+        factor = min(1.0, (steps_done + 1) / warmup_steps) if warmup_steps else 1.0
+        if self.settings.schedule == "linear" and steps_done >= warmup_steps:
+            factor = (total - steps_done) / max(1.0, total - warmup_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = group["highest"] * factor
 
     def _validate(self) -> dict[str, float]:
+        """The means of the metrics on the validation lists; {} without validation."""
         vali, candidates = self.data.vali, self.data.candidates
         if vali is None:
             return {}
@@ -265,13 +290,13 @@ class _Training:
         evaluation = candidates.select(vali).evaluate(scores, self.settings.logged)
         return dict(evaluation.values.mean)
 
-    def _finish(self, line: dict[str, float]) -> None:
+    def _record_epoch(self, line: dict[str, float]) -> None:
         """Record whether the epoch is the best so far, and save it."""
         state, improved = self.state, True
         if self.data.vali is not None:
             value, best = line[self.settings.metric], state.best_value
-            lower = known_metrics.get(self.settings.metric).lower_is_better
-            improved = best is None or (value < best if lower else value > best)
+            lower_is_better = metrics.get(self.settings.metric).lower_is_better
+            improved = best is None or (value < best if lower_is_better else value > best)
             state.best_value = value if improved else best
         if improved:
             state.best_epoch = state.epoch
@@ -281,7 +306,11 @@ class _Training:
 
 
 def _optimizer(ranker: TextRanker, settings: TextSettings) -> torch.optim.AdamW:
-    """AdamW with a learning rate for the encoder and one for the head; biases do not decay."""
+    """AdamW with a learning rate for the encoder and one for the head.
+
+    Weight decay is for weights only, not for biases and norms, whose parameters have one dimension.
+    Schedules scale the rate ``highest`` of each group.
+    """
     head = {id(parameter) for parameter in ranker.head_parameters()}
     groups: dict[tuple[bool, bool], list[Tensor]] = {}
     for parameter in ranker.parameters():
@@ -292,11 +321,11 @@ def _optimizer(ranker: TextRanker, settings: TextSettings) -> torch.optim.AdamW:
         [
             {
                 "params": parameters,
-                "lr": rates[of_head],
-                "highest": rates[of_head],
+                "lr": rates[is_head],
+                "highest": rates[is_head],
                 "weight_decay": settings.weight_decay if decays else 0.0,
             }
-            for (of_head, decays), parameters in groups.items()
+            for (is_head, decays), parameters in groups.items()
         ],
         fused=ranker.device.type == "cuda",
     )
