@@ -33,7 +33,7 @@ from rankgrad.data import load_splits
 from rankgrad.training import Settings, fit
 from rankgrad import _threads
 if {spinning}:
-    _threads._SMALL = 0.0
+    _threads._MIN_PARALLEL_WORK = 0.0
 found = load_splits(sys.argv[1], int(sys.argv[2]) or None)
 options = dict(loss={loss!r}, device="cpu", patience=None)
 fit(Settings(**options, epochs=1), found["train"], found["vali"])

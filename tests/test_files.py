@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from rankgrad import _files
-from rankgrad.cli._errors import in_words
+from rankgrad.cli._errors import one_line
 from rankgrad.data import Dataset, _scores, columnar, store
 
 
@@ -241,7 +241,7 @@ def said(place):
     for write in writers:
         with pytest.raises(OSError) as caught:
             write()
-        found.append(in_words(caught.value).replace(f"{place}/", ""))
+        found.append(one_line(caught.value).replace(f"{place}/", ""))
     return found
 
 

@@ -51,14 +51,14 @@ def test_the_holder_is_named_and_one_that_is_killed_holds_nothing(tmp_path):
 
 
 def test_a_file_that_its_holder_removes_is_made_again(tmp_path, monkeypatch):
-    path, take = tmp_path / "lock", _locks._take
+    path, take = tmp_path / "lock", _locks._try_lock
 
     def late(file, where, **options):
-        monkeypatch.setattr(_locks, "_take", take)
+        monkeypatch.setattr(_locks, "_try_lock", take)
         path.unlink()  # the holder before lets go between our opening of the file and our lock
         return take(file, where, **options)
 
-    monkeypatch.setattr(_locks, "_take", late)
+    monkeypatch.setattr(_locks, "_try_lock", late)
     with _locks.hold(path, "training"), pytest.raises(_locks.LockedError):
         _locks.check(path, "training")
 

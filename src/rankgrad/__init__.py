@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-wait_passively()  # it has no effect once PyTorch is loaded
+wait_passively()  # before anything loads PyTorch, whose threads read the environment then
 
 __all__ = [
     "ApproxNDCG",
@@ -97,6 +97,7 @@ __all__ = [
     "training",
 ]
 
+#: Where public names are defined; classes that are not listed are losses.
 _MODULES = {
     "Ranker": "rankgrad.estimator",
     "evaluate": "rankgrad.metrics",
@@ -109,11 +110,11 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'rankgrad' has no attribute {name!r}")
     if name in _MODULES or name[0].isupper():
-        found = getattr(import_module(_MODULES.get(name, "rankgrad.losses")), name)
+        value = getattr(import_module(_MODULES.get(name, "rankgrad.losses")), name)
     else:
-        found = import_module(f"rankgrad.{name}")
-    globals()[name] = found
-    return found
+        value = import_module(f"rankgrad.{name}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

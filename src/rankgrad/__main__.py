@@ -1,7 +1,7 @@
-"""The command line: ``rankgrad`` and ``python -m rankgrad``.
+"""The entry point of the ``rankgrad`` command and of ``python -m rankgrad``.
 
-Nothing is imported before :func:`main` runs, so that Ctrl-C ends the command without a traceback
-from its first moments on.
+Importing :mod:`rankgrad.cli` takes a moment. :func:`main` sets a handler for Ctrl-C before it does,
+so that an interrupt during the imports ends the command without a traceback, too.
 """
 
 import os
@@ -13,9 +13,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line."""
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # not where the shell has it ignored
-        signal.signal(signal.SIGINT, _leave)
+    original_handler = signal.getsignal(signal.SIGINT)
+    if original_handler is signal.default_int_handler:  # a shell may have SIGINT ignored instead
+        signal.signal(signal.SIGINT, _exit_at_once)
     try:
         from rankgrad.cli import app
     except ModuleNotFoundError as error:
@@ -26,12 +26,12 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    signal.signal(signal.SIGINT, usual)
+    signal.signal(signal.SIGINT, original_handler)
     app()
 
 
-def _leave(*_: object) -> None:
-    """Nothing has been done yet: end at once, whatever is being imported."""
+def _exit_at_once(*_: object) -> None:
+    """The handler of Ctrl-C during imports, when there is nothing to clean up yet."""
     sys.stderr.write("rankgrad: interrupted\n")
     sys.stderr.flush()
     os._exit(130)

@@ -1,4 +1,9 @@
-"""Autograd functions that also work under ``torch.func`` and with batched gradients."""
+"""Base classes of autograd functions that also work under ``torch.func`` and batched gradients.
+
+The eager relaxations and the kernels' operators are such functions. Under ``torch.func.vmap`` each
+of them runs once, on the lists of all calls (:class:`ListFunction`). Their backward passes are not
+differentiable: a second derivative is an error instead of a wrong number.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +17,37 @@ from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedte
 
 Backward = TypeVar("Backward", bound=Callable[..., Any])
 
-_ONCE = "rankgrad's losses and relaxations can be differentiated once only"
+_SECOND_DERIVATIVE = "rankgrad's losses and relaxations can be differentiated once only"
 
 
 class ListFunction(torch.autograd.Function):
-    """A function of tensors ``[lists, ...]``: a vectorized call is one on more lists.
+    """A function of tensors ``[lists, ...]`` that treats each list by itself.
 
-    A subclass has ``forward`` without a context, ``setup_context`` and ``backward``.
+    So ``vmap`` over several calls is one call on the lists of all of them. A subclass defines
+    ``forward`` without a context, ``setup_context`` and ``backward``.
     """
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-        """One call on the lists of all calls."""
+        """Compute all calls as one call on more lists."""
         merged = [
             merge(argument, dim, info.batch_size)
             for argument, dim in zip(arguments, in_dims, strict=True)
         ]
-        found = cls.apply(*merged)
-        if isinstance(found, Tensor):
-            return split(found, info.batch_size), 0
-        return tuple(split(each, info.batch_size) for each in found), (0,) * len(found)
+        outputs = cls.apply(*merged)
+        if isinstance(outputs, Tensor):
+            return split(outputs, info.batch_size), 0
+        return tuple(split(output, info.batch_size) for output in outputs), (0,) * len(outputs)
 
 
 def merge(argument: Any, dim: int | None, calls: int) -> Any:
-    """The tensors of several calls as one, the calls' lists one after another."""
+    """One tensor ``[calls * lists, ...]`` of an argument of several calls.
+
+    Args:
+        argument: a tensor, or anything else, which is returned as it is.
+        dim: the dimension of the tensor that is the calls; None if all calls share the tensor.
+        calls: how many calls there are.
+    """
     if not isinstance(argument, Tensor):
         return argument
     if dim is None:
@@ -44,15 +56,15 @@ def merge(argument: Any, dim: int | None, calls: int) -> Any:
 
 
 def split(tensor: Tensor, calls: int) -> Tensor:
-    """A result on the lists of several calls, one row for each call."""
-    rows: Tensor = tensor.unflatten(0, (calls, -1))
-    return rows
+    """A result ``[calls * lists, ...]`` as ``[calls, lists, ...]``: undoes :func:`merge`."""
+    per_call: Tensor = tensor.unflatten(0, (calls, -1))
+    return per_call
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """``function.apply`` without the time-consuming binding of arguments by name.
+    """``function.apply`` without the binding of arguments by name, which takes long.
 
-    Only transforms of ``torch.func`` and compilers need it.
+    Only transforms of ``torch.func`` and compilers need the binding.
     """
     if torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
         return function.apply(*arguments)
@@ -69,33 +81,36 @@ def is_transformed(*tensors: Tensor | None) -> bool:
 
 
 def refuse_second_derivative(grad_of_derivative: Tensor | None = None) -> None:
-    """An error in a backward pass that is itself to be differentiated.
+    """Raise if the backward pass that calls this is recorded, to be differentiated itself.
 
-    ``torch.func`` records every backward pass, so there only a second one counts: it has a gradient
-    by what the first one was computed from.
+    ``torch.func`` records every backward pass, so recording means nothing there. A second
+    derivative is then known by the gradient that arrives for the first one.
+
+    Args:
+        grad_of_derivative: the gradient by the result of the first backward pass, if there is one.
     """
     recorded = torch.is_grad_enabled() and not torch.compiler.is_compiling()
     if grad_of_derivative is not None or (
         recorded and not torch._C._are_functorch_transforms_active()
     ):
-        raise RuntimeError(_ONCE)
+        raise RuntimeError(_SECOND_DERIVATIVE)
 
 
 def differentiable_once(backward: Backward) -> Backward:
-    """For the backward pass of an autograd function: no second derivative, and no autocast.
+    """A decorator of ``backward``: without autocast, and an error if differentiated again.
 
-    What it computes is not recorded, so a second derivative would be silently wrong.
+    Backward passes are not recorded, so a second derivative would be silently wrong.
     """
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
         refuse_second_derivative()
         with torch.autocast(grads[0].device.type, enabled=False):
-            found = backward(ctx, *grads)
+            results = backward(ctx, *grads)
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return found
-        some = found if isinstance(found, tuple) else (found,)
-        return tuple(None if each is None else _Final.apply(each) for each in some)
+            return results
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(None if grad is None else _NotDifferentiable.apply(grad) for grad in results)
 
     return checked  # type: ignore[return-value]
 
@@ -110,11 +125,11 @@ class ListDerivative(ListFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> None:
         """Raise an error."""
-        raise RuntimeError(_ONCE)
+        raise RuntimeError(_SECOND_DERIVATIVE)
 
 
-class _Final(ListDerivative):
-    """The identity."""
+class _NotDifferentiable(ListDerivative):
+    """The identity, whose derivative is an error."""
 
     @staticmethod
     def forward(tensor: Tensor) -> Tensor:

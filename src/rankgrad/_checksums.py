@@ -1,8 +1,9 @@
-"""Checksums, which tell whether files are as they were written.
+"""CRC-32 checksums of the files that rankgrad writes, to find damage when they are read.
 
-CRC-32 finds every error of up to 32 bits in a row and misses one in 4 billion of others. Small
-files have one; arrays too large to be read at once have one per block of :data:`BLOCK` bytes. A
-JSON file ends with the checksum of all that comes before it.
+CRC-32 finds every error of up to 32 bits in a row, and misses one in 4 billion of the others. Small
+files have one checksum; arrays too large to be read at once have one for each block of
+:data:`BLOCK` bytes. A JSON file ends with the checksum of all that comes before it. ``_files.py``
+and ``data/_checksummed.py`` use this.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import IO, Any
 
 import numpy as np
 
-BLOCK = 1 << 20  # bytes that have one checksum
+BLOCK = 1 << 20  # bytes of a block
 
-_LAST = re.compile(rb'(.*,\n "crc32": ")([0-9a-f]{8})"\n}\n', re.DOTALL)
+_JSON_WITH_CHECKSUM = re.compile(rb'(.*,\n "crc32": ")([0-9a-f]{8})"\n}\n', re.DOTALL)
 
 
 def of_bytes(content: Any) -> str:
-    """The checksum of some bytes, or of an array's, in 8 hexadecimal digits.
+    """The checksum of bytes or of the memory of an array, in 8 hexadecimal digits.
 
     >>> from rankgrad import _checksums
     >>> _checksums.of_bytes(b"123456789")
@@ -31,7 +32,7 @@ def of_bytes(content: Any) -> str:
 
 
 def of_blocks(file: IO[bytes]) -> str:
-    """The checksums of the blocks of a file, in order, written together."""
+    """The checksums of the blocks of a file, in order, as one text without spaces."""
     sums = []
     while block := file.read(BLOCK):
         sums.append(of_bytes(block))
@@ -39,7 +40,7 @@ def of_blocks(file: IO[bytes]) -> str:
 
 
 def split(sums: str) -> np.ndarray:
-    """What :func:`of_blocks` wrote as numbers, ``[blocks]``.
+    """The checksums of :func:`of_blocks` as numbers, ``[blocks]``.
 
     >>> from rankgrad import _checksums
     >>> _checksums.split("cbf4392600000001").tolist()
@@ -52,8 +53,8 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
     """JSON that ends with its own checksum.
 
     Args:
-        values: its contents.
-        parts: the checksums of other files that belong to it, by name, for ``"files"``.
+        values: the contents.
+        parts: the checksums of other files that belong to it, by name: the value of ``"files"``.
 
     >>> from rankgrad import _checksums
     >>> print(_checksums.to_json({"a": 1}, {}), end="")
@@ -69,15 +70,18 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
 
 
 def from_json(content: bytes) -> Any:
-    """What JSON says, checked if it is of :func:`to_json`, which alone writes ``"files"``.
+    """Parse JSON, and compare it with its checksum if it has one.
+
+    Files of earlier versions have none. A file with ``"files"``, which only :func:`to_json` writes,
+    must have one.
 
     Raises:
-        ValueError: it is not JSON, or not as it was written.
+        ValueError: the content is not JSON, or not as it was written.
     """
     values = json.loads(content)
     if isinstance(values, dict) and ("crc32" in values or "files" in values):
-        found = _LAST.fullmatch(content)
-        if found is None or of_bytes(found[1]) != found[2].decode():
+        match = _JSON_WITH_CHECKSUM.fullmatch(content)
+        if match is None or of_bytes(match[1]) != match[2].decode():
             raise ValueError("it does not have the checksum it was written with")
         del values["crc32"]
     return values

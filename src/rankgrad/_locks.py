@@ -1,8 +1,8 @@
-"""Locks: one process at a time works in a folder.
+"""File locks, so that only one process at a time works in a folder.
 
-A lock is the operating system's on an open file, so it ends with the process that holds it, however
-that ended; the file says who that is. It is removed with the lock; one that a killed process left
-is not locked, and the next process takes it.
+The operating system locks an open file, so a lock ends when its process ends, in whatever way. The
+file holds a line about the process that has the lock, for error messages. It is removed when the
+lock is released. A file that a killed process left behind is not locked: the next process locks it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-_PATIENCE = 0.25  # seconds for a process that is just letting go, or only checks
-_BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
+_PATIENCE = 0.25  # seconds to wait for a process that is about to release the lock
+_HELD_BY_OTHER = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
 
 
 class LockedError(ValueError):
@@ -28,29 +28,29 @@ class LockedError(ValueError):
 
 @contextmanager
 def hold(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
-    """Hold the lock of a file, which is made for it, for as long as the block runs.
+    """Create a lock file, and hold its lock for as long as the block runs.
 
-    Where the file system has no locks, this is warned of and the block runs without.
+    If the file system has no locks, the block runs without one, with a warning.
 
     Args:
-        path: the file; its folder must be there.
+        path: the lock file; its folder must exist.
         doing: what is done in the folder, for the error, such as ``"training"``.
-        patience: seconds to wait for it.
+        patience: seconds to wait for the lock.
 
     Raises:
-        LockedError: another process holds it; the error says which.
+        LockedError: another process holds the lock; the message says which.
 
     >>> import tempfile
     >>> from rankgrad import _locks
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     with _locks.hold(Path(place, "run.lock"), "training"):
-    ...         print(os.listdir(place))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with _locks.hold(Path(folder, "run.lock"), "training"):
+    ...         print(os.listdir(folder))
     ['run.lock']
     """
-    file = _locked(path, doing, patience)
-    with suppress(OSError):  # the text is informative only: a full disk must not end the work
+    file = _open_locked(path, doing, patience)
+    with suppress(OSError):  # the line is only for messages: a full disk must not stop the work
         file.truncate(0)
-        os.write(file.fileno(), _who().encode())
+        os.write(file.fileno(), _describe_process().encode())
     try:
         yield
     finally:
@@ -61,38 +61,41 @@ def hold(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
 
 @contextmanager
 def shared(path: Path) -> Iterator[None]:
-    """Hold the lock of a file together with others; :func:`hold` waits for all of them.
+    """Hold the lock of a file together with other processes that call this.
+
+    :func:`hold` waits until all of them have released it.
 
     Args:
-        path: the file, which is made where it is not there.
+        path: the lock file, which is created if it does not exist.
 
     Raises:
-        LockedError: another process holds it alone.
+        LockedError: another process holds the lock by :func:`hold`.
     """
-    with _locked(path, "working", _PATIENCE, exclusive=False):
+    with _open_locked(path, "working", _PATIENCE, exclusive=False):
         yield
 
 
 def check(path: Path, doing: str) -> None:
-    """An error if another process holds the lock of a file."""
+    """Raise :class:`LockedError` if another process holds the lock of a file."""
     if path.exists():
         with hold(path, doing):
             pass
 
 
-def _locked(path: Path, doing: str, patience: float, *, exclusive: bool = True) -> IO[bytes]:
-    """The file, locked. One that its last holder has just removed is made again.
+def _open_locked(path: Path, doing: str, patience: float, *, exclusive: bool = True) -> IO[bytes]:
+    """Open a file and lock it.
 
-    On file systems on which a file is never known again, the lock that was had last is taken.
+    Between the two, the last holder may have removed the file: then it is opened again. Some file
+    systems never report an open file and its path as the same; there the last attempt counts.
     """
     deadline = time.monotonic() + patience
     while True:
         file = path.open("a+b")
-        taken = _take(file, path, exclusive=exclusive)
+        is_locked = _try_lock(file, path, exclusive=exclusive)
         late = time.monotonic() > deadline
-        if taken and (late or _is_at(file, path)):
+        if is_locked and (late or _is_file_at(file, path)):
             return file
-        holder = _holder(file)
+        holder = _describe_holder(file)
         file.close()
         if late:
             raise LockedError(
@@ -102,15 +105,15 @@ def _locked(path: Path, doing: str, patience: float, *, exclusive: bool = True) 
         time.sleep(0.02)
 
 
-def _take(file: IO[bytes], path: Path, *, exclusive: bool = True) -> bool:
-    """Whether the lock could be had, which it can where there are none."""
+def _try_lock(file: IO[bytes], path: Path, *, exclusive: bool = True) -> bool:
+    """Lock a file, and return whether that worked; without locks in the system it always does."""
     try:
         import fcntl
 
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
     except (ImportError, OSError) as error:  # there is no fcntl on Windows
-        if isinstance(error, OSError) and error.errno in _BUSY:
+        if isinstance(error, OSError) and error.errno in _HELD_BY_OTHER:
             return False
         warnings.warn(
             f"{path.parent} has no locks ({error}): take care that no other process works there",
@@ -119,19 +122,22 @@ def _take(file: IO[bytes], path: Path, *, exclusive: bool = True) -> bool:
     return True
 
 
-def _is_at(file: IO[bytes], path: Path) -> bool:
+def _is_file_at(file: IO[bytes], path: Path) -> bool:
+    """Whether the open file is still the one at the path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _who() -> str:
+def _describe_process() -> str:
+    """What the lock file says of its holder."""
     since = datetime.now().astimezone().isoformat(" ", "seconds")
     return f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
 
 
-def _holder(file: IO[bytes]) -> str:
+def _describe_holder(file: IO[bytes]) -> str:
+    """The line that the holder has written, in parentheses, if it has."""
     file.seek(0)
-    said = file.read(200).decode(errors="replace").strip()
-    return f" ({said})" if said.startswith("process ") else ""
+    line = file.read(200).decode(errors="replace").strip()
+    return f" ({line})" if line.startswith("process ") else ""

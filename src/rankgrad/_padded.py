@@ -1,4 +1,7 @@
-"""Arithmetic on padded lists: ``[b, n]`` tensors and masks that are True on real items."""
+"""Arithmetic on padded lists: ``[b, n]`` tensors and masks that are True on real items.
+
+The eager forms of losses, metrics and relaxations are written with these functions.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from torch import Tensor
 from rankgrad._shapes import Float, Int, ItemMask, ItemValues, ListMask
 from rankgrad._validation import check_whole
 
-_TILE = 1 << 18  # numbers in memory at a time, which fit a processor's cache
+_TILE = 1 << 18  # numbers of a tile, which fit into the cache of a CPU
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, and 0 with a zero gradient where the denominator is not above 0.
+    """The quotient; 0, with a zero gradient, where the denominator is not above 0.
 
     >>> divide(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]))
     tensor([0.5000, 0.0000])
     """
-    above = denominator > 0
-    return torch.where(above, numerator, 0.0) / torch.where(above, denominator, 1.0)
+    is_positive = denominator > 0
+    return torch.where(is_positive, numerator, 0.0) / torch.where(is_positive, denominator, 1.0)
 
 
 def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:
@@ -29,17 +32,17 @@ def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:
     >>> log_softmax(torch.zeros(1, 3), torch.tensor([[True, True, False]])).exp()
     tensor([[0.5000, 0.5000, 1.0000]])
     """
-    empty = ~mask.any(-1, keepdim=True)
-    inside = torch.where(mask | empty, logits, float("-inf"))
-    return torch.where(mask, inside.log_softmax(-1), 0.0)
+    is_empty = ~mask.any(-1, keepdim=True)  # with -inf alone, the softmax would be NaN
+    real_logits = torch.where(mask | is_empty, logits, float("-inf"))
+    return torch.where(mask, real_logits.log_softmax(-1), 0.0)
 
 
 def descending(
     scores: ItemValues, mask: ItemMask, labels: ItemValues | None = None
 ) -> Int[Tensor, "b n"]:
-    """The order of the items by descending score, padding last.
+    """The indices that sort items by descending score, padding last.
 
-    Ties are broken by input order or, given ``labels``, with the less relevant item first. Then the
+    Ties keep their input order or, with ``labels``, have the less relevant item first. Then the
     order does not depend on how a file was sorted, and constant scores get the worst value.
 
     >>> mask = torch.ones(1, 3, dtype=torch.bool)
@@ -58,18 +61,21 @@ def descending(
 
 
 def invert(order: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """The inverse permutation: where each item went."""
+    """The inverse permutation: the position of each item in the order."""
     positions = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, positions)
 
 
 def hard_ranks(scores: ItemValues, mask: ItemMask, labels: ItemValues | None = None) -> ItemValues:
-    """1-based ranks by descending score as numbers, ties as in :func:`descending`."""
+    """1-based ranks by descending score, of the scores' type; ties as in :func:`descending`."""
     return (invert(descending(scores, mask, labels)) + 1).to(scores.dtype)
 
 
 def tie_groups(scores: ItemValues) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Where each item's group of equal scores starts and ends (exclusive), in sorted scores.
+    """Where the group of equal scores of each item starts, and where it ends (exclusive).
+
+    Args:
+        scores: sorted.
 
     >>> start, end = tie_groups(torch.tensor([[3.0, 2.0, 2.0, 1.0]]))
     >>> start.tolist(), end.tolist()
@@ -93,27 +99,29 @@ def has_pairs(labels: ItemValues, mask: ItemMask) -> ListMask:
 
 
 def tiles(width: int, n: int) -> Iterator[slice]:
-    """Ranges of n rows, as many at a time as fit into one tile of memory at this width."""
+    """Slices that cover n rows of this width, each with as many rows as fit into one tile."""
     height = max(1, _TILE // max(1, width))
     for start in range(0, n, height):
         yield slice(start, min(start + height, n))
 
 
 def sums_ahead(values: ItemValues, ranks: ItemValues, beta: float) -> ItemValues:
-    """``Σ_j value_j 1[rank_j < rank_i]`` for each item i, relaxed; of itself, one half counts.
+    """``Σ_j value_j sigmoid(beta (rank_i - rank_j))`` for each item i.
+
+    This relaxes ``Σ_j value_j 1[rank_j < rank_i]``; an item counts one half in its own sum.
 
     Args:
         values: ``[b, n]``, 0 on padding.
-        ranks: relaxed, ``[b, n]``.
-        beta: the sharpness.
+        ranks: relaxed ranks, ``[b, n]``.
+        beta: the sharpness of the sigmoid.
 
     Returns:
         ``[b, n]``.
     """
     sums = []
     for rows in tiles(ranks.numel(), ranks.shape[-1]):
-        before = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
-        sums.append((values[:, None, :] @ before.mT).squeeze(1))
+        is_ahead = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
+        sums.append((values[:, None, :] @ is_ahead.mT).squeeze(1))
     return torch.cat(sums, -1)
 
 
@@ -128,7 +136,7 @@ class Randomness:
         if not isinstance(seed, torch.Generator | None):
             seed = check_whole("seed", seed, least=0, most=2**63 - 1)
         self._generators: dict[str, torch.Generator] = {}
-        #: Drawn from where there is no seed, in place of PyTorch's own generator.
+        #: Without a seed, the generator to use in place of PyTorch's own.
         self.fallback: torch.Generator | None = None
         if isinstance(seed, torch.Generator):
             self._generators[str(seed.device)] = seed
@@ -136,29 +144,29 @@ class Randomness:
         self.seed = seed
 
     def exponential(self, mask: ItemMask, samples: int = 1) -> Float[Tensor, "samples b n"]:
-        """Standard exponential numbers on the real items, above 0; 1 on padding."""
+        """Random numbers of the standard exponential distribution, above 0; 1 on padding."""
         if mask.is_cuda or torch._C._are_functorch_transforms_active():
-            return self._hashed(mask, samples)
+            return self._hashed_exponential(mask, samples)
         drawn = torch.empty(samples, int(mask.sum()), dtype=torch.float64, device=mask.device)
         drawn.exponential_(generator=self.generator(mask.device)).clamp_(min=1e-300)
         numbers = torch.ones(samples, *mask.shape, dtype=torch.float64, device=mask.device)
         return numbers.masked_scatter_(mask.expand_as(numbers), drawn)
 
-    def _hashed(self, mask: Tensor, samples: int) -> Tensor:
-        """The same without asking a GPU how many items are real, so that CUDA graphs can draw.
+    def _hashed_exponential(self, mask: Tensor, samples: int) -> Tensor:
+        """:meth:`exponential` by hashing one random number, the sample and the item's number.
 
-        A hash of one drawn number, the sample and the item's place.
+        The host need not know how many items are real, so a CUDA graph can record this.
         """
-        place = mask.reshape(-1).cumsum(0).reshape(mask.shape)
+        item = mask.reshape(-1).cumsum(0).reshape(mask.shape)
         sample = torch.arange(samples, device=mask.device).reshape(-1, *[1] * mask.dim())
-        bits = _shift(splitmix(self.draw_seed(mask.device), place + (sample << 40)), 11)
+        bits = _shift(splitmix(self.draw_seed(mask.device), item + (sample << 40)), 11)
         numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)
         return torch.where(mask, numbers, 1.0)
 
     def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
-        """A number for a hash, drawn on the device, so that a CUDA graph draws anew as well.
+        """A random number to hash, drawn on the device, so that each replay of a CUDA graph draws.
 
-        Under ``torch.func.vmap`` all calls share it, and so their noise.
+        Under ``torch.func.vmap`` all calls share the number, and with it the noise.
         """
         with torch._C._DisableFuncTorch():
             seed = torch.empty(1, dtype=torch.int64, device=device)
@@ -177,8 +185,8 @@ class Randomness:
 def splitmix(seed: Int[Tensor, 1], counters: Int[Tensor, "*items"]) -> Int[Tensor, "*items"]:
     """SplitMix64 (Steele et al. 2014) of a seed and counters, as kernels compute it.
 
-    Products of 64 bits wrap around alike for signed and unsigned integers; shifts do not, so the
-    sign bit is cleared after each.
+    PyTorch has signed integers only. Products of 64 bits wrap around in the same way as unsigned
+    ones; shifts copy the sign bit, so :func:`_shift` clears the copies.
     """
     state = seed + counters * (0x9E3779B97F4A7C15 - 2**64)
     state = (state ^ _shift(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
@@ -187,4 +195,5 @@ def splitmix(seed: Int[Tensor, 1], counters: Int[Tensor, "*items"]) -> Int[Tenso
 
 
 def _shift(numbers: Tensor, bits: int) -> Tensor:
+    """A logical right shift, which fills up with zeros."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)

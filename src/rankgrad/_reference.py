@@ -1,4 +1,9 @@
-"""What is said of each name: in ``reference.toml``, and of its options in docstrings."""
+"""Reference texts of losses, metrics and relaxations, for ``rankgrad losses NAME`` and the docs.
+
+Formulas, papers, costs and advice are in ``reference.toml``; the descriptions of options are in the
+docstrings of the classes. Losses of the grid have no entries: theirs are put together from those of
+the relaxation and the metric.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from typing import Any, Literal
 Kind = Literal["losses", "metrics", "relaxations"]
 Route = Literal["permutation", "ranks"]
 
-#: The symbols of a relaxed metric, by what it goes through.
+#: The symbols of a relaxed metric, by the kind of relaxation: a permutation or ranks.
 _SYMBOLS: dict[Route, str] = {
     "permutation": "`P̂_ri` is the part of item i at rank r; without a cutoff k is n",
     "ranks": "`r̂_i` is the relaxed rank of item i; `c_i` is 1 if it is at most k, else 0, relaxed "
@@ -24,21 +29,21 @@ _SYMBOLS: dict[Route, str] = {
 
 @dataclass(frozen=True)
 class NameReference:
-    """What is known of a name beside its docstring.
+    """The reference text of one name.
 
     Attributes:
         formula: LaTeX.
-        paper: where it is from, with the equation.
+        paper: the paper that defines it, with the equation.
         cost: time and memory for a list of n items.
-        use: when to choose it; of a loss of the grid, a second paragraph is about its relaxation.
+        use: when to choose it; for a loss of the grid, a second paragraph is about its relaxation.
         elsewhere: its names in other libraries, and how ours differs; empty for a loss of the grid
-            that none of them has.
-        symbols: what the letters of the formula are, as Markdown.
-        title: of a metric, its name in words, and its usual abbreviations.
-        meaning: of a metric, what it says, for readers who do not know it.
-        permutation: of a metric, the formula over a relaxed permutation.
-        ranks: of a metric, the formula over relaxed ranks.
-        as_loss: of a metric, when to train on its relaxed form.
+            that no other library has.
+        symbols: what the letters of the formula mean, as Markdown.
+        title: metrics only: the name in words, and its usual abbreviations.
+        meaning: metrics only: what the metric says, for readers who do not know it.
+        permutation: metrics only: the formula over a relaxed permutation.
+        ranks: metrics only: the formula over relaxed ranks.
+        as_loss: metrics only: when to train on the relaxed metric.
     """
 
     formula: str
@@ -59,17 +64,16 @@ def entry(kind: Kind, name: str) -> NameReference | None:
 
     Args:
         kind: ``"losses"``, ``"metrics"`` or ``"relaxations"``.
-        name: without cutoff and options. A loss of the grid has none of its own: see
-            :func:`cell_entry`.
+        name: the name, without cutoff and options. For a loss of the grid see :func:`cell_entry`.
 
     >>> entry("losses", "softmax").cost
     'O(n) time and memory.'
     """
-    found = _written()[kind].get(name)
-    return None if found is None else NameReference(**found)
+    fields = _load_toml()[kind].get(name)
+    return None if fields is None else NameReference(**fields)
 
 
-#: Of a loss of the grid that no page of results has a figure of.
+#: The advice for losses of the grid that are on no page of results.
 _UNMEASURED = "No page of results has it: compare it on your data (docs/tutorials/comparing.md)."
 
 
@@ -79,32 +83,33 @@ def cell_entry(
     """The entry of a loss of the grid, from those of its relaxation and its metric.
 
     Args:
-        family: the relaxation.
-        metric: by name.
-        through: what the metric goes through by default.
-        lower_is_better: of the metric; the loss is then the metric itself.
-        stochastic: with Gumbel noise on the scores.
+        family: the name of the relaxation.
+        metric: the name of the metric.
+        through: whether the metric is relaxed through a permutation or through ranks.
+        lower_is_better: whether lower values of the metric are better; if so, the loss is the
+            metric itself, else 1 less the metric.
+        stochastic: whether Gumbel noise is added to the scores.
 
     Returns:
-        None if the relaxation or the metric has no entry, or no relaxed form is written.
+        None if the relaxation or the metric has no entry, or the metric has no such formula.
 
     >>> cell_entry("lapsum", "arp", "ranks", True).cost
     'O(n log n) time, O(n) memory.'
     """
-    relaxation, measured = entry("relaxations", family), entry("metrics", metric)
-    if relaxation is None or measured is None or not getattr(measured, through):
+    relaxation, metric_entry = entry("relaxations", family), entry("metrics", metric)
+    if relaxation is None or metric_entry is None or not getattr(metric_entry, through):
         return None
-    name, value = f"{family}_{metric}", getattr(measured, through)
+    name, value = f"{family}_{metric}", getattr(metric_entry, through)
     elsewhere = relaxation.elsewhere if metric == "ndcg" else ""
-    symbols = (_SYMBOLS[through], measured.symbols, relaxation.symbols)
-    numbers = _written()["measured"].get(name, _UNMEASURED)
-    use = " ".join(part for part in (measured.as_loss, numbers) if part)
+    symbols = (_SYMBOLS[through], metric_entry.symbols, relaxation.symbols)
+    results = _load_toml()["measured"].get(name, _UNMEASURED)
+    use = " ".join(part for part in (metric_entry.as_loss, results) if part)
     reference = NameReference(
         formula=value if lower_is_better else f"1 - {value}",
         paper=relaxation.paper,
         cost=relaxation.cost,
         use=f"{use}\n\nThe relaxation: {relaxation.use[0].lower()}{relaxation.use[1:]}",
-        elsewhere=_written()["elsewhere"].get(name, elsewhere),
+        elsewhere=_load_toml()["elsewhere"].get(name, elsewhere),
         symbols=". ".join(symbols),
     )
     return _with_noise(reference, name) if stochastic else reference
@@ -112,53 +117,56 @@ def cell_entry(
 
 def _with_noise(reference: NameReference, name: str) -> NameReference:
     """The entry of the stochastic form of a loss of the grid."""
-    noise = _written()["noise"]
+    noise = _load_toml()["noise"]
     return replace(
         reference,
         formula=rf"{noise['formula']}, \quad L(s) = {reference.formula}",
         paper=f"{noise['paper']} {reference.paper}",
         cost=f"For each sample: {reference.cost}",
         use=f"{noise['use']}\n\nWithout noise: {reference.use}",
-        elsewhere=_written()["elsewhere"].get(f"gumbel_{name}", ""),
+        elsewhere=_load_toml()["elsewhere"].get(f"gumbel_{name}", ""),
         symbols=f"{noise['symbols']}. {reference.symbols}",
     )
 
 
 def describe_options(*factories: Any) -> dict[str, str]:
-    """What the docstrings of classes and functions say of each argument, as Markdown.
+    """The descriptions of arguments in the docstrings of classes and functions, as Markdown.
 
     Args:
-        factories: the first that describes an argument counts; of a class, its bases too.
+        factories: classes, which inherit descriptions from their bases, and functions. Where
+            several of them describe an argument, the first counts.
 
     >>> describe_options(cell_entry)["metric"]
-    'by name.'
+    'the name of the metric.'
     """
-    said: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for factory in reversed(factories):
         for base in reversed(getattr(factory, "__mro__", (factory,))):
-            said |= _arguments(base)
-    return said
+            descriptions |= _own_descriptions(base)
+    return descriptions
 
 
-def _arguments(factory: Any) -> dict[str, str]:
+def _own_descriptions(factory: Any) -> dict[str, str]:
+    """The section ``Args`` of one docstring."""
     section = (inspect.getdoc(factory) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name = ""
     for line in textwrap.dedent(section).splitlines():
         if line.startswith(" "):
-            found[name] += " " + line.strip()
+            texts[name] += " " + line.strip()
         else:
-            name, _, text = line.partition(": ")
-            found[name := name.split(" ")[0]] = text
-    return {name: plain_markdown(text) for name, text in found.items()}
+            heading, _, text = line.partition(": ")
+            name = heading.split(" ")[0]  # without a type in parentheses
+            texts[name] = text
+    return {name: plain_markdown(text) for name, text in texts.items()}
 
 
 def plain_markdown(text: str | None) -> str:
-    """The text of a docstring in one line, its roles and literals as Markdown's code."""
+    """The text of a docstring as Markdown in one line; roles and literals become code."""
     return " ".join(re.sub(r":\w+:`~?", "`", text or "").replace("``", "`").split())
 
 
 @cache
-def _written() -> dict[str, dict[str, Any]]:
+def _load_toml() -> dict[str, dict[str, Any]]:
     text = resources.files("rankgrad").joinpath("reference.toml").read_text("utf-8")
     return tomllib.loads(text)

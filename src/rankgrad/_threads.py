@@ -1,8 +1,8 @@
 """How many threads PyTorch and the CPU kernels use, and how they wait for each other.
 
-OpenMP's threads spin while they wait. Beside other busy processes they take time from the very
-threads that are waited for: training slows down many times. So small work runs on one thread, and
-threads that are needed sleep while they wait.
+By default OpenMP's threads spin while they wait. If other processes are busy, spinning takes time
+from the very threads that are waited for, and training slows down many times. So threads sleep
+while they wait (:func:`wait_passively`), and small work runs on one thread (:func:`for_work`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-#: Variables by which OpenMP (GCC's, and Intel's and LLVM's) learns how threads wait.
+#: Environment variables that make threads of OpenMP sleep: GCC's, and Intel's and LLVM's.
 _PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 _WAIT_VARIABLES = (*_PASSIVE, "GOMP_SPINCOUNT", "KMP_LIBRARY")
 
 #: Multiplications below which a second thread gains little: some milliseconds on one core.
-_SMALL = 1e8
+_MIN_PARALLEL_WORK = 1e8
 
 
 def wait_passively() -> bool:
@@ -41,30 +41,30 @@ def wait_passively() -> bool:
 
 
 class _ThreadState(threading.local):
-    """How many threads PyTorch has in this Python thread outside of :func:`for_work`.
+    """Per Python thread: PyTorch's number of threads outside of :func:`for_work`.
 
-    None while the thread is not in such a block.
+    None while the Python thread is not in such a block.
     """
 
     outside: int | None = None
 
 
-# torch.set_num_threads holds for the calling thread, and threads that start later begin with the
-# number that was last set. A Python thread that starts during another's for_work may thus begin
-# with 1, which is not its number outside.
+# torch.set_num_threads applies to the calling Python thread, but a Python thread that starts later
+# begins with the number that any thread has set last. If it starts while another one is in
+# for_work, that number may be 1, which must not be taken for its number outside of for_work.
 _state = _ThreadState()
 _lock = threading.Lock()
-_n_open = 0  # active for_work blocks, nested ones not counted, over all Python threads
-_most = 1  # the most threads that PyTorch had on entering any of the open blocks
+_n_open = 0  # for_work blocks that are active in all Python threads, without nested ones
+_max_threads = 1  # the most threads that PyTorch had on entering any of these blocks
 
 
 def available() -> int:
     """How many threads parallel work may use: PyTorch's number outside of :func:`for_work`.
 
     >>> from rankgrad._threads import available, for_work
-    >>> given = torch.get_num_threads()
+    >>> outside = torch.get_num_threads()
     >>> with for_work(operations=1e3):
-    ...     available() == given
+    ...     available() == outside
     True
     """
     import torch
@@ -73,18 +73,18 @@ def available() -> int:
 
 
 def passes(network: nn.Module, items: int) -> int:
-    """Multiplications of a forward pass over a batch: one for each weight and item."""
+    """The number of multiplications of a forward pass: one for each weight and item."""
     return items * sum(weights.numel() for weights in network.parameters())
 
 
 @contextmanager
 def for_work(operations: float) -> Iterator[None]:
-    """PyTorch uses one thread for small work in this block, and all it was given for large work.
+    """In this block PyTorch uses one thread for small work, and all its threads for large work.
 
-    The choice depends on the sizes alone, so that results are reproducible.
+    The choice depends only on the sizes, so that results are reproducible.
 
     Args:
-        operations: about how many multiplications a call of PyTorch makes: see :func:`passes`.
+        operations: about how many multiplications a call of PyTorch makes; see :func:`passes`.
 
     >>> from rankgrad._threads import for_work, passes
     >>> with for_work(passes(torch.nn.Linear(46, 1), items=640)):
@@ -93,29 +93,29 @@ def for_work(operations: float) -> Iterator[None]:
     """
     import torch
 
-    before, nested = torch.get_num_threads(), _state.outside
-    _state.outside = nested or _enter(before)
-    torch.set_num_threads(1 if operations < _SMALL else _state.outside)
+    before, enclosing = torch.get_num_threads(), _state.outside  # None if this is the outer block
+    _state.outside = enclosing or _open_block(before)
+    torch.set_num_threads(1 if operations < _MIN_PARALLEL_WORK else _state.outside)
     try:
         yield
     finally:
-        # Not the number before, with which the thread may have started: see above.
-        torch.set_num_threads(before if nested else _state.outside)
-        _state.outside = nested
-        if nested is None:
-            _leave()
+        # On leaving the outer block, `before` may be wrong: see the comment on _state.
+        torch.set_num_threads(before if enclosing else _state.outside)
+        _state.outside = enclosing
+        if enclosing is None:
+            _close_block()
 
 
-def _enter(number: int) -> int:
-    """Count a block as open; return how many threads PyTorch has outside of all blocks."""
-    global _n_open, _most
+def _open_block(number: int) -> int:
+    """Count a block as active, and return how many threads PyTorch has outside of all blocks."""
+    global _n_open, _max_threads
     with _lock:
-        _most = number if _n_open == 0 else max(number, _most)
+        _max_threads = number if _n_open == 0 else max(number, _max_threads)
         _n_open += 1
-        return _most
+        return _max_threads
 
 
-def _leave() -> None:
+def _close_block() -> None:
     global _n_open
     with _lock:
         _n_open -= 1

@@ -1,9 +1,11 @@
-"""Parameters of losses, metrics, relaxations and models: validated, and scheduled over training.
+"""Validation of the parameters of losses, metrics, relaxations and models, and their schedules.
 
-An error names the parameter, what was found and what is expected. Wherever a relaxation takes a
-temperature (or ``alpha``, ``epsilon``, ``strength``, ``scale``), a schedule may stand instead of
-the number. Training reports its progress, from 0 to 1, to ``loss.progress``, and the schedule gives
-the value.
+The constructors call the functions ``check_*``; an error names the parameter, what was found and
+what is expected.
+
+Wherever a relaxation takes a temperature (or ``alpha``, ``epsilon``, ``strength``, ``scale``), a
+schedule may take the place of the number. Training sets ``loss.progress``, from 0 to 1, and the
+schedule gives the value for this progress.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ schedules: Registry[Schedule] = Registry("schedule")
 #: The metrics of an evaluation that names none.
 DEFAULT_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
-_LARGEST_COUNT = 2**31 - 1  # of sizes, counts and ranks, so that products of two fit in 64 bits
-_SMALLEST, _LARGEST = 1e-30, 1e30  # with them scores up to 1e4 stay finite in float32
+_LARGEST_COUNT = 2**31 - 1  # of sizes, counts and ranks: a product of two fits in 64 bits
+#: The range of temperatures: scores up to 1e4 times or divided by them are finite in float32.
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def check_cutoff(k: int | None) -> int | None:
@@ -63,8 +66,8 @@ def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
 
 def check_positive(option: str, value: Any) -> None:
     """Check a number above zero, such as a temperature; it may be NumPy's."""
-    number = not isinstance(value, bool | str) and hasattr(value, "__float__")
-    if not number or not 0 < float(value) < math.inf:
+    is_number = not isinstance(value, bool | str) and hasattr(value, "__float__")
+    if not is_number or not 0 < float(value) < math.inf:
         raise ValueError(f"{option} must be a number above 0, found {quote(value)}")
 
 

@@ -1,6 +1,7 @@
-"""The command line: one file per command, each of which parses, calls and prints.
+"""The command line, a Typer application with one file per command.
 
-Nothing heavy is imported until a command runs, so ``rankgrad --help`` answers at once.
+A command parses its arguments, calls the library and prints the result; it holds no logic of its
+own. Heavy packages are imported inside the commands, so that ``rankgrad --help`` answers at once.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"rankgrad {__version__}")
         raise typer.Exit
 
@@ -55,7 +56,7 @@ def _rankgrad(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and leave.", is_eager=True, callback=_version
+            "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
         ),
     ] = False,
     traceback: Annotated[
@@ -65,7 +66,7 @@ def _rankgrad(
     """Train a ranker directly on the metric you report."""
 
 
-#: Each command, and the page of the documentation that its help ends with.
+#: Each command, and the page of the documentation that its help refers to in the last line.
 _COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "demo": (demo.demo, "tutorials/first_ranker.md"),
     "train": (train.train, "tutorials/own_data.md"),

@@ -1,4 +1,6 @@
-"""Arguments that several commands take, and the data they name.
+"""Arguments that several commands share: types, checks, help texts, and the reading of data.
+
+This docstring is read by :func:`rankgrad.cli._docstrings.add_command`: it has the help texts.
 
 Inputs:
     run: A run folder of `rankgrad train`, or a saved model.
@@ -33,8 +35,7 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FittedRanker
 
-
-#: What the help says of arguments that a command's own docstring does not describe.
+#: Help texts of arguments that a command's own docstring does not describe.
 DESCRIPTIONS = __doc__ or ""
 
 Run = Annotated[Path, typer.Argument(metavar="RUN")]
@@ -57,24 +58,24 @@ def check_stdin(*paths: Path | None) -> None:
 
 
 def check_run_folder(path: Path, result: str) -> None:
-    """Raise if a result is to be saved in a folder that is no run folder."""
+    """Raise if the folder in which a result is to be saved is not a run folder."""
     from rankgrad.training import RunFolder
 
     if not RunFolder.is_run(path):
         raise ValueError(f"{path} is not a run folder: --save has nowhere to keep the {result}")
 
 
-def check_known(path: Path) -> None:
-    """Raise if a path names a known data set that is not there, and say where to get it."""
+def check_known_dataset(path: Path) -> None:
+    """Raise if a path is missing and its name is that of a known data set; say where to get it."""
     import os
 
     from rankgrad.data import catalog
 
     if os.path.lexists(path) or str(path) == "-":
         return
-    plain = "".join(letter for letter in path.name.lower() if letter.isalnum())
+    name = "".join(letter for letter in path.name.lower() if letter.isalnum())
     for entry in catalog.ENTRIES:
-        if plain in entry.words:
+        if name in entry.words:
             raise FileNotFoundError(
                 f"there is no {path}. {entry.name} is available at {entry.url} ({entry.license}): "
                 "unpack it and give its folder. Without data, `rankgrad demo` makes its own"
@@ -88,14 +89,14 @@ def load(
     like: Dataset | FittedRanker | None = None,
     **options: Any,
 ) -> Dataset:
-    """Read what a path, a split (``test`` by default) and a fold name.
+    """Read a data set.
 
     Args:
         path: a data set, or a folder of splits or folds.
-        split: which split of a folder.
+        split: which split of a folder; ``test`` by default.
         fold: which fold of a folder of folds.
-        like: a data set or a ranker whose features are read.
-        options: of :func:`rankgrad.data.load`.
+        like: a data set or a ranker; the data are read with its features.
+        options: further options of :func:`rankgrad.data.load`.
     """
     import rankgrad.data
     from rankgrad.data import _layout
@@ -110,7 +111,7 @@ def load(
 
 
 def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
-    """Options of :func:`rankgrad.data.load` to read data with the features of a ranker."""
+    """Options of :func:`rankgrad.data.load` that give data the features of a data set or ranker."""
     from rankgrad.data import _dataset
 
     settings = getattr(like, "settings", None)

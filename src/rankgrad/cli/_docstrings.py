@@ -1,4 +1,9 @@
-"""Commands whose arguments and options are described in their docstrings."""
+"""Help texts of commands, taken from their docstrings.
+
+Typer wants the help of each option inside its annotation, which makes signatures hard to read. Here
+a command describes its options in sections of its docstring instead; :func:`add_command` moves the
+descriptions into the annotations and adds the command to the application.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,13 @@ _DEFAULT = re.compile(r" \[default: ([^]]*)]$")
 
 
 class _Description(NamedTuple):
-    """What the help says of a parameter."""
+    """What the help says about a parameter.
+
+    Attributes:
+        panel: the title of its panel; None for the usual one.
+        help: the text.
+        default: the default in words; None where the value itself is shown.
+    """
 
     panel: str | None
     help: str
@@ -28,7 +39,7 @@ def epilog(page: str) -> str:
     """The last line of a command's help.
 
     Args:
-        page: its path in ``docs``.
+        page: the path in ``docs`` of the page about the command.
     """
     return f"Documentation: docs/{page}"
 
@@ -38,56 +49,60 @@ def add_command(
 ) -> None:
     """Add a command to an application.
 
-    The sections of its docstring describe its parameters, ``name: help text`` each, with
-    ``[default: words]`` at the end where the default needs words. ``Inputs:`` are arguments,
-    ``Options:`` options; options of other sections are in panels of their own. An option that is
-    False by default has no ``--no-`` form.
+    The sections of its docstring describe its parameters, one ``name: help text`` each, which may
+    end with ``[default: words]`` if the value of the default would not explain itself. The section
+    ``Inputs:`` is for arguments and ``Options:`` for options; any other section becomes a panel of
+    the help with that title. An option that is False by default gets no ``--no-`` form.
 
     Args:
         app: the application.
-        name: of the command.
+        name: the name of the command.
         command: the function.
-        page: the path in ``docs`` that the help ends with.
-        shared: sections that describe parameters of several commands, for those that neither the
-            docstring nor an annotation describes.
+        page: the path in ``docs`` of the page that the last line of the help refers to.
+        shared: sections with descriptions that several commands share. They are used for parameters
+            that neither the docstring nor an annotation describes.
     """
-    text, described = _parse(inspect.cleandoc(command.__doc__ or ""))
-    _, elsewhere = _parse(inspect.cleandoc(shared))
+    text, descriptions = _parse(inspect.cleandoc(command.__doc__ or ""))
+    _, shared_descriptions = _parse(inspect.cleandoc(shared))
     signature = inspect.signature(command, eval_str=True)
-    added = [
-        _with_help(each, described.get(each.name), elsewhere.get(each.name))
-        for each in signature.parameters.values()
+    parameters = [
+        _with_help(parameter, descriptions.get(name), shared_descriptions.get(name))
+        for name, parameter in signature.parameters.items()
     ]
-    command.__signature__ = signature.replace(parameters=added)  # type: ignore[attr-defined]
-    command.__annotations__ |= {each.name: each.annotation for each in added}
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ |= {parameter.name: parameter.annotation for parameter in parameters}
     app.command(name, help=text, epilog=epilog(page))(command)
 
 
 def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
-    """A docstring without its sections, one line a paragraph, and what they say of parameters."""
-    described: dict[str, _Description] = {}
-    for panel, body in _SECTION.findall(docstring):
+    """Split a docstring into its text, one line per paragraph, and the parameters' descriptions."""
+    descriptions: dict[str, _Description] = {}
+    for title, body in _SECTION.findall(docstring):
+        panel = None if title in ("Inputs", "Options") else title
         for name, text in _ENTRY.findall(body):
             help, *default = _DEFAULT.split(" ".join(text.split()))
-            title = None if panel in ("Inputs", "Options") else panel
-            described[name] = _Description(title, help, default[0] if default else None)
+            descriptions[name] = _Description(panel, help, default[0] if default else None)
     paragraphs = _SECTION.sub("", docstring).rstrip().split("\n\n")
-    return "\n\n".join(map(_unwrap, paragraphs)), described
+    return "\n\n".join(map(_unwrap, paragraphs)), descriptions
 
 
 def _unwrap(paragraph: str) -> str:
-    """A paragraph as one line, so that the terminal's width decides where it wraps."""
+    """A paragraph as one line, so that the width of the terminal decides where it wraps.
+
+    Click leaves paragraphs that begin with a backspace character as they are; so does this.
+    """
     return paragraph if paragraph.startswith("\b") else paragraph.replace("\n", " ")
 
 
 def _with_help(
     parameter: inspect.Parameter, description: _Description | None, shared: _Description | None
 ) -> inspect.Parameter:
-    kind, info = parameter.annotation, None
-    if get_origin(kind) is Annotated:
-        kind, info = get_args(kind)
+    """The parameter with a description in its annotation: its own, or else the shared one."""
+    value_type, info = parameter.annotation, None
+    if get_origin(value_type) is Annotated:
+        value_type, info = get_args(value_type)
     if not isinstance(info, ParameterInfo):
-        if kind is typer.Context:
+        if value_type is typer.Context:
             return parameter
         flag = f"--{parameter.name.replace('_', '-')}"
         info = typer.Option(*[flag] if parameter.default is False else [])
@@ -100,5 +115,5 @@ def _with_help(
         info.help, info.rich_help_panel = description.help, description.panel
         if description.default is not None:
             info.show_default = description.default
-    annotated: Any = Annotated[kind, info]
+    annotated: Any = Annotated[value_type, info]
     return parameter.replace(annotation=annotated)

@@ -1,4 +1,8 @@
-"""Expected errors become one line on standard error and exit code 2, without a traceback."""
+"""How commands fail: one line on standard error and exit code 2, without a traceback.
+
+:class:`Commands`, the class of the command group, catches the errors that a user can cause. Other
+errors are bugs and keep their traceback.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,19 @@ from typer.core import TyperGroup
 
 from rankgrad._quoting import shorten
 
-_LONGEST = 2000  # characters of a message
-_INTERRUPTED = 130  # the exit code of a shell for a command that Ctrl-C ended
-#: PyTorch's message when memory runs out; not all its versions have a type for this error.
-_NO_MEMORY = ("out of memory", "can't allocate memory", "can't start new thread")
+_MAX_CHARACTERS = 2000  # of a message
+_EXIT_INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
+#: Parts of PyTorch's messages when memory runs out, for which not all versions have an error type.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "can't start new thread")
 #: Errors of bad input and of the operating system.
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)
 
 
 class Commands(TyperGroup):
-    """The group of commands, which turns expected errors and warnings into single lines."""
+    """A group of commands that prints expected errors and warnings as single lines."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command that the context names."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             warnings.filterwarnings("default", ".* is now ", DeprecationWarning)
@@ -39,34 +43,35 @@ class Commands(TyperGroup):
                     raise interrupted() from None
                 if ctx.params.get("traceback") or _is_closed_pipe(error):
                     raise
-                raise stop(in_words(error)) from None
+                raise stop(one_line(error)) from None
             except RuntimeError as error:
-                if ctx.params.get("traceback") or not any(t in str(error) for t in _NO_MEMORY):
+                out_of_memory = any(text in str(error) for text in _OUT_OF_MEMORY)
+                if ctx.params.get("traceback") or not out_of_memory:
                     raise
-                raise stop(f"{in_words(error)}; a smaller --batch-size needs less") from None
+                raise stop(f"{one_line(error)}; a smaller --batch-size needs less") from None
 
 
 def stop(text: str, code: int = 2) -> typer.Exit:
-    """Print an error in one line; the exit to raise."""
-    typer.echo(f"rankgrad: {shorten(text, _LONGEST)}", err=True)
+    """Print an error in one line, and return the exit for the caller to raise."""
+    typer.echo(f"rankgrad: {shorten(text, _MAX_CHARACTERS)}", err=True)
     return typer.Exit(code)
 
 
 def interrupted(text: str = "interrupted; what was finished before is kept") -> typer.Exit:
-    """Say that Ctrl-C ended the command; the exit to raise."""
-    return stop(text, _INTERRUPTED)
+    """Say that Ctrl-C ended the command, and return the exit for the caller to raise."""
+    return stop(text, _EXIT_INTERRUPTED)
 
 
 def interrupted_run(output: Path) -> typer.Exit:
-    """Say how a command that Ctrl-C ended goes on with what is in its folder; the exit to raise."""
+    """:func:`interrupted` for a command that resumes from its output folder: says how to resume."""
     from rankgrad.training.run import command
 
-    again = shlex.join(command())
-    return interrupted(f"interrupted; what is done is in {output}. To go on: {again}")
+    same_command = shlex.join(command())
+    return interrupted(f"interrupted; what is done is in {output}. To go on: {same_command}")
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether an error comes of Ctrl-C, as an import that it ends may be an ImportError."""
+    """Whether Ctrl-C caused an error: an import that it interrupts may raise ImportError."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -74,24 +79,24 @@ def _is_interrupt(error: BaseException | None) -> bool:
     return False
 
 
-def in_words(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The message of an error, in one line.
 
-    >>> from rankgrad.cli._errors import in_words
-    >>> in_words(OSError(28, "No space left on device", "runs/a"))
+    >>> from rankgrad.cli._errors import one_line
+    >>> one_line(OSError(28, "No space left on device", "runs/a"))
     'runs/a: No space left on device; free some and try again'
     """
     if isinstance(error, MemoryError):
         return f"not enough memory ({error})" if str(error) else "not enough memory"
     if isinstance(error, OSError) and error.errno is not None:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return f"{where}{error.strerror}{'; free some and try again' if full else ''}"
+        path = f"{error.filename}: " if error.filename is not None else ""
+        is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return f"{path}{error.strerror}{'; free some and try again' if is_disk_full else ''}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _is_closed_pipe(error: BaseException) -> bool:
-    """Whether the reader of our output, such as ``head``, has gone: no error."""
+    """Whether the reader of our output has closed the pipe, as ``head`` does; Click handles it."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
@@ -103,4 +108,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"rankgrad: warning: {shorten(str(message), _LONGEST)}", file=file or sys.stderr)
+    """In place of ``warnings.showwarning``: one line, without the place in the source."""
+    print(f"rankgrad: warning: {shorten(str(message), _MAX_CHARACTERS)}", file=file or sys.stderr)

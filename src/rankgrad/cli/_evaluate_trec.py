@@ -1,7 +1,12 @@
-"""``rankgrad evaluate RUN... QRELS``: TREC runs against judgments."""
+"""``rankgrad evaluate RUN... QRELS``: TREC runs against judgments.
+
+:mod:`rankgrad.cli.evaluate` calls :func:`evaluate_runs` where its last argument has judgments. For
+other data it uses the last functions of this file: rows of tables and fields of JSON.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +20,66 @@ if TYPE_CHECKING:
     from rankgrad.significance import Interval, Significance, Test
     from rankgrad.text._evaluation import Conventions, RunEvaluation
 
-
+#: The columns of :func:`interval_rows`.
 INTERVAL_COLUMNS: Sequence[str] = ("metric", "mean", "95% interval")
+
+
+def is_qrels(path: Path) -> bool:
+    """Whether a path has TREC judgments: a file of qrels, or the folder of Cranfield or CISI."""
+    from rankgrad.data.trec import looks_like_qrels
+    from rankgrad.text import _classic
+
+    return looks_like_qrels(path) or _classic.is_known(path)
+
+
+def evaluate_runs(
+    runs: Sequence[Path],
+    judgments: Path,
+    metrics: Sequence[str] | None,
+    options: Mapping[str, Any],
+    test: str | None,
+) -> Results:
+    """Evaluate each run, and test all others against the first.
+
+    Args:
+        runs: files of TREC runs.
+        judgments: a file of qrels, or the folder of Cranfield or CISI.
+        metrics: specs; None for the default ones.
+        options: those of :class:`Conventions`; None for the default of an option.
+        test: the name of the paired test; None for the t-test.
+    """
+    from rankgrad.data.trec import read_run
+    from rankgrad.significance import Significance
+    from rankgrad.text._evaluation import DEFAULT, Conventions, evaluate_run, p_values
+
+    conventions = Conventions(**{key: value for key, value in options.items() if value is not None})
+    significance = Significance(cast("Test", test or "t"), "holm")
+    for run in runs:
+        if run.is_dir():
+            raise ValueError(
+                f"{judgments} has TREC judgments, so {run} must be a TREC run: `rankgrad predict "
+                "-o NAME.run` writes one, or `rankgrad text rerank` for a ranker of texts"
+            )
+    qrels = _read_qrels(judgments)
+    names = _run_names(runs)
+    evaluations = [
+        evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs
+    ]
+    p_by_metric = p_values(evaluations, names, significance) if len(runs) > 1 else {}
+    return Results(judgments, names, evaluations, p_by_metric, conventions, significance)
+
+
+def _read_qrels(path: Path) -> Qrels:
+    from rankgrad.data.trec import read_qrels
+    from rankgrad.text import _classic
+
+    return _classic.load(path).qrels if _classic.is_known(path) else read_qrels(path)
+
+
+def _run_names(runs: Sequence[Path]) -> list[str]:
+    """The names of the files if all differ, otherwise their paths."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 @dataclass(frozen=True)
@@ -24,12 +87,13 @@ class Results:
     """Evaluated runs, to be printed.
 
     Args:
-        judgments: where they are from.
-        names: of the runs.
-        evaluations: of each run.
-        p_values: by metric, of each run but the first.
-        conventions: of the evaluation.
-        significance: the test.
+        judgments: the path of the judgments.
+        names: the names of the runs.
+        evaluations: the evaluation of each run.
+        p_values: by metric, a p-value for each run after the first, which it is tested against;
+            empty for a single run.
+        conventions: the conventions of the evaluation.
+        significance: the test that gave the p-values.
     """
 
     judgments: Path
@@ -45,20 +109,21 @@ class Results:
         if len(self.names) == 1:
             columns, rows = INTERVAL_COLUMNS, interval_rows(first.values)
         else:
-            columns, rows = self._several()
-        under = [f"{len(first.queries)} queries", *self.conventions.lines()]
-        under += [*first.values.empty_rules(), *self._gains()]
+            columns, rows = self._compared()
+        footer = [f"{len(first.queries)} queries", *self.conventions.lines()]
+        footer += [*first.values.empty_rules(), *self._gains()]
         if self.p_values:
-            under.append(f"p: against {self.names[0]}, {self.significance}")
-        show_table(columns, rows, title=f"{', '.join(self.names)} on {self.judgments}", under=under)
+            footer.append(f"p: against {self.names[0]}, {self.significance}")
+        title = f"{', '.join(self.names)} on {self.judgments}"
+        show_table(columns, rows, title=title, footer=footer)
         show_notes(self._notes())
 
     def show_json(self, per_query: bool) -> None:
-        """Print as JSON, with the values of each query if asked for."""
+        """Print as JSON, with or without the values of each query."""
         show_json(
             {
                 "qrels": self.judgments,
-                "runs": [self._run_dict(at, per_query) for at in range(len(self.names))],
+                "runs": [self._run_dict(index, per_query) for index in range(len(self.names))],
                 "conventions": asdict(self.conventions),
                 "p_values": self.p_values,
                 "significance": str(self.significance) if self.p_values else None,
@@ -66,28 +131,30 @@ class Results:
         )
         show_notes(self._notes())
 
-    def _several(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+    def _compared(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Columns and rows of several runs: the means, and p-values against the first run."""
         columns = ["metric", self.names[0]]
         for name in self.names[1:]:
             columns += [name, "p"]
         rows: list[Sequence[str]] = []
-        for metric, tests in self.p_values.items():
+        for metric, p_values in self.p_values.items():
             first, *others = (evaluation.values.mean[metric] for evaluation in self.evaluations)
             cells = [metric, f"{first:.4f}"]
-            for mean, p in zip(others, tests, strict=True):
-                cells += [f"{mean:.4f}", f"{p:.4f}" if p == p else "-"]
+            for mean, p in zip(others, p_values, strict=True):
+                cells += [f"{mean:.4f}", "-" if math.isnan(p) else f"{p:.4f}"]
             rows.append(cells)
         return columns, rows
 
     def _gains(self) -> list[str]:
+        """The line that says which gains the metrics have; no line if they have none."""
         gains = {m.gain for m in self.evaluations[0].values.metrics if hasattr(m, "gain")}
-        named = {"exponential": "2^grade - 1", "linear": "grade"}
-        return [f"gain: {', '.join(named[gain] for gain in sorted(gains))}"] if gains else []
+        formulas = {"exponential": "2^grade - 1", "linear": "grade"}
+        return [f"gain: {', '.join(formulas[gain] for gain in sorted(gains))}"] if gains else []
 
-    def _run_dict(self, at: int, per_query: bool) -> dict[str, Any]:
-        evaluation = self.evaluations[at]
+    def _run_dict(self, index: int, per_query: bool) -> dict[str, Any]:
+        evaluation = self.evaluations[index]
         return {
-            "run": self.names[at],
+            "run": self.names[index],
             "queries": len(evaluation.queries),
             **means_dict(evaluation.values),
             "judged_not_in_run": evaluation.missing,
@@ -140,58 +207,5 @@ def means_dict(evaluation: Evaluation) -> dict[str, Any]:
 
 def lists_dict(evaluation: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
     """JSON field: the values of each metric, by list."""
-    values = {name: each.tolist() for name, each in evaluation.per_list.items()}
+    values = {name: array.tolist() for name, array in evaluation.per_list.items()}
     return {"per_list": {"qid": qids, **values}}
-
-
-def is_qrels(path: Path) -> bool:
-    """Whether a path is judgments: a file of qrels, or the folder of Cranfield or CISI."""
-    from rankgrad.data.trec import looks_like_qrels
-    from rankgrad.text import _classic
-
-    return looks_like_qrels(path) or _classic.is_known(path)
-
-
-def evaluate_runs(
-    runs: Sequence[Path],
-    judgments: Path,
-    metrics: Sequence[str] | None,
-    options: Mapping[str, Any],
-    test: str | None,
-) -> Results:
-    """Evaluate each run, and test all others against the first.
-
-    Options that are None have their defaults.
-    """
-    from rankgrad.data.trec import read_run
-    from rankgrad.significance import Significance
-    from rankgrad.text._evaluation import DEFAULT, Conventions, evaluate_run, p_values
-
-    conventions = Conventions(**{name: x for name, x in options.items() if x is not None})
-    significance = Significance(cast("Test", test or "t"), "holm")
-    for run in runs:
-        if run.is_dir():
-            raise ValueError(
-                f"{judgments} has TREC judgments, so {run} must be a TREC run: `rankgrad predict "
-                "-o NAME.run` writes one, or `rankgrad text rerank` for a ranker of texts"
-            )
-    qrels = _qrels(judgments)
-    names = _names(runs)
-    evaluations = [
-        evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs
-    ]
-    tests = p_values(evaluations, names, significance) if len(runs) > 1 else {}
-    return Results(judgments, names, evaluations, tests, conventions, significance)
-
-
-def _qrels(path: Path) -> Qrels:
-    from rankgrad.data.trec import read_qrels
-    from rankgrad.text import _classic
-
-    return _classic.load(path).qrels if _classic.is_known(path) else read_qrels(path)
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
-    """File names where they differ, whole paths where they do not."""
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run) for run in runs]

@@ -1,4 +1,8 @@
-"""Formulas for a terminal: LaTeX of ``reference.toml`` as Unicode text."""
+"""Formulas for a terminal: LaTeX as Unicode text.
+
+``rankgrad losses NAME`` prints the formulas of ``reference.toml`` with this; the documentation
+renders the same LaTeX. Only the LaTeX commands that ``reference.toml`` uses are known.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 _TOKENS = re.compile(r"\\[A-Za-z]+|\\.|\s+|.")
 
-#: Commands without an argument. Others, such as ``\log``, are their own name.
+#: LaTeX commands without an argument. Others, such as ``\log``, are printed as their name.
 _SYMBOLS = {
     "alpha": "α", "beta": "β", "delta": "δ", "Delta": "Δ", "varepsilon": "ε", "lambda": "λ",
     "mu": "μ", "sigma": "σ", "tau": "τ", "theta": "θ", "varphi": "φ", "sum": "Σ", "prod": "Π",
@@ -15,18 +19,19 @@ _SYMBOLS = {
     "rVert": "‖", "cdot": "·", "left": "", "right": "", "quad": " ", ",": " ", ";": " ",
 }  # fmt: skip
 
-#: What a command makes of its arguments, by their number.
-_ONE: dict[str, Callable[[str], str]] = {
+#: Commands with one argument, and the text they make of it.
+_ONE_ARGUMENT: dict[str, Callable[[str], str]] = {
     "hat": "{}\u0302".format,
     "widehat": "{}\u0302".format,
     "sqrt": "√({})".format,
     "mathcal": lambda text: text.replace("P", "𝒫"),
     **dict.fromkeys(("mathrm", "mathbb", "mathbf", "operatorname", "text"), str),
 }
-_TWO: dict[str, Callable[[str, str], str]] = {
-    "frac": lambda above, below: _fraction(above, below),
-    "tfrac": lambda above, below: _fraction(above, below),
-    "underset": lambda below, name: f"{name}_{{{below}}}",
+#: Commands with two arguments.
+_TWO_ARGUMENTS: dict[str, Callable[[str, str], str]] = {
+    "frac": lambda numerator, denominator: _fraction(numerator, denominator),
+    "tfrac": lambda numerator, denominator: _fraction(numerator, denominator),
+    "underset": lambda subscript, name: f"{name}_{{{subscript}}}",
 }
 
 
@@ -34,81 +39,90 @@ def plain_formula(latex: str) -> str:
     r"""A formula as Unicode text.
 
     Args:
-        latex: with the commands that ``reference.toml`` uses.
+        latex: the formula.
 
     >>> plain_formula(r"-\frac{1}{n} \sum_{i \le k} \hat{P}_{ri} \log_2(1 + s_i)")
     '-(1/n) Σ_{i ≤ k} P̂_ri log_2(1 + s_i)'
     """
-    text = " ".join(_text(iter(_TOKENS.findall(latex))).split())
-    text = re.sub(r"(?<=[(\[⟨‖]) | (?=[)\],⟩‖])", "", text)
+    text = " ".join(_render(iter(_TOKENS.findall(latex))).split())
+    text = re.sub(r"(?<=[(\[⟨‖]) | (?=[)\],⟩‖])", "", text)  # no spaces inside brackets
     return _without_double_parentheses(text)
 
 
-def _text(tokens: Iterator[str]) -> str:
-    """What the tokens up to a closing brace, or the end, say."""
+def _render(tokens: Iterator[str]) -> str:
+    """The text of the tokens up to the next closing brace, or to the end."""
     parts = []
     for token in tokens:
         if token == "}":
             break
-        parts.append(_script(token, tokens) if token in "^_" else _convert(token, tokens))
+        parts.append(_script(token, tokens) if token in "^_" else _render_token(token, tokens))
     return "".join(parts)
 
 
-def _convert(token: str, tokens: Iterator[str]) -> str:
+def _render_token(token: str, tokens: Iterator[str]) -> str:
+    """The text of a token and of its arguments, which are taken from the tokens after it."""
     if token == "{":
-        return _text(tokens)
+        return _render(tokens)
     if not token.startswith("\\"):
         return token
     name = token[1:]
-    if name in _ONE:
-        return _ONE[name](_argument(tokens))
-    if name in _TWO:
-        return _TWO[name](_argument(tokens), _argument(tokens))
+    if name in _ONE_ARGUMENT:
+        return _ONE_ARGUMENT[name](_argument(tokens))
+    if name in _TWO_ARGUMENTS:
+        return _TWO_ARGUMENTS[name](_argument(tokens), _argument(tokens))
     return _SYMBOLS.get(name, name)
 
 
 def _argument(tokens: Iterator[str]) -> str:
-    return _convert(next(token for token in tokens if not token.isspace()), tokens)
+    return _render_token(next(token for token in tokens if not token.isspace()), tokens)
 
 
 def _script(mark: str, tokens: Iterator[str]) -> str:
-    """An index or exponent, in braces if it is more than a word."""
+    """A subscript or superscript, in braces if it is more than a word."""
     text = _argument(tokens)
     if mark + text == "^2":
         return "²"
     return mark + (text if re.fullmatch(r"[\w*]+|\(\w+\)", text) else f"{{{text}}}")
 
 
-def _fraction(above: str, below: str) -> str:
-    if re.fullmatch(r"\w+", above) and re.fullmatch(r"\w+", below):
-        return f"({above}/{below})"
-    return f"({_operand(above)} / {_operand(below, product=False)})"
+def _fraction(numerator: str, denominator: str) -> str:
+    if re.fullmatch(r"\w+", numerator) and re.fullmatch(r"\w+", denominator):
+        return f"({numerator}/{denominator})"
+    if not _is_term(numerator):
+        numerator = f"({numerator})"
+    if not (_is_term(denominator) and _is_factor(denominator)):
+        denominator = f"({denominator})"
+    return f"({numerator} / {denominator})"
 
 
-def _operand(text: str, product: bool = True) -> str:
-    """A side of a fraction, in parentheses unless it is one term."""
-    outside = _outside_brackets(text)
-    factor = " " not in outside.strip() and not re.match(r"\w\(", text)
-    one = not re.search(r"[-+]|[ΣΠ]", outside) and (product or factor)
-    return text if one else f"({text})"
+def _is_term(text: str) -> bool:
+    """Whether a formula has no sum and no product sign outside its brackets."""
+    return not re.search(r"[-+]|[ΣΠ]", _outside_brackets(text))
+
+
+def _is_factor(text: str) -> bool:
+    """Whether a term is a single factor, not a product such as ``a b`` or ``a(b + c)``."""
+    return " " not in _outside_brackets(text).strip() and not re.match(r"\w\(", text)
 
 
 def _outside_brackets(text: str) -> str:
-    """The text with what is in brackets left out."""
+    """The text without its brackets and what is in them."""
     while (shorter := re.sub(r"\([^()]*\)|\{[^{}]*\}|\[[^\[\]]*\]|\|[^|]*\|", "", text)) != text:
         text = shorter
     return text
 
 
 def _without_double_parentheses(text: str) -> str:
-    """The text with one pair where two enclose the same, and none around all of it."""
-    pairs, open_at = {}, []
+    """The text less parentheses right inside other ones, ``((x))``, and around the whole text."""
+    closing: dict[int, int] = {}  # the index of each opening parenthesis: that of its closing one
+    unclosed: list[int] = []
     for index, character in enumerate(text):
         if character == "(":
-            open_at.append(index)
-        elif character == ")" and open_at:
-            pairs[open_at.pop()] = index
-    extra = {(i, j) for i, j in pairs.items() if pairs.get(i - 1) == j + 1}
-    extra |= {(i, j) for i, j in pairs.items() if (i, j) == (0, len(text) - 1)}
-    removed = {index for pair in extra for index in pair}
+            unclosed.append(index)
+        elif character == ")" and unclosed:
+            closing[unclosed.pop()] = index
+    removed: set[int] = set()
+    for start, end in closing.items():
+        if closing.get(start - 1) == end + 1 or (start, end) == (0, len(text) - 1):
+            removed |= {start, end}
     return "".join(c for index, c in enumerate(text) if index not in removed)

@@ -1,8 +1,9 @@
-"""What commands print: tables for people, JSON for machines."""
+"""What commands print: tables for people, JSON for programs, notes on standard error."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,25 +16,28 @@ if TYPE_CHECKING:
 
     from rankgrad.results.tables import Table
 
-_WIDE = 200  # columns without a terminal, so that nothing is cut off
+_WIDTH_WITHOUT_TERMINAL = 200  # columns: enough that nothing is cut off in files and pipes
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where text goes: as wide as the terminal, or wide enough for all text without a terminal."""
+    """A console as wide as the terminal; without a terminal, wide enough for every table."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _WIDE
+    width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
     return Console(stderr=stderr, width=width, highlight=False, markup=False)
 
 
 @contextmanager
 def progress_bar(task: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
-    """A bar on the terminal, and the function that updates it; without a terminal it shows nothing.
+    """Show a progress bar on standard error, if that is a terminal.
 
     Args:
-        task: what is done.
-        quiet: show nothing on a terminal, either.
+        task: the text beside the bar.
+        quiet: show no bar on a terminal, either.
+
+    Yields:
+        The function that updates the bar: ``rich.progress.Progress.update`` of its task.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda **_: None
@@ -46,7 +50,7 @@ def progress_bar(task: str, quiet: bool = False) -> Iterator[Callable[..., None]
 
 def show_json(value: Any) -> None:
     """Print a value as JSON; NaN and infinity become null."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show_table(
@@ -54,52 +58,53 @@ def show_table(
     rows: Iterable[Sequence[object]],
     *,
     title: str | None = None,
-    under: Iterable[str] = (),
+    footer: Iterable[str] = (),
 ) -> None:
-    """Print a table with lines under it; columns of numbers are right-aligned."""
+    """Print a table, and the lines of the footer under it; columns of numbers are right-aligned."""
     from rich.table import Table
 
     texts = [[str(cell) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left")
-    for at, column in enumerate(columns):
-        numeric = texts and all(_is_number(row[at]) for row in texts)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for index, column in enumerate(columns):
+        is_numeric = texts and all(_is_number(row[index]) for row in texts)
+        table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
     for row in texts:
         table.add_row(*row)
     out = console()
     out.print(table)
-    for line in under:
+    for line in footer:
         out.print(line, soft_wrap=True)
 
 
 def show_results(table: Table) -> None:
-    """Print a table of results, with what its numbers mean under it."""
+    """Print a table of results, and the notes on its numbers under it."""
     console().print(table.to_rich())
 
 
 def show_csv(table: Table) -> None:
-    """Print a table as CSV, which is rows alone; its notes go to standard error."""
+    """Print a table as CSV. A CSV file has no place for notes: they go to standard error."""
     print(table.to_csv())
     for note in table.notes:
         print(note, file=sys.stderr)
 
 
 def show_notes(notes: Iterable[str]) -> None:
-    """Say on standard error what a person should know of the data."""
+    """Print what the user should know about the data, on standard error."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
 
 def _is_number(text: str) -> bool:
-    """Whether a cell is a number, a range of them, one with its error, or none."""
+    """Whether a cell is a number, a range ``1 to 2``, a value with error ``1 ±2``, or ``-``."""
     return re.fullmatch(r"-|[+-]?[\d.,]+(( to |\s±)[+-]?[\d.,]+)?", text) is not None
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    """The value in types that JSON has: None for NaN and infinity, text for other objects."""
     if isinstance(value, dict):
-        return {str(name): _plain(inside) for name, inside in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inside) for inside in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
+        return [_to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, bool | int | float | str | None) else str(value)

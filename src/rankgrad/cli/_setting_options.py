@@ -1,4 +1,8 @@
-"""The settings of a training run as options of commands."""
+"""The settings of a training run as options of commands.
+
+Settings are pydantic models with dozens of fields (:class:`rankgrad.training.Settings`). Commands
+do not repeat the fields as parameters: the decorator :func:`settings_options` adds the options.
+"""
 
 from __future__ import annotations
 
@@ -30,45 +34,46 @@ PANELS: Panels = {
     ),
     "Machine and logs": ("precision", "device", "devices", "graphs", "memory", "tensorboard"),
 }
+#: How options are written on the command line, where that is not ``--`` and the setting's name.
 _FLAGS = {
     "loss": ("--loss", "-l"),
     "metric": ("--metric", "-m"),
     "transforms": ("--transform",),
     "learning_rate": ("--learning-rate", "--lr"),
 }
-_SEVERAL = "May be given several times."
+_REPEATABLE_HELP = "May be given several times."
 
 
 def settings_options(
     *names: str,
-    without: Collection[str] = (),
+    exclude: Collection[str] = (),
     defaults: dict[str, str] | None = None,
     settings: type[TomlSettings] = Settings,
     panels: Panels = PANELS,
 ) -> Callable[[Command], Command]:
     """Give a command an option for each setting, in place of its ``**`` parameter.
 
-    Types, defaults and help texts are those of the settings. The command gets the value of each
-    option, None where the user has not given it.
+    Types, defaults and help texts are those of the settings. The command gets the value of every
+    option in its ``**`` parameter; the value is None if the user has not passed the option.
 
     Args:
-        *names: the settings; all that are in a panel if there are none.
-        without: settings that get no option.
-        defaults: what the help says of defaults that the command chooses itself.
+        *names: the settings that get an option; by default all that are in a panel.
+        exclude: settings that get no option.
+        defaults: texts for the help, by setting, where the command has a default of its own.
         settings: the class of the settings.
         panels: the panels of the help, and which settings are in each.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        rest = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         added = [
             _parameter(settings.model_fields[name], name, panel, defaults or {})
-            for panel, inside in panels.items()
-            for name in inside
-            if (not names or name in names) and name not in without
+            for panel, panel_names in panels.items()
+            for name in panel_names
+            if (not names or name in names) and name not in exclude
         ]
-        command.__signature__ = signature.replace(parameters=[*rest, *added])  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         command.__annotations__ |= {p.name: p.annotation for p in added}
         return command
 
@@ -76,7 +81,7 @@ def settings_options(
 
 
 def setting_option(name: str) -> Any:
-    """The option of one setting, for a command without the others."""
+    """The Typer option of one setting, for a command that takes only this one."""
     field = Settings.model_fields[name]
     return typer.Option(help=_help(field), show_default=_default(field))
 
@@ -84,6 +89,7 @@ def setting_option(name: str) -> Any:
 def _parameter(
     field: FieldInfo, name: str, panel: str, defaults: dict[str, str]
 ) -> inspect.Parameter:
+    """The parameter of a command for one setting."""
     option = typer.Option(
         *_FLAGS.get(name, ()),
         help=_help(field),
@@ -96,40 +102,47 @@ def _parameter(
 
 
 def _type(field: FieldInfo) -> Any:
-    """The type of an option: a text, which the settings parse, unless the parser can say more."""
+    """The type of an option: bool, int, float, or text, which the settings parse and check."""
     if field.annotation in (bool, int, float):
         return field.annotation | None
-    return list[str] | None if _is_several(field) else str | None
+    return list[str] | None if _is_repeatable(field) else str | None
 
 
-def _is_several(field: FieldInfo) -> bool:
+def _is_repeatable(field: FieldInfo) -> bool:
+    """Whether the setting is a tuple of any length; its option may be given several times."""
     return Ellipsis in get_args(field.annotation)
 
 
 def _help(field: FieldInfo) -> str:
     description = " ".join(str(field.description).split())
-    return f"{description} {_SEVERAL}" if _is_several(field) else description
+    return f"{description} {_REPEATABLE_HELP}" if _is_repeatable(field) else description
 
 
 def _default(field: FieldInfo) -> str | bool:
+    """What the help shows as the default; False for none."""
     if field.is_required():
         return False
     if isinstance(field.default, bool):
         return "yes" if field.default else "no"
-    several = _is_several(field)
-    return ", ".join(field.default) or "none" if several else str(field.default).lower()
+    if _is_repeatable(field):
+        return ", ".join(field.default) or "none"
+    return str(field.default).lower()
 
 
 def resolve_settings(options: dict[str, Any], file: Path | None) -> Settings:
-    """The options that were given, over a file of settings, over the defaults."""
+    """Settings from options, which override those of a file, which override the defaults.
+
+    Args:
+        options: values by setting; None where the user has not passed the option.
+        file: settings in TOML.
+    """
     values = {} if file is None else read_settings(Settings, file).model_dump()
-    return Settings(
-        **values | {name: value for name, value in options.items() if value is not None}
-    )
+    values |= {name: value for name, value in options.items() if value is not None}
+    return Settings(**values)
 
 
 def read_settings(kind: type[S], file: Path, **overrides: Any) -> S:
-    """Settings of a file; overrides replace them."""
+    """Read settings from a TOML file; overrides replace single ones."""
     if not file.is_file():
         raise FileNotFoundError(f"there are no settings at {file}")
     try:

@@ -1,4 +1,6 @@
-"""Arguments that commands for text share, and the texts they name.
+"""Arguments that the commands for text share: types, help texts, and the reading of texts.
+
+This docstring is read by :func:`rankgrad.cli._docstrings.add_command`: it has the help texts.
 
 Inputs:
     run: The candidates: a TREC run, such as `rankgrad text retrieve` writes, also .gz.
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from rankgrad.text._candidates import Candidates
     from rankgrad.text._reading import Prompt
 
-#: As of :mod:`rankgrad.cli._arguments`, for the commands of text.
+#: Help texts of arguments that the docstring of a text command does not describe.
 DESCRIPTIONS = f"{_arguments.DESCRIPTIONS}\n{__doc__}"
 
 Field = Literal["title", "description", "narrative"]
@@ -35,13 +37,13 @@ Depth = Annotated[int | None, typer.Option(min=1)]
 
 
 def read_prompt(path: Path | None) -> Prompt | None:
-    """The prompt of a file, if there is one."""
+    """Read a prompt from a TOML file; None without a file."""
     from rankgrad.text._reading import Prompt
 
     return None if path is None else Prompt.read(path)
 
 
-def read(
+def read_candidates(
     run: Path,
     collection: str,
     topics: str | None,
@@ -51,21 +53,31 @@ def read(
     depth: int | None = None,
     judged: bool = True,
 ) -> Candidates:
-    """The candidates of a run with texts, and judgments where they are asked for."""
+    """Read the candidates of a TREC run with their texts.
+
+    Args:
+        run: the TREC run.
+        collection: the documents; the folder of Cranfield or CISI has topics and judgments, too.
+        topics: the queries; None for those of that folder.
+        qrels: the judgments; None for those of that folder.
+        field: the field of TREC topics that is the query.
+        depth: how many candidates of each query to take; None for all.
+        judged: whether the candidates get the grades of the judgments.
+    """
     from rankgrad.data.trec import read_qrels, read_run
     from rankgrad.text import _classic
     from rankgrad.text._candidates import Candidates
     from rankgrad.text._collections import read_documents, read_topics
 
-    known: Any = _classic.load(collection) if _classic.is_known(collection) else None
-    if topics is None and known is None:
+    classic: Any = _classic.load(collection) if _classic.is_known(collection) else None
+    if topics is None and classic is None:
         raise ValueError("--topics is missing: the file of the queries")
-    if judged and qrels is None and known is None:
+    if judged and qrels is None and classic is None:
         raise ValueError("--qrels is missing: the file of the judgments")
     retrieved = read_run(run)
-    documents = read_documents(collection) if known is None else known.documents
-    queries = known.topics if topics is None else read_topics(topics, field=field)
+    documents = read_documents(collection) if classic is None else classic.documents
+    queries = classic.topics if topics is None else read_topics(topics, field=field)
     grades = None
     if judged:
-        grades = known.qrels if qrels is None else read_qrels(qrels)
+        grades = classic.qrels if qrels is None else read_qrels(qrels)
     return Candidates.of(retrieved, documents, queries, grades, depth=depth)

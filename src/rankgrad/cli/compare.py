@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rankgrad.training import Settings
 
 
-@options.settings_options(  # less those that it has options of its own for, and those of one run
-    without=("loss", "model", "metric", "metrics", "holdout", "seed", "devices", "tensorboard")
+@options.settings_options(  # without settings of a single run, and those with an option below
+    exclude=("loss", "model", "metric", "metrics", "holdout", "seed", "devices", "tensorboard")
 )
 def compare(
     data: Annotated[Path, typer.Argument(metavar="DATA")],
@@ -114,20 +114,21 @@ def compare(
     from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
 
-    how = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
+    significance = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
+        # Options that text does not have are passed, too: compare_text raises an error for them.
         text_options = setting_options | {"settings": settings, "losses": losses, "models": models}
         text_options |= {"tune": tune, "max_length": max_length, "lightgbm": lightgbm or None}
         text_options |= {"xgboost": xgboost or None, "workers": workers, "metric": metric}
-        text_options |= {"validation_metric": validation_metric, "seeds": _seeds(seeds)}
-        text_options |= {"folds": None if folds == "all" else _numbers("--folds", folds)}
-        compared = compare_text.compare(data, output, texts, text_options)
+        text_options |= {"validation_metric": validation_metric, "seeds": _parse_seeds(seeds)}
+        text_options |= {"folds": None if folds == "all" else _parse_numbers("--folds", folds)}
+        comparison = compare_text.compare(data, output, texts, text_options)
         if baseline is not None:
-            baseline = compared.entry(baseline).name
-        compared = compared.tested(how, baseline)
-        experiment.save(compared)
-        _finish(compared, intervals, format, json)
+            baseline = comparison.entry(baseline).name
+        comparison = comparison.tested(significance, baseline)
+        experiment.save(comparison)
+        _finish(comparison, intervals, format, json)
         return
     if max_length is not None:
         raise ValueError("--max-length is for text: it goes with --collection")
@@ -138,12 +139,13 @@ def compare(
         validation_metric = metrics[0]
     setting_options |= {"metric": validation_metric, "metrics": metrics}
     shared = options.resolve_settings(setting_options, settings)
-    alone = losses is None and (lightgbm or xgboost or trees is not None)
+    only_trees = losses is None and (lightgbm or xgboost or trees is not None)
+    networks = [] if only_trees else _network_entries(losses, models, shared)
     plan = experiment.Plan(
         data,
-        (*_networks(losses, models, shared, alone), *_trees(trees, lightgbm, xgboost)),
-        folds=_folds(data, folds),
-        seeds=_seeds(seeds),
+        (*networks, *_tree_entries(trees, lightgbm, xgboost)),
+        folds=_parse_folds(data, folds),
+        seeds=_parse_seeds(seeds),
         metrics=metrics,
         settings=shared,
         tune=tune,
@@ -153,7 +155,7 @@ def compare(
     try:
         with _progress(plan) as show:
             comparison = experiment.run(
-                plan, output, workers=workers, on_change=show, how=how, baseline=baseline
+                plan, output, workers=workers, on_change=show, how=significance, baseline=baseline
             )
     except KeyboardInterrupt:
         raise interrupted_run(output) from None
@@ -172,23 +174,22 @@ def _finish(comparison: Comparison, intervals: bool, format: TableFormat, json: 
         raise typer.Exit(1)
 
 
-def _networks(losses: str | None, models: str | None, shared: Settings, alone: bool) -> list[Any]:
-    """Every loss with every model; none where trees alone are asked for."""
+def _network_entries(losses: str | None, models: str | None, shared: Settings) -> list[Any]:
+    """Every loss with every model; those of the shared settings where none are named."""
     from rankgrad.experiments.compare import NetworkEntry
     from rankgrad.specs import split
 
-    each = split(losses) if losses is not None else [shared.loss]
-    networks = split(models) if models is not None else [shared.model]
-    named = len(networks) > 1
+    loss_specs = split(losses) if losses is not None else [shared.loss]
+    model_specs = split(models) if models is not None else [shared.model]
     return [
-        NetworkEntry.of(loss, model, name=f"{loss} × {model}" if named else loss)
-        for model in networks
-        for loss in ([] if alone else each)
+        NetworkEntry.of(loss, model, name=f"{loss} × {model}" if len(model_specs) > 1 else loss)
+        for model in model_specs
+        for loss in loss_specs
     ]
 
 
-def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
-    """The libraries' own objectives, then each of the losses with each library."""
+def _tree_entries(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
+    """The libraries' own rankers, then each of the losses with each library."""
     from rankgrad.experiments.compare import TreeEntry
     from rankgrad.specs import split
 
@@ -201,22 +202,24 @@ def _trees(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
     return list(entries)
 
 
-def _folds(data: Path, text: str) -> tuple[int | None, ...]:
+def _parse_folds(data: Path, text: str) -> tuple[int | None, ...]:
+    """The value of --folds as folds of the data; ``(None,)`` for data without folds."""
     from rankgrad.experiments.compare import folds_of
 
-    there = folds_of(data)
+    existing = folds_of(data)
     if text.strip() == "all":
-        return there
-    asked = _numbers("--folds", text)
-    for fold in asked:
-        if fold not in there:
-            listed = ", ".join(str(each) for each in there if each is not None) or "none"
+        return existing
+    folds = _parse_numbers("--folds", text)
+    for fold in folds:
+        if fold not in existing:
+            listed = ", ".join(str(number) for number in existing if number is not None) or "none"
             raise ValueError(f"{data} has no fold {fold}. There are: {listed}")
-    return asked
+    return folds
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    numbers = _numbers("--seeds", text)
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    """The value of --seeds: a single number is how many, several are the seeds themselves."""
+    numbers = _parse_numbers("--seeds", text)
     if "," in text:
         return numbers
     if numbers[0] < 1:
@@ -224,7 +227,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(range(numbers[0]))
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def _parse_numbers(option: str, text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise ValueError(f"{option} takes whole numbers with commas between, found {text!r}")
@@ -245,6 +248,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[Progress], None]]:
 
 
 def _progress_table(plan: Plan, progress: Progress) -> Any:
+    """A rich table with a row for each entry."""
     from rich.table import Table
     from rich.text import Text
 
@@ -256,10 +260,11 @@ def _progress_table(plan: Plan, progress: Progress) -> Any:
     table.add_column("state", overflow="fold")
     for row in progress.rows:
         mean = f"{row.means[metric]:.4f}" if metric in row.means else ""
-        state = "; ".join(row.running) or ("" if row.done + row.failed < row.total else "done")
-        if row.failed:
-            state = f"{row.failed} failed" + (f"; {state}" if state else "")
-        cells = (row.entry, f"{row.done}/{row.total}", mean, state)
+        states = [f"{row.failed} failed"] if row.failed else []
+        states += row.running
+        if not row.running and row.done + row.failed >= row.total:
+            states.append("done")
+        cells = (row.entry, f"{row.done}/{row.total}", mean, "; ".join(states))
         table.add_row(*map(Text, cells))
     return table
 
@@ -271,13 +276,13 @@ def _show(comparison: Comparison, intervals: bool, format: TableFormat) -> None:
     if format == "csv":
         show_csv(means)
         return
-    differences = differences_table(comparison, comparison.metrics[0])
-    tables = [means, *(more for more in (differences, tuned_table(comparison)) if more.rows)]
+    details = (differences_table(comparison, comparison.metrics[0]), tuned_table(comparison))
+    tables = [means, *(detail for detail in details if detail.rows)]
     if format != "terminal":
         print("\n\n".join(each.render(format) for each in tables))
         return
-    for at, each in enumerate(tables):
-        if at:
+    for index, each in enumerate(tables):
+        if index > 0:
             console().print()
         show_results(each)
     console().print(

@@ -1,4 +1,8 @@
-"""``rankgrad compare`` for text: trains what is missing, or takes the runs that are there."""
+"""``rankgrad compare`` for text rankers.
+
+With a collection of documents, it trains the runs that are missing. Without one, it compares the
+runs that a folder holds.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Texts", "compare", "is_text"]
 
-#: Options of a comparison that are not those of a text ranker's training.
-_SHARED = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
+Options = Mapping[str, Any]
+
+#: Options of the comparison itself; all others must be settings of a text ranker.
+_NOT_SETTINGS = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
 
 
 class Texts(NamedTuple):
-    """Where the texts and judgments of a TREC run are."""
+    """The options of ``rankgrad compare`` about text.
+
+    Attributes:
+        collection: the documents; None to compare runs that exist.
+        topics: the queries; None for those of the collection.
+        qrels: the judgments; None for those of the collection.
+        interpolate: whether scores are mixed with those of the first stage.
+    """
 
     collection: str | None
     topics: str | None
@@ -37,65 +50,66 @@ def is_text(data: Path, collection: str | None) -> bool:
     return is_text_folder(data)
 
 
-def compare(data: Path, output: Path | None, texts: Texts, asked: Mapping[str, Any]) -> Comparison:
-    """Train what is asked for, if anything is, and put the runs together.
+def compare(data: Path, output: Path | None, texts: Texts, options: Options) -> Comparison:
+    """Train the runs that are missing, where there is a collection, and compare all runs.
 
     Args:
         data: the candidates as a TREC run, or a folder of text runs.
-        output: of all runs.
-        texts: where the texts are.
-        asked: the options of the comparison by name; None where they were not given.
+        output: the folder of all runs.
+        texts: the options about text.
+        options: the other options by name; None for those that the user has not passed.
     """
     from rankgrad.experiments import _text_comparison
 
-    metrics = asked["metric"] or ()
+    metrics = options["metric"] or ()
     if texts.collection is None:
-        passed = [name for name, value in asked.items() if value is not None]
-        passed = [name for name in passed if name not in ("metric", "seeds")]
-        if passed or output not in (None, data):
-            what = ", ".join(f"--{name.replace('_', '-')}" for name in passed) or "-o"
+        passed = [name for name, value in options.items() if value is not None]
+        rejected = [name for name in passed if name not in ("metric", "seeds")]
+        if rejected or output not in (None, data):
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in rejected) or "-o"
             raise ValueError(
-                f"{data} holds text runs, which are compared as they are: leave out {what}. To "
+                f"{data} holds text runs, which are compared as they are: leave out {flags}. To "
                 "train, give the candidates as a TREC run, and --collection"
             )
         return _text_comparison.load(data, metrics)
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
-    _train(data, output, texts, asked)
+    _train(data, output, texts, options)
     return _text_comparison.load(output, metrics)
 
 
-def _train(data: Path, output: Path, texts: Texts, asked: Mapping[str, Any]) -> None:
+def _train(data: Path, output: Path, texts: Texts, options: Options) -> None:
+    """Train every loss, fold and seed that the output folder does not have yet."""
     from rankgrad.cli import _text_arguments
     from rankgrad.cli.text_train import settings_of, train_all
     from rankgrad.experiments._text import CrossValidation
     from rankgrad.specs import split
     from rankgrad.text._text_settings import TextSettings
 
-    passed = {
+    overrides = {
         name: value
-        for name, value in asked.items()
-        if value is not None and name not in _SHARED and name != "metrics"
+        for name, value in options.items()
+        if value is not None and name not in _NOT_SETTINGS
     }
-    for name in passed:
+    for name in overrides:
         if name not in TextSettings.model_fields:
             raise ValueError(f"--{name.replace('_', '-')} is not for text")
-    if asked["models"] is not None:
-        passed["model"] = asked["models"]
-    metrics = asked["metric"] or []
-    chosen = asked["validation_metric"] or (metrics[0] if metrics else None)
-    passed |= {"metric": chosen, "metrics": tuple(metrics) or None}
-    settings = settings_of(passed, asked["settings"])
+    if options["models"] is not None:
+        overrides["model"] = options["models"]
+    metrics = options["metric"] or []
+    validation_metric = options["validation_metric"] or (metrics[0] if metrics else None)
+    overrides |= {"metric": validation_metric, "metrics": tuple(metrics) or None}
+    settings = settings_of(overrides, options["settings"])
     plan = CrossValidation(
         settings=settings,
-        losses=tuple(split(asked["losses"])) if asked["losses"] else (settings.loss,),
-        seeds=asked["seeds"],
-        chosen=asked["folds"],
+        losses=tuple(split(options["losses"])) if options["losses"] else (settings.loss,),
+        seeds=options["seeds"],
+        chosen=options["folds"],
         interpolate=texts.interpolate,
     )
     if plan.chosen is not None:
         folds = ", ".join(map(str, plan.chosen))
         show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
     assert texts.collection is not None
-    candidates = _text_arguments.read(data, texts.collection, texts.topics, texts.qrels)
+    candidates = _text_arguments.read_candidates(data, texts.collection, texts.topics, texts.qrels)
     train_all(plan, candidates, output, quiet=False)

@@ -1,4 +1,4 @@
-"""``rankgrad data``: the known data sets, or what a path holds."""
+"""``rankgrad data``: describes a data set in numbers, or lists the known data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["data", "describe", "show_data"]
 
-_GRADES = 8  # distinct labels that are counted one by one
+_MAX_GRADES = 8  # data with more distinct labels are described by the range of their labels
 
 
 def data(
@@ -42,7 +42,7 @@ def data(
       rankgrad data web30k/Fold1 --verify
     """  # noqa: D301
     if path is None:
-        return _catalog(json)
+        return _show_catalog(json)
     if verify:
         _verify(path)
     datasets = _read(path, fold, missing or [])
@@ -54,7 +54,7 @@ def data(
 
 
 def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, Dataset]:
-    """The splits of a folder, or one data set under the name of its file."""
+    """Read the splits of a folder by name, or one data set under the name of its file."""
     from rankgrad.data import _layout, load, load_splits
 
     if _layout.is_single(path):
@@ -63,29 +63,29 @@ def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, Dataset
 
 
 def _verify(path: Path) -> None:
-    """Compare the store at a path, or all stores in that folder, with their checksums."""
+    """Raise if a store, the one at the path or one in that folder, differs from its checksums."""
     from rankgrad.data import store
 
     stores = [path] if store.is_store(path) else sorted(filter(store.is_store, path.rglob("*")))
     if not stores:
         raise ValueError(f"{path} holds no store: --verify compares stores with their checksums")
-    for each in stores:
-        store.open(each, verify=True)
+    for folder in stores:
+        store.open(folder, verify=True)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """A data set in numbers."""
+    """The size, list lengths, labels and notes of a data set, as JSON has them."""
     import numpy as np
 
     lengths = np.diff(dataset.offsets)
     values, counts = np.unique(dataset.labels, return_counts=True)
-    graded = {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
+    labels = {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
     return {
         "lists": len(dataset),
         "items": dataset.n_items,
         "features": dataset.n_features,
         "lengths": [int(lengths.min()), int(lengths.max())] if len(lengths) else None,
-        "labels": graded if len(graded) <= _GRADES else None,
+        "labels": labels if len(labels) <= _MAX_GRADES else None,
         "label_range": [float(values[0]), float(values[-1])] if len(values) else None,
         "weights": dataset.weights is not None,
         "notes": list(dataset.notes),
@@ -93,33 +93,39 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def show_data(metadata: dict[str, dict[str, Any]], title: str) -> None:
-    """A row for each data set that :func:`describe` described, and notes on how it was read."""
+    """Print a row for each data set, and the notes on how it was read.
+
+    Args:
+        metadata: what :func:`describe` gives, by the name of the data set.
+        title: the title of the table.
+    """
     rows = []
     for name, entry in metadata.items():
         counts = (f"{entry[key]:,}" for key in ("lists", "items", "features"))
-        rows.append((name, *counts, _range(entry["lengths"]), _labels(entry)))
+        rows.append((name, *counts, _format_range(entry["lengths"]), _format_labels(entry)))
     columns = ("", "lists", "items", "features", "items per list", "labels")
     show_table(columns, rows, title=title)
     for name, entry in metadata.items():
         show_notes(f"{name}: {note}" for note in entry["notes"])
 
 
-def _range(ends: list[float] | None) -> str:
-    return "-" if ends is None else f"{ends[0]:,g} to {ends[1]:,g}"
+def _format_range(limits: list[float] | None) -> str:
+    return "-" if limits is None else f"{limits[0]:,g} to {limits[1]:,g}"
 
 
-def _labels(entry: dict[str, Any]) -> str:
+def _format_labels(entry: dict[str, Any]) -> str:
+    """The percentage of each label, or the range of many labels."""
     if entry["labels"] is None:
-        return _range(entry["label_range"])
+        return _format_range(entry["label_range"])
     items = max(1, entry["items"])
     return ", ".join(f"{label}: {count / items:.1%}" for label, count in entry["labels"].items())
 
 
-def _catalog(json: bool) -> None:
+def _show_catalog(json: bool) -> None:
     from rankgrad.data import catalog
 
     if json:
-        return show_json([_entry(entry) for entry in catalog.ENTRIES])
+        return show_json([_entry_dict(entry) for entry in catalog.ENTRIES])
     rows = []
     for entry in catalog.ENTRIES:
         counts = (f"{entry.total.queries:,}", f"{entry.total.documents:,}", entry.features)
@@ -127,14 +133,14 @@ def _catalog(json: bool) -> None:
     show_table(
         ("data set", "lists", "items", "features", "folds", "where a person gets it"),
         rows,
-        under=[
+        footer=[
             "A folder of one of these is recognized and checked against its published counts.",
             "rankgrad demo needs none of them: it simulates its own.",
         ],
     )
 
 
-def _entry(entry: KnownDataset) -> dict[str, Any]:
+def _entry_dict(entry: KnownDataset) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,

@@ -1,4 +1,4 @@
-"""``rankgrad demo``: what rankgrad does, shown on data it makes itself."""
+"""``rankgrad demo``: trains with five losses on simulated data, and compares them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rankgrad.results._groups import RunGroup
     from rankgrad.results.comparison import Comparison
 
-__all__ = ["REPORT", "demo"]
+__all__ = ["demo"]
 
-REPORT = "report.html"
+_REPORT = "report.html"
 
 
 def demo(
@@ -69,15 +69,15 @@ def demo(
             for loss in experiment.LOSSES
         }
 
-        def show(loss: str, line: dict[str, float]) -> None:
+        def on_epoch(loss: str, values: dict[str, float]) -> None:
             bars.start_task(tasks[loss])
-            value = f"validation ndcg@10 {line['ndcg@10']:.4f}"
-            bars.update(tasks[loss], completed=line["epoch"], value=value)
-            if not err.is_terminal and line["epoch"] == total:
+            value = f"validation ndcg@10 {values['ndcg@10']:.4f}"
+            bars.update(tasks[loss], completed=values["epoch"], value=value)
+            if not err.is_terminal and values["epoch"] == total:
                 err.print(f"{loss}: {value}")
 
-        result = experiment.run(size, folder=output, on_epoch=show, **options)
-    page = output / REPORT
+        result = experiment.run(size, folder=output, on_epoch=on_epoch, **options)
+    page = output / _REPORT
     report.write([output], page, title=f"{len(experiment.LOSSES)} losses on a simulated search log")
     if json:
         show_json({**_to_json(result), "report": str(page)})
@@ -110,12 +110,12 @@ def _to_json(demo: Demo) -> dict[str, Any]:
 def _show(demo: Demo, size: str, page: Path) -> None:
     comparison, test, settings = demo.comparison, demo.data["test"], demo.settings
     best = comparison.best(settings.metric)
-    larger = _command("demo --size web30k --device cuda", "the same at full size")
+    full_size = _command_line("demo --size web30k --device cuda", "the same at full size")
     show_table(
         ("loss", "kind", *comparison.metrics, "seconds"),
-        [_cells(comparison, entry) for entry in comparison.entries],
+        [_table_row(comparison, entry) for entry in comparison.entries],
         title=f"{len(test):,} test queries, {test.n_items:,} pages, {settings.model}",
-        under=[
+        footer=[
             f"± half the 95% bootstrap interval; {comparison.conventions[0]}",
             *comparison.conventions[1:],
             f"{demo.seconds:.0f} seconds in all. The epoch with the best validation "
@@ -126,10 +126,10 @@ def _show(demo: Demo, size: str, page: Path) -> None:
             "loss: what training makes smaller, and all that differs between the rows",
             "",
             f"{best} did best here by {settings.metric}. Next:",
-            _command(f"train DATA --loss {best} -o runs/first", "on your own data"),
-            _command("evaluate runs/first DATA", "with exact metrics"),
-            _command("losses", "what else there is"),
-            *([] if size == "web30k" else [larger]),
+            _command_line(f"train DATA --loss {best} -o runs/first", "on your own data"),
+            _command_line("evaluate runs/first DATA", "with exact metrics"),
+            _command_line("losses", "what else there is"),
+            *([] if size == "web30k" else [full_size]),
             "",
             "Why train on the metric itself? A direct loss optimizes what you report, with its",
             "cutoff and gains, and can win where only the first places count; on data as simple as",
@@ -142,11 +142,11 @@ def _show(demo: Demo, size: str, page: Path) -> None:
     )
 
 
-def _command(text: str, what: str) -> str:
-    return f"  rankgrad {text:<50} {what}"
+def _command_line(command: str, purpose: str) -> str:
+    return f"  rankgrad {command:<50} {purpose}"
 
 
-def _cells(comparison: Comparison, entry: RunGroup) -> list[str]:
+def _table_row(comparison: Comparison, entry: RunGroup) -> list[str]:
     from rankgrad.experiments.demo import LOSSES
 
     values = []

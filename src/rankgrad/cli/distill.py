@@ -1,4 +1,4 @@
-"""``rankgrad distill``: a small student of a trained ranker."""
+"""``rankgrad distill``: trains a small student on the scores of a trained ranker, its teacher."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from rankgrad.export._distillation import QualityLoss
     from rankgrad.training import FittedRanker
 
-
+#: The settings of the student that have an option.
 _SETTINGS = (
     *("loss", "model", "metric", "transforms", "epochs", "patience", "learning_rate"),
     *("batch_size", "seed", "device"),
 )
+#: Defaults that are not those of ``rankgrad train``, for the help.
 _DEFAULTS = {
     "loss": "listnet",
     "model": "mlp(hidden=[64, 32])",
@@ -49,9 +50,9 @@ def distill(
     """Train a student on the scores of a trained ranker, and say what is lost.
 
     Search engines score one item at a time, and most of them know plain perceptrons or trees only.
-    A student is such a ranker, trained listwise on what a better one, the teacher, says of the
-    training lists. The labels of validation data choose its best epoch; on test data it is compared
-    with its teacher, list by list.
+    A student is such a ranker, trained listwise on the scores that a better one, the teacher, gives
+    the training lists. The labels of validation data choose its best epoch; on test data it is
+    compared with its teacher, list by list.
 
     Options:
         output: The student's run folder.
@@ -75,7 +76,7 @@ def distill(
     teacher = load_ranker(run)
     splits = _read(data, vali, test, fold, teacher)
     try:
-        done = distill(
+        result = distill(
             teacher,
             splits,
             settings,
@@ -86,29 +87,30 @@ def distill(
         )
     except KeyboardInterrupt:
         raise interrupted(f"interrupted; there is no student in {output}") from None
-    lists = len(splits[done.measured_on])
+    split, losses = result.measured_on, result.losses
+    lists = len(splits[split])
     if json:
-        measured = {"run": str(output), "on": done.measured_on, "lists": lists}
-        show_json({**measured, "metrics": [asdict(one) for one in done.losses]})
+        metrics = [asdict(loss) for loss in losses]
+        show_json({"run": str(output), "on": split, "lists": lists, "metrics": metrics})
     else:
-        _show(done.losses, f"{output}, a student of {run}, on {done.measured_on}", lists)
+        _show(losses, f"{output}, a student of {run}, on {split}", lists)
         console().print(f"Next: rankgrad export {shlex.quote(str(output))} -o model.onnx")
-    if done.measured_on == "vali":
+    if split == "vali":
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
 
 
 def _read(
-    data: Path, vali: Path | None, test: Path | None, fold: int | None, like: FittedRanker
+    data: Path, vali: Path | None, test: Path | None, fold: int | None, teacher: FittedRanker
 ) -> dict[str, Dataset]:
-    """The splits of a folder, or files; with the features of the teacher."""
+    """Read the splits of a folder, or up to three files, with the features of the teacher."""
     from rankgrad.data import _layout
 
     if _layout.is_single(data):
         paths = {"train": data, "vali": vali, "test": test}
-        return {name: load(path, like=like) for name, path in paths.items() if path is not None}
+        return {name: load(path, like=teacher) for name, path in paths.items() if path is not None}
     if vali is not None or test is not None:
         raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
-    return {name: load(data, name, fold, like) for name in _layout.splits(data, fold)}
+    return {name: load(data, name, fold, teacher) for name in _layout.splits(data, fold)}
 
 
 def _show(losses: list[QualityLoss], title: str, lists: int) -> None:
@@ -116,11 +118,11 @@ def _show(losses: list[QualityLoss], title: str, lists: int) -> None:
 
     rows = [
         (
-            *(one.metric, f"{one.teacher:.4f}", f"{one.student:.4f}", f"{one.difference:+.4f}"),
-            *(f"{one.interval.low:+.4f} to {one.interval.high:+.4f}", p_value(one.p)),
+            *(loss.metric, f"{loss.teacher:.4f}", f"{loss.student:.4f}", f"{loss.difference:+.4f}"),
+            *(f"{loss.interval.low:+.4f} to {loss.interval.high:+.4f}", p_value(loss.p)),
         )
-        for one in losses
+        for loss in losses
     ]
     columns = ("metric", "teacher", "student", "difference", "95% interval", "p")
-    under = f"{lists} lists; p of the two-sided paired randomization test, uncorrected"
-    show_table(columns, rows, title=title, under=[under])
+    note = f"{lists} lists; p of the two-sided paired randomization test, uncorrected"
+    show_table(columns, rows, title=title, footer=[note])

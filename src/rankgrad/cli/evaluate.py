@@ -43,9 +43,9 @@ def evaluate(
 ) -> None:
     """Evaluate a trained ranker, scores from anywhere, or TREC runs, with exact metrics.
 
-    What the last path is decides: with data, each item has a score; with TREC judgments (QRELS),
-    relevant documents that were not retrieved count, unjudged ones are not relevant, and equal
-    scores rank as in trec_eval, whose numbers come out.
+    The last path decides what is evaluated. With data, each item has a score. With TREC judgments
+    (QRELS), relevant documents that were not retrieved count, unjudged ones are not relevant, and
+    equal scores rank as in trec_eval, so that the numbers are those of trec_eval.
 
     Inputs:
         rankers: A run folder of `rankgrad train`, or a file of scores: one per line, Parquet with a
@@ -83,12 +83,12 @@ def evaluate(
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
-    rules = {"complete": complete, "level": level, "ties": ties, "double": double}
+    conventions = {"complete": complete, "level": level, "ties": ties, "double": double}
     if is_qrels(data):
-        _refuse(f"{data} has TREC judgments", split=split, fold=fold, save=save)
-        results = evaluate_runs(rankers, data, metric, rules, test)
+        _reject_options(f"{data} has TREC judgments", split=split, fold=fold, save=save)
+        results = evaluate_runs(rankers, data, metric, conventions, test)
         return results.show_json(per_list) if json else results.show()
-    _refuse(f"{data} has no TREC judgments", **rules, test=test)
+    _reject_options(f"{data} has no TREC judgments", **conventions, test=test)
     if len(rankers) > 1:
         raise ValueError(
             f"several rankers at once are for TREC runs, and {data} has no TREC judgments: "
@@ -109,11 +109,11 @@ def evaluate(
     show_notes(dataset.notes)
 
 
-def _refuse(why: str, **options: Any) -> None:
-    """An error for options that are not for what was given."""
+def _reject_options(reason: str, **options: Any) -> None:
+    """Raise if one of the options was passed."""
     for name, value in options.items():
         if value not in (None, False):
-            raise ValueError(f"{why}: leave out --{name}")
+            raise ValueError(f"{reason}: leave out --{name}")
 
 
 def _evaluate(
@@ -124,19 +124,19 @@ def _evaluate(
     device: str,
     specs: list[str] | None,
 ) -> tuple[Dataset, Any, Evaluation]:
-    """The data, their scores by a trained ranker or from a file, and the metrics of these."""
+    """The data, their scores ``[N]`` by a trained ranker or from a file, and their metrics."""
     from rankgrad.data import _scores
     from rankgrad.metrics import metrics
     from rankgrad.training._evaluations import evaluate_scores
 
-    chosen = [metrics.get(spec) for spec in specs or DEFAULT_METRICS]
+    parsed = [metrics.get(spec) for spec in specs or DEFAULT_METRICS]
     if ranker.is_dir():
         dataset, model = open_ranker(ranker, data, split, fold, device)
         scores = model.predict(dataset.features, dataset.offsets)
     else:
         dataset = load(data, split, fold, ids="auto")
         scores = _scores.read(ranker, dataset)
-    return dataset, scores, evaluate_scores(scores, dataset, chosen)
+    return dataset, scores, evaluate_scores(scores, dataset, parsed)
 
 
 def _save(
@@ -147,19 +147,21 @@ def _save(
     split: str | None,
     fold: int | None,
 ) -> None:
+    """Keep the values of each list in the run folder, under the name of the split."""
     from rankgrad.data import _layout
     from rankgrad.training import RunFolder
     from rankgrad.training._evaluations import EvaluatedLists
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
-    evaluated = EvaluatedLists.of(
-        scores, data, map(str, metrics), labels if fold is None else {**labels, "fold": fold}
-    )
+    if fold is not None:
+        labels["fold"] = fold
+    evaluated = EvaluatedLists.of(scores, data, map(str, metrics), labels)
     evaluated.save(run, _layout.split_name(split or "test"))
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
+    """The result for JSON; with the values of each list if their query ids are passed."""
     return {
         "lists": result.lists,
         **means_dict(result),
@@ -180,4 +182,4 @@ def _show(result: Evaluation, weighted: bool, title: str) -> None:
     conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
-    show_table(INTERVAL_COLUMNS, interval_rows(result), title=title, under=conventions)
+    show_table(INTERVAL_COLUMNS, interval_rows(result), title=title, footer=conventions)

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.explanations import Explanation, PairExplanation
 
-
-_NOTHING = 1e-6  # of a difference of scores
-_OF_NETWORKS = "integrated gradients from the mean of the two items"
-_OF_TREES = "TreeSHAP values of the upper item less those of the lower one"
+_MIN_SHOWN = 1e-6  # a smaller part of a difference of scores is rounding, and not printed
+_NETWORK_METHOD = "integrated gradients from the mean of the two items"
+_TREE_METHOD = "TreeSHAP values of the upper item less those of the lower one"
+#: Options that --query does not take.
+_IMPORTANCE_OPTIONS = ("metric", "repeats", "permute", "sample", "queries", "seed")
 
 
 def explain(
@@ -88,10 +89,10 @@ def explain(
     if query is not None:
         if save or output is not None:
             raise ValueError("--query only prints: leave out --save and --output")
-        _check_options_of_pairs(ctx)
-        pair = explanations.explain_pair(ranker, dataset, query, _places(above, below))
-        trees = isinstance(ranker.network, TreeScorer)
-        return _explain_query(pair, top, json, _OF_TREES if trees else _OF_NETWORKS)
+        _check_query_options(ctx)
+        pair = explanations.explain_pair(ranker, dataset, query, _item_indices(above, below))
+        is_tree = isinstance(ranker.network, TreeScorer)
+        return _show_pair(pair, top, json, _TREE_METHOD if is_tree else _NETWORK_METHOD)
     with progress_bar("features", quiet=json) as update:
         explanation = explanations.explain(
             ranker,
@@ -100,19 +101,19 @@ def explain(
             repeats=repeats,
             permute=permute,
             sample=sample,
-            lists=queries if save or output is not None else 0,  # who only prints needs no pairs
+            lists=queries if save or output is not None else 0,  # pairs are saved, not printed
             seed=seed,
-            on_feature=lambda done, every: update(completed=done, total=every),
+            on_feature=lambda done, total: update(completed=done, total=total),
         )
     if save:
         from rankgrad.data import _layout
 
-        part = _layout.split_name(split or "test")
-        explanation.save(run, part)
-        if not (run / EVALUATIONS / part).is_dir():
+        name = _layout.split_name(split or "test")
+        explanation.save(run, name)
+        if not (run / EVALUATIONS / name).is_dir():
             options = "" if fold is None else f" --fold {fold}"
-            options += "" if part == "test" else f" --split {part}"
-            note = f"`rankgrad report` shows it beside an evaluation, and {run} has none of {part}"
+            options += "" if name == "test" else f" --split {name}"
+            note = f"`rankgrad report` shows it beside an evaluation, and {run} has none of {name}"
             show_notes([f"{note}: rankgrad evaluate {run} {data}{options} --save"])
     if output is not None:
         explanation.export(output)
@@ -123,20 +124,19 @@ def explain(
     show_notes(dataset.notes)
 
 
-def _check_options_of_pairs(ctx: typer.Context) -> None:
-    """An error if an option that counts for importance alone is there with --query."""
-    names = ("metric", "repeats", "permute", "sample", "queries", "seed")
-    sources = {name: ctx.get_parameter_source(name) for name in names}
-    there = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
-    if there:
-        raise ValueError(
-            f"--{there[0]} is an option of importance, and --query explains a pair: leave out one "
-            "of the two"
-        )
+def _check_query_options(ctx: typer.Context) -> None:
+    """Raise if an option of importance was passed together with --query."""
+    for name in _IMPORTANCE_OPTIONS:
+        source = ctx.get_parameter_source(name)
+        if source and source.name == "COMMANDLINE":
+            raise ValueError(
+                f"--{name} is an option of importance, and --query explains a pair: leave out one "
+                "of the two"
+            )
 
 
-def _places(above: int | None, below: int | None) -> tuple[int, int] | None:
-    """The two items, counting from 0; None if none was asked for."""
+def _item_indices(above: int | None, below: int | None) -> tuple[int, int] | None:
+    """The two items of --above and --below, counting from 0; None without these options."""
     if above is None and below is None:
         return None
     if above is None or below is None:
@@ -145,30 +145,33 @@ def _places(above: int | None, below: int | None) -> tuple[int, int] | None:
 
 
 def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> None:
+    """Print the importance of features, the most important first."""
     importance = explanation.importance
     rows = [
-        (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", how)
-        for name, value, low, high, how in explanation.importance_rows()[:top]
+        (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", permuted)
+        for name, value, low, high, permuted in explanation.importance_rows()[:top]
     ]
-    lists, more = importance.n_lists, len(importance.features) - len(rows)
-    of = "" if lists == len(dataset) else f" of {len(dataset):,}"
-    left_out = importance.drops.shape[1] - lists
-    under = [
+    lists = importance.n_lists
+    of_all = "" if lists == len(dataset) else f" of {len(dataset):,}"
+    footer = [
         f"points are 100 times {importance.metric}, which is {importance.mean:.4f} with all "
         "features as they are",
-        f"means over {lists:,}{of} lists and {importance.repeats} permutations; intervals say how "
-        "much a mean would move with other queries",
+        f"means over {lists:,}{of_all} lists and {importance.repeats} permutations; intervals say "
+        "how much a mean would move with other queries",
         "what the model relies on, not what the data know: features that say the same share it",
     ]
-    if left_out:
-        under.append(f"{left_out:,} lists on which {importance.metric} is undefined are left out")
-    if more > 0:
-        under.append(f"{more} more features: --top, --json, or -o for all as CSV")
+    undefined = importance.drops.shape[1] - lists
+    if undefined:
+        metric = importance.metric
+        footer.append(f"{undefined:,} lists on which {metric} is undefined are left out")
+    not_shown = len(importance.features) - len(rows)
+    if not_shown > 0:
+        footer.append(f"{not_shown} more features: --top, --json, or -o for all as CSV")
     columns = ("feature", f"fall of {importance.metric}, points", "95% interval", "permuted")
-    show_table(columns, rows, title=title, under=under)
+    show_table(columns, rows, title=title, footer=footer)
 
 
-def _explain_query(pair: PairExplanation, top: int, json: bool, method: str) -> None:
+def _show_pair(pair: PairExplanation, top: int, json: bool, method: str) -> None:
     """Print why one item of a query stands above another."""
     if json:
         return show_json(pair.to_dict())
@@ -179,23 +182,23 @@ def _explain_query(pair: PairExplanation, top: int, json: bool, method: str) -> 
     others = pair.rows()[top:]
     if others:
         rows.append((f"{len(others)} others", "", "", f"{sum(row[3] for row in others):+.4f}"))
-    if abs(pair.baseline) > _NOTHING:
+    if abs(pair.baseline) > _MIN_SHOWN:
         rows.append(("position in the list", "", "", f"{pair.baseline:+.4f}"))
     rows.append(("difference of scores", "", "", f"{pair.difference:+.4f}"))
     items = [f"item {item + 1}" for item in pair.items]
-    about = [
+    descriptions = [
         f"{item} (label {label:g}, score {score:.4g})"
         for item, label, score in zip(items, pair.labels, pair.scores, strict=True)
     ]
-    under = [f"{method}; parts add up to the difference"]
+    footer = [f"{method}; parts add up to the difference"]
     if pair.order == "tied with":
-        under.append(
+        footer.append(
             "both have one score: what speaks for either cancels out, and a ranking has them "
             "in the order of the data"
         )
     show_table(
         ("feature", *items, "adds"),
         rows,
-        title=f"query {pair.qid}: {about[0]} {pair.order} {about[1]}",
-        under=under,
+        title=f"query {pair.qid}: {descriptions[0]} {pair.order} {descriptions[1]}",
+        footer=footer,
     )

@@ -1,4 +1,4 @@
-"""``rankgrad export``: a trained ranker in the format of another program."""
+"""``rankgrad export``: writes a trained ranker in the format of another program."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def export(
 ) -> None:
     """Write a trained ranker for another program: ONNX, or the format of a search engine.
 
-    The file takes raw features: transforms are part of it. It is computed with before it is there,
-    and is only written if its scores are those of the ranker, to 1e-5. What a format cannot say is
-    refused; `rankgrad distill` trains a student that can be exported.
+    The file takes raw features: transforms are part of it. It is written only if it gives the same
+    scores as the ranker, to 1e-5. A ranker that a format cannot express is refused; `rankgrad
+    distill` trains a student that can be exported.
 
     Options:
         output: The file to write.
@@ -66,13 +66,14 @@ def export(
         non_negative=non_negative,
         overwrite=overwrite,
     )
-    notes = engine_notes(ranker, format_of(output, format))
     names = names_of_features(ranker)
+    file_format = format_of(output, format)
+    notes = engine_notes(ranker, file_format)
     if json:
         show_json(
             {
                 "file": str(output),
-                "format": format_of(output, format),
+                "format": file_format,
                 "model": ranker.settings.model,
                 "per_item": ranker.per_item,
                 "feature_names": names,
@@ -81,10 +82,10 @@ def export(
             }
         )
         return
-    shown = ", ".join(names[:3]) + (f", ... {names[-1]}" if len(names) > 3 else "")
+    listed = ", ".join(names[:3]) + (f", ... {names[-1]}" if len(names) > 3 else "")
     out = console()
-    out.print(f"{output}: {format_of(output, format)} of {ranker.settings.model}", soft_wrap=True)
-    out.print(f"{len(names)} raw features in the order of training: {shown}", soft_wrap=True)
+    out.print(f"{output}: {file_format} of {ranker.settings.model}", soft_wrap=True)
+    out.print(f"{len(names)} raw features in the order of training: {listed}", soft_wrap=True)
     plus = " plus a constant" if non_negative or format == "linear" else ""
     out.print(f"its scores are those of {run}{plus}, to {difference:.1e}", soft_wrap=True)
     show_notes(notes)

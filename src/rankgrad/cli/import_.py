@@ -1,10 +1,10 @@
-"""``rankgrad import``: data of any kind into a store, or into Parquet."""
+"""``rankgrad import``: converts data of any format to a store, or to Parquet."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -76,14 +76,14 @@ def import_(
         "id": id,
         "fill": fill,
     }
-    kinds = {"missing": missing or (), "categorical": categorical or ()}
+    feature_options = {"missing": missing or (), "categorical": categorical or ()}
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not _layout.is_single(source):
         _check_folder_options(source, fold, output, docids, columns)
-        options = {"ids": docids or "auto", **kinds, "columns": columns}
+        options = {"ids": docids or "auto", **feature_options, "columns": columns}
         metadata = _import_folder(source, fold, output, overwrite, options)
     else:
-        dataset = _read(sources, docids, fold, columns, kinds)
+        dataset = _read(sources, docids, fold, columns, feature_options)
         if columnar.suffix(output) in columnar.PARQUET:
             columnar.write(dataset, output, overwrite=overwrite)
         else:
@@ -91,8 +91,8 @@ def import_(
         metadata = {output: {source.name: describe(dataset)}}
     if json:
         return show_json(metadata)
-    for place, of_splits in metadata.items():
-        show_data(of_splits, title=f"written: {place}")
+    for path, split_metadata in metadata.items():
+        show_data(split_metadata, title=f"written: {path}")
 
 
 def _read(
@@ -100,9 +100,9 @@ def _read(
     docids: bool,
     fold: int | None,
     columns: dict[str, Any],
-    kinds: dict[str, Any],
+    feature_options: dict[str, Any],
 ) -> Dataset:
-    """One data set from one file or several."""
+    """Read one data set from one file or several."""
     from rankgrad.data import _categories, _layout, columnar, letor, load
 
     if all(columnar.is_columnar(path) or _layout.parts(path) for path in sources):
@@ -113,31 +113,31 @@ def _read(
             )
         if docids:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
-        return columnar.read(sources[0], **kinds, **columns)
+        return columnar.read(sources[0], **feature_options, **columns)
     changed = _changed_options(columns)
     if changed:
         raise ValueError(f"--{changed[0]} goes with columnar files, which {sources[0]} is not")
+    ids: Literal[True, "auto"] = docids or "auto"
     if len(sources) > 1:
-        missing, categorical = kinds["missing"], kinds["categorical"]
-        dataset = letor.read(sources, ids=docids or "auto", finite=True, missing=missing)
-        return _categories.encode(dataset, categorical)
-    return load(sources[0], fold=fold, ids=docids or "auto", finite=True, **kinds)
+        dataset = letor.read(sources, ids=ids, finite=True, missing=feature_options["missing"])
+        return _categories.encode(dataset, feature_options["categorical"])
+    return load(sources[0], fold=fold, ids=ids, finite=True, **feature_options)
 
 
 def _changed_options(columns: dict[str, Any]) -> list[str]:
-    """The options about columns that are not as they are by default."""
-    usual = {"query": "qid", "label": "label"}
+    """The names of the options about columns that differ from their defaults."""
+    defaults = {"query": "qid", "label": "label"}
     return [
         name.replace("features", "feature")
         for name, value in columns.items()
-        if value != usual.get(name)
+        if value != defaults.get(name)
     ]
 
 
 def _check_folder_options(
     source: Path, fold: int | None, output: Path, docids: bool, columns: dict[str, Any]
 ) -> None:
-    """Options for a kind of file of which the folder has none would be ignored: an error."""
+    """Raise if an option is for a kind of file that the folder does not have."""
     from rankgrad.data import _layout, columnar, folds
 
     if columnar.is_columnar(output):
@@ -146,19 +146,23 @@ def _check_folder_options(
             "without a suffix, or import its files one by one"
         )
     number = next(iter(folds(source)), None) if fold is None else fold
-    places = list(_layout.splits(source, number).values())
-    columnar_ones = [p for p in places if columnar.is_columnar(p) or _layout.parts(p)]
+    paths = list(_layout.splits(source, number).values())
+    columnar_paths = [p for p in paths if columnar.is_columnar(p) or _layout.parts(p)]
     changed = _changed_options(columns)
-    if changed and not columnar_ones:
+    if changed and not columnar_paths:
         raise ValueError(f"--{changed[0]} goes with columnar files, of which {source} has none")
-    if docids and len(columnar_ones) == len(places):
+    if docids and len(columnar_paths) == len(paths):
         raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
 
 
 def _import_folder(
     source: Path, fold: int | None, output: Path, overwrite: bool, options: dict[str, Any]
 ) -> dict[Path, dict[str, dict[str, Any]]]:
-    """Import a folder of splits, or of folds of splits, atomically."""
+    """Import a folder of splits, or of folds of splits, atomically.
+
+    Returns:
+        What :func:`describe` says of each split, by the path of its folder and its name.
+    """
     from rankgrad.data import catalog, folds, store
 
     numbers = list(folds(source)) if fold is None else []
@@ -171,15 +175,16 @@ def _import_folder(
     with store.atomic_store(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
-            place = unfinished / name
-            metadata[output / name] = _import_splits(source, number, place, False, options)
+            metadata[output / name] = _import_splits(
+                source, number, unfinished / name, False, options
+            )
     return metadata
 
 
 def _import_splits(
     source: Path, fold: int | None, output: Path, overwrite: bool, options: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """A folder of splits into one of stores; what is in them."""
+    """Import a folder of splits to a folder of stores, and describe each split."""
     from rankgrad.data import load_splits, splits, store
 
     datasets = load_splits(source, fold, finite=True, **options)

@@ -1,4 +1,7 @@
-"""``rankgrad predict``: the scores of a trained ranker, to a file."""
+"""``rankgrad predict``: writes the scores of a trained ranker to a file.
+
+Other commands load rankers with :func:`load_ranker` and :func:`open_ranker`.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ def predict(
 def open_ranker(
     run: Path, data: Path, split: str | None, fold: int | None, device: str, **options: Any
 ) -> tuple[Dataset, FittedRanker]:
-    """Data with the features of a trained ranker, and the ranker.
+    """Load a trained ranker, and read data with its features.
 
     Further options are those of :func:`rankgrad.data.load`.
     """
@@ -66,7 +69,7 @@ def open_ranker(
     from rankgrad.training import Settings
     from rankgrad.training._processes import accelerator
 
-    settings = Settings(device=device)  # type: ignore[arg-type]  # it is checked there
+    settings = Settings(device=device)  # type: ignore[arg-type]  # pydantic checks the value
     model = load_ranker(run).to(accelerator(settings))
     try:
         dataset = load(data, split, fold, model, **options)
@@ -79,7 +82,7 @@ def open_ranker(
 
 
 def load_ranker(run: Path) -> FittedRanker:
-    """The ranker of a run folder, of a saved model, or of a saved estimator."""
+    """Load the ranker of a run folder, of a saved model, or of a saved estimator."""
     from rankgrad.training import FittedRanker, RunFolder
     from rankgrad.training.run import BEST
 

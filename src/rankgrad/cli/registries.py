@@ -1,4 +1,7 @@
-"""``rankgrad losses``, ``metrics`` and ``models``: what there is, and the options of each."""
+"""``rankgrad losses``, ``metrics`` and ``models``: lists of names, and explanations of each.
+
+The texts are the docstrings of the registered classes and the entries of ``reference.toml``.
+"""
 
 from __future__ import annotations
 
@@ -84,10 +87,18 @@ def _show(
     registry: Registry[Any],
     name: str | None,
     json: bool,
-    *under: str,
+    *footer: str,
     unlisted: Collection[str] = (),
 ) -> None:
-    """Print all names, in a table or as JSON, or explain one name or spec."""
+    """Print all names, or explain one.
+
+    Args:
+        registry: of losses, metrics or models.
+        name: a name or spec to explain; None to list all names.
+        json: print JSON.
+        *footer: lines under the table of all names.
+        unlisted: names that are left out of the table, but not of the JSON.
+    """
     if name is not None and name not in registry.names():
         name = registry.parse(name).name
     names = registry.names() if name is None else [name]
@@ -107,38 +118,40 @@ def _show(
     if name is not None:
         return _explain(registry, name)
     rows = [
-        (each, _written(each, factory), _summary(factory)) for each, factory in factories.items()
+        (each, _spec_form(each, factory), _summary(factory)) for each, factory in factories.items()
     ]
-    more = f"rankgrad {registry.kinds} NAME explains one."
-    show_table((registry.kind, "options", "what it is"), rows, under=[*under, more])
+    hint = f"rankgrad {registry.kinds} NAME explains one."
+    show_table((registry.kind, "options", "what it is"), rows, footer=[*footer, hint])
 
 
 def _explain(registry: Registry[Any], name: str) -> None:
+    """Print the documentation, the entry of ``reference.toml`` and the options of a name."""
     factory = registry.factory(name)
     out = console()
-    out.print(_written(name, factory))
+    out.print(_spec_form(name, factory))
     out.print()
     out.print(_without_arguments(_documentation(factory)))
-    for line in _advice(registry.kinds, name):
+    for line in _reference_lines(registry.kinds, name):
         out.print(line)
-    described = _described(registry.kinds, name, factory).items()
-    texts = {option: text.replace("`", "") for option, text in described}
-    rows = [(each, value, texts.get(each, "")) for each, value in _defaults(factory).items()]
+    options = _defaults(factory)
+    descriptions = _describe_options(registry.kinds, name, factory)
+    rows = [(option, default, descriptions.get(option, "")) for option, default in options.items()]
     if _has_cutoff(factory):
-        rows.insert(0, ("@k", "", texts.get("k", "")))
+        rows.insert(0, ("@k", "", descriptions.get("k", "")))
     if rows:
         show_table(("option", "default", "what it is"), rows)
 
 
-def _advice(kind: str, name: str) -> list[str]:
-    """Its formula, paper, use, cost and names elsewhere."""
-    from rankgrad._reference import Kind, cell_entry, entry
+def _reference_lines(kinds: str, name: str) -> list[str]:
+    """The formula, paper, use, cost and other names of a loss or metric, a line each."""
+    from rankgrad._reference import cell_entry, entry
     from rankgrad.cli._formulas import plain_formula
 
-    of: Kind = "metrics" if kind == "metrics" else "losses"
-    reference = entry(of, name) if kind != "models" else None
-    relaxation = ""
-    if reference is None and (cell := _cell(kind, name)):
+    if kinds == "models":
+        return []
+    reference = entry("metrics" if kinds == "metrics" else "losses", name)
+    relaxation_formula = ""
+    if reference is None and (cell := _grid_cell(kinds, name)):
         from rankgrad.losses.relaxed import cell_route
         from rankgrad.metrics import metrics
 
@@ -146,42 +159,46 @@ def _advice(kind: str, name: str) -> list[str]:
         lower = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
         noise = name.startswith("gumbel_")
         reference = cell_entry(family, metric, cell_route(family, metric), lower, noise)
-        sort = entry("relaxations", family)
-        relaxation = f", with {plain_formula(sort.formula)}" if sort else ""
+        relaxation = entry("relaxations", family)
+        if relaxation is not None:
+            relaxation_formula = f", with {plain_formula(relaxation.formula)}"
     if reference is None:
-        return []  # a model, or registered by a user
-    formula = plain_formula(reference.formula) + relaxation
-    lines = {"Formula": formula, "Symbols": _sentence(reference.symbols), "Paper": reference.paper}
-    lines |= {"Use": reference.use.replace("\n\n", "\n"), "Cost": reference.cost}
-    lines |= {"Elsewhere": reference.elsewhere}
+        return []  # a user's program registered it
+    lines = {
+        "Formula": plain_formula(reference.formula) + relaxation_formula,
+        "Symbols": _sentence(reference.symbols),
+        "Paper": reference.paper,
+        "Use": reference.use.replace("\n\n", "\n"),
+        "Cost": reference.cost,
+        "Elsewhere": reference.elsewhere,
+    }
     return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
 
 
-def _described(kind: str, name: str, factory: Any) -> dict[str, str]:
-    """What each option is for."""
+def _describe_options(kinds: str, name: str, factory: Any) -> dict[str, str]:
+    """What the docstrings say about each option, in plain text."""
     from rankgrad._reference import describe_options
+    from rankgrad.losses.relaxed import cell_classes
 
-    if cell := _cell(kind, name):
-        from rankgrad.losses.relaxed import cell_classes
-
-        return describe_options(*cell_classes(*cell, stochastic=name.startswith("gumbel_")))
-    return describe_options(factory)
+    cell = _grid_cell(kinds, name)
+    classes = cell_classes(*cell, stochastic=name.startswith("gumbel_")) if cell else [factory]
+    return {option: text.replace("`", "") for option, text in describe_options(*classes).items()}
 
 
-def _cell(kind: str, name: str) -> tuple[str, str] | None:
-    """The relaxation and the metric of a loss of the grid, or None."""
+def _grid_cell(kinds: str, name: str) -> tuple[str, str] | None:
+    """The relaxation and the metric of a loss of the grid; None for anything else."""
     from rankgrad.losses.relaxed import cell_parts
 
-    return cell_parts(name) if kind == "losses" else None
+    return cell_parts(name) if kinds == "losses" else None
 
 
 def _sentence(text: str) -> str:
-    """Markdown without its marks, ended by a stop."""
+    """Markdown as plain text that ends with a period."""
     return f"{text}.".replace("`", "") if text else ""
 
 
 def _without_arguments(text: str) -> str:
-    """A docstring without its arguments, which the table has, and its result."""
+    """A docstring without its sections of arguments, which the table shows, and of the result."""
     return re.sub(r"\n+(?:Args|Returns):\n.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
 
 
@@ -189,8 +206,8 @@ def _has_cutoff(factory: Any) -> bool:
     return takes_cutoff(factory) and getattr(factory, "has_cutoff", True)
 
 
-def _written(name: str, factory: Any) -> str:
-    """A name with its cutoff and options, as in a spec."""
+def _spec_form(name: str, factory: Any) -> str:
+    """The name with its cutoff and the names of its options, as in a spec."""
     cutoff = "[@k]" if _has_cutoff(factory) else ""
     options = ", ".join(_defaults(factory))
     return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
@@ -203,23 +220,24 @@ def _defaults(factory: Any) -> dict[str, Any]:
 
 def _documentation(factory: Any) -> str:
     """A docstring up to its examples, in plain text."""
-    text = inspect.getdoc(factory) or _of_cell(factory)
+    text = inspect.getdoc(factory) or _document_grid_loss(factory)
     return text.split(">>>")[0].rstrip().replace("``", "")
 
 
 def _summary(factory: Any) -> str:
+    """The first paragraph of the documentation, in one line."""
     return _documentation(factory).split("\n\n")[0].replace("\n", " ")
 
 
-def _of_cell(factory: Any) -> str:
-    """The documentation of the loss that a cell of the grid makes."""
+def _document_grid_loss(factory: Any) -> str:
+    """The documentation of a loss of the grid, whose factory has no docstring."""
     from rankgrad.losses.relaxed import GridLoss, cell_parts
 
     loss = factory()
-    minus = "" if loss.metric.lower_is_better else "1 - "
+    one_minus = "" if loss.metric.lower_is_better else "1 - "
     parts = cell_parts(loss.cell)
     family = parts[0] if parts else loss.relaxation
     noise = ", the mean over samples of Gumbel noise" if loss.relaxation.stochastic else ""
-    text = f"{minus}{loss.metric} through {family}{noise}."
+    text = f"{one_minus}{loss.metric} through {family}{noise}."
     docstring = inspect.getdoc(type(loss)) if type(loss) is not GridLoss else ""
     return f"{text}\n\n{docstring}" if docstring else text

@@ -1,4 +1,4 @@
-"""``rankgrad report``: run folders as one page."""
+"""``rankgrad report``: writes one HTML page about run folders."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def _show_written(output: Path, comparison: Comparison) -> None:
     else:
         typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")
         typer.echo(f"Open it in a browser: {output.resolve().as_uri()}")
-    show_notes(f"{entry.name}: {why}" for entry in comparison.entries for why in entry.problems)
+    show_notes(f"{entry.name}: {text}" for entry in comparison.entries for text in entry.problems)

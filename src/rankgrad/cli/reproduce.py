@@ -1,4 +1,4 @@
-"""``rankgrad reproduce``: a paper's tables run again, beside its printed numbers."""
+"""``rankgrad reproduce``: runs the experiments of a paper's tables again, beside its numbers."""
 
 from __future__ import annotations
 
@@ -71,45 +71,46 @@ def reproduce(
     from rankgrad.papers.protocol import of_paper, protocols
     from rankgrad.papers.reproduce import RunOptions, run_tables
 
-    chosen = _tables(paper, table)
+    tables = _choose_tables(paper, table)
     if listed:
-        _list(list(protocols().values()) if paper is None else of_paper(paper), data, json)
+        _show_list(list(protocols().values()) if paper is None else of_paper(paper), data, json)
         return
     if paper is None:
         raise ValueError("say which paper, or --list for what there is")
     if figures:
-        _figures(paper, data, output, quick, json)
+        _write_figures(paper, data, output, quick, json)
         return
     options = RunOptions(quick, extra, seeds, search, {"device": device})
     try:
         with _progress() as show:
             results = run_tables(
-                chosen, data, output, options, only=only, workers=workers, on_change=show
+                tables, data, output, options, only=only, workers=workers, on_change=show
             )
     except KeyboardInterrupt:
         raise interrupted_run(output) from None
     if json:
-        show_json([one.to_json() for one in results])
+        show_json([result.to_json() for result in results])
     else:
-        for one in results:
-            _show(one, format)
+        for result in results:
+            _show(result, format)
         if format == "terminal":
             console().print(f"\nRuns and tables are in {output}", soft_wrap=True)
-    if any(one.comparison is not None and one.comparison.missing for one in results):
+    if any(result.comparison is not None and result.comparison.missing for result in results):
         raise typer.Exit(1)
 
 
-def _tables(paper: str | None, table: str | None) -> list[Protocol]:
+def _choose_tables(paper: str | None, table: str | None) -> list[Protocol]:
+    """The tables of a paper, or the one that is named; no tables without a paper."""
     from rankgrad.papers.protocol import of_paper
 
-    there = [] if paper is None else of_paper(paper)
+    tables = [] if paper is None else of_paper(paper)
     if table is None:
-        return there
-    named = [one for one in there if table in (one.name, one.table)]
-    if not named:
-        names = ", ".join(one.name for one in there) or "say which paper"
+        return tables
+    matches = [protocol for protocol in tables if table in (protocol.name, protocol.table)]
+    if not matches:
+        names = ", ".join(protocol.name for protocol in tables) or "say which paper"
         raise ValueError(f"there is no table {table!r}. There are: {names}")
-    return named
+    return matches
 
 
 @contextmanager
@@ -119,10 +120,10 @@ def _progress() -> Iterator[OnChange]:
 
     err = console(stderr=True)
     if not err.is_terminal:
-        yield lambda title, now: None if now.event is None else err.print(now.event)
+        yield lambda title, progress: None if progress.event is None else err.print(progress.event)
         return
     with Progress(
-        TextColumn("{task.description}", markup=False),  # brackets are those of specs
+        TextColumn("{task.description}", markup=False),  # specs have brackets
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
         TextColumn("{task.fields[state]}", markup=False),
@@ -131,13 +132,15 @@ def _progress() -> Iterator[OnChange]:
     ) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(title: str, now: Any) -> None:
-            total = sum(row.total for row in now.rows)
-            if title not in tasks:  # the column of counts has no word for a total of None
+        def show(title: str, progress: Any) -> None:
+            total = sum(row.total for row in progress.rows)
+            if (
+                title not in tasks
+            ):  # not earlier: the column of counts cannot format an unknown total
                 tasks[title] = bars.add_task(title, total=total, state="")
-            done = sum(row.done + row.failed for row in now.rows)
-            busy = [f"{row.entry} {text}" for row in now.rows for text in row.running]
-            bars.update(tasks[title], completed=done, total=total, state="; ".join(busy)[:70])
+            done = sum(row.done + row.failed for row in progress.rows)
+            running = [f"{row.entry} {text}" for row in progress.rows for text in row.running]
+            bars.update(tasks[title], completed=done, total=total, state="; ".join(running)[:70])
 
         yield show
 
@@ -154,24 +157,25 @@ def _show(result: ReproductionResult, format: TableFormat) -> None:
         print(result.table().render(format))
 
 
-def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
+def _show_list(tables: list[Protocol], data: Path | None, json: bool) -> None:
+    """Print tables and figures, the data they need, and where these are."""
     from rankgrad.papers import _splits, figures
 
     if data is not None:
         _splits.check_exists(data)
-    names = [one.name for table in tables for one in table.data]
-    places = {} if data is None else _splits.find(data, names)
+    names = [dataset.name for table in tables for dataset in table.data]
+    paths = {} if data is None else _splits.find(data, names)
     lines = [
         {
             "paper": table.paper,
             "name": table.name,
             "what": f"{table.table}: {table.title}",
-            "data": one.name,
-            "there": str(places[one.name]) if one.name in places else None,
-            "not_run": table.not_run or one.not_run,
+            "data": dataset.name,
+            "there": str(paths[dataset.name]) if dataset.name in paths else None,
+            "not_run": table.not_run or dataset.not_run,
         }
         for table in tables
-        for one in table.data
+        for dataset in table.data
     ]
     lines += [
         {
@@ -189,19 +193,20 @@ def _list(tables: list[Protocol], data: Path | None, json: bool) -> None:
         show_json(lines)
         return
     columns = ("paper", "name", "what", "data")
-    rows, absent, reasons = [], [], []
+    rows, missing_notes, not_run_notes = [], [], []
     for line in lines:
-        where = line["there"] or "not found"
+        path = line["there"] or "not found"
         if line["not_run"]:
-            where = "not run here"
-            reasons.append(f"{line['name']} is not run here: {line['not_run']}")
+            path = "not run here"
+            not_run_notes.append(f"{line['name']} is not run here: {line['not_run']}")
         elif not line["there"]:
-            absent.append(_splits.missing(str(line["data"]), data))
-        rows.append((*(line[column] for column in columns), where))
-    show_table((*columns, "where"), rows, under=dict.fromkeys([*absent, *reasons]))
+            missing_notes.append(_splits.missing(str(line["data"]), data))
+        rows.append((*(line[column] for column in columns), path))
+    footer = dict.fromkeys([*missing_notes, *not_run_notes])  # each note once
+    show_table((*columns, "where"), rows, footer=footer)
 
 
-def _figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:
+def _write_figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:
     from rankgrad.papers import figures
 
     err = console(stderr=True)

@@ -1,4 +1,4 @@
-"""``rankgrad serve``: trained rankers behind HTTP."""
+"""``rankgrad serve``: answers HTTP requests with the scores of trained rankers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def serve(
       curl localhost:8000/models      # also /health, /ready, /version, /metrics, /openapi.json
     """  # noqa: D301
     from rankgrad.serving import Limits, ServedRanker
-    from rankgrad.serving import serve as answer
+    from rankgrad.serving import serve as run_server
     from rankgrad.serving._served_ranker import named_runs
 
     rankers = {
@@ -62,4 +62,4 @@ def serve(
         for name, run in named_runs(runs).items()
     }
     limits = Limits(max_body, max_lists, max_items, max_total_items, max_waiting, max_waiting_bytes)
-    answer(rankers, host=host, port=port, limits=limits, grace=grace, version=__version__)
+    run_server(rankers, host=host, port=port, limits=limits, grace=grace, version=__version__)

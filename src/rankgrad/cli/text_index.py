@@ -1,4 +1,4 @@
-"""``rankgrad text index``: a collection, indexed for BM25."""
+"""``rankgrad text index``: indexes a collection of documents for BM25."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def index(
     settings = BM25Settings(stop_words=stop_words, stemmer=stemmer, k1=k1, b=b)
     check_target(output, overwrite)
     documents = read_documents(collection, format)
-    built = BM25Index.build(documents, settings, progress=sys.stderr.isatty())
-    built.save(output, overwrite=overwrite)
+    bm25 = BM25Index.build(documents, settings, progress=sys.stderr.isatty())
+    bm25.save(output, overwrite=overwrite)
     empty = sum(not text for text in documents.values())
-    without = f", {empty:,} of them empty" if empty else ""
-    print(f"indexed {len(documents):,} documents{without}: {output}")
+    empty_note = f", {empty:,} of them empty" if empty else ""
+    print(f"indexed {len(documents):,} documents{empty_note}: {output}")

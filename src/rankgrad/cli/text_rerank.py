@@ -1,4 +1,4 @@
-"""``rankgrad text rerank``: the candidates of a run, ranked anew by a text ranker."""
+"""``rankgrad text rerank``: ranks the candidates of a run again, with a text ranker."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def rerank(
 
     _files.check_free(output, overwrite)
     trained = TextRun.open(model) if is_text_run(Path(model)) else None
-    weight = _weight(interpolate, trained.weight if trained is not None else None)
-    candidates = arguments.read(
+    weight = _parse_weight(interpolate, trained.weight if trained is not None else None)
+    candidates = arguments.read_candidates(
         run, collection, topics, None, field=field, depth=depth, judged=False
     )
-    asked = arguments.read_prompt(prompt)
-    if trained is not None and asked is not None:
+    custom_prompt = arguments.read_prompt(prompt)
+    if trained is not None and custom_prompt is not None:
         raise ValueError(f"--prompt: {model} has the prompt that it was trained with")
     if trained is not None:
         ranker = trained.best()
     else:
-        reading = None if asked is None else Reading(prompt=asked)
+        reading = None if custom_prompt is None else Reading(prompt=custom_prompt)
         ranker = TextRanker.from_pretrained(model, reading, trained=True)
     ranker.to(device_of(device))
     inputs = ranker.tokenize(*candidates.pairs())
@@ -85,34 +85,42 @@ def rerank(
     left_out = len(read_run(run)) - len(candidates)
     if left_out:
         show_notes([f"{left_out} queries of {run} are left out: the topics do not have them"])
-    seen = 0 if trained is None else _trained_on(Path(model), candidates.qids)
-    if seen:
+    leaked = 0 if trained is None else _count_trained_on(Path(model), candidates.qids)
+    if leaked:
         show_notes(
             [
-                f"{seen} of {len(candidates)} queries were trained or validated on by {model}: "
+                f"{leaked} of {len(candidates)} queries were trained or validated on by {model}: "
                 "metrics of them are not test values, which `rankgrad compare` of its folder has"
             ]
         )
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
 
-def _trained_on(run: Path, queries: Iterable[str]) -> int:
-    """How many queries the run was trained or validated on: those that its other folds test."""
+def _count_trained_on(run: Path, queries: Iterable[str]) -> int:
+    """How many of the queries a run was trained or validated on.
+
+    In cross-validation these are the queries that the runs of the other folds are tested on.
+    """
     from rankgrad.data.trec import read_run
 
     seed = run.resolve().name.partition("-")[2]
-    tested: set[str] = set()
+    tested_elsewhere: set[str] = set()
     for file in run.resolve().parent.glob(f"fold*-{seed}/test.run"):
         if file.parent != run.resolve():
-            tested |= set(read_run(file))
-    return len(tested & set(queries))
+            tested_elsewhere |= set(read_run(file))
+    return len(tested_elsewhere & set(queries))
 
 
-def _weight(asked: str | None, chosen: float | None) -> float | None:
-    """The weight of the first stage, or None without interpolation."""
-    if asked is None:
+def _parse_weight(text: str | None, chosen: float | None) -> float | None:
+    """The value of --interpolate: the weight of the first stage, or None without it.
+
+    Args:
+        text: a number, or ``chosen``.
+        chosen: the weight that validation chose in training, if it did.
+    """
+    if text is None:
         return None
-    if asked == "chosen":
+    if text == "chosen":
         if chosen is None:
             raise ValueError(
                 "--interpolate chosen: there is no weight, which `rankgrad text train "
@@ -120,9 +128,9 @@ def _weight(asked: str | None, chosen: float | None) -> float | None:
             )
         return chosen
     try:
-        weight = float(asked)
+        weight = float(text)
     except ValueError:
-        weight = -1.0
+        weight = -1.0  # outside of the range that is checked below
     if not 0 <= weight <= 1:
-        raise ValueError(f"--interpolate takes a number from 0 to 1, or 'chosen'; found {asked!r}")
+        raise ValueError(f"--interpolate takes a number from 0 to 1, or 'chosen'; found {text!r}")
     return weight

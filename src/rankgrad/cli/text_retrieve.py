@@ -1,4 +1,4 @@
-"""``rankgrad text retrieve``: the best documents by BM25, as a TREC run."""
+"""``rankgrad text retrieve``: writes the best documents by BM25 as a TREC run."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def retrieve(
     from rankgrad.text._first_stage import BM25Index
 
     _files.check_free(output, overwrite)
-    texts = read_topics(topics, format, field=field)
-    loaded = BM25Index.load(index)
+    queries = read_topics(topics, format, field=field)
+    bm25 = BM25Index.load(index)
     with progress_bar("queries") as update:
-        on_query = partial(update, total=len(texts), advance=1)
-        run = loaded.retrieve(texts, depth, on_query=on_query)
+        on_query = partial(update, total=len(queries), advance=1)
+        run = bm25.retrieve(queries, depth, on_query=on_query)
     write_run(output, run, tag=tag, overwrite=overwrite)
-    missing = [query for query in texts if query not in run]
+    missing = [qid for qid in queries if qid not in run]
     if missing:
         show_notes([f"nothing was found for {len(missing)} queries; the first is {missing[0]!r}"])
     print(f"retrieved for {len(run):,} queries: {output}")

@@ -1,8 +1,8 @@
-"""``rankgrad text train``: cross-encoders trained on the candidates of a first stage."""
+"""``rankgrad text train``: trains cross-encoders on the candidates of a first stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["settings_of", "train", "train_all"]
 
-#: The panels of the help, and which settings are in each; losses, seeds and the prompt have
-#: options of their own.
+#: The panels of the help, and which settings are in each. The loss, the seed and the prompt are not
+#: in a panel: :func:`train` has parameters for them.
 _PANELS = {
     "How documents are read": (
         *("model", "head", "cross_attention", "max_length", "passages", "document_tokens"),
@@ -61,7 +61,7 @@ def train(
     settings: Path | None = None,
     prompt: Path | None = None,
     json: bool = False,
-    **passed: Any,
+    **setting_options: Any,
 ) -> None:
     """Train text rankers by cross-validation, and test them on the fold they have not seen.
 
@@ -99,21 +99,24 @@ def train(
     from rankgrad.data.trec import read_run
     from rankgrad.experiments._text import CrossValidation
 
-    passed["prompt"] = arguments.read_prompt(prompt)
-    paper = _protocol(protocol)
-    text = paper.text if paper else None
-    chosen = settings_of(passed, settings, paper)
+    setting_options["prompt"] = arguments.read_prompt(prompt)
+    paper = _get_protocol(protocol)
+    resolved = settings_of(setting_options, settings, paper)
+    if paper is not None and paper.text is not None:
+        losses = losses or [row.losses[0] for row in paper.rows]
+        folds, depth = folds or paper.text.folds, depth or paper.text.depth
+    paper_seeds = paper.text.seeds if paper is not None and paper.text is not None else (0,)
     plan = CrossValidation(
-        settings=chosen,
-        losses=tuple(losses or ([row.losses[0] for row in paper.rows] if paper else [chosen.loss])),
-        seeds=tuple(range(seeds)) if seeds else text.seeds if text else (0,),
-        folds=folds or (text.folds if text else 5),
+        settings=resolved,
+        losses=tuple(losses or [resolved.loss]),
+        seeds=tuple(range(seeds)) if seeds else paper_seeds,
+        folds=folds or 5,
         chosen=None if chosen_folds is None else tuple(chosen_folds),
         interpolate=interpolate,
     )
-    depth = depth or (text.depth if text else None)
-    candidates = arguments.read(run, collection, topics, qrels, field=field, depth=depth)
-    if teacher is None and (passed["teacher_weight"], passed["teacher_loss"]) != (None, None):
+    candidates = arguments.read_candidates(run, collection, topics, qrels, field=field, depth=depth)
+    teacher_options = {setting_options["teacher_weight"], setting_options["teacher_loss"]}
+    if teacher is None and teacher_options != {None}:
         raise ValueError("--teacher-weight and --teacher-loss need a teacher: give --teacher RUN")
     if teacher is not None:
         candidates = candidates.with_teacher(read_run(teacher), teacher_labels)
@@ -140,19 +143,20 @@ def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet
         )
 
 
-def _protocol(name: str | None) -> Protocol | None:
-    """A paper's table that is about text."""
+def _get_protocol(name: str | None) -> Protocol | None:
+    """The protocol of a paper's table about text, by its name."""
     from rankgrad.papers.protocol import protocols
 
     if name is None:
         return None
-    known = {key: table for key, table in protocols().items() if table.text is not None}
-    if name not in known:
-        raise ValueError(f"there is no protocol of text {name!r}. There are: {', '.join(known)}")
-    return known[name]
+    tables = {key: table for key, table in protocols().items() if table.text is not None}
+    if name not in tables:
+        raise ValueError(f"there is no protocol of text {name!r}. There are: {', '.join(tables)}")
+    return tables[name]
 
 
 def _show_published(paper: Protocol) -> None:
+    """Print the numbers of the paper's table."""
     for data, rows in paper.published.items():
         names = {row.name: row.losses[0] for row in paper.rows}
         show_table(
@@ -163,10 +167,16 @@ def _show_published(paper: Protocol) -> None:
 
 
 def settings_of(
-    passed: dict[str, Any], file: Path | None, paper: Protocol | None = None
+    options: dict[str, Any], file: Path | None, paper: Protocol | None = None
 ) -> TextSettings:
-    """The options that were passed, over settings of a file or a paper, over the defaults."""
-    overrides = {name: value for name, value in passed.items() if value is not None}
+    """Settings from options, which override those of a file or a paper, which override defaults.
+
+    Args:
+        options: values by setting; None where the user has not passed the option.
+        file: settings in TOML.
+        paper: a protocol with settings.
+    """
+    overrides = {name: value for name, value in options.items() if value is not None}
     if file is not None and paper is not None:
         raise ValueError("--protocol has settings of its own: leave out --settings")
     if file is not None:
@@ -185,28 +195,37 @@ def _callbacks(
     number: int,
     total: int,
 ) -> Callbacks:
-    """What is called while a run is trained: it updates the progress bar over all runs."""
+    """The callbacks of one training: they update the progress bar, which counts all runs.
+
+    Args:
+        update: the function that updates the bar.
+        interrupted: whether Ctrl-C was pressed.
+        run: the run that is trained.
+        number: how many runs are done.
+        total: how many runs there are.
+    """
     from rankgrad.text._training import Callbacks
 
     epochs, metric = run.settings.epochs, run.settings.metric
-    words = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
-    done, shown = 0, ""
+    description = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
+    epochs_done, last_epoch = 0, ""
 
-    def step(part: float) -> None:
-        completed = number + (done + part) / epochs
-        update(description=words + shown, total=total, completed=completed)
+    def on_step(fraction: float) -> None:
+        completed = number + (epochs_done + fraction) / epochs
+        update(description=description + last_epoch, total=total, completed=completed)
 
-    def epoch(line: dict[str, float]) -> None:
-        nonlocal done, shown
-        done = int(line["epoch"])
-        shown = f"; epoch {done}/{epochs}: {metric} {line.get(metric, float('nan')):.4f}"
-        step(0.0)
+    def on_epoch(values: dict[str, float]) -> None:
+        nonlocal epochs_done, last_epoch
+        epochs_done = int(values["epoch"])
+        value = values.get(metric, float("nan"))
+        last_epoch = f"; epoch {epochs_done}/{epochs}: {metric} {value:.4f}"
+        on_step(0.0)
 
-    return Callbacks(epoch, step, interrupted)
+    return Callbacks(on_epoch, on_step, interrupted)
 
 
 def _show(output: Path, json: bool) -> None:
-    """The means of all candidates on the test folds, with tests against the first stage."""
+    """Print the means of all rankers on the test folds, with p-values against the first stage."""
     from rankgrad.experiments._text import FIRST_STAGE
     from rankgrad.results._groups import group
     from rankgrad.results.comparison import compare
@@ -227,15 +246,15 @@ def _show(output: Path, json: bool) -> None:
         columns,
         texts,
         title=f"test, {len(comparison.queries)} queries",
-        under=[f"p: against the {FIRST_STAGE} ({comparison.how})", *comparison.conventions],
+        footer=[f"p: against the {FIRST_STAGE} ({comparison.how})", *comparison.conventions],
     )
-    show_notes(f"{entry.name}: {why}" for entry in comparison.entries for why in entry.problems)
-    show_notes(_weights(output))
+    show_notes(f"{entry.name}: {text}" for entry in comparison.entries for text in entry.problems)
+    show_notes(_weight_notes(output))
     console().print(f"Next: rankgrad report {output}")
 
 
-def _weights(output: Path) -> list[str]:
-    """What validation chose for the weight of the first stage, by loss."""
+def _weight_notes(output: Path) -> list[str]:
+    """A note for each loss on the weights of the first stage, which validation chose."""
     from rankgrad.text._runs import INTERPOLATION, TextRun
 
     weights_by_loss: dict[str, list[str]] = {}
@@ -249,12 +268,13 @@ def _weights(output: Path) -> list[str]:
     ]
 
 
-def _rows(comparison: Comparison) -> Any:
+def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """The mean and the p-value of each metric, a row for each ranker."""
     for name in comparison.names:
         row: dict[str, Any] = {"candidate": name}
         for metric in comparison.metrics:
             if comparison.has(name, metric):
                 row[metric] = comparison.mean(name, metric)
-                tested = comparison.difference(name, metric)
-                row[f"p ({metric})"] = "" if tested is None else tested.corrected
+                difference = comparison.difference(name, metric)
+                row[f"p ({metric})"] = "" if difference is None else difference.corrected
         yield row

@@ -1,4 +1,4 @@
-"""``rankgrad train``: from data to a run folder with a trained ranker in it."""
+"""``rankgrad train``: trains a ranker on data, and leaves it in a run folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankgrad.cli import _setting_options as options
-from rankgrad.cli._arguments import Data, Fold, check_known, check_stdin, features_of
+from rankgrad.cli._arguments import Data, Fold, check_known_dataset, check_stdin, features_of
 from rankgrad.cli._errors import interrupted
 from rankgrad.cli._printing import console, show_json, show_notes, show_table
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.training import FitResult, Settings
 
-__all__ = ["read", "train"]
+__all__ = ["train"]
 
-_HOLDOUT = 0.1  # of the lists are held out to validate on, where there is no validation data
-_FEWEST = 10  # lists, of which some are held out
+_HOLDOUT = 0.1  # the part of the lists that is held out where there is no validation data
+_MIN_LISTS_FOR_HOLDOUT = 10
 
 
 @options.settings_options(defaults={"holdout": f"{_HOLDOUT} without validation data"})
@@ -74,33 +74,33 @@ def train(
     from rankgrad.training._tree_fitting import for_trees
 
     check_stdin(data, vali)
-    check_known(data)
-    if resume:
-        settings = _settings_of_run(output, settings)
-    chosen = options.resolve_settings(setting_options, settings)
-    if settings is None and setting_options["transforms"] is None:
-        chosen = for_trees(chosen)
-    epoch_loggers = [loggers.get(spec) for spec in log or ()]
-    run = output or _new_run(chosen.loss)
-    check_run(chosen, run, resume)
-    fold, notes = _fold(data, fold)
+    check_known_dataset(data)
+    file = _settings_file(output, settings) if resume else settings
+    explicit = {name for name, value in setting_options.items() if value is not None}
+    resolved = options.resolve_settings(setting_options, file)
+    if file is None and "transforms" not in explicit:
+        resolved = for_trees(resolved)
+    on_epoch = [loggers.get(spec) for spec in log or ()]
+    run = output or _new_run(resolved.loss)
+    check_run(resolved, run, resume)
+    fold, notes = _choose_fold(data, fold)
     show_notes(notes)
-    training, validation = read(data, vali, fold, chosen)
+    training, validation = _read_data(data, vali, fold, resolved)
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
-        if settings is None and setting_options["holdout"] is None and len(training) >= _FEWEST:
-            chosen = chosen.model_copy(update={"holdout": _HOLDOUT})
-        show_notes([_about_validation(chosen.holdout, len(training))])
-    if settings is None:
-        explicit = {name for name, value in setting_options.items() if value is not None}
-        chosen, notes = for_data(chosen, training, explicit)
+        if file is None and "holdout" not in explicit and len(training) >= _MIN_LISTS_FOR_HOLDOUT:
+            resolved = resolved.model_copy(update={"holdout": _HOLDOUT})
+        show_notes([_validation_note(resolved.holdout, len(training))])
+    if file is None:
+        resolved, notes = for_data(resolved, training, explicit)
         show_notes(notes)
     result = fit(
-        chosen, training, validation, folder=run, resume=resume, on_epoch=epoch_loggers, quiet=json
+        resolved, training, validation, folder=run, resume=resume, on_epoch=on_epoch, quiet=json
     )
     if result.stopped == "interrupted":
-        raise interrupted(f"interrupted and saved; to go on: {_resuming(run, output is None)}")
+        command = _resume_command(run, add_output=output is None)
+        raise interrupted(f"interrupted and saved; to go on: {command}")
     if os.environ.get("RANK", "0") != "0":
         return  # under torchrun, only the first process prints
     if json:
@@ -109,8 +109,8 @@ def train(
         _show(result, run, data, fold)
 
 
-def _settings_of_run(run: Path | None, settings: Path | None) -> Path:
-    """The settings of a run that is resumed."""
+def _settings_file(run: Path | None, settings: Path | None) -> Path:
+    """The file of settings in the run that is resumed."""
     from rankgrad.training.run import SETTINGS, RunFolder
 
     if run is None:
@@ -121,7 +121,7 @@ def _settings_of_run(run: Path | None, settings: Path | None) -> Path:
 
 
 def _new_run(loss: str) -> Path:
-    """A run folder that is not there yet, named by the date and the loss."""
+    """The path of a new run folder, named by the date and the loss."""
     from rankgrad.experiments.plans import folder_name
     from rankgrad.training._processes import launched
 
@@ -132,13 +132,15 @@ def _new_run(loss: str) -> Path:
     return next(path for path in numbered if not path.exists())
 
 
-def _fold(data: Path, fold: int | None) -> tuple[int | None, list[str]]:
-    """The fold to train on: the first where none is named, which a note says."""
+def _choose_fold(data: Path, fold: int | None) -> tuple[int | None, list[str]]:
+    """The fold to train on, and notes. By default it is the first one, which a note says."""
     from rankgrad.data import _layout
 
-    folds = [] if fold is not None or _layout.is_single(data) else list(_layout.folds(data))
-    if not folds:
+    if fold is not None or _layout.is_single(data):
         return fold, []
+    folds = list(_layout.folds(data))
+    if not folds:
+        return None, []
     name = shlex.quote(str(data))
     return folds[0], [
         f"{data} has the folds {', '.join(map(str, folds))}: training on fold {folds[0]}. --fold "
@@ -146,7 +148,8 @@ def _fold(data: Path, fold: int | None) -> tuple[int | None, list[str]]:
     ]
 
 
-def _about_validation(holdout: float, lists: int) -> str:
+def _validation_note(holdout: float, lists: int) -> str:
+    """What happens without validation data."""
     if holdout == 0:
         return "there is no validation data (--vali): the last epoch is kept, not the best"
     return (
@@ -155,18 +158,18 @@ def _about_validation(holdout: float, lists: int) -> str:
     )
 
 
-def read(
+def _read_data(
     data: Path, vali: Path | None, fold: int | None, settings: Settings
 ) -> tuple[Dataset, Dataset | None]:
-    """Training and validation data of the same features."""
+    """Read training and validation data with the same features."""
     from rankgrad.data import _layout, load, load_pair, load_splits
 
-    kinds = settings.load_options
+    load_options = settings.load_options
     if _layout.is_single(data):
         if vali is None or fold is not None:
-            return load(data, fold=fold, **kinds), None
-        return load_pair(data, vali, **kinds)
-    splits = load_splits(data, fold, **kinds)
+            return load(data, fold=fold, **load_options), None
+        return load_pair(data, vali, **load_options)
+    splits = load_splits(data, fold, **load_options)
     if "train" not in splits:
         raise ValueError(f"{data} has no train in it, only {', '.join(splits)}")
     training, validation = splits["train"], splits.get("vali")
@@ -177,17 +180,17 @@ def read(
     return training, validation
 
 
-def _resuming(run: Path, add_output: bool) -> str:
-    """The command that is running, with --resume, which takes the place of --settings."""
+def _resume_command(run: Path, add_output: bool) -> str:
+    """The command that is running, with --resume in place of --settings."""
     from rankgrad.training.run import command
 
-    words, repeated = iter(command()), []
-    for word in words:
-        if word == "--settings":
-            next(words, None)
-        elif not word.startswith("--settings=") and word != "--resume":
-            repeated.append(word)
-    return shlex.join([*repeated, *(["-o", str(run)] if add_output else []), "--resume"])
+    arguments, resumed = iter(command()), []
+    for argument in arguments:
+        if argument == "--settings":
+            next(arguments, None)  # its value
+        elif not argument.startswith("--settings=") and argument != "--resume":
+            resumed.append(argument)
+    return shlex.join([*resumed, *(["-o", str(run)] if add_output else []), "--resume"])
 
 
 def _summary(result: FitResult, output: Path) -> dict[str, Any]:
@@ -206,22 +209,22 @@ def _summary(result: FitResult, output: Path) -> dict[str, Any]:
 def _show(result: FitResult, output: Path, data: Path, fold: int | None) -> None:
     from rankgrad.training._tree_fitting import is_tree
 
-    what = "tree" if is_tree(result.settings) else "epoch"
+    unit = "tree" if is_tree(result.settings) else "epoch"
     best = result.history[result.best_epoch - 1] if result.history else {}
     rows = [(name, f"{best[name]:.4f}") for name in result.settings.logged if name in best]
     if rows:
-        show_table(("validation", f"{what} {result.best_epoch}"), rows)
+        show_table(("validation", f"{unit} {result.best_epoch}"), rows)
     out = console()
     count = len(result.history)
     out.print(
-        f"{count} {what}{'' if count == 1 else 's'} in {result.seconds:.1f} seconds; the ranker of "
-        f"{what} {result.best_epoch} is in {output / 'best'}"
+        f"{count} {unit}{'' if count == 1 else 's'} in {result.seconds:.1f} seconds; the ranker of "
+        f"{unit} {result.best_epoch} is in {output / 'best'}"
     )
     out.print(f"Next: rankgrad evaluate {shlex.quote(str(output))} {_test_data(data, fold)}")
 
 
 def _test_data(data: Path, fold: int | None) -> str:
-    """How to name the data to evaluate on, which are never those that were trained on."""
+    """The test data as arguments of ``rankgrad evaluate``; a placeholder if there are none."""
     from rankgrad.data import _layout
 
     if _layout.is_single(data) or "test" not in _layout.splits(data, fold):
