@@ -11,7 +11,7 @@ from typing import Any
 
 from rankgrad import _reference
 from rankgrad.results._comparison_tables import differences_table, mark
-from rankgrad.results._groups import ASIDE, RunGroup, varying
+from rankgrad.results._groups import INCIDENTAL, RunGroup, varying
 from rankgrad.results.comparison import Comparison
 from rankgrad.results.tables import BETTER, WORSE
 from rankgrad.significance import Difference
@@ -352,7 +352,7 @@ def _tree_settings(trees: Sequence[RunGroup]) -> str:
         for entry in trees
         for run in entry.runs
         for name, value in run.settings.items()
-        if name not in ASIDE
+        if name not in INCIDENTAL
     )
     columns, caption = ("ranker", "setting", "value"), "Settings of boosted trees."
     return table(columns, rows, caption) if rows else ""
@@ -363,8 +363,8 @@ def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
     every = [run.settings for c in entries for run in c.runs if run.settings]
     if not every:
         return ""
-    apart = [name for name in varying(every) if name not in ASIDE]
-    shared = {k: v for k, v in every[0].items() if k not in (*apart, *ASIDE)}
+    apart = [name for name in varying(every) if name not in INCIDENTAL]
+    shared = {k: v for k, v in every[0].items() if k not in (*apart, *INCIDENTAL)}
     rows = []
     for entry in entries:
         cells = []

@@ -1,4 +1,4 @@
-"""Tables of a comparison, and all of it as JSON."""
+"""A comparison as tables, for terminals and reports, and as ``comparison.json``."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ FORMAT, VERSION = "rankgrad comparison", 1
 
 
 def table(comparison: Comparison, *, intervals: bool = False, digits: int = 4) -> Table:
-    """Means by entry and metric, the best in bold, daggers as the SmoothI paper's Table 1.
+    """Means by entry and metric, the best in bold, with daggers as in Table 1 of SmoothI's paper.
 
     † is significantly worse than the best, or than the baseline; ‡ significantly better than the
     baseline. The last column has the seconds of training a run.
     """
-    seconds = [entry.seconds for entry in comparison.entries]
-    timed = any(one is not None for one in seconds)
+    timed = any(entry.seconds is not None for entry in comparison.entries)
     rows = []
-    for entry, duration in zip(comparison.entries, seconds, strict=True):
+    for entry in comparison.entries:
         cells = [
             _cell(comparison, entry.name, metric, intervals, digits)
             for metric in comparison.metrics
         ]
-        if timed:
-            known = None if duration is None else Cell(f"{duration:,.1f}", duration)
-            cells.append(known or Cell("-", missing=True))
+        if timed and entry.seconds is not None:
+            cells.append(Cell(f"{entry.seconds:,.1f}", entry.seconds))
+        elif timed:
+            cells.append(Cell("-", missing=True))
         rows.append((Cell(entry.name), *cells))
     lines = [*legend(comparison)]
     if intervals:
@@ -46,20 +46,21 @@ def table(comparison: Comparison, *, intervals: bool = False, digits: int = 4) -
 
 
 def mark(comparison: Comparison, name: str, metric: str) -> str:
-    """The dagger of an entry's mean: whether it differs significantly from the reference."""
+    """The dagger of an entry's mean that differs significantly from the reference, else ""."""
     difference = comparison.difference(name, metric)
-    return "" if difference is None or not difference.significant else _sign(difference)
+    return "" if difference is None or not difference.significant else _dagger(difference)
 
 
-def _sign(difference: Difference) -> str:
+def _dagger(difference: Difference) -> str:
     return BETTER if difference.better else WORSE
 
 
 def _cell(comparison: Comparison, name: str, metric: str, intervals: bool, digits: int) -> Cell:
+    """The mean of an entry; for one that is not complete, how many of its runs have results."""
     if not comparison.is_complete(name):
         entry = comparison.entry(name)
-        there, total = entry.n_runs - entry.n_missing, entry.n_runs
-        return Cell(f"missing ({there}/{total})", missing=True)
+        n_results = entry.n_runs - entry.n_missing
+        return Cell(f"missing ({n_results}/{entry.n_runs})", missing=True)
     mean = comparison.mean(name, metric)
     if np.isnan(mean):
         return Cell("undefined", missing=True)
@@ -73,7 +74,7 @@ def _cell(comparison: Comparison, name: str, metric: str, intervals: bool, digit
 
 
 def legend(comparison: Comparison) -> list[str]:
-    """What bold and daggers mean."""
+    """The line that says what bold and daggers mean."""
     if comparison.baseline is None:
         return [f"best in bold; {WORSE} significantly worse than the best one ({comparison.how})"]
     if comparison.how.sides == 1:
@@ -84,7 +85,7 @@ def legend(comparison: Comparison) -> list[str]:
 
 
 def differences_table(comparison: Comparison, metric: str) -> Table:
-    """How far each entry is from the best one, or the baseline, and how sure that is."""
+    """The difference of each entry from the best one, or the baseline, with its test."""
     sign = 1 if comparison.lower_is_better(metric) else -1
     tested = sorted(comparison.differences(metric), key=lambda d: sign * d.difference)
     rows = tuple(
@@ -94,7 +95,7 @@ def differences_table(comparison: Comparison, metric: str) -> Table:
             Cell(f"{d.interval.low:+.4f} to {d.interval.high:+.4f}"),
             Cell(p_value(d.p_value), d.p_value),
             Cell(p_value(d.corrected), d.corrected),
-            Cell(f"{_sign(d)} {'better' if d.better else 'worse'}" if d.significant else "no"),
+            Cell(f"{_dagger(d)} {'better' if d.better else 'worse'}" if d.significant else "no"),
         )
         for d in tested
     )
@@ -103,33 +104,33 @@ def differences_table(comparison: Comparison, metric: str) -> Table:
         title=f"{metric}, difference from {reference}",
         columns=("ranker", "difference", "95% interval", "p", "corrected p", "significant"),
         rows=rows,
-        notes=(f"over {_paired(comparison, reference, metric)}; {comparison.how}",)
+        notes=(f"over {_count_lists(comparison, reference, metric)}; {comparison.how}",)
         if tested
         else (),
     )
 
 
-def _paired(comparison: Comparison, reference: str, metric: str) -> str:
-    """How many lists were compared: a metric may leave some out."""
+def _count_lists(comparison: Comparison, reference: str, metric: str) -> str:
+    """How many lists were compared, in words: a metric may leave some out."""
     values = comparison.values(reference, metric)
-    there = int(np.count_nonzero(~np.isnan(values)))
-    of = "" if there == len(values) else f" of {len(values)}"
-    return f"{there}{of} test lists"
+    defined = int(np.count_nonzero(~np.isnan(values)))
+    total = "" if defined == len(values) else f" of {len(values)}"
+    return f"{defined}{total} test lists"
 
 
 def tuned_table(comparison: Comparison) -> Table:
-    """The values that a search chose, fold by fold."""
-    order = {name: at for at, name in enumerate(comparison.names)}
-    chosen = sorted(comparison.chosen.items(), key=lambda item: order[item[0][0]])
+    """The hyperparameters that a search chose, by entry and fold."""
     rows = (
         (Cell(name), Cell("-" if fold is None else str(fold)), Cell(in_line(values)))
-        for (name, fold), values in chosen
+        for entry_name in comparison.names
+        for (name, fold), values in comparison.chosen.items()
+        if name == entry_name
     )
     return Table(("ranker", "fold", "chosen on validation data"), tuple(rows))
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """All of a comparison as ``comparison.json`` has it, less the values of each list."""
+    """A comparison as ``comparison.json`` has it: everything except the values of each list."""
     differences = [
         {
             "candidate": d.entry,
@@ -159,37 +160,31 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _row(comparison: Comparison, name: str) -> dict[str, Any]:
-    complete = comparison.is_complete(name)
-    keys = [key for key in (*comparison.evaluated, *comparison.missing) if key[0] == name]
-    keys.sort(key=lambda key: (key[1] or 0, key[2] or 0))
-    known = {
-        m: comparison.metric_values(name, m) for m in comparison.metrics if comparison.has(name, m)
+    """An entry in ``comparison.json``, with all its runs."""
+    metrics, complete = comparison.metrics, comparison.is_complete(name)
+    standard_errors = {
+        metric: comparison.metric_values(name, metric).standard_error
+        for metric in metrics
+        if comparison.has(name, metric)
     }
+    keys = [key for key in (*comparison.evaluated, *comparison.missing) if key[0] == name]
+    runs = []
+    for key in sorted(keys, key=lambda key: (key[1] or 0, key[2] or 0)):
+        evaluated = comparison.evaluated.get(key)
+        means = None if evaluated is None else {m: number(evaluated.mean.get(m)) for m in metrics}
+        reason = comparison.missing.get(key)
+        runs.append({"fold": key[1], "seed": key[2], "mean": means, "reason": reason})
     return {
         "candidate": name,
         "complete": complete,
-        "mean": {m: number(comparison.mean(name, m)) for m in comparison.metrics},
-        "standard_error": {
-            m: number(known[m].standard_error) if m in known else None for m in comparison.metrics
-        },
+        "mean": {metric: number(comparison.mean(name, metric)) for metric in metrics},
+        "standard_error": {metric: number(standard_errors.get(metric)) for metric in metrics},
         "interval95": {
-            m: [number(end) for end in comparison.interval(name, m)] if complete else None
-            for m in comparison.metrics
+            metric: [number(end) for end in comparison.interval(name, metric)] if complete else None
+            for metric in metrics
         },
         "seconds": comparison.entry(name).seconds,
-        "runs": [
-            {
-                "fold": key[1],
-                "seed": key[2],
-                "mean": {
-                    m: number(comparison.evaluated[key].mean.get(m)) for m in comparison.metrics
-                }
-                if key in comparison.evaluated
-                else None,
-                "reason": comparison.missing.get(key),
-            }
-            for key in keys
-        ],
+        "runs": runs,
         "tuned": [
             {"fold": fold, "values": dict(tuned_values)}
             for (entry, fold), tuned_values in comparison.chosen.items()
@@ -199,7 +194,7 @@ def _row(comparison: Comparison, name: str) -> dict[str, Any]:
 
 
 def in_line(values: Mapping[str, Any]) -> str:
-    """Values by name, in a line."""
+    """Named values in a line, such as ``alpha 2.0, delta 0.1``."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
@@ -211,5 +206,5 @@ def p_value(p: float) -> str:
 
 
 def number(value: float | None) -> float | None:
-    """A number as JSON has it; NaN is null."""
+    """A number for JSON, where NaN is null."""
     return None if value is None or np.isnan(value) else float(value)

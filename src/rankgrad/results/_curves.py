@@ -1,4 +1,7 @@
-"""Learning curves: an entry's runs as a line and a band."""
+"""Learning curves: the runs of an entry as a line, their mean, and a band around it.
+
+The report draws them; the dictionaries here are the JSON that ``report/page.js`` reads.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,40 @@ from rankgrad.results.runs import Run
 
 Values = NDArray[np.float64]
 
-POINTS = 150  # of a line, at most
+_POINTS = 150  # of a line, at most
 _NOT_METRICS = ("epoch", "loss", "learning_rate", "seconds")
 
 
 def curves(entries: Sequence[RunGroup]) -> dict[str, Any]:
     """The validation metrics and the training loss of all entries, epoch by epoch.
 
-    The line is the mean over runs; one that has stopped counts with its last value, as a mean over
-    the others would be of other folds. The band spans the seeds, each averaged over its folds; with
-    one seed it spans the folds.
+    The line is the mean over runs. A run that has stopped counts with its last value, since a mean
+    over the other runs would be one over other folds. The band spans the seeds, each averaged over
+    its folds; with one seed it spans the folds.
+
+    Returns:
+        ``metrics``, the names of all metrics, and ``series``, one for each entry with a history:
+        the number of the ``entry``, its ``lines`` by metric, what the band is ``over``, the epoch
+        at which the first run ``ends``, and whether epochs are ``trees``.
     """
     series: list[dict[str, Any]] = []
-    for at, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         runs = [run for run in entry.runs if run.history]
-        if runs:
-            names = dict.fromkeys(n for run in runs for line in run.history for n in line)
-            logged = [n for n in names if n not in _NOT_METRICS] + ["loss"]
-            lines = {name: band(runs, name) for name in logged if name in names}
-            ends = min(len(run.history) for run in runs)
-            over = "seeds" if len({run.seed for run in runs}) > 1 else "folds"
-            row = {"entry": at, "over": over, "ends": ends, "lines": lines}
-            series.append({**row, "trees": entry.is_tree})
-    every = dict.fromkeys(name for row in series for name in row["lines"] if name != "loss")
-    return {"metrics": list(every), "series": series}
+        if not runs:
+            continue
+        names = dict.fromkeys(name for run in runs for line in run.history for name in line)
+        logged = [name for name in names if name not in _NOT_METRICS] + ["loss"]
+        series.append(
+            {
+                "entry": index,
+                "over": "seeds" if len({run.seed for run in runs}) > 1 else "folds",
+                "ends": min(len(run.history) for run in runs),
+                "lines": {name: band(runs, name) for name in logged if name in names},
+                "trees": entry.is_tree,
+            }
+        )
+    metrics = dict.fromkeys(name for row in series for name in row["lines"] if name != "loss")
+    return {"metrics": list(metrics), "series": series}
 
 
 def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[float | None]]:
@@ -47,86 +60,92 @@ def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[f
     Args:
         runs: with a history.
         name: of the value in the history.
-        flip: take one minus the value.
+        flip: whether to take one minus the value.
     """
     length = max(len(run.history) for run in runs)
-    groups: dict[Any, list[Values]] = defaultdict(list)
+    by_seed: dict[Any, list[Values]] = defaultdict(list)
     for run in runs:
         row = np.full(length, np.nan)
         values = [line.get(name, np.nan) for line in run.history]
         row[: len(values)], row[len(values) :] = values, values[-1]
-        groups[run.seed].append(1 - row if flip else row)
-    rows = np.concatenate([np.stack(group) for group in groups.values()])
-    spread = np.stack([_mean(np.stack(group)) for group in groups.values()])
-    spread = rows if len(spread) == 1 else spread
-    at = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
-    low, high = np.fmin.reduce(spread, 0), np.fmax.reduce(spread, 0)
+        by_seed[run.seed].append(1 - row if flip else row)
+    rows = np.concatenate([np.stack(group) for group in by_seed.values()])
+    seed_means = np.stack([_mean(np.stack(group)) for group in by_seed.values()])
+    spanned = rows if len(seed_means) == 1 else seed_means
+    low, high = np.fmin.reduce(spanned, 0), np.fmax.reduce(spanned, 0)
+    drawn = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
     return {
-        "epoch": [int(epoch) + 1 for epoch in at],
-        "mean": numbers(_mean(rows)[at]),
-        "low": numbers(low[at]),
-        "high": numbers(high[at]),
+        "epoch": [int(epoch) + 1 for epoch in drawn],
+        "mean": numbers(_mean(rows)[drawn]),
+        "low": numbers(low[drawn]),
+        "high": numbers(high[drawn]),
     }
 
 
 def relaxed(entries: Sequence[RunGroup], metric: str | None) -> list[dict[str, Any]]:
-    """For losses that are a metric through a relaxation, its value beside the exact metric.
+    """The curves of losses that relax a metric, beside those of the exact metric.
 
-    The relaxed one is that of training, 1 - loss, or the loss where lower is better; the exact one
-    is of validation: the loss's own metric where it was logged, or the nearest to it.
+    The relaxed value is that of training: 1 - loss, or the loss itself for a metric of which lower
+    is better. The exact one is that of validation: the loss's own metric if it was logged, else
+    the most similar one.
+
+    Args:
+        entries: of the report.
+        metric: of the headline, if no logged metric is similar.
     """
-    relaxed_curves = []
-    for at, entry in enumerate(entries):
+    relaxed_curves: list[dict[str, Any]] = []
+    for index, entry in enumerate(entries):
         runs = [run for run in entry.runs if run.history]
         loss = _relaxed_loss(entry.loss)
-        if runs and loss is not None:
-            exact = _nearest(str(loss.metric), runs, metric)
-            if exact is not None:
-                relaxed_curves.append(
-                    {
-                        "entry": at,
-                        "metric": str(loss.metric),
-                        "exact_metric": exact,
-                        "relaxed": band(runs, "loss", flip=not loss.metric.lower_is_better),
-                        "exact": band(runs, exact),
-                    }
-                )
+        if not runs or loss is None:
+            continue
+        exact = _most_similar(str(loss.metric), runs, metric)
+        if exact is not None:
+            curve = {"entry": index, "metric": str(loss.metric), "exact_metric": exact}
+            curve["relaxed"] = band(runs, "loss", flip=not loss.metric.lower_is_better)
+            curve["exact"] = band(runs, exact)
+            relaxed_curves.append(curve)
     return relaxed_curves
 
 
 def _relaxed_loss(spec: str) -> RelaxedMetric | None:
+    """The loss, if it is a relaxed metric."""
     try:
         loss = losses.get(spec) if spec else None
-    except ValueError:  # of another version, or of the user's own
+    except ValueError:  # a loss of another version, or one that the user registered
         return None
     return loss if isinstance(loss, RelaxedMetric) else None
 
 
-def _nearest(metric: str, runs: Sequence[Run], other: str | None) -> str | None:
-    """The validation metric to compare with a relaxed one."""
+def _most_similar(metric: str, runs: Sequence[Run], default: str | None) -> str | None:
+    """The logged metric to compare with a relaxed one: of the same family if there is one."""
     logged = [name for name in runs[0].history[0] if name not in _NOT_METRICS]
     if metric in logged:
         return metric
-    family = metric.partition("@")[0].partition("(")[0]
-    alike = [name for name in logged if name.partition("@")[0].partition("(")[0] == family]
-    deepest = sorted(alike, key=_cutoff)
-    if deepest:
-        return deepest[-1]
-    return other if other in logged else next(iter(logged), None)
+    same_family = [name for name in logged if _family(name) == _family(metric)]
+    if same_family:
+        return sorted(same_family, key=_cutoff)[-1]
+    return default if default in logged else next(iter(logged), None)
+
+
+def _family(name: str) -> str:
+    """A metric's name without cutoff and options."""
+    return name.partition("@")[0].partition("(")[0]
 
 
 def _cutoff(name: str) -> float:
+    """A metric's cutoff; infinity if it has none."""
     digits = name.partition("@")[2].partition("(")[0]
     return float(digits) if digits.isdigit() else float("inf")
 
 
 def _mean(rows: Values) -> Values:
-    """The mean of each column, NaN left out."""
-    known = ~np.isnan(rows)
+    """The mean of each column of ``[rows, columns]`` without NaN; NaN for a column of NaN."""
+    defined = ~np.isnan(rows)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, rows, 0.0).sum(0) / known.sum(0))
+        return np.asarray(np.where(defined, rows, 0.0).sum(0) / defined.sum(0))
 
 
 def numbers(values: Values) -> list[float | None]:
-    """Numbers for JSON, in six digits; NaN becomes null."""
-    return [None if np.isnan(v) else float(f"{v:.6g}") for v in values.tolist()]
+    """Numbers for JSON, rounded to six digits; NaN becomes null."""
+    return [None if np.isnan(value) else float(f"{value:.6g}") for value in values.tolist()]

@@ -1,4 +1,7 @@
-"""Groups of runs: the runs of an entry, which differ by seed and fold alone."""
+"""Groups of runs: an entry of a comparison is the runs that differ in seed and fold only.
+
+The report groups the runs it finds by :func:`group`; ``rankgrad compare`` knows its groups.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from typing import Any, NamedTuple
 
 from rankgrad.results.runs import FailedRun, Run
 
-#: Settings that say where a run was made and what was logged, not what it is.
-ASIDE = ("seed", "metrics", "device", "devices", "graphs", "memory", "tensorboard")
+#: Settings that do not tell entries apart: the seed, where a run was made, and what was logged.
+INCIDENTAL = ("seed", "metrics", "device", "devices", "graphs", "memory", "tensorboard")
 
 
 class Fold(NamedTuple):
-    """A part of the data that runs are tested on: its checksum, and its number where it has one."""
+    """The test data of a run: their checksum, and the number of the fold if it is known."""
 
     checksum: str
     number: int | None = None
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The fold in words."""
         return f"data {self.checksum[:8]}" if self.number is None else f"fold {self.number}"
 
 
@@ -36,8 +39,8 @@ class RunGroup:
     Args:
         name: of the entry.
         runs: its run folders.
-        missing: the reason of each run that failed and has no folder, by fold and seed.
-        problems: what is missing, in words.
+        missing: by fold and seed, why a run failed that has no folder.
+        problems: sentences on what is missing.
     """
 
     name: str
@@ -47,22 +50,22 @@ class RunGroup:
 
     @property
     def is_reference(self) -> bool:
-        """Whether tables show it and tests leave it out, such as the best achievable ranking."""
+        """Whether it is only shown, not tested, such as the best achievable ranking."""
         return any(run.labels.get("kind") == "reference" for run in self.runs)
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is of boosted trees."""
+        """Whether its runs are boosted trees."""
         return any(run.is_tree for run in self.runs)
 
     @property
     def n_runs(self) -> int:
-        """How many runs it has, with those that failed."""
+        """The number of its runs, failed ones included."""
         return len(self.runs) + len(self.missing)
 
     @property
     def n_missing(self) -> int:
-        """How many runs have no result."""
+        """The number of its runs without a result."""
         return len(self.missing) + sum(run.evaluated is None for run in self.runs)
 
     @property
@@ -78,37 +81,41 @@ class RunGroup:
 
     @property
     def seeds(self) -> list[int | None]:
-        """Its seeds."""
+        """The seeds of its runs, ascending; None, for runs that state none, is last."""
         return sorted({run.seed for run in self.runs}, key=lambda s: (s is None, s or 0))
 
     @property
     def seconds(self) -> float | None:
-        """The mean seconds of training a run; None where no run says it."""
-        every = [run.seconds for run in self.runs if run.seconds is not None]
-        return sum(every) / len(every) if every else None
+        """The mean seconds of training a run; None if no run states them."""
+        seconds = [run.seconds for run in self.runs if run.seconds is not None]
+        return sum(seconds) / len(seconds) if seconds else None
 
 
 def group(runs: Sequence[Run]) -> list[RunGroup]:
-    """Group runs that differ by seed and fold alone.
+    """Group the runs that differ in seed and fold only.
 
-    The evaluation of a run names its entry. One that does not (it was trained by itself, or has no
-    evaluation) goes with the runs of its folder, or of the same settings.
+    The evaluation of a run usually names its entry, in the label ``candidate``. A run without that
+    label (it was trained by itself, or is not evaluated) joins the entry of the other runs in its
+    parent folder, or of the runs with the same settings.
     """
-    by_folder = _unanimous((run.path.parent, run) for run in runs)
-    by_settings = _unanimous((_identity(run), run) for run in runs if run.settings)
-    groups: dict[Any, list[Run]] = defaultdict(list)
+    by_folder = _unanimous_labels((run.path.parent, run) for run in runs)
+    by_settings = _unanimous_labels((_identity(run), run) for run in runs if run.settings)
+    groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         label = run.labels.get("candidate")
         if label is None:
             label = by_folder.get(run.path.parent) or by_settings.get(_identity(run))
-        named = ("", str(label)) if label is not None else None
-        groups[named or ("settings", _identity(run) if run.settings else str(run.path))].append(run)
+        if label is not None:
+            key = "label", str(label)
+        else:
+            key = "settings", _identity(run) if run.settings else str(run.path)
+        groups[key].append(run)
     names = _names(groups)
-    return [RunGroup(names[key], tuple(inside)) for key, inside in groups.items()]
+    return [RunGroup(names[key], tuple(members)) for key, members in groups.items()]
 
 
-def _unanimous(pairs: Iterable[tuple[Any, Run]]) -> dict[Any, str]:
-    """For each key, the entry that all its runs with a label name."""
+def _unanimous_labels(pairs: Iterable[tuple[Any, Run]]) -> dict[Any, str]:
+    """The entry's label by key, for keys all of whose labeled runs have the same one."""
     labels_by_key: dict[Any, set[str]] = defaultdict(set)
     for key, run in pairs:
         label = run.labels.get("candidate")
@@ -118,58 +125,60 @@ def _unanimous(pairs: Iterable[tuple[Any, Run]]) -> dict[Any, str]:
 
 
 def _identity(run: Run) -> str:
-    """The settings that make a run what it is, in one string."""
-    return json.dumps({k: v for k, v in run.settings.items() if k not in ASIDE}, sort_keys=True)
+    """The settings that tell its entry from others, in one string."""
+    settings = {name: value for name, value in run.settings.items() if name not in INCIDENTAL}
+    return json.dumps(settings, sort_keys=True)
 
 
-def _names(groups: Mapping[Any, list[Run]]) -> dict[Any, str]:
-    """A name for each group: its label, or its loss, with the settings that differ from others."""
-    names: dict[Any, str] = {}
+def _names(groups: Mapping[tuple[str, str], list[Run]]) -> dict[tuple[str, str], str]:
+    """A name for each group: its label, or its loss with the settings that differ from others."""
+    names: dict[tuple[str, str], str] = {}
     by_loss = defaultdict(list)
     for key, runs in groups.items():
-        kind, text = key
-        if kind == "":
-            names[key] = text
+        kind, label = key
+        if kind == "label":
+            names[key] = label
         elif not runs[0].settings:
             names[key] = runs[0].loss or runs[0].path.name
         else:
             by_loss[runs[0].loss].append(key)
     for loss, keys in by_loss.items():
-        settings = [groups[key][0].settings for key in keys]
-        for key, settings_of_group in zip(keys, settings, strict=True):
-            apart = [k for k in varying(settings) if k not in ASIDE and k in settings_of_group]
-            named = loss or groups[key][0].path.parent.name
-            names[key] = " · ".join([named, *(f"{k}={settings_of_group[k]}" for k in apart)])
-    taken = Counter(names.values())
+        different = varying(groups[key][0].settings for key in keys)
+        for key in keys:
+            first = groups[key][0]
+            own = [name for name in different if name in first.settings]
+            options = [f"{name}={first.settings[name]}" for name in own if name not in INCIDENTAL]
+            names[key] = " · ".join([loss or first.path.parent.name, *options])
+    counts = Counter(names.values())
     for key, name in names.items():
-        if taken[name] > 1:
+        if counts[name] > 1:
             names[key] = f"{name} ({groups[key][0].path})"
     return names
 
 
 def varying(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the settings that are not the same everywhere.
+    """The names of the settings that differ between runs.
 
     >>> from rankgrad.results._groups import varying
     >>> varying([{"loss": "mse", "seed": 1}, {"loss": "mse", "seed": 2}])
     ['seed']
     """
-    every = list(settings)
-    names = dict.fromkeys(name for each in every for name in each)
-    return [n for n in names if len({json.dumps(each.get(n)) for each in every}) > 1]
+    per_run = list(settings)
+    names = dict.fromkeys(name for run in per_run for name in run)
+    return [name for name in names if len({json.dumps(run.get(name)) for run in per_run}) > 1]
 
 
 def add_failed(groups: Iterable[RunGroup], failed: Iterable[FailedRun]) -> list[RunGroup]:
-    """Add runs that failed to their groups, unless they were made since."""
-    by_name = {one.name: one for one in groups}
+    """Add failed runs to their groups, except those that a later attempt has evaluated."""
+    by_name = {entry.name: entry for entry in groups}
     for failure in failed:
         entry = by_name.get(failure.entry, RunGroup(failure.entry, ()))
-        same = [run for run in entry.runs if run.seed == failure.seed]
-        same = [run for run in same if run.fold in (failure.fold, None)]
-        if any(run.evaluated is not None for run in same):
+        attempts = [run for run in entry.runs if run.seed == failure.seed]
+        attempts = [run for run in attempts if run.fold in (failure.fold, None)]
+        if any(run.evaluated is not None for run in attempts):
             continue
         missing = dict(entry.missing)
-        if not same:
+        if not attempts:
             missing[failure.fold, failure.seed] = failure.reason
         fold = "" if failure.fold is None else f"fold {failure.fold}, "
         problem = f"{fold}seed {failure.seed}: {failure.reason}"

@@ -1,7 +1,12 @@
-"""Comparison: the means, intervals and tests of entries on the same lists."""
+"""Comparison: the means, intervals and tests of entries on the same lists.
+
+:func:`compare` makes a :class:`Comparison` of groups of runs, for ``rankgrad compare``, the report
+and the papers' tables. ``_comparison_tables`` prints it.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,23 +35,23 @@ Key = tuple[str, int | None, int | None]  # entry, fold, seed
 class Comparison:
     """Entries on the same test lists, and how sure their differences are.
 
-    Means are over runs (folds × seeds) of each run's mean over its lists. Only an entry with all
-    its runs is complete: it is compared, the others have no mean. Tests, intervals and differences
-    take the value of each list averaged over seeds, all folds' lists together.
+    A mean is over runs (folds × seeds) of each run's mean over its lists. An entry is complete if
+    it has all its runs; only complete entries have means and are compared. Tests, intervals and
+    differences are over the lists of all folds, with the value of each list averaged over seeds.
 
     Args:
         entries: what is compared, in the order of tables.
-        complete: the names of those that have all runs.
-        runs: of each entry by fold and seed.
+        complete: the names of the complete entries.
+        runs: the evaluated runs by entry, then by fold and seed.
         folds: that complete entries were tested on.
         metrics: the columns of tables.
-        primary: the metric of the headline; None where there is none.
-        how: the test.
+        primary: the metric of the headline; None if there are no metrics.
+        how: the significance test.
         baseline: the entry that others are tested against; None for the best of each metric.
         notes: further lines on what the numbers mean.
-        plan: what was planned, for ``comparison.json``.
+        plan: the plan of the runs, for ``comparison.json``.
         folder: of the comparison.
-        chosen: the values that a search chose, by entry and fold.
+        chosen: the hyperparameters that a search chose, by entry and fold.
         reevaluated: why runs were evaluated again.
     """
 
@@ -64,40 +69,40 @@ class Comparison:
     chosen: Mapping[tuple[str, int | None], Mapping[str, Any]] = field(default_factory=dict)
     reevaluated: Mapping[Key, str] = field(default_factory=dict)
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- entries and runs
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The entries."""
+        """The names of the entries."""
         return tuple(entry.name for entry in self.entries)
 
     def entry(self, name: str) -> RunGroup:
-        """The entry of this name, in whatever case it is given."""
-        alike = [entry for entry in self.entries if entry.name.casefold() == name.casefold()]
-        alike = [entry for entry in alike if entry.name == name] or alike
-        if len(alike) == 1:
-            return alike[0]
+        """The entry of this name, or of the only name that differs from it in case alone."""
+        matches = [entry for entry in self.entries if entry.name.casefold() == name.casefold()]
+        matches = [entry for entry in matches if entry.name == name] or matches
+        if len(matches) == 1:
+            return matches[0]
         raise ValueError(f"there is no ranker {name!r}. There are: {', '.join(self.names)}")
 
     def is_complete(self, name: str) -> bool:
-        """Whether all runs of an entry are there, on the folds of the others."""
+        """Whether an entry has all its runs, on the folds of the others."""
         return self.entry(name).name in self.complete
 
     @cached_property
     def evaluated(self) -> dict[Key, EvaluatedLists]:
         """The evaluation of every run, by entry, fold and seed."""
         return {
-            (name, fold.number, seed): _evaluated(run)
+            (name, fold.number, seed): _evaluation(run)
             for name, runs in self.runs.items()
             for (fold, seed), run in runs.items()
         }
 
     @cached_property
     def missing(self) -> dict[Key, str]:
-        """Why runs have no result."""
+        """The runs without a result, and why they have none."""
         missing: dict[Key, str] = {}
         for entry in self.entries:
-            missing |= {(entry.name, *place): why for place, why in entry.missing.items()}
+            missing |= {(entry.name, *place): reason for place, reason in entry.missing.items()}
             for run in entry.runs:
                 if run.evaluated is None:
                     missing[entry.name, run.fold, run.seed] = "; ".join(run.problems)
@@ -110,39 +115,39 @@ class Comparison:
         return tuple(sorted({seed for _, _, seed in keys if seed is not None})) or (0,)
 
     def lower_is_better(self, metric: str) -> bool:
-        """Whether lower values of a metric are better; of an unknown metric, they are not."""
-        known = _known(metric)
-        return known is not None and known.lower_is_better
+        """Whether lower values of a metric are better; False for a metric that is unknown."""
+        registered = _registered(metric)
+        return registered is not None and registered.lower_is_better
 
     # ---------------------------------------------------------------- values and means
 
     def has(self, name: str, metric: str) -> bool:
-        """Whether an entry has a mean of a metric."""
+        """Whether an entry has a mean for a metric."""
         return not np.isnan(self.mean(name, metric))
 
     @cached_property
     def _values(self) -> dict[tuple[str, str], MetricValues]:
-        """The values of complete entries, of the metrics that all runs of an entry have."""
+        """By entry and metric, for complete entries and the metrics that all their runs have."""
         values = {}
         for name in self.names:
             if name in self.complete:
                 for metric in self.metrics:
-                    if all(metric in _evaluated(run).metrics for run in self.runs[name].values()):
-                        values[name, metric] = self._of(name, metric)
+                    if all(metric in _evaluation(run).metrics for run in self.runs[name].values()):
+                        values[name, metric] = self._metric_values(name, metric)
         return values
 
-    def _of(self, name: str, metric: str) -> MetricValues:
+    def _metric_values(self, name: str, metric: str) -> MetricValues:
         runs = self.runs[name]
         seeds = list(dict.fromkeys(seed for _, seed in runs))
         seeds.sort(key=lambda seed: (seed is None, seed or 0))
-        by_fold = [[_evaluated(runs[fold, seed]) for seed in seeds] for fold in self.folds]
+        by_fold = [[_evaluation(runs[fold, seed]) for seed in seeds] for fold in self.folds]
         return MetricValues(
-            tuple(np.stack([one.of_metric(metric) for one in fold]) for fold in by_fold),
-            np.array([[one.mean[metric] for one in fold] for fold in by_fold]),
+            tuple(np.stack([run.of_metric(metric) for run in fold]) for fold in by_fold),
+            np.array([[run.mean[metric] for run in fold] for fold in by_fold]),
         )
 
     def metric_values(self, name: str, metric: str) -> MetricValues:
-        """The values of a metric by fold and seed; an error that says what is missing."""
+        """The values of a metric by fold and seed; raises if a run is missing."""
         name = self.entry(name).name
         for key, reason in self.missing.items():
             if key[0] == name:
@@ -152,7 +157,7 @@ class Comparison:
         return self._values[name, metric]
 
     def values(self, name: str, metric: str) -> Array:
-        """The value of each list, averaged over seeds, all folds together."""
+        """The value of each list ``[lists of all folds]``, averaged over seeds."""
         return self.metric_values(name, metric).per_list
 
     def mean(self, name: str, metric: str) -> float:
@@ -162,61 +167,71 @@ class Comparison:
 
     def interval(self, name: str, metric: str) -> Interval:
         """The 95% bootstrap interval of the mean over lists; NaN if a run is missing."""
-        none = Interval(float("nan"), float("nan"))
-        return self._intervals.get((self.entry(name).name, metric, ""), none)
+        undefined = Interval(float("nan"), float("nan"))
+        return self._intervals.get((self.entry(name).name, metric, ""), undefined)
 
     @cached_property
     def _intervals(self) -> dict[tuple[str, str, str], Interval]:
-        """By entry, metric and reference of the difference, which is "" for the values."""
-        columns = {}
+        """The intervals of means, by entry, metric and "", and of differences from a reference.
+
+        The key of a difference has the name of the reference in place of the "".
+        """
+        per_list = {}
         for (name, metric), values in self._values.items():
-            columns[name, metric, ""] = values.per_list
+            per_list[name, metric, ""] = values.per_list
             reference = self.reference(metric)
             if reference is not None and (reference, metric) in self._values:
-                others = self._values[reference, metric].per_list
-                columns[name, metric, reference] = values.per_list - others
-        return significance.intervals(columns)
+                difference = values.per_list - self._values[reference, metric].per_list
+                per_list[name, metric, reference] = difference
+        return significance.intervals(per_list)  # all at once, so that they share bootstrap draws
 
     @cached_property
     def queries(self) -> tuple[tuple[Fold, str], ...]:
         """Fold and id of each list, in the order of :meth:`values`."""
         return tuple(
-            (fold, str(qid)) for fold, run in self._first.items() for qid in _evaluated(run).qids
+            (fold, str(qid))
+            for fold, run in self._run_by_fold.items()
+            for qid in _evaluation(run).qids
         )
 
     @cached_property
-    def _first(self) -> dict[Fold, Run]:
-        """A run on each fold that is compared, or was evaluated if none is."""
-        first: dict[Fold, Run] = {}
+    def _run_by_fold(self) -> dict[Fold, Run]:
+        """One run for each fold, from which its lists are known.
+
+        If no entry is complete, these are the folds that any run was evaluated on.
+        """
+        runs: dict[Fold, Run] = {}
         for name in sorted(self.runs, key=lambda name: name not in self.complete):
             for (fold, _), run in self.runs[name].items():
-                first.setdefault(fold, run)
-        return {fold: first[fold] for fold in self.folds or first}
+                runs.setdefault(fold, run)
+        return {fold: runs[fold] for fold in self.folds or runs}
 
-    # ---------------------------------------------------------------- what is best, and tests
+    # ---------------------------------------------------------------- the best entry, and tests
 
     def best(self, metric: str) -> str | None:
-        """The complete entry with the best mean; None if there is none. References do not count."""
-        free = [entry.name for entry in self.entries if not entry.is_reference]
-        means = {name: self.mean(name, metric) for name in free if self.has(name, metric)}
-        pick = min if self.lower_is_better(metric) else max
-        return pick(means, key=lambda name: means[name]) if means else None
+        """The complete entry with the best mean, references aside; None if there is none."""
+        names = [entry.name for entry in self.entries if not entry.is_reference]
+        means = {name: self.mean(name, metric) for name in names if self.has(name, metric)}
+        best = min if self.lower_is_better(metric) else max
+        return best(means, key=lambda name: means[name]) if means else None
 
     def reference(self, metric: str) -> str | None:
         """The entry that the others are tested against: the baseline, or the best one."""
         return self.best(metric) if self.baseline is None else self.entry(self.baseline).name
 
     def differences(self, metric: str) -> tuple[Difference, ...]:
-        """Every other complete entry against the baseline, or against the best one."""
+        """The difference of every other complete entry from :meth:`reference`, with its test."""
         return self._differences[metric]
 
     @cached_property
     def _differences(self) -> dict[str, tuple[Difference, ...]]:
+        """By metric; none for a metric whose reference has no mean."""
         differences: dict[str, tuple[Difference, ...]] = {}
         for metric in self.metrics:
             reference = self.reference(metric)
             tested = [e.name for e in self.entries if e.name == reference or not e.is_reference]
-            values = {n: self._values[n, metric].per_list for n in tested if self.has(n, metric)}
+            tested = [name for name in tested if self.has(name, metric)]
+            values = {name: self._values[name, metric].per_list for name in tested}
             if reference is None or reference not in values:
                 differences[metric] = ()
                 continue
@@ -227,76 +242,77 @@ class Comparison:
                 self.how,
                 lower_is_better=self.lower_is_better(metric),
                 better=self.baseline is not None,
-                ends={n: self._intervals[n, metric, reference] for n in values},
+                ends={name: self._intervals[name, metric, reference] for name in values},
             )
         return differences
 
     def difference(self, name: str, metric: str) -> Difference | None:
-        """The difference of an entry; None of the reference, and of what is not tested."""
+        """The difference of an entry; None for the reference, and for entries not tested."""
         return next((d for d in self.differences(metric) if d.entry == name), None)
 
     def tested(self, how: Significance | None = None, baseline: str | None = None) -> Comparison:
-        """The same with another test, or against another baseline."""
+        """The same comparison with another test, or against another baseline."""
         return replace(self, how=how or self.how, baseline=baseline or self.baseline)
 
     # ---------------------------------------------------------------- what the numbers mean
 
     @cached_property
     def conventions(self) -> tuple[str, ...]:
-        """What the numbers mean: means, empty lists, ties, gain, and what the plan notes."""
+        """Lines on what the numbers mean: means, empty lists, ties, gain, and the plan's notes."""
         folds = len(self.folds or {key[1] for key in (*self.evaluated, *self.missing)}) or 1
-        over = [
-            f"{n} {what}{'s' * (n > 1)}" for n, what in ((folds, "fold"), (len(self.seeds), "seed"))
-        ]
-        lines = [f"means over {' × '.join(over)} of each run's mean over the test lists"]
-        if self._first:
-            sizes = ", ".join(str(len(_evaluated(run).qids)) for run in self._first.values())
+        counts = ((folds, "fold"), (len(self.seeds), "seed"))
+        over = " × ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in counts)
+        lines = [f"means over {over} of each run's mean over the test lists"]
+        if self._run_by_fold:
+            sizes = ", ".join(str(len(_evaluation(run).qids)) for run in self._run_by_fold.values())
             lines += [f"test lists: {sizes}", *self._about_metrics()]
         return (*lines, *self.notes)
 
     def _about_metrics(self) -> list[str]:
-        """The conventions of the metrics; where they differ, whose each is."""
-        first = next(iter(self._first.values()))
+        """The conventions of the metrics; if they differ, with the metrics that have each."""
+        first = next(iter(self._run_by_fold.values()))
         if first.metadata.get("ranker") == "text":  # relevant documents may not be in its lists
-            return list(_evaluated(first).conventions)
-        chosen = [known for metric in self.metrics if (known := _known(metric)) is not None]
-        empty = [_without_relevant(run.with_items(), chosen) for run in self._first.values()]
+            return list(_evaluation(first).conventions)
+        registered = [_registered(spec) for spec in self.metrics]
+        metrics = [metric for metric in registered if metric is not None]
+        empty = [_count_empty(run.with_items(), metrics) for run in self._run_by_fold.values()]
         lines = []
-        for rule, names in _alike(chosen, "empty").items():
-            counts = [{without_relevant[name] for name in names} for without_relevant in empty]
-            most = "up to " if any(len(count) > 1 for count in counts) else ""
+        for rule, names in _names_by_option(metrics, "empty").items():
+            counts = [{count_by_metric[name] for name in names} for count_by_metric in empty]
+            up_to = "up to " if any(len(count) > 1 for count in counts) else ""
             numbers = ", ".join(str(max(count)) for count in counts)
-            how = "are left out" if rule == "skip" else f"count {rule}"
-            whose = "" if len(names) == len(chosen) else f" for {', '.join(names)}"
-            lines.append(f"lists without relevant items ({most}{numbers}) {how}{whose}")
-        if chosen:
-            lines.append(f"tied scores: {_whose(_alike(chosen, 'ties'))}")
-        words = {"exponential": "2^y - 1", "linear": "y"}
-        gains = {words[gain]: names for gain, names in _alike(chosen, "gain").items()}
-        return [*lines, f"gain: {_whose(gains)}"] if gains else lines
+            effect = "are left out" if rule == "skip" else f"count {rule}"
+            which = "" if len(names) == len(metrics) else f" for {', '.join(names)}"
+            lines.append(f"lists without relevant items ({up_to}{numbers}) {effect}{which}")
+        if metrics:
+            lines.append(f"tied scores: {_in_words(_names_by_option(metrics, 'ties'))}")
+        formulas = {"exponential": "2^y - 1", "linear": "y"}
+        gains = {formulas[gain]: n for gain, n in _names_by_option(metrics, "gain").items()}
+        return [*lines, f"gain: {_in_words(gains)}"] if gains else lines
 
     @cached_property
     def without_documents(self) -> dict[Fold, list[str]]:
         """The queries of each fold that have no documents."""
-        empty = {}
-        for fold, run in self._first.items():
-            evaluated = _evaluated(run)
-            empty[fold] = [str(qid) for qid in evaluated.qids[np.diff(evaluated.offsets) == 0]]
-        return {fold: queries for fold, queries in empty.items() if queries}
+        queries_by_fold = {}
+        for fold, run in self._run_by_fold.items():
+            evaluated = _evaluation(run)
+            queries = evaluated.qids[np.diff(evaluated.offsets) == 0]
+            if len(queries):
+                queries_by_fold[fold] = [str(qid) for qid in queries]
+        return queries_by_fold
 
     def problems(self) -> tuple[str, ...]:
-        """Missing runs with their reasons, and what else is not as it should be."""
-        alike: dict[tuple[str, str], list[Key]] = {}
+        """Lines on missing runs with their reasons, and on anything else that is wrong."""
+        by_reason: dict[tuple[str, str], list[Key]] = {}
         for key, reason in self.missing.items():
-            alike.setdefault((key[0], reason), []).append(key)
+            by_reason.setdefault((key[0], reason), []).append(key)
         lines = [
-            f"missing run: {name}, {_places(keys)}: {reason}"
-            for (name, reason), keys in alike.items()
+            f"missing run: {name}, {_folds_and_seeds(keys)}: {reason}"
+            for (name, reason), keys in by_reason.items()
         ]
+        explained = {*self.complete, *(name for name, _, _ in self.missing)}
         for entry in self.entries:
-            if entry.name not in self.complete and not any(
-                k[0] == entry.name for k in self.missing
-            ):
+            if entry.name not in explained:
                 lines += [f"{entry.name}: {problem}" for problem in entry.problems]
         lines += [
             f"evaluated again: {_run_name(*key)}, since {reason}"
@@ -321,15 +337,15 @@ def compare(
     how: Significance | None = None,
     **fields: Any,
 ) -> Comparison:
-    """Compare entries on the lists that they share; each must have all of them.
+    """Compare entries on the folds that most of them share; an entry must have all of these.
 
     Args:
-        entries: to be compared; problems are added to them.
+        entries: to be compared; the result has them with further ``problems``.
         metrics: that every run must have; by default all that runs have.
         primary: the metric of the headline; by default the one that chose the epochs.
-        baseline: the entry to test the others against; an error if it cannot be compared.
-        default_baseline: the baseline where none is given, if it can be compared.
-        how: the test.
+        baseline: the entry to test the others against; it must be complete.
+        default_baseline: the baseline if ``baseline`` is None and this one is complete.
+        how: the significance test.
         fields: further fields of :class:`Comparison`.
 
     Returns:
@@ -342,28 +358,28 @@ def compare(
     entries = [_require(entry, required or ()) for entry in entries]
     runs = _by_place(entries)
     folds = _common_folds(runs)
-    done, complete = [], set()
+    checked, complete = [], set()
     for entry in entries:
         reason = _incomparable(entry, runs, folds)
-        problems = (*_own_problems(entry, runs), *entry.problems, *([reason] if reason else ()))
-        done.append(replace(entry, problems=problems))
+        problems = (*_problems_of_runs(entry, runs), *entry.problems, *([reason] if reason else ()))
+        checked.append(replace(entry, problems=problems))
         if reason is None:
             complete.add(entry.name)
-    names = _metrics(runs, complete) if required is None else required
-    done = [_note_metrics(e, runs, names) if e.name in complete else e for e in done]
+    columns = _metrics(runs, complete) if required is None else required
+    checked = [_note_metrics(e, runs, columns) if e.name in complete else e for e in checked]
     comparison = Comparison(
-        entries=tuple(done),
+        entries=tuple(checked),
         complete=frozenset(complete),
         runs=runs,
-        folds=tuple(folds if complete else ()),  # if each lacks something, nothing is compared
-        metrics=names,
-        primary=_primary(done, names, primary),
+        folds=tuple(folds if complete else ()),
+        metrics=columns,
+        primary=_primary(checked, columns, primary),
         how=how or Significance(),
         **fields,
     )
     if baseline is None:
-        known = default_baseline in complete
-        return replace(comparison, baseline=default_baseline if known else None)
+        is_complete = default_baseline in complete
+        return replace(comparison, baseline=default_baseline if is_complete else None)
     reference = comparison.entry(baseline)
     if reference.name not in complete:
         raise ValueError(f"{baseline} cannot be the baseline: {reference.problems[-1]}")
@@ -371,7 +387,7 @@ def compare(
 
 
 def check_same_data(entries: Iterable[RunGroup]) -> None:
-    """An error if runs of the same fold were tested on different data.
+    """Raise if runs of the same fold were tested on different data.
 
     Args:
         entries: with their runs.
@@ -379,19 +395,18 @@ def check_same_data(entries: Iterable[RunGroup]) -> None:
     Raises:
         ValueError: data or queries differ, with the runs.
     """
-    first: dict[int | None, tuple[str, Run]] = {}
+    first_by_fold: dict[int | None, tuple[str, EvaluatedLists]] = {}
     for entry in entries:
         for run in entry.runs:
             if run.evaluated is None:
                 continue
             name = _run_name(entry.name, run.fold, run.seed)
-            other, reference = first.setdefault(run.fold, (name, run))
-            one = _evaluated(reference)
-            if run.evaluated.checksum != one.checksum:
-                check_same_queries(one.qids, run.evaluated.qids, names=(other, name))
+            first_name, first = first_by_fold.setdefault(run.fold, (name, run.evaluated))
+            if run.evaluated.checksum != first.checksum:
+                check_same_queries(first.qids, run.evaluated.qids, names=(first_name, name))
                 raise ValueError(
-                    f"{other} and {name} were evaluated on other data, though of the same queries: "
-                    "compare in another folder"
+                    f"{first_name} and {name} were evaluated on other data, though of the same "
+                    "queries: compare in another folder"
                 )
 
 
@@ -400,67 +415,74 @@ def _run_name(entry: str, fold: int | None, seed: int | None) -> str:
     return f"{entry}{'' if fold is None else f', fold {fold}'}, seed {seed}"
 
 
-def _evaluated(run: Run) -> EvaluatedLists:
+def _evaluation(run: Run) -> EvaluatedLists:
+    """The evaluation of a run that has one."""
     assert run.evaluated is not None
     return run.evaluated
 
 
-def _known(metric: str) -> Metric | None:
+def _registered(metric: str) -> Metric | None:
+    """The metric of a spec; None for one that a user registered elsewhere."""
     try:
         return known_metrics.get(metric)
-    except ValueError:  # of the user's own
+    except ValueError:
         return None
 
 
-def _without_relevant(evaluated: EvaluatedLists, chosen: Sequence[Metric]) -> Mapping[str, int]:
+def _count_empty(evaluated: EvaluatedLists, metrics: Sequence[Metric]) -> Mapping[str, int]:
     """How many lists have no relevant item, by metric."""
     return evaluate(
-        evaluated.scores, evaluated.labels, offsets=evaluated.offsets, metrics=chosen
+        evaluated.scores, evaluated.labels, offsets=evaluated.offsets, metrics=metrics
     ).without_relevant
 
 
 def _require(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
-    """A run without some of the metrics counts as missing."""
+    """An entry whose runs without some of the metrics count as missing."""
     runs = []
     for run in entry.runs:
         lacking = [m for m in metrics if run.evaluated and m not in run.evaluated.metrics]
         if lacking:
             problem = f"it was not evaluated with {', '.join(lacking)}"
-            labels = _evaluated(run).labels_of_run
+            labels = _evaluation(run).labels_of_run
             run = replace(run, evaluated=None, problems=(problem,), other_labels=labels)
         runs.append(run)
     return replace(entry, runs=tuple(runs))
 
 
 def _by_place(entries: Sequence[RunGroup]) -> dict[str, dict[Place, Run]]:
-    """The evaluated runs by fold and seed; of two in the same place the first is taken.
+    """The evaluated runs by entry, then by fold and seed; the first of several in a place.
 
-    A run that does not say its fold is of the one fold that others name for the same data.
+    If a run does not state its fold, but other runs on the same data all state the same number, it
+    gets that number.
     """
-    numbers: dict[str, set[int]] = {}
+    numbers_by_data: dict[str, set[int]] = {}
     for entry in entries:
         for run in entry.runs:
             if run.evaluated is not None and run.fold is not None:
-                numbers.setdefault(run.evaluated.checksum, set()).add(run.fold)
+                numbers_by_data.setdefault(run.evaluated.checksum, set()).add(run.fold)
     by_place: dict[str, dict[Place, Run]] = {}
     for entry in entries:
         places = by_place.setdefault(entry.name, {})
         for run in entry.runs:
             if run.evaluated is not None:
-                named = numbers.get(run.evaluated.checksum, set())
-                number = next(iter(named)) if run.fold is None and len(named) == 1 else run.fold
+                numbers = numbers_by_data.get(run.evaluated.checksum, set())
+                number = next(iter(numbers)) if run.fold is None and len(numbers) == 1 else run.fold
                 places.setdefault((Fold(run.evaluated.checksum, number), run.seed), run)
     return by_place
 
 
 def _common_folds(runs: Mapping[str, Mapping[Place, Run]]) -> list[Fold]:
-    """The folds that entries are compared on: the most that any has, then the set most have."""
-    sets = Counter(frozenset(fold for fold, _ in places) for places in runs.values() if places)
-    if not sets:
+    """The folds that entries are compared on: the largest set that an entry has.
+
+    Of sets of the same size, it is the one that most entries have.
+    """
+    counts = Counter(frozenset(fold for fold, _ in places) for places in runs.values() if places)
+    if not counts:
         return []
-    best = max(sets, key=lambda folds: (len(folds), sets[folds]))
-    order = {fold: at for at, fold in enumerate(f for places in runs.values() for f, _ in places)}
-    return sorted(best, key=lambda fold: (fold.number or 0, order[fold]))
+    largest = max(counts, key=lambda folds: (len(folds), counts[folds]))
+    folds = [fold for places in runs.values() for fold, _ in places]
+    order = {fold: index for index, fold in enumerate(folds)}
+    return sorted(largest, key=lambda fold: (fold.number or 0, order[fold]))
 
 
 def _incomparable(
@@ -468,95 +490,102 @@ def _incomparable(
 ) -> str | None:
     """Why an entry cannot be compared; None if it can."""
     own_places = runs[entry.name]
-    there = {fold for fold, _ in own_places}
-    if not there:
+    own_folds = {fold for fold, _ in own_places}
+    if not own_folds:
         return "none of its runs has a result, so it is not compared"
-    if not there & set(folds):
+    if not own_folds & set(folds):
         return "it was evaluated on other data than the rest, so it is not compared"
-    lacking = [fold.name for fold in folds if fold not in there]
-    if lacking:
+    missing = ", ".join(fold.name for fold in folds if fold not in own_folds)
+    if missing:
         return (
-            f"no result on {', '.join(lacking)}: a mean over the others would be of other queries, "
+            f"no result on {missing}: a mean over the others would be of other queries, "
             "so it is not compared"
         )
-    seeds = dict.fromkeys(seed for _, seed in own_places)
-    gone = [f"{f.name} with seed {s}" for s in seeds for f in folds if (f, s) not in own_places]
-    missing = ", ".join(gone) or (f"{entry.n_missing} of its runs" if entry.n_missing else "")
+    expected = itertools.product(dict.fromkeys(seed for _, seed in own_places), folds)
+    places = [f"{f.name} with seed {seed}" for seed, f in expected if (f, seed) not in own_places]
+    missing = ", ".join(places)
+    if not missing and entry.n_missing:
+        missing = f"{entry.n_missing} of its runs"
     if missing:
         return f"no result on {missing}: its mean would be of fewer runs, so it is not compared"
     for (fold, _), run in own_places.items():
         first = next(r for places in runs.values() for (f, _), r in places.items() if f == fold)
-        if not np.array_equal(_evaluated(run).qids, _evaluated(first).qids):
+        if not np.array_equal(_evaluation(run).qids, _evaluation(first).qids):
             return f"{run.path}: its queries are not those of the others, so it is not compared"
     return None
 
 
-def _own_problems(entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]]) -> list[str]:
-    """What its runs lack, and runs that are there twice."""
+def _problems_of_runs(entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]]) -> list[str]:
+    """The problems of an entry's runs, and several runs on the same data with the same seed."""
     lines = [f"{run.path}: {problem}" for run in entry.runs for problem in run.problems]
-    places = {(f.checksum, seed): f for f, seed in runs[entry.name]}
-    evaluated = (run for run in entry.runs if run.evaluated is not None)
-    for place, number in Counter((_evaluated(r).checksum, r.seed) for r in evaluated).items():
-        alike = sum((f.checksum, seed) == place for f, seed in runs[entry.name])
-        if number > alike:
-            where = f"{places[place].name} with seed {place[1]}"
-            lines.append(f"{number} runs on {where}: only the first is counted")
+    evaluated = [run for run in entry.runs if run.evaluated is not None]
+    n_runs = Counter((_evaluation(run).checksum, run.seed) for run in evaluated)
+    n_places = Counter((fold.checksum, seed) for fold, seed in runs[entry.name])
+    names = {(fold.checksum, seed): fold.name for fold, seed in runs[entry.name]}
+    for (checksum, seed), number in n_runs.items():
+        if number > n_places[checksum, seed]:
+            name = names[checksum, seed]
+            lines.append(f"{number} runs on {name} with seed {seed}: only the first is counted")
     return lines
 
 
 def _metrics(runs: Mapping[str, Mapping[Place, Run]], complete: set[str]) -> tuple[str, ...]:
-    """All metrics that complete entries have."""
-    used = [run for name, places in runs.items() if name in complete for run in places.values()]
-    return tuple(dict.fromkeys(metric for run in used for metric in _evaluated(run).metrics))
+    """All metrics that some run of a complete entry has."""
+    compared = [run for name, places in runs.items() if name in complete for run in places.values()]
+    return tuple(dict.fromkeys(metric for run in compared for metric in _evaluation(run).metrics))
 
 
 def _note_metrics(
     entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]], metrics: Sequence[str]
 ) -> RunGroup:
-    """Say which metrics some runs of an entry lack."""
+    """An entry with a problem for each metric that some of its runs lack."""
     lacking = [
         f"{metric} was not evaluated in all of its runs"
         for metric in metrics
-        if any(metric not in _evaluated(run).metrics for run in runs[entry.name].values())
+        if any(metric not in _evaluation(run).metrics for run in runs[entry.name].values())
     ]
     return replace(entry, problems=(*entry.problems, *lacking))
 
 
-def _primary(entries: Sequence[RunGroup], metrics: Sequence[str], asked: str | None) -> str | None:
-    """The metric of the headline: the one asked for, or that chose the epochs, or the first."""
-    if asked is not None:
-        if asked not in metrics:
-            listed = ", ".join(metrics) or "none"
-            raise ValueError(f"{asked!r} was not evaluated; there are: {listed}")
-        return asked
-    every = (run.settings.get("metric") for entry in entries for run in entry.runs)
-    chose = {str(metric) for metric in every if metric is not None}
-    if len(chose) == 1 and chose <= set(metrics):
-        return chose.pop()
+def _primary(
+    entries: Sequence[RunGroup], metrics: Sequence[str], primary: str | None
+) -> str | None:
+    """The metric of the headline: ``primary``, or the one that chose the epochs, or the first."""
+    if primary is not None:
+        if primary not in metrics:
+            names = ", ".join(metrics) or "none"
+            raise ValueError(f"{primary!r} was not evaluated; there are: {names}")
+        return primary
+    per_run = (run.settings.get("metric") for entry in entries for run in entry.runs)
+    validation_metrics = {str(metric) for metric in per_run if metric is not None}
+    if len(validation_metrics) == 1 and validation_metrics <= set(metrics):
+        return validation_metrics.pop()
     return metrics[0] if metrics else None
 
 
-def _alike(chosen: Sequence[Metric], option: str) -> dict[Any, list[str]]:
-    """The metrics that have each value of an option; those without the option are left out."""
-    alike: dict[Any, list[str]] = {}
-    for metric in chosen:
+def _names_by_option(metrics: Sequence[Metric], option: str) -> dict[Any, list[str]]:
+    """The names of metrics by the value of an option; metrics without the option are left out."""
+    names: dict[Any, list[str]] = {}
+    for metric in metrics:
         if hasattr(metric, option):
-            alike.setdefault(getattr(metric, option), []).append(str(metric))
-    return alike
+            names.setdefault(getattr(metric, option), []).append(str(metric))
+    return names
 
 
-def _whose(values: Mapping[str, Sequence[str]]) -> str:
-    """Values, with the metrics that have each where there are several."""
-    if len(values) < 2:
-        return ", ".join(values)
-    return "; ".join(f"{value} for {', '.join(names)}" for value, names in values.items())
+def _in_words(names_by_value: Mapping[str, Sequence[str]]) -> str:
+    """The values of an option; if there are several, with the metrics that have each."""
+    if len(names_by_value) < 2:
+        return ", ".join(names_by_value)
+    return "; ".join(f"{value} for {', '.join(names)}" for value, names in names_by_value.items())
 
 
-def _places(keys: Sequence[Key]) -> str:
-    """Folds and seeds of some runs in few words."""
-    folds = {key[1]: [str(k[2]) for k in keys if k[1] == key[1]] for key in keys}
+def _folds_and_seeds(keys: Sequence[Key]) -> str:
+    """The folds and seeds of some runs in a few words."""
+    seeds_by_fold: dict[int | None, list[str]] = {}
+    for _, fold, seed in keys:
+        seeds_by_fold.setdefault(fold, []).append(str(seed))
     parts = []
-    for fold, seeds in folds.items():
+    for fold, seeds in seeds_by_fold.items():
         words = f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
         parts.append(words if fold is None else f"fold {fold} {words}")
     return "; ".join(parts)

@@ -1,4 +1,8 @@
-"""Reads run folders. A file that cannot be read is a problem with its reason, not an error."""
+"""Reads run folders, for comparisons and reports.
+
+A file that cannot be read raises no error: the :class:`Run` lacks its contents, and the reason is
+one of its ``problems``. So one damaged run does not keep the others from being shown.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +40,17 @@ _FORMAT, _VERSION = "rankgrad run", 1
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. ``problems`` says in words what is missing in it, and why.
+    """A run folder.
 
     Args:
         path: of the folder.
         metadata: of ``run.json``.
         settings: as the file has them, including those that this version does not know.
         history: a line per epoch.
-        evaluated: on the part of the data that was asked for; None where there is none.
-        problems: what cannot be read.
-        other_labels: the labels of an evaluation on another part, where this one is missing.
-        part: of the data.
+        evaluated: the evaluation on ``part``; None if the run has none.
+        problems: sentences on what is missing or cannot be read, and why.
+        other_labels: the labels of an evaluation on another part, if this one is missing.
+        part: of the data, such as ``test``.
     """
 
     path: Path
@@ -68,36 +72,36 @@ class Run:
     @property
     def labels(self) -> Mapping[str, Any]:
         """What the run is in its experiment: entry (``candidate``), loss, model, fold and seed."""
-        saved_labels = self.metadata.get("labels")
+        of_run = self.metadata.get("labels")
         evaluated = self.evaluated
-        stated = self.other_labels if evaluated is None else evaluated.labels_of_run
-        return {**(saved_labels if isinstance(saved_labels, dict) else {}), **stated}
+        of_evaluation = self.other_labels if evaluated is None else evaluated.labels_of_run
+        return {**(of_run if isinstance(of_run, dict) else {}), **of_evaluation}
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is of boosted trees, whose steps are trees and whose settings are others."""
+        """Whether it is a run of boosted trees: an epoch is a tree, and settings differ."""
         return self.metadata.get("kind") is not None
 
     @property
     def loss(self) -> str:
-        """The loss, by the settings or by what the evaluation says."""
+        """The loss, from the settings or else from the labels; empty if neither has it."""
         return str(self.settings.get("loss") or self.labels.get("loss") or "")
 
     @property
     def seed(self) -> int | None:
-        """The seed, or None where nothing says it."""
+        """The seed, from the labels or else from the settings; None if neither has it."""
         seed = self.labels.get("seed", self.settings.get("seed"))
         return seed if isinstance(seed, int) else None
 
     @property
     def fold(self) -> int | None:
-        """The fold, or None where nothing says it."""
+        """The fold; None if the labels have none."""
         fold = self.labels.get("fold")
         return fold if isinstance(fold, int) else None
 
     @property
     def best_epoch(self) -> int | None:
-        """The epoch that validation chose, or None where nothing says it."""
+        """The epoch with the best validation metric; None if the history lacks that metric."""
         metric = str(self.settings.get("metric"))
         values = [line[metric] for line in self.history if metric in line]
         if not values:
@@ -107,16 +111,16 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """How long training took, or None where nothing says it."""
+        """The seconds of training; None if neither history nor metadata has them."""
         last = self.history[-1].get("seconds") if self.history else None
         seconds = self.metadata.get("seconds") if last is None else last
         return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The run folders among some folders and at any depth within them, each once.
+    """The run folders at any depth within some folders, or these folders themselves, each once.
 
-    Folders with hidden names are left out: they are being written.
+    Hidden folders are skipped: runs that are still being written are in such folders.
 
     Args:
         places: run folders, or folders with run folders in them.
@@ -125,7 +129,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
         Their paths; those of each place in the order of their names.
 
     Raises:
-        FileNotFoundError: a place is not there.
+        FileNotFoundError: a place does not exist.
         ValueError: a place has no run folder in it.
 
     >>> import tempfile
@@ -140,14 +144,13 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     for place in map(Path, places):
         if not place.exists():
             raise FileNotFoundError(f"{place} is not there")
-        before = len(folders)
-        for folder, inside, names in os.walk(place):
-            inside[:] = sorted(name for name in inside if not name.startswith("."))
-            if RUN in names:
-                inside.clear()
+        for folder, subfolders, files in os.walk(place):
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            if RUN in files:
+                subfolders.clear()
                 folders.setdefault(Path(folder).resolve(), Path(folder))
-        inside_others = any(path.is_relative_to(place.resolve()) for path in folders)
-        if len(folders) == before and not inside_others and not FailedRun.read([place]):
+        has_runs = any(path.is_relative_to(place.resolve()) for path in folders)
+        if not has_runs and not FailedRun.read([place]):
             raise ValueError(
                 f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
             )
@@ -155,6 +158,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 class _Outcome(TypedDict, total=False):
+    """How a run of a comparison ended, in ``comparison.json``."""
+
     fold: int | None
     seed: int | None
     reason: str | None
@@ -162,12 +167,14 @@ class _Outcome(TypedDict, total=False):
 
 
 class _Row(TypedDict, total=False):
+    """An entry, in ``comparison.json``."""
+
     candidate: str
     runs: list[_Outcome]
 
 
 class _Comparison(TypedDict, total=False):
-    """What is read of ``comparison.json``."""
+    """The keys of ``comparison.json`` that are read."""
 
     rows: list[_Row]
     plan: dict[str, Any]
@@ -185,16 +192,16 @@ class FailedRun:
 
     @classmethod
     def read(cls, places: Iterable[Path]) -> list[FailedRun]:
-        """The runs that failed, by the ``comparison.json`` files within some folders.
+        """The failed runs that the ``comparison.json`` files within some folders list.
 
         Args:
             places: the folders.
 
         Returns:
-            The runs, with their reasons; none of files that cannot be read.
+            The runs, with their reasons. Files that cannot be read are skipped.
         """
         failed = []
-        for file in _named(places, COMPARISON):
+        for file in _files_named(COMPARISON, places):
             try:
                 rows = _schemas.read_json(file, _Comparison)["rows"]
                 failed += [
@@ -204,33 +211,33 @@ class FailedRun:
                     if (reason := run["reason"] if "reason" in run else run["gap"])
                 ]
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # of another version, or damaged: the run folders are read all the same
+                continue  # of another version, or damaged: the run folders can still be read
         return failed
 
 
 @dataclass(frozen=True)
 class ComparisonMetadata:
-    """What the ``comparison.json`` files within some folders record, as far as they agree."""
+    """The data set and the test that the ``comparison.json`` files of some folders agree on."""
 
     data: str = ""  # the name of the data set
     how: Significance | None = None
     baseline: str | None = None
-    quick: bool = False  # of a reproduction in its reduced version
+    quick: bool = False  # whether they are of `rankgrad reproduce --quick`
 
     @classmethod
     def read(cls, places: Iterable[Path]) -> ComparisonMetadata:
-        """Read the data set and the test of ``comparison.json`` and ``reproduction.json`` files.
+        """Read the ``comparison.json`` and ``reproduction.json`` files within some folders.
 
         Args:
-            places: folders that they are within.
+            places: the folders.
 
         Returns:
-            What all of them say; files that cannot be read do not count.
+            What all files agree on. Files that cannot be read are skipped.
         """
         names: set[str] = set()
         quick = False
         tests: list[tuple[Significance, str | None]] = []
-        for file in _named(places, COMPARISON):
+        for file in _files_named(COMPARISON, places):
             try:
                 saved = _schemas.read_json(file, _Comparison)
                 reproduction = _reproduction(file)
@@ -241,8 +248,7 @@ class ComparisonMetadata:
                 tests.append((Significance(**test), baseline))
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # of another version, or damaged
-        same = len(set(tests)) == 1
-        how, baseline = tests[0] if same else (None, None)
+        how, baseline = tests[0] if len(set(tests)) == 1 else (None, None)
         return cls(names.pop() if len(names) == 1 else "", how, baseline, quick)
 
 
@@ -255,8 +261,8 @@ def _reproduction(comparison: Path) -> Mapping[str, Any]:
     return saved if isinstance(saved, dict) else {}
 
 
-def _named(places: Iterable[Path], name: str) -> list[Path]:
-    """The files of a name within folders, each once."""
+def _files_named(name: str, places: Iterable[Path]) -> list[Path]:
+    """The files of this name at any depth within folders, each once."""
     files = {file.resolve(): file for place in places for file in sorted(place.rglob(name))}
     return list(files.values())
 
@@ -267,10 +273,10 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
     Args:
         path: the folder.
         part: of the data.
-        items: also read the scores and labels of items; those of many runs may not fit in memory.
+        items: whether to keep scores and labels of items; those of many runs may not fit in memory.
 
     Returns:
-        The run; what cannot be read of it is missing, and ``problems`` says why.
+        The run. It lacks what cannot be read, and its ``problems`` say why.
 
     >>> read(Path("no_such_run")).problems
     ('it was not run',)
@@ -287,7 +293,7 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
         history = list(read_history(path)) if (path / METRICS).exists() else []
     except (OSError, ValueError) as error:
         problems.append(_reason(error, path))
-    evaluated, elsewhere = None, {}
+    evaluated, other_labels = None, {}
     if metadata.get("error"):
         problems.append(f"it failed: {metadata['error']}")
     try:
@@ -297,15 +303,16 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
             evaluated = replace(evaluated, labels=none, scores=none)
     except FileNotFoundError:
         problems.append(_not_evaluated(path, part, settings, history))
-        elsewhere = _labels_elsewhere(path)
+        other_labels = _labels_of_other_part(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         problems.append(_reason(error, path))
-    loaded = (tuple(history), evaluated, tuple(problems), elsewhere, part)
-    return Run(path, metadata, settings, *loaded)
+    return Run(
+        path, metadata, settings, tuple(history), evaluated, tuple(problems), other_labels, part
+    )
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """``run.json`` of a run folder; an error where it is damaged, or of another version.
+    """``run.json`` of a run folder.
 
     Args:
         path: the folder.
@@ -327,13 +334,13 @@ def read_metadata(path: Path) -> dict[str, Any]:
             "it was written by another version of rankgrad (format "
             f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it again"
         )
-    # Earlier versions said no data.
+    # Earlier versions did not save which data a run was trained on.
     _schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
     return metadata
 
 
-def _labels_elsewhere(path: Path) -> dict[str, Any]:
-    """The labels of the run by its evaluation on another part."""
+def _labels_of_other_part(path: Path) -> dict[str, Any]:
+    """The labels of the run from its evaluation on any part; {} if it has none."""
     for part in _evaluations.names(path):
         try:
             return dict(EvaluatedLists.load(path, part).labels_of_run)
@@ -343,7 +350,7 @@ def _labels_elsewhere(path: Path) -> dict[str, Any]:
 
 
 def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as they stand; those of trees are among the metadata."""
+    """The settings as the file has them; trees have theirs in the metadata."""
     if not (path / SETTINGS).exists():
         settings = metadata.get("settings")
         return dict(settings) if isinstance(settings, dict) else {}
@@ -356,17 +363,18 @@ def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _not_evaluated(
     path: Path, part: str, settings: Mapping[str, Any], history: list[Mapping[str, float]]
 ) -> str:
-    """Why a run has no evaluation, as far as its folder says."""
-    others = _evaluations.names(path)
-    has = f" (it has {', '.join(others)})" if others else ""
+    """Why a run has no evaluation on a part, as far as its folder shows."""
+    parts = _evaluations.names(path)
+    has = f" (it has {', '.join(parts)})" if parts else ""
     if (path / SETTINGS).exists() and not _files.readable_path(path / BEST).exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
-    far = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""
-    return f"not evaluated on {part}{has}{far}"
+    done = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""
+    return f"not evaluated on {part}{has}{done}"
 
 
 def _reason(error: Exception, path: Path) -> str:
+    """A problem in words; names of files are relative to the run folder."""
     if isinstance(error, KeyError):
         return f"its evaluation is damaged ({error} is missing)"
     if isinstance(error, OSError) and error.strerror:

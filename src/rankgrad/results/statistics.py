@@ -1,4 +1,7 @@
-"""Statistics of one metric: its values list by list, their means and standard errors."""
+"""Statistics of one metric for one entry: values by list, their means and standard errors.
+
+:class:`rankgrad.results.comparison.Comparison` and :mod:`rankgrad.papers.reproduce` make them.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ class MetricValues:
 
     @classmethod
     def of(cls, folds: tuple[Array, ...]) -> MetricValues:
-        """Of values alone; the mean of a run is that of its values."""
+        """From values alone: the mean of a run is that of its lists, without those left out."""
         return cls(folds, np.array([np.nanmean(values, 1) for values in folds]))
 
     @cached_property
     def per_list(self) -> Array:
-        """The value of each list, averaged over seeds, all folds together."""
+        """The value of each list ``[lists of all folds]``, averaged over seeds."""
         return np.concatenate([values.mean(0) for values in self.folds])
 
     @property
@@ -41,7 +44,7 @@ class MetricValues:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean: over folds, seeds averaged, or over seeds where there is one fold."""
+        """The standard error of the mean over folds, seeds averaged; over seeds if one fold."""
         return _standard_error(self.means.mean(1) if len(self.means) > 1 else self.means[0])
 
     @property
@@ -56,7 +59,7 @@ class MetricValues:
 
 
 def _standard_error(values: Array) -> float:
-    """The standard error of a mean; NaN of fewer than two values.
+    """The standard error of the mean of values ``[n]``; NaN if there are fewer than two.
 
     >>> from rankgrad.results.statistics import _standard_error
     >>> _standard_error(np.array([1.0, 3.0]))

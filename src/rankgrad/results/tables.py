@@ -1,4 +1,7 @@
-"""Tables of results: one object, printed for terminals, Markdown, LaTeX and CSV."""
+"""Tables of results: one object, printed for terminals, Markdown, LaTeX and CSV.
+
+``_comparison_tables`` and :mod:`rankgrad.papers.reproduce` make tables; commands print them.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["BETTER", "WORSE", "Cell", "Table"]
 
 _Format = Literal["markdown", "latex", "csv"]
-WORSE, BETTER = "†", "‡"
+WORSE, BETTER = "†", "‡"  # marks of significant differences
 
 _LATEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -40,10 +43,10 @@ class Cell:
 
     Args:
         text: what is shown.
-        value: its number, which CSV has in full.
-        bold: the best of its column.
-        mark: daggers after it.
-        missing: there is no value; a note under the table says why.
+        value: its number, which CSV prints with all digits.
+        bold: whether it is the best of its column.
+        mark: daggers after the text.
+        missing: whether there is no value; a note under the table says why.
     """
 
     text: str
@@ -92,31 +95,31 @@ class Table:
                 )
 
     def render(self, format: _Format) -> str:
-        """The table as text for elsewhere."""
+        """The table as text in one of the formats."""
         writers = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
         check_choice("format", format, tuple(writers))
         return writers[format]()
 
     def to_markdown(self) -> str:
-        """As GitHub and others read it."""
+        """A Markdown table, as GitHub renders it."""
         lines = [f"**{_markdown(self.title)}**", ""] if self.title else []
-        lines.append(_bars(map(_markdown, self.columns)))
-        lines.append(_bars([":--", *["--:"] * (len(self.columns) - 1)], ""))
+        lines.append(_markdown_row(map(_markdown, self.columns)))
+        lines.append(_markdown_row([":--", *["--:"] * (len(self.columns) - 1)], ""))
         for row in self.rows:
-            lines.append(_bars(_markdown_cell(cell) for cell in row))
+            lines.append(_markdown_row(_markdown_cell(cell) for cell in row))
         if self.notes:
             # Two spaces at the end of a line keep the next one from joining it.
             lines += ["", "  \n".join(map(_markdown, self.notes))]
         return "\n".join(lines)
 
     def to_latex(self) -> str:
-        """For papers, with the booktabs package."""
+        """A LaTeX table, which needs the booktabs package."""
         lines = [r"\begin{table}", r"\centering"]
         if self.title:
             lines.append(rf"\caption{{{_latex(self.title)}}}")
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule"]
-        lines += [_ampersands(map(_latex, self.columns)), r"\midrule"]
-        lines += [_ampersands(_latex_cell(cell) for cell in row) for row in self.rows]
+        lines += [_latex_row(map(_latex, self.columns)), r"\midrule"]
+        lines += [_latex_row(_latex_cell(cell) for cell in row) for row in self.rows]
         lines += [r"\bottomrule", r"\end{tabular}"]
         if self.notes:
             notes = r" \\ ".join(map(_latex, self.notes))
@@ -124,65 +127,65 @@ class Table:
         return "\n".join([*lines, r"\end{table}"])
 
     def to_csv(self) -> str:
-        """Numbers in full, marks in columns of their own, and nothing but rows below the header.
+        """CSV with all digits of numbers, and marks in columns of their own.
 
-        The notes are not in it: what reads CSV would take them for rows.
+        It has no notes: programs that read CSV would take them for rows.
         """
         marked = [
-            column in self.marked or any(row[at].mark for row in self.rows)
-            for at, column in enumerate(self.columns)
+            column in self.marked or any(row[index].mark for row in self.rows)
+            for index, column in enumerate(self.columns)
         ]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         header: list[str] = []
         for column, has_marks in zip(self.columns, marked, strict=True):
-            name = column or "line"  # what people see without a name
+            name = column or "line"  # a column without a heading says what the line is
             header += [name, f"{name} mark"] if has_marks else [name]
         writer.writerow(header)
         for row in self.rows:
             line: list[str] = []
             for cell, has_marks in zip(row, marked, strict=True):
-                shown = cell.text if cell.value is None else repr(cell.value)
-                line += ["" if cell.missing else shown, *([cell.mark] if has_marks else [])]
+                text = cell.text if cell.value is None else repr(cell.value)
+                line += ["" if cell.missing else text, *([cell.mark] if has_marks else [])]
             writer.writerow(line)
         return out.getvalue().rstrip("\n")
 
     def to_rich(self) -> Group:
-        """For a terminal, to be printed by rich."""
+        """The table and its notes for a terminal, to be printed by rich."""
         from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        drawn = RichTable(title=self.title or None, title_justify="left")
-        # All numbers of a column keep the place of a mark, so that their digits stand in line.
-        # Rich's right alignment would drop them.
+        rich_table = RichTable(title=self.title or None, title_justify="left")
+        # Numbers without a mark get spaces in its place, so that the digits of a column align.
+        # Columns are padded here because rich's right alignment would drop these spaces.
         texts = [[cell.text for cell in row] for row in self.rows]
-        for at in range(len(self.columns)):
-            place = max((len(row[at].mark) for row in self.rows), default=0)
+        for index, column in enumerate(self.columns):
+            mark_width = max((len(row[index].mark) for row in self.rows), default=0)
             for row, text in zip(self.rows, texts, strict=True):
-                text[at] += row[at].mark.ljust(place)
-        for at, column in enumerate(self.columns):
-            width = max(map(len, [column, *(text[at] for text in texts)]))
-            drawn.add_column(Text(column.rjust(width) if at else column), overflow="fold")
+                text[index] += row[index].mark.ljust(mark_width)
+            width = max(map(len, [column, *(text[index] for text in texts)]))
+            rich_table.add_column(Text(column.rjust(width) if index else column), overflow="fold")
             for text in texts:
-                text[at] = text[at].rjust(width) if at else text[at]
+                text[index] = text[index].rjust(width) if index else text[index]
         for row, text in zip(self.rows, texts, strict=True):
             styles = ("bold" if cell.bold else "dim" if cell.missing else "" for cell in row)
-            drawn.add_row(*map(Text, text, styles))
-        return Group(drawn, *(Text(note) for note in self.notes))
+            rich_table.add_row(*map(Text, text, styles))
+        return Group(rich_table, *(Text(note) for note in self.notes))
 
 
 def _latex(text: str) -> str:
-    r"""Text as LaTeX writes it.
+    r"""Text with LaTeX's special characters escaped.
 
     >>> from rankgrad.results.tables import _latex
     >>> print(_latex("neural_ndcg@10 †"))
     neural\_ndcg@10 $^{\dagger}$
     """
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    return "".join(_LATEX.get(character, character) for character in text)
 
 
 def _markdown(text: str) -> str:
+    """Text with Markdown's special characters escaped."""
     return re.sub(r"([\\|*<])", r"\\\1", text)
 
 
@@ -196,9 +199,9 @@ def _latex_cell(cell: Cell) -> str:
     return (rf"\textbf{{{text}}}" if cell.bold else text) + _latex(cell.mark)
 
 
-def _bars(cells: Iterable[str], space: str = " ") -> str:
+def _markdown_row(cells: Iterable[str], space: str = " ") -> str:
     return f"|{space}" + f"{space}|{space}".join(cells) + f"{space}|"
 
 
-def _ampersands(cells: Iterable[str]) -> str:
+def _latex_row(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
