@@ -1,7 +1,10 @@
 """Backend kernels of the hot paths, Numba on CPUs and Triton on GPUs, and the choice between them.
 
-Every loss has an eager form in plain PyTorch, which defines what is computed. By default a loss
-uses the kernel of its device if there is one; :func:`use` changes that.
+Every loss, metric and relaxation has an eager form in plain PyTorch, which defines what is
+computed. By default it uses the kernel of its device if there is one; :func:`use` changes that.
+
+Read ``declared.py`` (which class has a kernel), ``_backends.py`` (the table of operations) and
+``ops.py`` (how they are called) first.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The operations that have backend kernels, and the kernel of each on each type of device.
+"""The table of operations that have backend kernels, and the kernel of each on each type of device.
+
+:mod:`rankgrad.kernels.ops` calls these kernels, and :mod:`rankgrad.kernels._registration` registers
+them in ``torch.ops.rankgrad``.
 
 Operations of losses take lists in the flat layout, :class:`rankgrad.lists.FlatLists`, as their
-first arguments. In one pass they return the value of each list, whether the loss is defined on the
-list, and for each item the derivative of its list's value. The derivative is 0 on padding and in
+first arguments. In one pass they return the value of each list, for each item the derivative of its
+list's value, and whether the loss is defined on the list. The derivative is 0 on padding and in
 lists on which the loss is undefined.
 
-A metric is ``metric`` (``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``,
-``rr``, ``err`` or ``hits``; through ranks also ``spearman``), ``k`` (0 for none), ``gain``
-(``exponential`` or ``linear``), ``threshold`` (for err, the top of the label scale) and
-``persistence``, as in :mod:`rankgrad.metrics`, whose eager forms define what is computed here.
+A metric is five arguments, the fields of :class:`rankgrad.kernels.arguments.MetricOptions`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,26 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rankgrad.kernels.arguments import FlatLists, MetricOptions
+
+
+class Operation(NamedTuple):
+    """An operation, by its name a function in one module of ``kernels.cpu`` and of ``kernels.gpu``.
+
+    Attributes:
+        module: the name of that module, without its underscore.
+        schema: PyTorch's schema of a loss. Metrics and checks are plain functions, neither
+            differentiated nor compiled, and have none.
+    """
+
+    module: str
+    schema: str = ""
+
 
 _LISTS = (
     "Tensor scores, Tensor labels, Tensor? mask, Tensor? weights, Tensor offsets, int max_length"
@@ -31,33 +45,32 @@ _LISTS = (
 _METRIC = "str metric, int k, str gain, float threshold, float persistence"
 _VALUES = "(Tensor values, Tensor grad_scores, Tensor defined)"
 
-#: Losses: the module of the kernels and the schema, which returns values [lists], grad_scores
-#: [items] and defined [lists].
+#: Losses, which return values [lists], grad_scores [items] and defined [lists].
 LOSSES = {
     # 1 - metric through relaxed ranks. The relaxation is "sigmoid" (sharpness alpha), "lapsum"
     # (sharpness 1 / τ), "fastsort" or "fastsort_entropic" (sharpness 1 / strength).
-    "through_ranks": (
+    "through_ranks": Operation(
         "ranks",
         f"({_LISTS}, str relaxation, float sharpness, float beta, {_METRIC}) -> {_VALUES}",
     ),
     # 1 - metric through the rows of a relaxed permutation, "neuralsort" or "softsort".
-    "through_rows": (
+    "through_rows": Operation(
         "permutation_rows",
         f"({_LISTS}, str relaxation, float temperature, {_METRIC}) -> {_VALUES}",
     ),
     # The same through NeuralSort with Sinkhorn scaling.
-    "through_sinkhorn": (
+    "through_sinkhorn": Operation(
         "sinkhorn",
         f"({_LISTS}, float temperature, int iterations, float tolerance, bool transposed, "
         f"{_METRIC}) -> {_VALUES}",
     ),
     # The same through SmoothI's indicators, stop-gradient; expect "gain" or "label".
-    "through_smoothi": (
+    "through_smoothi": Operation(
         "smoothi",
         f"({_LISTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
     ),
     # The same through entropic optimal transport.
-    "through_ot": (
+    "through_ot": Operation(
         "ot",
         f"({_LISTS}, float epsilon, int iterations, float tolerance, {_METRIC}) -> {_VALUES}",
     ),
@@ -66,37 +79,39 @@ LOSSES = {
     # labels. For other metrics ("precision", "recall", "ap", "rr", "arp"; an item is relevant to a
     # binary one if its label reaches the threshold) the kind is "lambdarank", or "ndcg_loss2" for
     # LambdaLoss.
-    "pairs": (
+    "pairs": Operation(
         "pairs",
         f"({_LISTS}, str kind, int k, float sigma, str gain, str truncation, float mu, bool half, "
         f'str metric="ndcg", float threshold=1.0) -> {_VALUES}',
     ),
     # ListMLE. Items of equal labels are ordered by a hash of the seed (one int64 on the device) and
     # of the item's position among the real items, or in input order without a seed.
-    "listmle": ("listmle", f"({_LISTS}, Tensor? seed) -> {_VALUES}"),
+    "listmle": Operation("listmle", f"({_LISTS}, Tensor? seed) -> {_VALUES}"),
     # Cross-entropies. The target is the "label" itself (the softmax loss), or the "softmax" of the
     # labels (ListNet).
-    "cross_entropy": ("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
+    "cross_entropy": Operation("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
     # Σ_i G_i log(1 / softmax(s)_i) over the ideal DCG@k of the gains G; on CPUs only.
-    "ndcg_bound": ("cross_entropy", f"({_LISTS}, int k, str gain) -> {_VALUES}"),
+    "ndcg_bound": Operation("cross_entropy", f"({_LISTS}, int k, str gain) -> {_VALUES}"),
     # 1 - AP over histograms of the scores' sigmoids; on CPUs only.
-    "listap": ("listap", f"({_LISTS}, int bins, float threshold) -> {_VALUES}"),
+    "listap": Operation("listap", f"({_LISTS}, int bins, float threshold) -> {_VALUES}"),
     # The mean over pairs of ((s_i - s_j) - (y_i - y_j))²; on CPUs only.
-    "margin_mse": ("pointwise", f"({_LISTS}) -> {_VALUES}"),
+    "margin_mse": Operation("pointwise", f"({_LISTS}) -> {_VALUES}"),
     # Means over items. The number is the count of levels for "rmse" and "ordinal", the threshold
     # for "bce", and unused for "mse".
-    "pointwise": ("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
+    "pointwise": Operation("pointwise", f"({_LISTS}, str kind, float number) -> {_VALUES}"),
 }
 
-#: Exact metrics: the module only, as they are plain functions, neither differentiated nor compiled.
-METRICS = {"exact_metrics": ("metrics",)}
+#: Exact metrics.
+METRICS = {"exact_metrics": Operation("metrics")}
 
-#: Value checks: plain functions too.
-_CHECKS = {"check_values": ("value_check",)}
+#: Checks of the values of lists.
+_CHECKS = {"check_values": Operation("value_check")}
 
+OPERATIONS = {**LOSSES, **METRICS, **_CHECKS}
+
+#: The package with the kernels for each type of device, and the library that they need.
 PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 REQUIRES = {"cpu": "numba", "cuda": "triton"}
-OPERATIONS: dict[str, Any] = {**LOSSES, **METRICS, **_CHECKS}
 _SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
 
 
@@ -143,11 +158,11 @@ class _Backend:
 
 def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A loss kernel as a function of the operation's flat argument list, as PyTorch passes it."""
-    has_metric = _METRIC in LOSSES[name][1]
+    has_metric = _METRIC in LOSSES[name].schema
 
     def call(*arguments: Any) -> Any:
         lists, options = FlatLists(*arguments[:6]), arguments[6:]
-        if lists.max_length < 0:  # compiled code of ragged lists does not know it
+        if lists.max_length < 0:  # compiled code on ragged lists does not know the maximum
             lists = lists._replace(max_length=max_length_of(lists.offsets))
         if has_metric:
             return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
@@ -168,17 +183,29 @@ def _on_arrays(kernel: Callable[..., None]) -> Callable[..., Any]:
     return call
 
 
-@functools.cache
-def cpu_kernel(name: str) -> tuple[Any, Callable[..., None], Callable[..., None], bool]:
-    """What a loss on a CPU needs; importing it needs Numba.
+class CpuKernel(NamedTuple):
+    """The functions that compute a loss on a CPU and reduce it.
 
-    Returns the function that makes its arrays, the loss's kernel, the reduction, and whether the
-    kernel's last argument is a metric.
+    Attributes:
+        arrays_for: makes the arrays of lists, which the kernel reads and writes.
+        kernel: computes the loss.
+        reduce_lists: computes the mean or sum over lists.
+        has_metric: whether the kernel's last argument is a :class:`MetricOptions`.
     """
+
+    arrays_for: Callable[..., Any]
+    kernel: Callable[..., None]
+    reduce_lists: Callable[..., None]
+    has_metric: bool
+
+
+@functools.cache
+def cpu_kernel(name: str) -> CpuKernel:
+    """The CPU kernel of a loss, and what goes with it; importing it needs Numba."""
     from rankgrad.kernels.cpu._flat_arrays import arrays_for, reduce_lists
 
     kernel = getattr(importlib.import_module(backends[name, "cpu"].module), name)
-    return arrays_for, kernel, reduce_lists, _METRIC in LOSSES[name][1]
+    return CpuKernel(arrays_for, kernel, reduce_lists, _METRIC in LOSSES[name].schema)
 
 
 def max_length_of(offsets: Tensor) -> int:
@@ -187,9 +214,9 @@ def max_length_of(offsets: Tensor) -> int:
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that launches GPU kernels; repeated calls are recorded and replayed."""
-    found: Callable[..., Any] = gpu_module("launch_cache").cached_launches(function)
-    return found
+    """The same function of GPU kernels, whose launches are recorded and replayed."""
+    replaying: Callable[..., Any] = gpu_module("launch_cache").cached_launches(function)
+    return replaying
 
 
 def gpu_module(name: str) -> Any:
@@ -199,11 +226,11 @@ def gpu_module(name: str) -> Any:
 
 #: The kernel of each operation on each type of device.
 backends: dict[tuple[str, str], _Backend] = {
-    (name, device): _Backend(name, module, package)
-    for name, module in {
-        **{name: entry[0] for name, entry in OPERATIONS.items()},
-        "reduce": "reduce",
-        "scale_by_list": "scale_by_list",
+    (name, device): _Backend(name, operation.module, package)
+    for name, operation in {
+        **OPERATIONS,
+        "reduce": Operation("reduce"),
+        "scale_by_list": Operation("scale_by_list"),
     }.items()
     for device, package in PACKAGES.items()
 }
@@ -211,11 +238,8 @@ backends: dict[tuple[str, str], _Backend] = {
 
 def backend_kernel(name: str, package: str) -> Callable[..., Any]:
     """An operation's kernel from the package ``cpu`` or ``gpu``, a function of its arguments."""
-    return next(
-        backend.load()
-        for (known, device), backend in backends.items()
-        if known == name and PACKAGES[device] == package
-    )
+    device = next(device for device in PACKAGES if PACKAGES[device] == package)
+    return backends[name, device].load()
 
 
 def backend_of(name: str, tensor: Tensor) -> Any:
@@ -227,7 +251,7 @@ def backend_of(name: str, tensor: Tensor) -> Any:
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """A context in which the tensor's device is current, so kernels are launched there.
 
-    On a GPU, the kernels that are launched in it are compiled at the same time.
+    On a GPU, the kernels that are launched in it are compiled in parallel.
     """
     if not tensor.is_cuda:
         return _SAME_DEVICE
@@ -244,6 +268,7 @@ def _on_other_device(tensor: Tensor) -> Iterator[None]:
 
 @functools.cache
 def _gpu_call() -> AbstractContextManager[Any]:
+    """The context in which the kernels of one call are compiled in parallel."""
     scope: AbstractContextManager[Any] = gpu_module("parallel_compilation").CallScope()
     return scope
 

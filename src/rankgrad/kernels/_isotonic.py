@@ -1,4 +1,8 @@
-"""Isotonic regression of sorted lists: its blocks, and sums over blocks."""
+"""Isotonic regression of sorted lists: its blocks, and sums over blocks.
+
+:mod:`rankgrad.sorting.fastsort` projects onto the permutahedron with these two functions (Blondel
+et al. 2020). Both run a kernel where the device has one.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,14 @@ from rankgrad.kernels.cpu._isotonic import pool_adjacent
 
 
 def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
-    """The blocks of the decreasing isotonic regression of ``z - w``.
+    """The blocks of the decreasing isotonic regression of ``z - w``: runs of equal fitted values.
 
     Args:
         z: ``[b, n]``, each row descending.
         w: ``[b, n]``, each row descending.
         lengths: ``[b]``; each position past a row's length is a block of one.
-        entropic: a block's value is ``LSE(z) - LSE(w)`` instead of the mean of ``z - w``.
+        entropic: a block's fitted value is ``LSE(z) - LSE(w)`` (log-sum-exp) instead of the mean of
+            ``z - w``.
 
     Returns:
         ``[b, n]``: for each position, the position of the first item of its block.
@@ -34,13 +39,20 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
             blocks: Tensor = _gpu_kernels().pool(z, w, lengths, entropic)
         return blocks
     anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
-    found = np.tile(np.arange(z.shape[1]), (len(z), 1))
-    pool_adjacent(anchors, weights, lengths.to("cpu").numpy(), entropic, found)
-    return torch.from_numpy(found).to(z.device)
+    block_starts = np.tile(np.arange(z.shape[1]), (len(z), 1))
+    pool_adjacent(anchors, weights, lengths.to("cpu").numpy(), entropic, block_starts)
+    return torch.from_numpy(block_starts).to(z.device)
 
 
 def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
     """The sum over each item's block, differentiable.
+
+    Args:
+        values: ``[b, n]``.
+        blocks: ``[b, n]``, as :func:`pool` gives them.
+
+    Returns:
+        ``[b, n]``.
 
     >>> block_sums(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 0, 2]]))
     tensor([[3., 3., 3.]])

@@ -1,7 +1,9 @@
 """Relaxations as operators: ``P @ values`` or relaxed ranks, and gradients with respect to scores.
 
-A metric written in PyTorch, such as a user's own, uses these operators, so no permutation matrix is
-built. An operator knows no metric.
+:meth:`rankgrad.sorting.Relaxation.sort` and :meth:`rankgrad.sorting.Relaxation.rank` call
+:func:`sort` and :func:`rank`. Metrics written in PyTorch, such as a user's own, go through them, so
+that no permutation matrix is built. Metrics that have a kernel need no operator: for them
+:func:`relaxed_metric` names one operation that computes relaxation and metric together.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class _Operator(NamedTuple):
     types: tuple[type, ...]
 
 
+#: The operators behind :func:`sort` and :func:`rank`, by the names of relaxations' kernels.
 _SORT = {
     "neuralsort": _Operator("permutation_rows", "NeuralSortOperator", (float,)),
     "softsort": _Operator("permutation_rows", "SoftSortOperator", (float,)),
@@ -109,14 +112,13 @@ def sort(kernel: KernelCall, values: Tensor, scores: Tensor, mask: Tensor, k: in
     Returns:
         ``[b, c, k]``.
     """
+    sorted_values: Tensor
     if torch.compiler.is_compiling():
-        numbers = list(map(float, kernel.options))
-        sorted_values: Tensor = torch.ops.rankgrad.sort(
-            values, scores, mask, k, kernel.name, numbers
-        )
-        return sorted_values
-    found: Tensor = _autograd.apply(_Operation, values, scores, mask, k, kernel, {})
-    return found
+        options = list(map(float, kernel.options))
+        sorted_values = torch.ops.rankgrad.sort(values, scores, mask, k, kernel.name, options)
+    else:
+        sorted_values = _autograd.apply(_Operation, values, scores, mask, k, kernel, {})
+    return sorted_values
 
 
 def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
@@ -127,18 +129,20 @@ def rank(kernel: KernelCall, scores: Tensor, mask: Tensor) -> Tensor:
         scores: ``[b, n]``.
         mask: ``[b, n]``.
     """
+    ranks: Tensor
     if torch.compiler.is_compiling():
-        numbers = list(map(float, kernel.options))
-        ranks: Tensor = torch.ops.rankgrad.rank(scores, mask, kernel.name, numbers)
-        return ranks
-    found: Tensor = _autograd.apply(_Operation, None, scores, mask, 0, kernel, {})
-    return found
+        options = list(map(float, kernel.options))
+        ranks = torch.ops.rankgrad.rank(scores, mask, kernel.name, options)
+    else:
+        ranks = _autograd.apply(_Operation, None, scores, mask, 0, kernel, {})
+    return ranks
 
 
 class _Operation(_autograd.ListFunction):
     """Values softly sorted by the scores, or relaxed ranks if there are no values.
 
-    The operator is cached for the backward pass.
+    ``cache`` is empty before the forward pass, which stores its operator there for the backward
+    pass.
     """
 
     @staticmethod
@@ -149,17 +153,17 @@ class _Operation(_autograd.ListFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values, scores, mask, _, *ctx.rest = inputs
+        values, scores, mask, _, ctx.kernel, ctx.cache = inputs
         ctx.save_for_backward(values, scores, mask)
 
     @staticmethod
     @_autograd.differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if is_legacy_batchedtensor(grad):  # one of several gradients: the registered operation
-            kernel = ctx.rest[0].name, list(map(float, ctx.rest[0].options))
-            product = _registered_vjp(grad, ctx.saved_tensors, kernel)
+        if is_legacy_batchedtensor(grad):  # a batch of gradients, which only torch.ops takes
+            relaxation = ctx.kernel.name, list(map(float, ctx.kernel.options))
+            product = _registered_vjp(grad, ctx.saved_tensors, relaxation)
         else:
-            product = _Adjoint.apply(grad, *ctx.saved_tensors, *ctx.rest)
+            product = _Adjoint.apply(grad, *ctx.saved_tensors, ctx.kernel, ctx.cache)
         return None, product, None, None, None, None
 
 
@@ -181,6 +185,7 @@ class _Adjoint(_autograd.ListDerivative):
 
 
 def _registered_vjp(grad: Tensor, saved: Any, relaxation: tuple[str, list[float]]) -> Tensor:
+    """The same by an operation of ``torch.ops``; ``saved`` is values (or None), scores and mask."""
     tensors = [tensor for tensor in saved if tensor is not None]
     vjp = torch.ops.rankgrad.rank_vjp if len(tensors) == 2 else torch.ops.rankgrad.sort_vjp
     product: Tensor = vjp(grad, *tensors, *relaxation)
@@ -190,14 +195,16 @@ def _registered_vjp(grad: Tensor, saved: Any, relaxation: tuple[str, list[float]
 def _apply(
     values: Tensor | None, scores: Tensor, mask: Tensor, k: int, kernel: KernelCall, cache: Any
 ) -> Tensor:
+    """The sorted values ``[b, c, k]``, or the ranks ``[b, n]`` if there are no values."""
     with on_device(scores):
         operator = _operator(kernel, values is None, scores, mask, k, cache)
         if values is None:
             ranks: Tensor = operator.ranks
             return ranks.reshape(scores.shape)
-        (b, c, n), flat = values.shape, values.movedim(1, 0).reshape(values.shape[1], -1)
-        found = torch.stack([operator.apply(each) for each in flat.contiguous()])
-    return found.reshape(c, b, n)[:, :, :k].movedim(0, 1)
+        b, c, n = values.shape
+        channels = _channels_first(values)
+        sorted_channels = torch.stack([operator.apply(channel) for channel in channels])
+    return sorted_channels.reshape(c, b, n)[:, :, :k].movedim(0, 1)
 
 
 def _adjoint(
@@ -208,53 +215,61 @@ def _adjoint(
     kernel: KernelCall,
     cache: Any,
 ) -> Tensor:
+    """The vector-Jacobian product of :func:`_apply` with respect to the scores, ``[b, n]``."""
     k, n = grad.shape[-1], scores.shape[-1]
     with on_device(scores):
         operator = _operator(kernel, values is None, scores, mask, k, cache)
         if values is None:
             product: Tensor = operator.adjoint(grad.reshape(-1).contiguous())
             return product.reshape(scores.shape)
-        padded = torch.nn.functional.pad(grad, (0, n - k)).movedim(1, 0).reshape(grad.shape[1], -1)
-        flat = values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
-        parts = [operator.adjoint(*each) for each in zip(flat, padded.contiguous(), strict=True)]
-    return torch.stack(parts).sum(0).reshape(scores.shape)
+        grads = _channels_first(torch.nn.functional.pad(grad, (0, n - k)))
+        channels = zip(_channels_first(values), grads, strict=True)
+        products = [operator.adjoint(channel, channel_grad) for channel, channel_grad in channels]
+    return torch.stack(products).sum(0).reshape(scores.shape)
+
+
+def _channels_first(values: Tensor) -> Tensor:
+    """``[b, c, n]`` values as ``[c, b n]``, each channel in the flat layout."""
+    return values.movedim(1, 0).reshape(values.shape[1], -1).contiguous()
 
 
 def _operator(
     kernel: KernelCall, ranks: bool, scores: Tensor, mask: Tensor, k: int, cache: Any
 ) -> Any:
     """The operator of a relaxation on these scores, from the cache or else constructed."""
-    found = cache.get(scores.shape)
-    if found is None:
-        offsets, max_length = row_offsets(scores)
+    operator = cache.get(scores.shape)
+    if operator is None:
         lists = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
-        make = _class((_RANK if ranks else _SORT)[kernel.name], scores.device.type)
+        operator_class = _class((_RANK if ranks else _SORT)[kernel.name], scores.device.type)
         cutoff = () if ranks else (k,)
-        found = make(*lists, offsets, max_length, *cutoff, *kernel.options)
-        cache[scores.shape] = found
-    return found
+        operator = operator_class(*lists, *row_offsets(scores), *cutoff, *kernel.options)
+        cache[scores.shape] = operator
+    return operator
 
 
 @functools.cache
 def _class(operator: _Operator, device: str) -> Any:
+    """The class of an operator on a type of device."""
     package = {"cpu": "cpu", "cuda": "gpu"}[device]
     module = importlib.import_module(f"rankgrad.kernels.{package}._{operator.module}")
     return getattr(module, operator.name)
 
 
-# The same operations for torch.compile, which caches no operator for the backward pass.
+# The same operations in torch.ops, for torch.compile: there, no operator can be cached for the
+# backward pass.
 
 
 def _typed(values: Tensor | None, name: str, options: list[float]) -> KernelCall:
+    """The relaxation as a kernel call, its options converted to their own types."""
     types = (_RANK if values is None else _SORT)[name].types
     return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
 
 
 def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
     """Compute on lists whose scores are finite; the result of every other list is NaN."""
-    flawed = ~(scores.isfinite() | ~mask).all(-1)
-    found: Tensor = compute(torch.where(flawed[:, None], 0.0, scores))
-    return found.masked_fill(flawed.reshape(-1, *[1] * (found.dim() - 1)), torch.nan)
+    invalid = ~(scores.isfinite() | ~mask).all(-1)
+    result: Tensor = compute(torch.where(invalid[:, None], 0.0, scores))
+    return result.masked_fill(invalid.reshape(-1, *[1] * (result.dim() - 1)), torch.nan)
 
 
 _library = torch.library.Library("rankgrad", "FRAGMENT")
@@ -270,9 +285,10 @@ _SCHEMAS = {
 def _apply_op(
     values: Tensor | None, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
 ) -> Tensor:
+    """``torch.ops.rankgrad.sort``, and ``rank`` if there are no values."""
     kernel = _typed(values, name, options)
-    found = _guarded(lambda safe: _apply(values, safe, mask, k, kernel, {}), scores, mask)
-    return found.contiguous()
+    result = _guarded(lambda safe: _apply(values, safe, mask, k, kernel, {}), scores, mask)
+    return result.contiguous()
 
 
 def _vjp_op(
@@ -283,6 +299,7 @@ def _vjp_op(
     name: str,
     options: list[float],
 ) -> Tensor:
+    """``torch.ops.rankgrad.sort_vjp``, and ``rank_vjp`` if there are no values."""
     kernel = _typed(values, name, options)
 
     def product(safe: Tensor) -> Tensor:
@@ -295,14 +312,14 @@ def _vjp_op(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
-    ctx.relaxation = inputs[-2:]
+    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+    ctx.relaxation = inputs[-2:]  # its name and options
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     _autograd.refuse_second_derivative()
     product = _registered_vjp(grad, ctx.saved_tensors, ctx.relaxation)
-    if len(ctx.saved_tensors) == 2:
+    if len(ctx.saved_tensors) == 2:  # scores and mask: of rank
         return product, None, None, None
     return None, product, None, None, None, None
 
@@ -320,10 +337,11 @@ torch.library.register_fake(
     lambda values, scores, mask, k, *_: values.new_empty(*values.shape[:2], k),
     lib=_library,
 )
-for _name, _place in {"sort_vjp": 2, "rank": 0, "rank_vjp": 1}.items():
+# These give a tensor of the shape of the scores, which are their argument of this index.
+for _name, _index in {"sort_vjp": 2, "rank": 0, "rank_vjp": 1}.items():
     torch.library.register_fake(
         f"rankgrad::{_name}",
-        lambda *arguments, place=_place: torch.empty_like(arguments[place]),
+        lambda *arguments, index=_index: torch.empty_like(arguments[index]),
         lib=_library,
     )
 for _name in ("sort", "rank"):

@@ -1,6 +1,7 @@
-"""Registers the operations of :mod:`rankgrad.kernels.ops` as ``torch.ops.rankgrad``.
+"""Registers the operations of :mod:`rankgrad.kernels._backends` in ``torch.ops.rankgrad``.
 
-Code compiled by ``torch.compile`` and transforms of ``torch.func`` call them there.
+Code compiled by ``torch.compile`` and transforms of ``torch.func`` call them there. Importing this
+module registers them; ``rankgrad.kernels`` does.
 """
 
 from __future__ import annotations
@@ -23,22 +24,26 @@ def _register(name: str, schema: str, nan_guard: Any = None) -> None:
     """Register an operation; a NaN guard protects its CPU kernel from unchecked values."""
     _library.define(name + schema)
     for device in ("cpu", "cuda"):
-        run = backends[name, device].on_device
-        _library.impl(
-            name, nan_guard(run) if nan_guard and device == "cpu" else run, device.upper()
-        )
+        kernel = backends[name, device].on_device
+        if nan_guard and device == "cpu":
+            kernel = nan_guard(kernel)
+        _library.impl(name, kernel, device.upper())
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    lists = arguments[3].shape[0] - 1
+    """Tensors of the shapes and types that a loss returns."""
+    offsets = arguments[3]
+    lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
     return values, torch.empty_like(scores), torch.empty_like(values, dtype=torch.bool)
 
 
 def _save_derivative(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(output[1], inputs[4])
-    ctx.max_length, ctx.inputs = inputs[5], len(inputs)
-    ctx.mark_non_differentiable(output[1], output[2])
+    _, grad_scores, defined = output
+    offsets, max_length = inputs[4:6]
+    ctx.save_for_backward(grad_scores, offsets)
+    ctx.max_length, ctx.inputs = max_length, len(inputs)
+    ctx.mark_non_differentiable(grad_scores, defined)
     ctx.set_materialize_grads(False)
 
 
@@ -53,8 +58,8 @@ def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | 
     return (scaled, *[None] * (ctx.inputs - 1))
 
 
-for _name, (_, _schema) in LOSSES.items():
-    _register(_name, _schema, guarded_loss)
+for _name, _operation in LOSSES.items():
+    _register(_name, _operation.schema, guarded_loss)
     torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
     torch.library.register_autograd(
         f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
@@ -62,7 +67,10 @@ for _name, (_, _schema) in LOSSES.items():
 
 
 def _flat_ranks(name: str) -> Callable[..., Tensor]:
-    """Relaxed ranks of flat lists ``[items]``, 0 on padding, by the operator of padded ones."""
+    """A function that gives the relaxed ranks of flat lists, ``[items]``, 0 on padding.
+
+    It pads the lists and calls ``torch.ops.rankgrad.rank`` on them.
+    """
 
     def ranks(
         scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int, sharpness: float
@@ -71,30 +79,28 @@ def _flat_ranks(name: str) -> Callable[..., Tensor]:
         width = max_length_of(offsets) if max_length < 0 else max_length
         starts, lengths = offsets[:-1, None], offsets.diff()
         columns = torch.arange(width, device=scores.device)
-        real = columns < lengths[:, None]
-        items = (starts + columns).where(real, 0)
-        kept = real if mask is None else real & mask[items]
-        padded = torch.ops.rankgrad.rank(scores[items], kept, name, [sharpness])
-        rows = torch.arange(len(lengths), device=scores.device).repeat_interleave(
+        inside = columns < lengths[:, None]
+        items = (starts + columns).where(inside, 0)
+        real = inside if mask is None else inside & mask[items]
+        padded: Tensor = torch.ops.rankgrad.rank(scores[items], real, name, [sharpness])
+        list_index = torch.arange(len(lengths), device=scores.device).repeat_interleave(
             lengths, output_size=len(scores)
         )
-        found: Tensor = padded[
-            rows, torch.arange(len(scores), device=scores.device) - offsets[rows]
-        ]
-        return found
+        positions = torch.arange(len(scores), device=scores.device) - offsets[list_index]
+        return padded[list_index, positions]
 
     return ranks
 
 
-def _product_of(ranks: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _vjp_of(ranks: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The vector-Jacobian product of relaxed ranks with respect to the scores."""
 
-    def product(grad: Tensor, scores: Tensor, *others: Any) -> Tensor:
+    def vjp(grad: Tensor, scores: Tensor, *others: Any) -> Tensor:
         with torch.enable_grad():
-            own = scores.detach().requires_grad_()
-            return torch.autograd.grad(ranks(own, *others), own, grad)[0]
+            leaf = scores.detach().requires_grad_()
+            return torch.autograd.grad(ranks(leaf, *others), leaf, grad)[0]
 
-    return product
+    return vjp
 
 
 for _name, _option in (("sigmoid", "alpha"), ("lapsum", "temperature")):
@@ -103,10 +109,11 @@ for _name, _option in (("sigmoid", "alpha"), ("lapsum", "temperature")):
     _library.define(f"{_name}_ranks({_lists}) -> Tensor")
     _library.impl(f"{_name}_ranks", _ranks, "CompositeImplicitAutograd")
     _library.define(f"{_name}_ranks_vjp(Tensor grad, {_lists}) -> Tensor")
-    _library.impl(f"{_name}_ranks_vjp", _product_of(_ranks), "CompositeExplicitAutograd")
+    _library.impl(f"{_name}_ranks_vjp", _vjp_of(_ranks), "CompositeExplicitAutograd")
 
 
 def _too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
+    """See :func:`rankgrad.kernels.ops.too_large`."""
     if labels.numel() and not labels.is_cuda:
         refuse_large(labels, mask, most)
     return labels > most if mask is None else (labels > most) & mask

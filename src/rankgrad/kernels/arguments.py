@@ -1,4 +1,7 @@
-"""Arguments of backend kernels: lists in the flat layout, a call and its options."""
+"""Arguments of backend kernels: lists in the flat layout, and a call with its options.
+
+Losses, metrics and relaxations make them; :mod:`rankgrad.kernels.ops` and the kernels take them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ LARGEST_LABEL = 100.0
 
 
 class KernelCall(NamedTuple):
-    """The name and options of a call of an operation of :mod:`rankgrad.kernels.ops`."""
+    """A call of an operation: its name, and its arguments after the lists.
+
+    A loss names an operation of :data:`rankgrad.kernels.ops.LOSSES`, a relaxation an operator of
+    :mod:`rankgrad.kernels._operators`.
+    """
 
     name: str
     options: tuple[Any, ...]

@@ -1,4 +1,7 @@
-"""A class declares its kernel; a subclass that computes something else does not inherit it."""
+"""A class declares its kernel; a subclass that computes something else does not inherit it.
+
+The base classes of losses, metrics and relaxations derive from :class:`DeclaresKernel`.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,8 @@ def declaration_applies(cls: type, declarations: frozenset[str]) -> bool:
 def _overrides(cls: type, base: type, name: str) -> bool:
     """Whether a class overrides an attribute of the base that declares the kernel.
 
-    The attributes are looked up in each class's method resolution order. So a mixin overrides too
-    if it comes after the base, but before the class from which the base inherits the attribute.
+    Each class looks the attribute up in its own method resolution order. So a mixin overrides it
+    too, if it comes after the base and before the class from which the base inherits the attribute.
     """
     if name.startswith("__") or name in _DESCRIPTIVE or name in vars(DeclaresKernel):
         return False

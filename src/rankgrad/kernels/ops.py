@@ -1,7 +1,10 @@
 """Calls of operations: which of them run a backend kernel, and the autograd functions of losses.
 
-:mod:`rankgrad.kernels._backends` has the table of operations. A loss is one autograd function: its
-forward pass also computes the derivative, and the backward pass is one product with it.
+:mod:`rankgrad.kernels._backends` has the table of operations. Losses call :func:`reduced_loss` or
+:func:`loss`, exact metrics :func:`exact_metrics`, and checks of inputs :func:`check_values`.
+
+A loss is one autograd function. Its forward pass also computes the derivative with respect to the
+scores, and its backward pass multiplies that by the incoming gradient.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ __all__ = [
     "InvalidValuesError",
     "KernelCall",
     "Mode",
-    "Values",
+    "Validity",
     "available",
     "backend_kernel",
     "backends",
@@ -64,20 +67,20 @@ __all__ = [
 ]
 
 _Reduction = Literal["mean", "sum", "none"]
-#: What :class:`_ReducedOnCPU` takes besides the scores: the operation and its options, the lists,
-#: their weights, the reduction, and whether the values were checked. A named tuple would take five
-#: times as long to make, at every call.
+#: The arguments of :class:`_ReducedOnCPU` besides the scores: the operation and its options, the
+#: lists, the list weights, the reduction, and whether the values were checked. A named tuple takes
+#: five times as long to create, at every call.
 _CpuArguments = tuple[KernelCall, FlatLists, Tensor | None, _Reduction, bool]
 #: What is known of the values of lists. ``"valid"``: they were checked. ``"unknown"``: the kernel
 #: checks them. ``"unreadable"``: they cannot be read now, so CPU kernels run with NaN guards.
-Values = Literal["valid", "unknown", "unreadable"]
+Validity = Literal["valid", "unknown", "unreadable"]
 
 Mode = Literal["auto", "eager", "fused"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _mode: Mode = "auto"
-#: Whether the backward pass under way retains its graph; taken for granted if PyTorch cannot say.
+#: Whether the running backward pass retains its graph; assumed where PyTorch does not tell.
 _is_retained = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 
@@ -165,7 +168,7 @@ def ready(name: str, scores: Tensor) -> bool:
     ...     ready("pairs", torch.zeros(3))
     False
     """
-    return available(OPERATIONS[name][0], name, scores)
+    return available(OPERATIONS[name].module, name, scores)
 
 
 def available(module: str, name: str, scores: Tensor) -> bool:
@@ -226,7 +229,7 @@ class InvalidValuesError(Exception):
 def loss(
     call: KernelCall,
     lists: FlatLists,
-    known: Values = "valid",
+    validity: Validity = "valid",
 ) -> tuple[Tensor, Tensor]:
     """One of :data:`LOSSES` per list, as one autograd function.
 
@@ -236,20 +239,20 @@ def loss(
     Args:
         call: the operation and its options.
         lists: the lists.
-        known: what is known of their values.
+        validity: what is known of their values.
 
     Returns:
         The values ``[lists]``, and where they are defined ``[lists]``.
     """
     if torch.compiler.is_compiling():
         return _compiled_loss(call, lists)
-    details = _Details(*call, lists.max_length, "none", known)
+    details = _Details(*call, lists.max_length, "none", validity)
     values, _, defined = _autograd.apply(_Loss, *_flat(lists), None, details)
     return values, defined
 
 
 def _flat(lists: FlatLists) -> list[Tensor | None]:
-    """The tensors of lists, flattened to one dimension."""
+    """Scores, labels, mask, weights and offsets, flattened to one dimension."""
     return [None if tensor is None else tensor.reshape(-1) for tensor in lists[:5]]
 
 
@@ -258,7 +261,7 @@ def reduced_loss(
     lists: FlatLists,
     reduction: _Reduction,
     list_weights: Tensor | None = None,
-    known: Values = "valid",
+    validity: Validity = "valid",
 ) -> Tensor:
     """The mean or sum over lists of one of :data:`LOSSES`, as one autograd function.
 
@@ -269,31 +272,31 @@ def reduced_loss(
         lists: the lists.
         reduction: ``"mean"`` or ``"sum"``.
         list_weights: ``[lists]`` or None; they are not differentiated.
-        known: what is known of the values of the lists and of these weights.
+        validity: what is known of the values of the lists and of these weights.
 
     Raises:
-        InvalidValuesError: the values were unknown, and the check found an invalid one.
+        InvalidValuesError: the validity was unknown, and the check found an invalid value.
     """
-    # Compiled code does not read values, so it does not check them either.
-    if known != "unknown" and torch.compiler.is_compiling():
+    # Compiled code cannot read values, so it does not check them either.
+    if validity != "unknown" and torch.compiler.is_compiling():
         values, defined = _compiled_loss(call, lists)
         mean = reduction == "mean"
         result: Tensor = torch.ops.rankgrad.reduce(values, defined, list_weights, mean)[0]
         return result
     transformed = torch._C._are_functorch_transforms_active()
-    if lists.scores.is_cpu and known != "unreadable" and not transformed:
-        checked = known == "valid"
+    if lists.scores.is_cpu and validity != "unreadable" and not transformed:
+        checked = validity == "valid"
         result = _apply_on_cpu(lists.scores, (call, lists, list_weights, reduction, checked))
         return result
-    details = _Details(*call, lists.max_length, reduction, known)
+    details = _Details(*call, lists.max_length, reduction, validity)
     result = _autograd.apply(_Loss, *_flat(lists), list_weights, details)[0]
     return result
 
 
 def _compiled_loss(call: KernelCall, lists: FlatLists) -> tuple[Tensor, Tensor]:
-    """The values and where they are defined, by a registered operation that compiles."""
+    """The values and where they are defined, by the operation registered in ``torch.ops``."""
     if (lists.offsets.shape[0] - 1) * lists.max_length != lists.scores.shape[0]:
-        lists = lists._replace(max_length=-1)  # ragged: the operation computes it
+        lists = lists._replace(max_length=-1)  # ragged: the operation computes the maximum
     values, _, defined = getattr(torch.ops.rankgrad, call.name)(*lists, *call.options)
     return values, defined
 
@@ -305,15 +308,16 @@ class _Details(NamedTuple):
     options: tuple[Any, ...]
     max_length: int
     reduction: _Reduction
-    known: Values
+    validity: Validity
 
 
 class _Loss(torch.autograd.Function):
     """A loss per list, or its mean or sum; the forward pass also computes the derivative.
 
-    The outputs are the values, the derivative with respect to the scores, and where the values are
-    defined. For a mean or sum they are the result, the derivative and each list's weight in the
-    result. The derivative is an output so that a second differentiation raises an error.
+    The outputs are the values ``[lists]``, their derivative with respect to the scores ``[items]``,
+    and where the values are defined ``[lists]``. For a mean or sum they are the result ``[]``, the
+    same derivative, and each list's weight in the result ``[lists]``. The derivative is an output
+    so that a second differentiation raises an error.
     """
 
     @staticmethod
@@ -326,9 +330,9 @@ class _Loss(torch.autograd.Function):
         list_weights: Tensor | None,
         details: _Details,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        name, options, max_length, reduction, known = details
+        name, options, max_length, reduction, validity = details
         lists = scores, labels, mask, weights, offsets, max_length
-        if known == "unreadable":
+        if validity == "unreadable":
             values, grad_scores, defined = getattr(torch.ops.rankgrad, name)(*lists, *options)
             if reduction == "none":
                 return values, grad_scores, defined
@@ -338,16 +342,17 @@ class _Loss(torch.autograd.Function):
             )
             return result, grad_scores, normalized_weights
         with on_device(scores):
+            outputs: tuple[Tensor, Tensor, Tensor]
             if reduction == "none":
-                found: tuple[Tensor, Tensor, Tensor] = backend_of(name, scores)(*lists, *options)
-                return found
+                outputs = backend_of(name, scores)(*lists, *options)
+                return outputs
             # A GPU checks the values while the host launches the kernels, valid or not.
-            is_valid = check_values(*lists[:4], list_weights) if known == "unknown" else None
+            is_valid = check_values(*lists[:4], list_weights) if validity == "unknown" else None
             reduced = _reduced_on_gpu() if scores.is_cuda else _reduced
-            found = reduced(scores, name, reduction == "mean", list_weights, *lists[1:], *options)
+            outputs = reduced(scores, name, reduction == "mean", list_weights, *lists[1:], *options)
             if is_valid is not None and not is_valid():
                 raise InvalidValuesError
-            return found
+            return outputs
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -362,26 +367,26 @@ class _Loss(torch.autograd.Function):
         ctx: Any, grad: Tensor | None, grad_of_derivative: Tensor | None, _: Any
     ) -> tuple[Tensor | None, ...]:
         _autograd.refuse_second_derivative(grad_of_derivative)
-        nothing = (None,) * 6
+        no_grads = (None,) * 6
         if grad is None:
-            return None, *nothing
+            return None, *no_grads
         grad_scores, per_list, offsets = ctx.saved_tensors
-        max_length, reduction = ctx.details.max_length, ctx.details.reduction
+        max_length, reduced = ctx.details.max_length, ctx.details.reduction != "none"
+        # Kernels take no tensors of torch.func's transforms: those are scaled in plain PyTorch.
         if _autograd.is_transformed(grad_scores, per_list):
-            factors = grad if reduction == "none" else grad * per_list
-            return scaled_by_list(factors, grad_scores, offsets, max_length), *nothing
+            factors = grad * per_list if reduced else grad
+            return scaled_by_list(factors, grad_scores, offsets, max_length), *no_grads
         scale = backend_of("scale_by_list", grad_scores)
-        several = _autograd.is_transformed(grad)
-        if reduction != "none" and several:
-            return scale(per_list, grad_scores, offsets, max_length) * grad, *nothing
-        if several:
-            return scaled_by_list(grad, grad_scores, offsets, max_length), *nothing
-        factors, factor = (grad, None) if reduction == "none" else (per_list, grad)
-        return scale(factors, grad_scores, offsets, max_length, factor), *nothing
+        if _autograd.is_transformed(grad):
+            if reduced:
+                return scale(per_list, grad_scores, offsets, max_length) * grad, *no_grads
+            return scaled_by_list(grad, grad_scores, offsets, max_length), *no_grads
+        factors, factor = (per_list, grad) if reduced else (grad, None)
+        return scale(factors, grad_scores, offsets, max_length, factor), *no_grads
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        """Merge the lists of all batch entries into one call, then reduce each entry by itself."""
+        """One call on the lists of all calls that vmap batches; then each call is reduced."""
         calls, details = info.batch_size, arguments[-1]
         merged = [
             _autograd.merge(argument, dim, calls)
@@ -389,12 +394,12 @@ class _Loss(torch.autograd.Function):
         ]
         items = merged[0].shape[0] // calls
         offsets, dim = arguments[4], in_dims[4]
-        each = offsets.expand(calls, -1) if dim is None else offsets.movedim(dim, 0)
-        starts = each[:, :-1] + items * torch.arange(calls, device=each.device)[:, None]
+        by_call = offsets.expand(calls, -1) if dim is None else offsets.movedim(dim, 0)
+        starts = by_call[:, :-1] + items * torch.arange(calls, device=by_call.device)[:, None]
         merged.append(F.pad(starts.flatten(), (0, 1), value=calls * items))
-        none = details._replace(reduction="none", known="unreadable")
+        per_list = details._replace(reduction="none", validity="unreadable")
         values, grad_scores, defined = (
-            _autograd.split(found, calls) for found in _Loss.apply(*merged, None, none)
+            _autograd.split(output, calls) for output in _Loss.apply(*merged, None, per_list)
         )
         if details.reduction == "none":
             return (values, grad_scores, defined), (0, 0, 0)
@@ -411,9 +416,9 @@ class _Loss(torch.autograd.Function):
 
 
 class _ReducedOnCPU(torch.autograd.Function):
-    """The mean or sum on a CPU outside of transforms, faster than :class:`_Loss`.
+    """The mean or sum on a CPU, faster than :class:`_Loss`; not for ``torch.func``'s transforms.
 
-    The forward pass scales the derivative, so only one tensor is saved.
+    The forward pass multiplies the derivative by each list's weight, so only one tensor is saved.
     """
 
     @staticmethod
@@ -428,8 +433,8 @@ class _ReducedOnCPU(torch.autograd.Function):
             if has_metric:
                 options = *options[:-5], MetricOptions(*options[-5:])
             kernel(flat, *options)
-        # Allocated by PyTorch, whose allocator the backward pass uses next: it is then in the
-        # instruction cache, which NumPy's would not be.
+        # PyTorch allocates the results, not NumPy: the backward pass uses its allocator next, which
+        # is then in the instruction cache.
         grad_scores, result = torch.empty_like(scores), torch.empty_like(flat.scalar)
         addresses = grad_scores.data_ptr(), result.data_ptr(), scores.numel()
         reduce_lists(flat.arrays, flat.list_weights, reduction == "mean", addresses, flat.like)
@@ -441,8 +446,8 @@ class _ReducedOnCPU(torch.autograd.Function):
         if torch.is_grad_enabled():
             _autograd.refuse_second_derivative()
         (grad_scores,) = ctx.saved_tensors
-        # Mostly the gradient is 1, and a product costs as much as a third of an empty function. A
-        # retained graph keeps its tensor, since the caller may write to the one that is returned.
+        # In most calls the gradient is 1; a product costs a third of an empty autograd function. A
+        # retained graph needs a copy, as the caller may write to the tensor that is returned.
         if (
             type(grad) is Tensor
             and not is_functorch_wrapped_tensor(grad)
@@ -454,8 +459,8 @@ class _ReducedOnCPU(torch.autograd.Function):
         return grad_scores * grad, None
 
 
-#: ``_ReducedOnCPU.apply`` without its slow binding of arguments:
-#: see :func:`rankgrad._autograd.apply`.
+#: ``_ReducedOnCPU.apply`` without its slow binding of arguments; see
+#: :func:`rankgrad._autograd.apply`.
 _apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
 
 
@@ -470,6 +475,7 @@ def _reduced(
 
 @functools.cache
 def _reduced_on_gpu() -> Callable[..., Any]:
+    """:func:`_reduced` with launches that are recorded and replayed."""
     compile_ahead = gpu_module("parallel_compilation").compile_ahead
 
     def reduced(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -486,23 +492,33 @@ def _reduced_on_gpu() -> Callable[..., Any]:
 def scaled_by_list(
     factors: Tensor, grad_scores: Tensor, offsets: Tensor, max_length: int
 ) -> Tensor:
-    """Multiply the derivatives of each list's items by the list's factor, in plain PyTorch."""
+    """Multiply the derivatives of each list's items by the list's factor, in plain PyTorch.
+
+    Args:
+        factors: ``[..., lists]``.
+        grad_scores: ``[..., items]``.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+
+    Returns:
+        ``[..., items]``.
+    """
     lists, items = factors.shape[-1], grad_scores.shape[-1]
     if lists * max_length == items:  # the lists are not ragged
         rows = grad_scores.reshape(*grad_scores.shape[:-1], lists, max_length)
         return (factors.unsqueeze(-1) * rows).reshape(*factors.shape[:-1], items)
-    places = torch.arange(items, device=offsets.device)
-    of_item = torch.searchsorted(offsets[1:].contiguous(), places, right=True)
-    inside = of_item < lists
-    return torch.where(inside, factors[..., of_item.clamp(max=lists - 1)] * grad_scores, 0.0)
+    positions = torch.arange(items, device=offsets.device)
+    list_index = torch.searchsorted(offsets[1:].contiguous(), positions, right=True)
+    inside = list_index < lists  # memory may go on after the last list
+    return torch.where(inside, factors[..., list_index.clamp(max=lists - 1)] * grad_scores, 0.0)
 
 
 def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
     """Start a value check; call the returned function once to wait for its result.
 
-    The result is whether scores are finite, weights finite and not negative, and labels from 0 to
-    ``LARGEST_LABEL``. The arguments after the scores are labels, mask, weights and list weights,
-    all flat.
+    The result is True if all scores are finite, all weights are finite and not negative, and all
+    labels are between 0 and ``LARGEST_LABEL``. The arguments after the scores are labels, mask,
+    weights and list weights, all flat.
     """
     with on_device(scores):
         result: Callable[[], bool] = backend_of("check_values", scores)(scores, *others)
@@ -514,8 +530,8 @@ def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
 
     On a CPU, a label that is too large raises an error.
     """
-    found: Tensor = torch.ops.rankgrad.too_large(labels, mask, most)
-    return found
+    large: Tensor = torch.ops.rankgrad.too_large(labels, mask, most)
+    return large
 
 
 def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
@@ -535,5 +551,6 @@ def exact_metrics(lists: FlatLists, described: Sequence[Any]) -> tuple[Tensor, T
     Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu._metrics` defines ``described``.
     """
     with on_device(lists.scores):
-        found: tuple[Tensor, Tensor] = backend_of("exact_metrics", lists.scores)(lists, described)
-    return found
+        values: Tensor
+        values, relevant = backend_of("exact_metrics", lists.scores)(lists, described)
+    return values, relevant

@@ -1,4 +1,9 @@
-"""The base class of losses: lists in, a scalar to minimize out."""
+"""The base class of losses: lists in, a scalar to minimize out.
+
+Users call :meth:`Loss.forward`, and gradient boosting :meth:`Loss.gradient_and_hessian`. The other
+modules of this package define the losses: each says its value per list in plain PyTorch (the eager
+form), and may name a backend kernel that computes the same.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +30,10 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 class Loss(HasSpec, DeclaresKernel, nn.Module):
-    """The mean over lists of a per-list value, lists on which it is undefined left out.
+    """The mean over lists of a value per list; lists on which it is undefined are left out.
 
     A subclass defines ``per_list``: the value of each list, finite everywhere, and on which lists
-    it is defined. A batch without such lists gives 0 with a zero gradient.
+    it is defined. A batch in which it is defined nowhere gives 0 with a zero gradient.
 
     Args:
         k: a rank cutoff, for losses that have one.
@@ -39,10 +44,11 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
     tensor(0.3133)
     """
 
-    #: Whether the eager form takes memory for the items of a list, and not for their pairs.
+    #: Whether the memory of the eager form grows with a list's items, and not with their pairs.
     linear_memory: ClassVar[bool] = False
 
-    #: Whether the eager form of this very class never waits for a GPU; subclasses say it anew.
+    #: Whether the eager form never waits for a GPU, so that a CUDA graph can capture it. It holds
+    #: for the class that declares it; subclasses do not inherit it (:func:`declares_capturable`).
     capturable: ClassVar[bool] = False
 
     def __init__(self, k: int | None = None, *, reduction: Reduction = "mean") -> None:
@@ -50,7 +56,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         check_choice("reduction", reduction, get_args(Reduction))
         self.k = check_cutoff(k)
         self.reduction: Reduction = reduction
-        self.progress = 0.0  # of training, from 0 to 1: what temperature schedules follow
+        self.progress = 0.0  # of training, from 0 to 1; temperature schedules depend on it
 
     def forward(
         self,
@@ -85,6 +91,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         lists = make_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
+        # Most calls end here: one kernel checks the values, computes the loss and reduces it.
         if fused and lists.readable and not lists.learned:
             call = self.kernel(lists)
             if call is not None and ops.ready(call.name, lists.flat.scores):
@@ -92,7 +99,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
                     flat, weights = lists.flat, lists.list_weights
                     return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
                 except ops.InvalidValuesError:
-                    pass  # what follows says where, or takes the labels too large for kernels
+                    pass  # check_values names the item; or a label is too large for kernels only
         if lists.readable:
             lists = check_values(lists)
         return self._reduced(lists, self.kernel_call(lists))
@@ -109,7 +116,8 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
     def kernel_call(self, lists: Lists) -> KernelCall | None:
         """The kernel to use on these lists; None for the eager form.
 
-        The eager form says which labels are too large, and has gradients of labels and weights.
+        Large labels go to the eager form, which names the one that is too large. So do lists with
+        labels or weights that require a gradient, as kernels do not compute it.
         """
         if not self.kernel_applies or lists.large or lists.learned:
             return None
@@ -117,33 +125,36 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         return call if call is not None and ops.ready(call.name, lists.flat.scores) else None
 
     def never_waits(self, lists: Lists) -> bool:
-        """Whether a CUDA graph can compute these lists, by a kernel or by the eager form.
+        """Whether a CUDA graph can capture the loss of these lists, by a kernel or the eager form.
 
-        Training captures such losses. Outside of graphs an eager form may wait for a GPU to check
-        the labels.
+        Training captures such losses. Outside of graphs, an eager form may still wait for a GPU to
+        check the labels.
         """
-        return self.kernel_call(lists) is not None or says_capturable(self)
+        return self.kernel_call(lists) is not None or declares_capturable(self)
 
     def _reduced(self, lists: Lists, call: KernelCall | None) -> Float[Tensor, "*out"]:
+        """The loss of the lists after its reduction, by this kernel or by the eager form."""
         if not lists.finite:
             check_finite(lists)
         if call is not None and self.kernel_reduces:
-            flat, known = self._known(lists)
-            return ops.reduced_loss(call, flat, self.reduction, lists.list_weights, known)
+            flat, validity = self._kernel_lists(lists)
+            return ops.reduced_loss(call, flat, self.reduction, lists.list_weights, validity)
         with torch.autocast(lists.flat.scores.device.type, enabled=False):
             return reduce(*self._values(lists, call), lists, self.reduction)
 
     def _values(self, lists: Lists, call: KernelCall | None) -> tuple[ListValues, ListMask]:
+        """:meth:`values` by this kernel or by the eager form."""
         if call is not None:
-            return ops.loss(call, *self._known(lists))
+            return ops.loss(call, *self._kernel_lists(lists))
         values, defined = self.per_list(lists)
         # A value that does not depend on the scores must still be attached to their graph.
         return values + 0.0 * lists.scores.sum(-1), defined
 
-    def _known(self, lists: Lists) -> tuple[FlatLists, ops.Values]:
-        """The lists for a kernel, and what is known of their values.
+    def _kernel_lists(self, lists: Lists) -> tuple[FlatLists, ops.Validity]:
+        """The lists as a kernel takes them, and what is known of their values.
 
-        Of values that cannot be read now, labels that are too large are marked.
+        Where values cannot be read now, :meth:`check_labels` makes labels infinite that are too
+        large, so that the loss of their list is NaN.
         """
         flat = lists.flat
         if not is_unchecked(flat.scores, flat.labels):
@@ -152,7 +163,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
 
     @property
     def kernel_reduces(self) -> bool:
-        """Whether kernels compute the mean or sum over lists, too."""
+        """Whether kernels also compute the mean or sum over lists."""
         return self.reduction != "none"
 
     def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
@@ -184,11 +195,11 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
     ) -> tuple[Float[Tensor, "*items"], Float[Tensor, "*items"]]:
         """Gradient and Hessian diagonal of the *sum* over lists, as gradient boosting takes them.
 
-        The diagonal is never negative, and above 0 where the gradient is not 0. Each family says
-        how it is found: exactly for pointwise, logistic, quadratic and likelihood losses; by a
-        bound or in Gauss-Newton form where the second derivative is 0 or negative, as for hinge,
-        rmse and relaxed metrics. Whatever ``reduction`` is, lists are added up: with a mean over
-        lists, Hessians would be smaller than what tree libraries ask of a leaf.
+        The diagonal is never negative, and above 0 where the gradient is not 0. It is exact for
+        pointwise, logistic, quadratic and likelihood losses. Where the second derivative is 0 or
+        negative, as for hinge, rmse and relaxed metrics, it is a bound or the Gauss-Newton form.
+        Lists are added up whatever ``reduction`` is: in a mean over lists, Hessians would be
+        smaller than the least Hessian that tree libraries ask of a leaf.
 
         Args:
             scores: ``[..., n]`` padded, or ``[N]`` flat.
@@ -207,34 +218,37 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         >>> loss.gradient_and_hessian(torch.tensor([0.0, 0.0]), torch.tensor([1, 0]))
         (tensor([-0.5000,  0.5000]), tensor([0.2500, 0.2500]))
         """
-        found = as_lists(
+        lists = as_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
-        check_finite(found)
+        check_finite(lists)
         with torch.no_grad():
-            lists = _as_flat(found)
-            gradient, hessian = self.derivatives_of_flat(lists)
+            flat_lists = _as_flat(lists)
+            gradient, hessian = self.derivatives_of_flat(flat_lists)
             if lists.list_weights is not None:
-                per_item = expand_lists(lists.list_weights, lists.flat.offsets)
+                per_item = expand_lists(lists.list_weights, flat_lists.flat.offsets)
                 gradient, hessian = gradient * per_item, hessian * per_item
-            if found.ragged:
+            if lists.ragged:
                 return gradient, hessian
             shape = torch.as_tensor(scores).shape
-            padded = torch.zeros_like(found.scores)
+            padding = torch.zeros_like(lists.scores)
             if shape.numel() == 0:
-                return padded.new_zeros(shape), padded.new_zeros(shape)
+                return padding.new_zeros(shape), padding.new_zeros(shape)
             return (
-                padded.masked_scatter(found.mask, gradient).reshape(shape),
-                padded.masked_scatter(found.mask, hessian).reshape(shape),
+                padding.masked_scatter(lists.mask, gradient).reshape(shape),
+                padding.masked_scatter(lists.mask, hessian).reshape(shape),
             )
 
-    def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
-        """:meth:`gradient_and_hessian` of flat lists, list weights left out."""
+    def derivatives_of_flat(
+        self, lists: Lists
+    ) -> tuple[Float[Tensor, " items"], Float[Tensor, " items"]]:
+        """:meth:`gradient_and_hessian` of flat lists, without the list weights."""
         self.check_labels(lists.flat.labels, None)
         quadratic = not self.linear_memory and self.kernel_call(lists) is None
         return derivatives_of_lists(lists, self._defined_derivatives, quadratic)
 
-    def _defined_derivatives(self, lists: Lists) -> tuple[Tensor, Tensor]:
+    def _defined_derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues]:
+        """:meth:`derivatives`, 0 on padding and on lists where the loss is undefined."""
         gradient, hessian, defined = self.derivatives(lists)
         keep = defined[:, None] & lists.mask
         return gradient.where(keep, 0.0), hessian.where(keep, 0.0)
@@ -242,11 +256,11 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """Gradient and Hessian diagonal of each list's value, and whether it is defined.
 
-        The default, for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c`` with
-        ``c`` = :attr:`score_scale`. A function of ``s / c`` made of exponentials, as relaxations of
-        sorting are, has terms whose second derivatives are at most their first ones over c: for a
-        sigmoid, ``|σ''| = σ' |1 - 2σ| / c``. A leaf's value is then the balance of the gradients
-        in it times c, never larger than c.
+        This default is for losses whose second derivative has no fixed sign: ``h_i = |g_i| / c``
+        with ``c`` = :attr:`score_scale`. Relaxations of sorting are functions of ``s / c`` made of
+        exponentials. The second derivative of such a term is at most its first derivative over c;
+        of a sigmoid, for example, ``|σ''| = σ' |1 - 2σ| / c``. The Newton step of a tree's leaf,
+        ``-Σ g / Σ h``, is then never larger than c.
         """
         scores = lists.scores.detach().requires_grad_()
         with torch.enable_grad():
@@ -258,19 +272,20 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
 
     @property
     def score_scale(self) -> float:
-        """The distance of scores over which the loss changes: a temperature, where it has one."""
+        """How far apart scores must be for the loss to change much; its temperature, if any."""
         return 1.0
 
     def now(self, value: float | Schedule) -> float:
-        """A hyper-parameter at the present training progress."""
+        """The value of a hyperparameter at the present training progress."""
         return value.at(self.progress) if isinstance(value, Schedule) else value
 
     @property
     def is_stationary(self) -> bool:
-        """Whether it is the same throughout: nothing is scheduled, or drawn from a seed of its own.
+        """Whether the loss is the same function at every step of training.
 
-        Training then captures its kernel in a CUDA graph; a loss that changes in another way
-        overrides this property.
+        It is not if an option follows a schedule, or if it draws from a seed of its own. Training
+        captures the kernels of stationary losses in a CUDA graph. A loss that changes in another
+        way overrides this property.
 
         >>> losses.get("approx_ndcg").is_stationary
         True
@@ -307,12 +322,13 @@ class LossWithoutCutoff(Loss):
 losses.base_class = Loss
 
 
-def says_capturable(owner: Loss | Metric) -> bool:
-    """Whether the class of a loss or metric itself, not one it inherits from, says so."""
+def declares_capturable(owner: Loss | Metric) -> bool:
+    """Whether the very class of a loss or metric, and not a base of it, declares ``capturable``."""
     return bool(vars(type(owner)).get("capturable", False))
 
 
 def _varies(option: object) -> bool:
+    """Whether an option's value changes from step to step, by a schedule or by a random draw."""
     if isinstance(option, Relaxation):
         return any(_varies(part) for part in vars(option).values())
     if isinstance(option, Randomness):
@@ -321,7 +337,7 @@ def _varies(option: object) -> bool:
 
 
 def _as_flat(lists: Lists) -> Lists:
-    """The lists in flat layout, detached from any graph."""
+    """The same lists in the flat layout, without padding."""
     if lists.ragged:
         return lists
     mask, weights = lists.mask, lists.item_weights
@@ -341,10 +357,11 @@ def reduce(
     lists: Lists,
     reduction: Reduction,
 ) -> Float[Tensor, ...]:
-    """Per-list losses to the result: lists on which the loss is undefined are left out.
+    """Reduce the losses of lists, weighted by list, where they are defined.
 
-    ``"mean"`` is the weighted mean over the lists that are in, 0 when there are none; ``"sum"`` the
-    weighted sum; ``"none"`` the weighted values in the caller's batch shape, 0 for lists left out.
+    ``"mean"`` gives the weighted mean over those lists, 0 if there are none, and ``"sum"`` the
+    weighted sum. ``"none"`` gives the weighted values in the caller's batch shape, and 0 for lists
+    on which the loss is undefined.
     """
     weights = defined.to(values)
     if lists.list_weights is not None:
@@ -358,25 +375,28 @@ def reduce(
 
 
 def has_relevant(lists: Lists, threshold: float | None = None) -> ListMask:
-    """Whether a list has two items or more, one of them relevant: above 0, or at the threshold."""
+    """Whether a list has at least two items, one of them relevant.
+
+    An item is relevant if its label is above 0 or, given a threshold, at least the threshold.
+    """
     relevant = lists.labels > 0 if threshold is None else lists.labels >= threshold
     return (relevant & lists.mask).any(-1) & (lists.lengths > 1)
 
 
 def item_mean(lists: Lists, terms: ItemValues) -> ListValues:
-    """The mean over the real items of weighted per-item terms."""
+    """The mean over the real items of a list of their weighted terms."""
     total = lists.weighted(torch.where(lists.mask, terms, 0.0)).sum(-1)
     return total / lists.lengths.clamp(min=1)
 
 
 def item_mean_terms(lists: Lists, terms: ItemValues) -> ItemValues:
-    """What each item adds to :func:`item_mean`."""
+    """The part of :func:`item_mean` that each item contributes."""
     weighted = lists.weighted(torch.where(lists.mask, terms, 0.0))
     return weighted / lists.lengths.clamp(min=1)[:, None]
 
 
 def randomness_of(loss: Loss) -> dict[str, Randomness]:
-    """What draws random numbers in a loss, by the part of it that does."""
+    """The sources of randomness of a loss, by the part that draws: the loss or its relaxation."""
     owners = {"loss": loss, "relaxation": getattr(loss, "relaxation", None)}
     return {
         name: value
@@ -388,7 +408,10 @@ def randomness_of(loss: Loss) -> dict[str, Randomness]:
 
 
 def generators_of(loss: Loss, device: torch.device) -> dict[str, torch.Generator]:
-    """The generators of a loss with seeds of its own, by the part of it that draws."""
-    seeded = {name: each for name, each in randomness_of(loss).items() if each.seed is not None}
-    generators = {name: randomness.generator(device) for name, randomness in seeded.items()}
-    return {name: generator for name, generator in generators.items() if generator is not None}
+    """The generators of a loss that has seeds of its own, by the part that draws from them."""
+    generators = {}
+    for name, randomness in randomness_of(loss).items():
+        generator = None if randomness.seed is None else randomness.generator(device)
+        if generator is not None:
+            generators[name] = generator
+    return generators

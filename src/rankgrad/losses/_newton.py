@@ -1,7 +1,8 @@
 """Gradient and Hessian diagonal of a sum over lists, as gradient boosting takes them.
 
-Lists come flat. They are gone through in groups of like length, so that padding and the memory of
-an eager form stay bounded on data sets of any size.
+:meth:`rankgrad.losses.Loss.gradient_and_hessian` calls this module with a whole training set in the
+flat layout. Eager forms take padded lists, so lists of similar length are padded and computed in
+groups; padding and memory stay small however large the set is.
 """
 
 from __future__ import annotations
@@ -11,59 +12,67 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from rankgrad._shapes import Float, Int, ListValues
+from rankgrad._shapes import Float, Int, ItemMask, ItemValues, ListValues
 from rankgrad._threads import for_work
 from rankgrad.lists import Lists
 
-#: Gradient and Hessian diagonal of the value of each list, ``[b, n]``.
-Derivatives = Callable[[Lists], tuple[Tensor, Tensor]]
+#: A function of padded lists that gives the gradient and Hessian diagonal of each list's value.
+Derivatives = Callable[[Lists], tuple[ItemValues, ItemValues]]
 
-#: The least second derivative of a term: where a sigmoid is flat, steps must stay finite.
+#: A lower bound of the second derivative of a term. Newton steps divide by the second derivative;
+#: with this bound they stay finite where a sigmoid is flat.
 LEAST_CURVATURE = 1e-16
 
-#: Pairs, or items, that a group of lists has at most.
-_PAIRS, _ITEMS = 1 << 22, 1 << 18
+#: The largest number of pairs, or items, in a group of lists.
+_MAX_PAIRS, _MAX_ITEMS = 1 << 22, 1 << 18
 
 
 def derivatives_of_lists(
     lists: Lists, derive: Derivatives, quadratic: bool
-) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian diagonal of the items of flat lists, ``[N]``, not yet weighed by list.
+) -> tuple[Float[Tensor, " items"], Float[Tensor, " items"]]:
+    """Gradient and Hessian diagonal of the items of flat lists, before weighting by list.
 
     Args:
-        lists: in flat layout.
-        derive: of padded lists; what it gives for padding is not read.
+        lists: in the flat layout.
+        derive: computes them for padded lists; its results for padding are not read.
         quadratic: whether its memory grows with the pairs of a list, not with its items.
+
+    Returns:
+        The gradient and the Hessian diagonal, ``[items]`` each.
     """
     scores, labels, _, weights, offsets, _ = lists.flat
     gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
     for index, mask in _groups(offsets, quadratic):
-        padded = [one[index].where(mask, 0.0) for one in (scores, labels)]
-        item_weights = None if weights is None else weights[index].where(mask, 0.0)
+        group = Lists.from_padded(
+            scores[index].where(mask, 0.0),
+            labels[index].where(mask, 0.0),
+            mask,
+            None if weights is None else weights[index].where(mask, 0.0),
+        )
         with for_work(operations=1.0):  # groups are small
-            first, second = derive(Lists.from_padded(padded[0], padded[1], mask, item_weights))
-        gradient[index[mask]] = first[mask]
-        hessian[index[mask]] = second[mask]
+            group_gradient, group_hessian = derive(group)
+        gradient[index[mask]] = group_gradient[mask]
+        hessian[index[mask]] = group_hessian[mask]
     return gradient, hessian
 
 
 def _groups(
     offsets: Int[Tensor, " c"], quadratic: bool
-) -> Iterator[tuple[Int[Tensor, "b n"], Tensor]]:
-    """Groups of lists of like length: where their items are, and which of those places are real."""
+) -> Iterator[tuple[Int[Tensor, "b n"], ItemMask]]:
+    """Groups of lists of similar length: the flat indices of their padded items, and the mask."""
     lengths = offsets.diff()
-    order = lengths.argsort(stable=True)
-    order = order[lengths[order] > 0]
-    sizes = lengths[order].tolist()
+    by_length = lengths.argsort(stable=True)
+    by_length = by_length[lengths[by_length] > 0]
+    sizes = lengths[by_length].tolist()
     last = len(sizes)
-    while last > 0:  # longest first: the first list of a group has its width
+    while last > 0:  # from the longest lists to the shortest
         max_length = sizes[last - 1]
-        fit = _PAIRS // max_length**2 if quadratic else _ITEMS // max_length
-        first = max(0, last - max(1, fit))
-        chosen = order[first:last]
-        places = torch.arange(max_length, device=offsets.device)
-        mask = places < lengths[chosen, None]
-        yield (offsets[chosen, None] + places).where(mask, 0), mask
+        most = _MAX_PAIRS // max_length**2 if quadratic else _MAX_ITEMS // max_length
+        first = max(0, last - max(1, most))
+        group = by_length[first:last]
+        columns = torch.arange(max_length, device=offsets.device)
+        mask = columns < lengths[group, None]
+        yield (offsets[group, None] + columns).where(mask, 0), mask
         last = first
 
 
@@ -78,7 +87,7 @@ def sigmoid_derivative(logits: Tensor) -> Tensor:
 
 
 def expand_lists(per_list: ListValues, offsets: Int[Tensor, " c"]) -> Float[Tensor, " N"]:
-    """A value per list as one per item.
+    """Give each item the value of its list.
 
     >>> from rankgrad.losses._newton import expand_lists
     >>> expand_lists(torch.tensor([1.0, 2.0]), torch.tensor([0, 1, 3])).tolist()

@@ -1,4 +1,8 @@
-"""A loss over the lists of several processes, for training loops of your own."""
+"""The mean of a loss over the lists of several processes.
+
+For users who write their own training loop under ``DistributedDataParallel``; rankgrad's trainer
+does the same by itself.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +30,16 @@ def distributed_mean(
 ) -> Float[Tensor, ""]:
     """The mean of a loss over the lists of all processes, to be differentiated under DDP.
 
-    ``DistributedDataParallel`` averages the gradients of its processes. Where each takes the mean
-    over its own lists, a list weighs more the fewer lists its process has on which the loss is
-    defined. Here process p gives ``P Σ_{lists of p} w_l loss_l / Σ_{all lists} w_l``, with P
-    processes and without the lists that are left out: the average over the processes, of values
-    and gradients alike, is that of one process with all the lists. Without processes it is the
-    loss with ``reduction="mean"``.
+    ``DistributedDataParallel`` averages the gradients of its processes. If each process took the
+    mean over its own lists, a list would weigh more in a process that has few lists on which the
+    loss is defined. So process p of P gives ``P Σ_{lists of p} w_l loss_l / Σ_{all lists} w_l``,
+    over lists on which the loss is defined. The average of these values and gradients over the
+    processes is that of one process with all the lists. In a single process it is the loss with
+    ``reduction="mean"``.
 
-    All processes of the group call this together, once a step: a process without lists of its own
-    gives the empty tensors that its network makes of no lists. Fabric, Lightning and Accelerate
-    average gradients as DDP does; ``rankgrad train --devices N`` needs nothing of this.
+    All processes of the group call this together, once a step; a process without lists passes the
+    empty tensors that its network gives for them. Fabric, Lightning and Accelerate average
+    gradients as DDP does. ``rankgrad train --devices N`` does not need this function.
 
     Args:
         loss: from :mod:`rankgrad.losses`; its own reduction is not used.
@@ -46,13 +50,13 @@ def distributed_mean(
         lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
         qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
         weights: one per list (a weighted mean), or one per item.
-        group: of processes; by default all.
+        group: the process group; by default all processes.
 
     Returns:
         A scalar; its mean over the processes is the loss.
 
     Raises:
-        ValueError: the lists are not such as the loss takes.
+        ValueError: a value is invalid, or shapes do not agree.
 
     >>> from rankgrad import losses
     >>> loss = losses.get("softmax")
@@ -69,8 +73,8 @@ def distributed_mean(
     list_weights = defined.double()
     if lists.list_weights is not None:
         list_weights = list_weights * lists.list_weights.detach()
-    count, processes = list_weights.sum(), 1
+    total_weight, processes = list_weights.sum(), 1
     if distributed.is_available() and distributed.is_initialized():
         processes = distributed.get_world_size(group)
-        distributed.all_reduce(count, group=group)
-    return total * (processes / torch.where(count > 0, count, 1.0)).to(total.dtype)
+        distributed.all_reduce(total_weight, group=group)
+    return total * (processes / torch.where(total_weight > 0, total_weight, 1.0)).to(total.dtype)

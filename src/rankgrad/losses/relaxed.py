@@ -20,7 +20,7 @@ from rankgrad._validation import as_temperature, check_choice
 from rankgrad.kernels import KernelCall
 from rankgrad.kernels._operators import ranks_ready, relaxed_metric
 from rankgrad.lists import Lists
-from rankgrad.losses._base import Loss, Reduction, losses, says_capturable
+from rankgrad.losses._base import Loss, Reduction, declares_capturable, losses
 from rankgrad.metrics import Metric, metrics
 from rankgrad.metrics._base import Expectation, Route
 from rankgrad.sorting import FAMILIES, Gumbel, Relaxation, Schedule, Tree, relaxations
@@ -125,7 +125,7 @@ class RelaxedMetric(Loss):
     def never_waits(self, lists: Lists) -> bool:
         if super().never_waits(lists):
             return True
-        if not (self.kernel_applies and says_capturable(self.metric)):
+        if not (self.kernel_applies and declares_capturable(self.metric)):
             return False
         relaxation = self.relaxation.at(self.progress)
         kernel = relaxation.kernel() if relaxation.kernel_applies else None
