@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar
 
+__all__ = ["DeclaresKernel", "declaration_applies"]
+
 # Attributes that name or describe a class and do not change what it computes.
 _DESCRIPTIVE = frozenset(
     {"capturable", "is_stationary", "limit", "name", "newton_kernel_applies", "spec"}
