@@ -1,4 +1,10 @@
-"""boost: trees of LightGBM or XGBoost on lists, with any loss, stopped by any exact metric."""
+"""boost: grow trees with LightGBM or XGBoost on any loss, and stop early by any exact metric.
+
+:func:`boost` is called by :mod:`rankgrad.training._tree_fitting`, which adds run folders and
+logging, and by comparisons with the libraries' own objectives. Both libraries run through the same
+:class:`_Rounds`, which evaluates each round on the validation lists and decides when to stop, so
+that the two differ only in how a tree is grown.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from rankgrad.boosting import lightgbm as for_lightgbm
-from rankgrad.boosting import xgboost as for_xgboost
+from rankgrad.boosting import lightgbm as lightgbm_adapter
+from rankgrad.boosting import xgboost as xgboost_adapter
 from rankgrad.boosting.objectives import library, undefined_message
 from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss, losses
@@ -37,21 +43,22 @@ __all__ = [
 Kind = Literal["lightgbm", "xgboost"]
 KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
 
-#: What each library calls its own objective.
+#: The name of each library's own ranking objective.
 BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}
 
-#: The attribute of XGBoost's trees that names features with missing values in training; trees of
-#: LightGBM say so themselves.
+#: The attribute of a saved XGBoost model in which we list the features that had missing values in
+#: training. Models of LightGBM have that information in their trees.
 MISSING_ATTRIBUTE = "missing_features"
 
 
 class Round(NamedTuple):
-    """A round of boosting that is done.
+    """A finished round of boosting, as a callback gets it.
 
     Attributes:
-        number: from 1 on.
-        scores: of the validation lists, ``[N]``; None without them.
-        state: gives what boosting can go on from.
+        number: of the round, counted from 1.
+        scores: the scores of the validation items, ``[N]``; None without validation lists.
+        state: a function that returns the state to resume from. It saves all trees, so it is called
+            only when a checkpoint is written.
     """
 
     number: int
@@ -59,19 +66,20 @@ class Round(NamedTuple):
     state: Callable[[], BoostingState]
 
 
-#: Called after each round. True ends boosting there.
+#: A callback after each round. It returns True to end boosting.
 _OnRound = Callable[[Round], bool | None]
 
 
 @dataclass(frozen=True)
 class BoostingState:
-    """How far boosting has come.
+    """What boosting resumes from.
 
     Attributes:
         saved: all trees, in the library's own format.
         curve: the validation metric after each round; empty without validation lists.
-        trees: how many trees there are after each round: LightGBM may grow none in one.
-        best: of DART, the trees after the best round as they were then.
+        trees: the number of trees after each round. LightGBM may grow no tree in a round.
+        best: for DART only, the trees as they were after the best round: later rounds change their
+            weights.
     """
 
     saved: bytes
@@ -86,14 +94,15 @@ class BoostingConfig:
 
     Args:
         kind: the library.
-        loss: a loss, or the spec of one, drawing by the seed; None for the library's own objective.
-        metric: stops and chooses the number of trees, on validation lists.
-        options: of the library.
-        rounds: trees, at most.
-        patience: stop after this many trees without a better value; None for never.
-        seed: of what is random in the library, and in the loss.
-        threads: that the library uses.
-        label_gain: of whole labels, for the loss.
+        loss: a loss, or its spec; None for the library's own objective.
+        metric: the spec of the metric that stops boosting and chooses the best round, on validation
+            lists.
+        options: parameters of the library, by its names.
+        rounds: the largest number of rounds; each grows one tree.
+        patience: stop after this many rounds without a better value; None to never stop early.
+        seed: of the library's random numbers, and of those of a loss that is given as a spec.
+        threads: the number of threads the library uses.
+        label_gain: the gain of each whole label, in place of the loss's own gains.
         device: where the loss is computed.
     """
 
@@ -116,7 +125,14 @@ class BoostingConfig:
 
 @dataclass(frozen=True)
 class BoostedTrees:
-    """Trees up to the best round in their library's own format, and how far boosting has come."""
+    """The result of :func:`boost`.
+
+    Attributes:
+        kind: the library.
+        saved: the trees up to the best round, in the library's own format.
+        best_round: counted from 1.
+        state: all trees, to resume from.
+    """
 
     kind: Kind
     saved: bytes
@@ -129,7 +145,7 @@ class BoostedTrees:
         return self.state.curve
 
     def predict(self, features: Any) -> Any:
-        """The scores of items, ``[N]``."""
+        """The scores ``[N]`` of items with features ``[N, F]``."""
         return predictor(self.kind, self.saved)(features)
 
 
@@ -140,21 +156,21 @@ def boost(
     on_round: _OnRound | None = None,
     start: BoostingState | None = None,
 ) -> BoostedTrees:
-    """Boost trees on the training lists; and keep those up to the best validation value.
+    """Grow trees on the training lists, and choose those up to the round with the best metric.
 
-    Going on from a state gives the trees that boosting without a break gives, unless the library
-    draws random numbers (fractions of items or features, DART, GOSS): it saves no random state, so
-    that later trees have draws of their own.
+    Resuming from a state gives the same trees as boosting without a break, unless the library draws
+    random numbers (fractions of items or features, DART, GOSS). The libraries do not save their
+    random state, so trees grown after resuming use a new seed.
 
     Args:
-        train: what to learn from. Weights of items are those of the loss.
-        vali: what stops; without it all rounds are grown.
+        train: the training lists. Item weights multiply the terms of the loss.
+        vali: the validation lists that stop boosting; without them all rounds are run.
         config: see :class:`BoostingConfig`.
         on_round: called after each round.
-        start: what to go on from; None to begin.
+        start: the state to resume from; None to begin.
 
     Returns:
-        The trees, and what boosting can go on from.
+        The trees up to the best round, and the state to resume from.
 
     Raises:
         ImportError: the library is not installed.
@@ -162,17 +178,17 @@ def boost(
             validation list; the built-in objective of XGBoost cannot take weights of items.
     """
     rounds = _Rounds(vali, config, on_round, start)
-    grow = _lightgbm if config.kind == "lightgbm" else _xgboost
+    grow = _boost_lightgbm if config.kind == "lightgbm" else _boost_xgboost
     try:
-        saved = grow(train, vali, config, rounds)
-    except _errors(config.kind) as error:
-        message = str(error).partition(" at /")[0]  # LightGBM goes on with a line of its source
+        grow(train, vali, config, rounds)
+    except _error_class(config.kind) as error:
+        message = str(error).partition(" at /")[0]  # LightGBM appends a line of its source
         raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
-    return BoostedTrees(config.kind, saved, rounds.best, rounds.state())
+    return BoostedTrees(config.kind, rounds.best_trees(), rounds.best_round, rounds.state())
 
 
-def _errors(kind: Kind) -> type[Exception]:
-    """What the library raises."""
+def _error_class(kind: Kind) -> type[Exception]:
+    """The exception that the library raises."""
     package = library(kind)
     error: type[Exception] = (
         package.basic.LightGBMError if kind == "lightgbm" else package.core.XGBoostError
@@ -181,38 +197,57 @@ def _errors(kind: Kind) -> type[Exception]:
 
 
 def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
-    """What scores features with saved trees.
+    """A function that scores features with saved trees.
 
     Args:
         kind: the library.
-        saved: the trees, in its format.
-        threads: that it uses.
+        saved: the trees, in the library's own format.
+        threads: the number of threads the library uses.
 
     Returns:
-        A function of features ``[N, F]``, which gives scores ``[N]``.
+        A function from features ``[N, F]`` to scores ``[N]``.
     """
-    return _caller(kind, saved, threads, contributions=False)
+    return _prediction_function(kind, saved, threads, contributions=False)
 
 
 def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
-    """What gives the part of each feature in the scores of saved trees, ``[N, F + 1]``.
+    """A function that attributes the scores of saved trees to the features, by TreeSHAP.
 
-    The parts are TreeSHAP's (Lundberg et al. 2018). The last column is what all items share, and a
-    row adds up to the score.
+    See Lundberg et al. 2018. A row of contributions adds up to the item's score; the last column is
+    the constant that all items share.
 
     Args:
         kind: the library.
-        saved: the trees, in its format.
-        threads: that it uses.
+        saved: the trees, in the library's own format.
+        threads: the number of threads the library uses.
 
     Returns:
-        A function of features ``[N, F]``.
+        A function from features ``[N, F]`` to contributions ``[N, F + 1]``.
     """
-    return _caller(kind, saved, threads, contributions=True)
+    return _prediction_function(kind, saved, threads, contributions=True)
 
 
-def _caller(kind: Kind, saved: bytes, threads: int, contributions: bool) -> Callable[[Any], Any]:
-    """What calls saved trees with features, for scores or for the parts of features in them."""
+def seeded_loss(spec: str, seed: int) -> Loss:
+    """A new loss of this spec; ``seed`` applies if it draws random numbers and the spec has none.
+
+    Args:
+        spec: of the loss.
+        seed: of its random numbers.
+
+    Returns:
+        The loss.
+    """
+    parsed = losses.parse(spec)
+    takes_seed = "seed" in inspect.signature(losses.factory(parsed.name)).parameters
+    if takes_seed and parsed.options.get("seed") is None:
+        return losses.get(spec, seed=seed)
+    return losses.get(spec)
+
+
+def _prediction_function(
+    kind: Kind, saved: bytes, threads: int, contributions: bool
+) -> Callable[[Any], Any]:
+    """A function from features to scores, or to contributions of the features."""
     package = library(kind)
     if kind == "lightgbm":
         booster = package.Booster(model_str=saved.decode())
@@ -224,7 +259,7 @@ def _caller(kind: Kind, saved: bytes, threads: int, contributions: bool) -> Call
 
 
 def _dmatrix(features: Any, labels: Any, types: Sequence[str] | None, threads: int) -> Any:
-    """Features for XGBoost; the type of a categorical one is ``"c"``."""
+    """Features ``[N, F]`` as XGBoost takes them; ``types`` is ``"c"`` for a categorical feature."""
     options: dict[str, Any] = {"nthread": threads}
     if types is not None and "c" in types:
         options |= {"feature_types": types, "enable_categorical": True}
@@ -232,7 +267,16 @@ def _dmatrix(features: Any, labels: Any, types: Sequence[str] | None, threads: i
 
 
 class _Rounds:
-    """The rounds of one boosting: evaluates them, reports them, says when to stop."""
+    """The rounds of one call of :func:`boost`: evaluates them, reports them, says when to stop.
+
+    The function that grows the trees sets :attr:`save` before the first round ends.
+
+    Attributes:
+        save: returns the first trees, as many as its argument says, in the library's own format.
+        loss: the loss that is boosted; None for the library's own objective.
+        curve: the validation metric after each round.
+        trees: the number of trees after each round.
+    """
 
     def __init__(
         self,
@@ -246,9 +290,9 @@ class _Rounds:
         self.trees = [] if start is None else list(start.trees)
         loss = config.loss
         self.loss = seeded_loss(loss, config.seed) if isinstance(loss, str) else loss
-        self.save: Callable[[int], bytes]  # the first trees, in the library's format
-        self._lower = metrics.get(config.metric).lower_is_better
-        self._best = None if start is None else start.best
+        self.save: Callable[[int], bytes]
+        self._lower_is_better = metrics.get(config.metric).lower_is_better
+        self._best_dart_trees = None if start is None else start.best
         self._on_round, self._lists = on_round, None
         self._scores: Any = None
         if vali is not None:
@@ -258,39 +302,43 @@ class _Rounds:
 
     @property
     def done(self) -> int:
-        """How many rounds are done."""
+        """The number of finished rounds."""
         return len(self.trees)
 
     @property
-    def left(self) -> int:
-        """How many rounds there may be yet."""
-        return 0 if self.done and self._waited_enough() else self.config.rounds - self.done
+    def remaining(self) -> int:
+        """The largest number of rounds that may follow."""
+        return 0 if self.done and self._out_of_patience() else self.config.rounds - self.done
 
     def resumed_seed(self) -> int | None:
-        """The seed of random draws after resuming, other than that of the first trees; or None."""
+        """The seed for trees grown after resuming, if the library draws random numbers; else None.
+
+        It differs from the first seed, with which the library would repeat the draws of the first
+        trees.
+        """
         if self.start is None or not _is_random(self.config):
             return None
         numbers = [self.config.seed, len(self.start.trees)]
         return int(np.random.SeedSequence(numbers).generate_state(1)[0]) % 2**31
 
     @property
-    def best(self) -> int:
-        """The first of the best rounds, as both libraries choose; without a metric the last."""
+    def best_round(self) -> int:
+        """The round with the best metric, the first of equal ones; the last without validation."""
         if not self.curve:
             return self.done
-        return int(np.argmin(self.curve) if self._lower else np.argmax(self.curve)) + 1
+        return int(np.argmin(self.curve) if self._lower_is_better else np.argmax(self.curve)) + 1
 
     def state(self) -> BoostingState:
-        """What boosting can go on from."""
+        """The state to resume from."""
         curve, trees = list(self.curve), list(self.trees)
-        return BoostingState(self.save(self.trees[-1]), curve, trees, self._best)
+        return BoostingState(self.save(self.trees[-1]), curve, trees, self._best_dart_trees)
 
-    def saved(self) -> bytes:
+    def best_trees(self) -> bytes:
         """The trees up to the best round."""
-        return self._best or self.save(self.trees[self.best - 1])
+        return self._best_dart_trees or self.save(self.trees[self.best_round - 1])
 
     def evaluate(self, scores: Any) -> None:
-        """Take the validation scores of the round that is about to end."""
+        """Evaluate the validation scores ``[N]`` of the round that is about to end."""
         assert self._lists is not None
         labels, offsets, weights = self._lists
         self._scores = np.asarray(scores, np.float32)
@@ -302,35 +350,37 @@ class _Rounds:
             raise ValueError(undefined_message(self.config.metric))
 
     def feval(self, scores: Any, _: Any) -> tuple[str, float, bool]:
-        """:meth:`evaluate` as LightGBM calls a metric; what stops boosting is :meth:`end`."""
+        """:meth:`evaluate` as LightGBM calls a metric. LightGBM does not stop by the result."""
         self.evaluate(scores)
         return self.config.metric, self.curve[-1], True
 
     def end(self, trees: int) -> bool:
-        """End a round; ``trees`` are grown so far. Returns whether to stop."""
+        """End a round after which there are this many trees; returns whether to stop."""
         self.trees.append(trees)
         self._set_progress()
-        if self.config.is_dart and self.best == self.done:
-            self._best = self.save(trees)
+        if self.config.is_dart and self.best_round == self.done:
+            self._best_dart_trees = self.save(trees)
         stop = False
         if self._on_round is not None:
             stop = bool(self._on_round(Round(self.done, self._scores, self.state)))
-        return stop or self._waited_enough()
+        return stop or self._out_of_patience()
 
-    def _waited_enough(self) -> bool:
+    def _out_of_patience(self) -> bool:
         patience = self.config.patience
-        return bool(self.curve) and patience is not None and self.done - self.best >= patience
+        return bool(self.curve) and patience is not None and self.done - self.best_round >= patience
 
     def _set_progress(self) -> None:
+        """Set the position of the loss's schedules, such as that of a temperature."""
         if self.loss is not None:
             self.loss.progress = min(1.0, self.done / self.config.rounds)
 
 
-#: Seeds of LightGBM's draws for trees; others are of the bins of features.
-_DRAWING_SEEDS = ("bagging_seed", "feature_fraction_seed", "drop_seed", "extra_seed")
+#: LightGBM's seeds of the random numbers that it draws while growing trees. Its ``seed`` would also
+#: change the bins of features.
+_TREE_SEEDS = ("bagging_seed", "feature_fraction_seed", "drop_seed", "extra_seed")
 
-#: Options that are fractions of what is drawn from, 1 for all of it.
-_FRACTIONS = (
+#: Options that are the fraction of items or features drawn at random; 1 draws nothing.
+_SAMPLED_FRACTIONS = (
     *("bagging_fraction", "feature_fraction", "feature_fraction_bynode"),
     *("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 )
@@ -339,13 +389,15 @@ _FRACTIONS = (
 def _is_random(config: BoostingConfig) -> bool:
     """Whether the library draws random numbers while it grows trees."""
     options = config.options
-    drawn = options.get("extra_trees") or options.get("data_sample_strategy") == "goss"
-    return bool(config.is_dart or drawn or any(options.get(name, 1) < 1 for name in _FRACTIONS))
+    is_sampled = any(options.get(name, 1) < 1 for name in _SAMPLED_FRACTIONS)
+    is_goss = options.get("data_sample_strategy") == "goss"
+    return bool(config.is_dart or is_sampled or is_goss or options.get("extra_trees"))
 
 
-def _lightgbm(
+def _boost_lightgbm(
     train: Dataset, vali: Dataset | None, config: BoostingConfig, rounds: _Rounds
-) -> bytes:
+) -> None:
+    """Grow the remaining rounds with LightGBM."""
     package = library("lightgbm")
     options = {
         "metric": "none",
@@ -358,51 +410,61 @@ def _lightgbm(
         "objective": BUILT_IN["lightgbm"],
     }
     if rounds.loss is not None:
-        objective = for_lightgbm.objective(rounds.loss, label_gain=config.label_gain)
-        # A function: LightGBM copies any other object, and with it the state of the loss.
+        objective = lightgbm_adapter.objective(rounds.loss, label_gain=config.label_gain)
+        # LightGBM copies an object, with the state of its loss, but not a function.
         options["objective"] = lambda scores, data: objective(scores, data)
     if (seed := rounds.resumed_seed()) is not None:
-        options |= dict.fromkeys(_DRAWING_SEEDS, seed)
-    learn = package.Dataset(
+        options |= dict.fromkeys(_TREE_SEEDS, seed)
+    train_set = package.Dataset(
         np.asarray(train.features),
         train.labels,
-        group=_sizes(train),
+        group=_group_sizes(train),
         weight=train.weights,
-        categorical_feature=_categorical(train),
+        categorical_feature=_categorical_columns(train),
     )
-    checked: dict[str, Any] = {}
+    validation: dict[str, Any] = {}
     if vali is not None:
-        check = learn.create_valid(np.asarray(vali.features), vali.labels, group=_sizes(vali))
-        checked = {"valid_sets": [check], "feval": rounds.feval}
-    before = None
+        features, group = np.asarray(vali.features), _group_sizes(vali)
+        vali_set = train_set.create_valid(features, vali.labels, group=group)
+        validation = {"valid_sets": [vali_set], "feval": rounds.feval}
+    first_trees = None
     if rounds.start is not None:
-        before = package.Booster(model_str=rounds.start.saved.decode())
-        rounds.save = _lightgbm_saver(before, config)
+        first_trees = package.Booster(model_str=rounds.start.saved.decode())
+        rounds.save = _lightgbm_saver(first_trees, config)
 
     def end_round(env: Any) -> None:
         rounds.save = _lightgbm_saver(env.model, config)
         if rounds.end(env.model.num_trees()):
             raise package.callback.EarlyStopException(env.iteration, [])
 
-    if rounds.left:
-        called = [end_round]
-        package.train(options, learn, rounds.left, callbacks=called, init_model=before, **checked)
-    return rounds.saved()
+    if rounds.remaining:
+        package.train(
+            options,
+            train_set,
+            rounds.remaining,
+            callbacks=[end_round],
+            init_model=first_trees,
+            **validation,
+        )
 
 
 def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], bytes]:
+    """A function that saves the first trees of a booster: see :attr:`_Rounds.save`."""
+
     def save(trees: int) -> bytes:
         text = booster.model_to_string(num_iteration=trees)
-        # It writes down how many rounds were left, where boosting went on.
+        # A resumed booster has the number of rounds that remained then: replace it, so that the
+        # same trees are saved as the same bytes.
         rounds = f"[num_iterations: {config.rounds}]"
         return re.sub(r"(?m)^\[num_iterations: \d+\]$", rounds, text).encode()
 
     return save
 
 
-def _xgboost(
+def _boost_xgboost(
     train: Dataset, vali: Dataset | None, config: BoostingConfig, rounds: _Rounds
-) -> bytes:
+) -> None:
+    """Grow the remaining rounds with XGBoost."""
     package = library("xgboost")
     options = {
         "tree_method": "hist",
@@ -422,60 +484,44 @@ def _xgboost(
                 "XGBoost's ranker takes no weights of items: leave them out of the data"
             )
     else:
-        objective = for_xgboost.objective(
+        objective = xgboost_adapter.objective(
             rounds.loss,
             item_weights=train.weights,
             label_gain=config.label_gain,
             device=config.device,
         )
-    learn = _matrix(train, config)
-    check = None if vali is None else _matrix(vali, config)
+    train_set = _list_matrix(train, config)
+    vali_set = None if vali is None else _list_matrix(vali, config)
     booster = package.Booster(
         options,
-        [learn] if check is None else [learn, check],
+        [train_set] if vali_set is None else [train_set, vali_set],
         model_file=None if rounds.start is None else bytearray(rounds.start.saved),
     )
     missing = np.flatnonzero(np.isnan(train.features).any(0)).tolist()
     booster.set_attr(**{MISSING_ATTRIBUTE: json.dumps(missing)})
     rounds.save = lambda trees: bytes(booster[:trees].save_raw("json"))
-    for number in range(rounds.done, rounds.done + rounds.left):
-        booster.update(learn, number, fobj=objective)
-        if check is not None:
-            rounds.evaluate(booster.predict(check, output_margin=True))
+    for number in range(rounds.done, rounds.done + rounds.remaining):
+        booster.update(train_set, number, fobj=objective)
+        if vali_set is not None:
+            rounds.evaluate(booster.predict(vali_set, output_margin=True))
         if rounds.end(booster.num_boosted_rounds()):
             break
-    return rounds.saved()
 
 
-def _categorical(lists: Dataset) -> list[int]:
-    """Which columns are codes of categories."""
-    return [at for at, names in enumerate(lists.categories or ()) if names is not None]
-
-
-def seeded_loss(spec: str, seed: int) -> Loss:
-    """The loss; one that draws random numbers and has no seed of its own draws by this one.
-
-    Args:
-        spec: of the loss.
-        seed: of its draws.
-
-    Returns:
-        A new loss.
-    """
-    parsed = losses.parse(spec)
-    random = "seed" in inspect.signature(losses.factory(parsed.name)).parameters
-    if random and parsed.options.get("seed") is None:
-        return losses.get(spec, seed=seed)
-    return losses.get(spec)
-
-
-def _matrix(lists: Dataset, config: BoostingConfig) -> Any:
-    chosen = _categorical(lists)
-    types = ["c" if at in chosen else "q" for at in range(lists.n_features)]
+def _list_matrix(lists: Dataset, config: BoostingConfig) -> Any:
+    """Lists as XGBoost takes them."""
+    categorical = _categorical_columns(lists)
+    types = ["c" if column in categorical else "q" for column in range(lists.n_features)]
     matrix = _dmatrix(np.asarray(lists.features), lists.labels, types, config.threads)
-    matrix.set_group(_sizes(lists))
+    matrix.set_group(_group_sizes(lists))
     return matrix
 
 
-def _sizes(lists: Dataset) -> Any:
+def _categorical_columns(lists: Dataset) -> list[int]:
+    """The indices of the features that are codes of categories."""
+    return [column for column, names in enumerate(lists.categories or ()) if names is not None]
+
+
+def _group_sizes(lists: Dataset) -> Any:
+    """The lengths of the lists; the libraries take no empty ones."""
     return lists.lengths[lists.lengths > 0]

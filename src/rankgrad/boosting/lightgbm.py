@@ -1,4 +1,8 @@
-"""Losses and metrics as LightGBM calls them; for users: :mod:`rankgrad.integrations.lightgbm`."""
+"""Losses and metrics with the call signature of LightGBM's objectives and metrics.
+
+Users import them from :mod:`rankgrad.integrations.lightgbm`; :mod:`rankgrad.boosting.boosters`
+trains with them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ class Objective(RowObjective):
     """A loss of this library as an objective of LightGBM, native and scikit-learn API alike.
 
     It is a callable for ``params["objective"]`` of ``lightgbm.train``, which passes
-    ``(scores, dataset)``, and for ``objective`` of ``LGBMRanker``: LightGBM counts its parameters,
-    and with four passes ``(y_true, y_pred, weight, group)``.
+    ``(scores, dataset)``, and for ``objective`` of ``LGBMRanker``, which passes
+    ``(y_true, y_pred, weight, group)`` to a callable of four parameters.
 
     Gradient and Hessian are those of the sum over lists:
     :meth:`rankgrad.losses.Loss.gradient_and_hessian`. Row weights are item weights.
@@ -28,21 +32,21 @@ class Objective(RowObjective):
 
     Args:
         loss: the spec of a loss, or a loss.
-        item_weights: one per row of the training data. Weights of a Dataset are such weights.
+        item_weights: one per row of the training data, if its Dataset has no weights.
         list_weights: one per list of the training data, in their order.
-        group: the sizes of the lists, where the library does not pass them on; those of data
-            with groups must be the same.
+        group: the sizes of the lists, if LightGBM does not pass them on. If the data have groups,
+            they must agree.
         label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
             that have gains.
-        hessian_scale: multiplies the Hessian, to take smaller steps.
-        min_list_hessian: for losses whose Hessian is a bound by the gradient, as relaxed metrics:
-            what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
-            long lists it would be so little that no leaf has what the library asks for; gradient
-            and Hessian are multiplied by one constant then. With fewer than 100 lists, for every
-            loss, also what the Hessian of 20 rows sums to (up to 100 times this in all).
-            0 for the plain sum over lists.
-        device: where the loss is computed: ``"cpu"`` or ``"cuda"``. LightGBM has scores and
-            gradients on the host.
+        hessian_scale: multiplies the Hessian; above 1 the steps are smaller.
+        min_list_hessian: the smallest sum of a list's Hessian at tied scores, in the mean over
+            lists, for losses such as relaxed metrics, whose Hessian is a bound by the gradient.
+            If the sum is less, one constant multiplies gradient and Hessian: otherwise no leaf of
+            long lists would reach the minimum Hessian that the library asks for. With fewer than
+            100 lists it is also, for every loss, the smallest sum over 20 rows (the total need
+            not exceed 100 times this). 0 for the plain sum over lists.
+        device: where the loss is computed: ``"cpu"`` or ``"cuda"``. Scores and gradients are
+            copied, since LightGBM has them on the host.
 
     Raises:
         ValueError: the loss is not known, or an option does not fit it.
@@ -65,16 +69,16 @@ class Objective(RowObjective):
 class Evaluation(RowMetric):
     """An exact metric of this library for LightGBM's ``feval`` or ``eval_metric``.
 
-    It is called like :class:`Objective`. Its conventions are this library's: see the options
-    ``empty`` and ``ties`` of each metric. Its name ends in ``_exact``, as LightGBM has metrics of
-    the same names with other conventions.
+    It is called like :class:`Objective`. Its conventions are rankgrad's: see the options ``empty``
+    and ``ties`` of each metric. Its name ends in ``_exact``, since LightGBM has metrics of the same
+    names with other conventions.
 
     Args:
         metric: the spec of a metric, or a metric.
-        item_weights: one per row of the evaluated data, where it has no weights itself.
+        item_weights: one per row of the evaluated data, if it has no weights itself.
         list_weights: one per list of the evaluated data: a weighted mean over lists.
-        group: the sizes of the lists, where the data do not say them; for several data sets, the
-            sizes of each.
+        group: the sizes of the lists, if the data have no groups; for several evaluated data
+            sets, the sizes of each.
         label_gain: the gain of each whole label in place of ``2^y - 1``.
 
     >>> from rankgrad.integrations.lightgbm import metric
@@ -99,8 +103,12 @@ metric = Evaluation
 def _arguments(
     caller: CallerLists, first: Any, second: Any, weight: Any, group: Any
 ) -> tuple[Array, Array, RowLists]:
-    """Scores, labels and lists, of either API."""
-    if hasattr(second, "get_label"):  # scores and a Dataset
+    """Scores ``[N]``, labels ``[N]`` and lists from the arguments of either API of LightGBM.
+
+    The native API passes ``(scores, Dataset)``; the scikit-learn one labels, scores, weights and
+    groups.
+    """
+    if hasattr(second, "get_label"):
         weight, group = second.get_weight(), second.get_group()
         scores, labels = np.asarray(first), np.asarray(second.get_label())
     elif np.ndim(second) == 0:

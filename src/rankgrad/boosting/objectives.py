@@ -1,4 +1,11 @@
-"""What the tree libraries share: a loss as gradient and Hessian of rows, a metric of rows."""
+"""What the adapters for LightGBM and XGBoost share.
+
+Both libraries call an objective with the scores and labels of all rows (items), and expect the
+gradient and the diagonal of the Hessian for each row; they call a metric with the same and expect
+one number. :class:`RowObjective` and :class:`RowMetric` compute these from a loss and a metric of
+rankgrad; :mod:`rankgrad.boosting.lightgbm` and :mod:`rankgrad.boosting.xgboost` subclass them with
+the call signature of each library. :class:`CallerLists` finds out which rows form a list.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +39,17 @@ __all__ = [
 ]
 
 
-#: With fewer lists, the Hessian of all rows sums to at least 1 for this many rows, up to a maximum:
-#: a minimum Hessian of 1 in a leaf is some 20 rows, LightGBM's minimum of rows.
-_FEW_LISTS, _ROWS, _LEAST_HESSIAN = 100, 20, 100.0
+#: With fewer than ``_FEW_LISTS`` lists, the Hessian of all rows sums to at least 1 for every
+#: ``_ROWS_PER_LEAF`` rows, or to ``_ENOUGH_HESSIAN`` if that is less. XGBoost's default asks for a
+#: Hessian of 1 in a leaf, LightGBM's for 20 rows: so the two defaults mean about the same.
+_FEW_LISTS, _ROWS_PER_LEAF, _ENOUGH_HESSIAN = 100, 20, 100.0
 
 
 def library(name: str) -> Any:
-    """A tree library, or an error that says how to get it.
+    """Import LightGBM or XGBoost.
 
     Args:
-        name: of its package.
+        name: the name of the package.
 
     Returns:
         The module.
@@ -53,7 +61,13 @@ def library(name: str) -> Any:
 
 
 class RowLists(NamedTuple):
-    """Lists of rows: ``offsets [B + 1]``, and weights ``[N]`` of items and ``[B]`` of lists."""
+    """Which rows form a list, and their weights.
+
+    Attributes:
+        offsets: ``[B + 1]``: list b is the rows ``offsets[b]:offsets[b + 1]``.
+        item_weights: ``[N]``, or None.
+        list_weights: ``[B]``, or None.
+    """
 
     offsets: Array
     item_weights: Any
@@ -62,13 +76,16 @@ class RowLists(NamedTuple):
 
 @dataclass(frozen=True)
 class CallerLists:
-    """What the caller says of the lists of an objective or metric, beside what its library passes.
+    """Groups and weights that the user gave to an objective or metric.
+
+    The tree library passes groups and weights, too, but not with every API and not of every kind;
+    :meth:`complete` puts the two together.
 
     Args:
         item_weights: one per row.
         list_weights: one per list.
-        group: the sizes of the lists; or those of several data sets, one of which is meant by its
-            number of rows.
+        group: the sizes of the lists; or the sizes for each of several data sets, which are told
+            apart by their numbers of rows.
     """
 
     item_weights: Any = None
@@ -78,56 +95,58 @@ class CallerLists:
     def complete(
         self, rows: int, remedy: str, offsets: Any, item_weights: Any, list_weights: Any = None
     ) -> RowLists:
-        """The lists of a data set.
+        """The lists and weights of a data set, from the user and from the library.
 
         Args:
-            rows: how many there are.
-            remedy: what to do if there are no groups, for the error.
-            offsets: what the library says of the lists, or None.
-            item_weights: the library's, or None.
-            list_weights: the library's, or None.
+            rows: the number of rows of the data set.
+            remedy: for the error if there are no groups: what to do about it.
+            offsets: the library's ``[B + 1]``, or None.
+            item_weights: the library's ``[N]``, or None.
+            list_weights: the library's ``[B]``, or None.
 
         Raises:
-            ValueError: there are no groups, or they are not those of the rows; there are weights
-                of one kind twice, or of another number.
+            ValueError: there are no groups, or they do not fit the rows; both the user and the
+                library have weights of one kind, or there is a wrong number of weights.
         """
         if offsets is None:
-            offsets = offsets_of(self._group(rows), rows, remedy)
+            offsets = offsets_of(self._group_with(rows), rows, remedy)
         elif self.group is not None:
-            stated = offsets_of(self._group(rows), rows, remedy)
-            if not np.array_equal(np.unique(stated), np.unique(offsets)):  # but for empty lists
+            from_user = offsets_of(self._group_with(rows), rows, remedy)
+            # Unique, since LightGBM and XGBoost have no empty lists.
+            if not np.array_equal(np.unique(from_user), np.unique(offsets)):
                 raise ValueError("group and the data say different lists: leave out group")
-        items = _either("item_weights", "rows", self.item_weights, item_weights)
-        if items is not None and len(items) != rows:  # as many as there are lists would weigh them
+        items = _single_source("item_weights", "rows", self.item_weights, item_weights)
+        if items is not None and len(items) != rows:  # B weights would be taken for list weights
             raise ValueError(f"item_weights has {len(items)} numbers for {rows} rows")
-        per_list = _either("list_weights", "lists", self.list_weights, list_weights)
-        return RowLists(offsets, items, _list_weights(per_list, len(offsets) - 1))
+        per_list = _single_source("list_weights", "lists", self.list_weights, list_weights)
+        return RowLists(offsets, items, _check_list_weights(per_list, len(offsets) - 1))
 
-    def _group(self, rows: int) -> Any:
-        """The sizes of the lists of the data set with this number of rows."""
+    def _group_with(self, rows: int) -> Any:
+        """The user's list sizes for the data set with this number of rows."""
         group = self.group
         if group is None or not len(group) or isinstance(group, str) or not np.ndim(group[0]):
             return group
-        fitting = [sizes for sizes in group if np.sum(sizes) == rows]
-        if not fitting or any(not np.array_equal(one, fitting[0]) for one in fitting):
+        matches = [sizes for sizes in group if np.sum(sizes) == rows]
+        if not matches or any(not np.array_equal(sizes, matches[0]) for sizes in matches):
             raise ValueError(
-                f"group has the sizes of {len(group)} data sets, {len(fitting)} of them with "
+                f"group has the sizes of {len(group)} data sets, {len(matches)} of them with "
                 f"{rows} rows: one must be"
             )
-        return fitting[0]
+        return matches[0]
 
 
-def _either(name: str, what: str, stated: Any, passed: Any) -> Any:
-    """The weights that are there; those of a caller and of a library at once are an error."""
-    if stated is not None and passed is not None:
+def _single_source(name: str, unit: str, from_user: Any, from_library: Any) -> Any:
+    """The weights of the user or of the library, or None; an error if both have some."""
+    if from_user is not None and from_library is not None:
         raise ValueError(
-            f"there are weights of {what} twice: {name} and those of the data; leave one of them "
+            f"there are weights of {unit} twice: {name} and those of the data; leave one of them "
             "out"
         )
-    return passed if stated is None else stated
+    return from_library if from_user is None else from_user
 
 
-def _list_weights(values: Any, lists: int) -> Array | None:
+def _check_list_weights(values: Any, lists: int) -> Array | None:
+    """The weights as an array, ``[B]``."""
     if values is None:
         return None
     weights = _numbers("list_weights", values).reshape(-1)
@@ -139,26 +158,26 @@ def _list_weights(values: Any, lists: int) -> Array | None:
 
 
 class RowObjective:
-    """A loss of rows in groups, as gradient and Hessian diagonal of the sum over lists.
+    """A loss as an objective: gradient and Hessian diagonal, per row, of the sum over lists.
 
     Args:
         loss: the spec of a loss, or a loss.
         item_weights: one per row, if the library does not pass them on.
         list_weights: one per list, if the library does not pass them on.
-        group: the sizes of the lists, likewise.
+        group: the sizes of the lists, if the library does not pass them on.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
-        hessian_scale: the Hessian is multiplied by it.
-        min_list_hessian: what the Hessian of a list sums to at tied scores, at least, in the mean
-            over lists: for losses whose Hessian is a bound by the gradient
-            (:meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100 lists, for every loss
-            but the libraries' own (``norm=true``), the Hessian of all rows sums to at least this
-            times the rows over 20, or times 100 if that is less. Gradient and Hessian are
-            multiplied by the same constant where it would be less.
+        hessian_scale: multiplies the Hessian.
+        min_list_hessian: the smallest sum of a list's Hessian at tied scores, in the mean over
+            lists, for losses whose Hessian is a bound by the gradient
+            (:meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100 lists, the Hessian of
+            all N rows must also sum to ``min_list_hessian * min(N / 20, 100)``, for every loss
+            except the libraries' own (``norm=true``). If a sum is less, one constant multiplies
+            gradient and Hessian.
         device: where the loss is computed: ``"cpu"`` or ``"cuda"``.
 
     Raises:
-        ValueError: the loss has no gains, the gains fall, a number is out of its range, or there is
-            no such device.
+        ValueError: the loss has no gains, the gains decrease, a number is out of its range, or
+            there is no such device.
     """
 
     def __init__(
@@ -184,7 +203,7 @@ class RowObjective:
         self.caller, self.device = CallerLists(item_weights, list_weights, group), device
         self.hessian_scale = float(hessian_scale)
         self.min_list_hessian = float(min_list_hessian)
-        self.__name__ = str(self.loss)  # LightGBM's scikit-learn estimators ask for it
+        self.__name__ = str(self.loss)  # LightGBM's scikit-learn estimators read it
         self._scales: dict[tuple[int, int], float] = {}  # by checksums of labels and offsets
 
     def derivatives(self, row_scores: Any, labels: Array, lists: RowLists) -> tuple[Tensor, Tensor]:
@@ -209,63 +228,65 @@ class RowObjective:
         if scale != 1:
             gradient, hessian = gradient * scale, hessian * scale
         if lists.list_weights is not None:
-            rows = np.repeat(lists.list_weights, np.diff(offsets))
-            weights = torch.from_numpy(rows).to(gradient)
+            weights_of_rows = np.repeat(lists.list_weights, np.diff(offsets))
+            weights = torch.from_numpy(weights_of_rows).to(gradient)
             gradient, hessian = gradient * weights, hessian * weights
         return gradient, hessian if self.hessian_scale == 1 else hessian * self.hessian_scale
 
     def _scale(self, scores: Tensor, labels: Array, offsets: Array) -> float:
-        """The constant that multiplies the loss, so that there is ``min_list_hessian``.
+        """The constant that multiplies the loss, so that it reaches ``min_list_hessian``.
 
-        It is that of tied scores in every round: boosting starts there, and one that followed the
-        scores would take the steps that have become small for large ones.
+        It is computed at tied scores, where boosting starts, and is the same in every round. A
+        constant computed from the current scores would grow as the Hessian shrinks, and so enlarge
+        the steps that should become small.
         """
         is_bound = type(self.loss).derivatives is Loss.derivatives
-        if not self.min_list_hessian or not (is_bound or len(offsets) <= _FEW_LISTS):
+        few_lists = len(offsets) - 1 < _FEW_LISTS
+        if not self.min_list_hessian or not (is_bound or few_lists):
             return 1.0
         if getattr(self.loss, "norm", False):
-            return 1.0  # which is a library's own objective
+            return 1.0  # a library's own objective, which is not scaled there either
         key = _checksum(labels), _checksum(offsets)
         if key not in self._scales:
-            per_list = self._list_hessians(scores, labels, offsets)
-            lacking = 1.0
+            per_list = self._tied_list_hessians(scores, labels, offsets)
+            scale = 1.0
             if is_bound and len(per_list):
-                lacking = max(lacking, self.min_list_hessian / float(per_list.mean()))
-            if len(offsets) <= _FEW_LISTS and len(per_list):
-                least = min(_LEAST_HESSIAN, len(labels) / _ROWS) * self.min_list_hessian
-                lacking = max(lacking, least / float(per_list.sum()))
-            self._scales[key] = lacking
+                scale = max(scale, self.min_list_hessian / float(per_list.mean()))
+            if few_lists and len(per_list):
+                least = min(_ENOUGH_HESSIAN, len(labels) / _ROWS_PER_LEAF) * self.min_list_hessian
+                scale = max(scale, least / float(per_list.sum()))
+            self._scales[key] = scale
         return self._scales[key]
 
-    def _list_hessians(self, scores: Tensor, labels: Array, offsets: Array) -> Array:
-        """The sum of the Hessian over each list at tied scores, where it is not 0."""
+    def _tied_list_hessians(self, scores: Tensor, labels: Array, offsets: Array) -> Array:
+        """The sum of the Hessian over each list at tied scores, for lists where it is not 0."""
         with _at_start(self.loss):
             _, hessian = self.loss.gradient_and_hessian(
                 torch.zeros_like(scores), torch.as_tensor(labels), offsets=torch.as_tensor(offsets)
             )
-        rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        per_list = np.bincount(rows, hessian.double().cpu().numpy())
+        list_of_row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        per_list = np.bincount(list_of_row, hessian.double().cpu().numpy())
         return per_list[per_list > 0]
 
 
 @contextmanager
 def _at_start(loss: Loss) -> Iterator[None]:
-    """A context in which a loss is as at the start of training: its schedules and its random draws.
+    """Within this context, schedules and random numbers of a loss are as at the start of training.
 
-    At the end its state is restored, so that boosting can resume from a checkpoint.
+    Afterwards they are as before, so that resuming from a checkpoint gives the same trees.
     """
-    drawing, progress = list(randomness_of(loss).values()), loss.progress
-    before = [dict(one._generators) for one in drawing]
-    for one in drawing:
-        one._generators.clear()
+    random_parts, progress = list(randomness_of(loss).values()), loss.progress
+    saved_generators = [dict(part._generators) for part in random_parts]
+    for part in random_parts:
+        part._generators.clear()
     loss.progress = 0.0
     try:
         yield
     finally:
         loss.progress = progress
-        for one, generators in zip(drawing, before, strict=True):
-            one._generators.clear()
-            one._generators.update(generators)
+        for part, generators in zip(random_parts, saved_generators, strict=True):
+            part._generators.clear()
+            part._generators.update(generators)
 
 
 def _checksum(array: Array) -> int:
@@ -281,59 +302,59 @@ def _numbers(name: str, values: Any) -> Array:
 
 
 class _LabelGain:
-    """Labels whose gain under the formula of a loss or metric is what a table says.
+    """LightGBM's ``label_gain`` for losses and metrics of rankgrad, which have a formula for gains.
 
-    Where the gain is ``2^y - 1``, the label y becomes ``log2(1 + table[y])``; where it is linear,
-    ``table[y]``.
+    It replaces a label y by the label whose gain by the formula is ``table[y]``: by
+    ``log2(1 + table[y])`` if the gain is ``2^y - 1``, and by ``table[y]`` if it is linear.
 
     >>> from rankgrad.boosting.objectives import _LabelGain
     >>> _LabelGain.of([0, 1, 3, 15], losses.get("lambdarank"))(np.array([0, 2, 3])).tolist()
     [0.0, 2.0, 4.0]
     """
 
-    def __init__(self, table: Sequence[float], linear: bool) -> None:
+    def __init__(self, table: Sequence[float], is_linear: bool) -> None:
         gains = _numbers("label_gain", table)
         if gains.ndim != 1 or not len(gains) or not np.isfinite(gains).all() or gains[0] < 0:
             raise ValueError("label_gain must be the gains of labels 0, 1, ..., none negative")
         if (np.diff(gains) < 0).any():
             raise ValueError("label_gain must not fall: a higher label is more relevant")
-        self.labels = gains if linear else np.log2(1 + gains)
+        self.labels = gains if is_linear else np.log2(1 + gains)
 
     @classmethod
     def of(cls, table: Sequence[float] | None, owner: Loss | Metric) -> _LabelGain | None:
-        """The table for a loss or metric that has gains; None without a table."""
+        """The replacement of labels for a loss or metric; None without a table."""
         if table is None:
             return None
         metric = getattr(owner, "metric", None)
         gain = getattr(owner, "gain", None) or getattr(metric, "gain", None)
-        # A lambda loss has the option with every metric, and uses it with these alone.
-        unused = isinstance(metric, str) and metric not in ("ndcg", "dcg")
-        if gain is None or unused:
+        # A lambda loss always has the option ``gain``, but uses it with these metrics only.
+        ignores_gain = isinstance(metric, str) and metric not in ("ndcg", "dcg")
+        if gain is None or ignores_gain:
             raise ValueError(f"{owner} has no gains of labels: leave out label_gain")
         return cls(table, gain == "linear")
 
     def __call__(self, labels: Array) -> Array:
-        """The gains of the labels, ``[N]``."""
-        whole = np.asarray(labels).astype(np.int64)
-        wrong = (whole != labels) | (whole < 0) | (whole >= len(self.labels))
-        if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
+        """The labels to use in place of these, ``[N]`` both."""
+        index = np.asarray(labels).astype(np.int64)
+        is_invalid = (index != labels) | (index < 0) | (index >= len(self.labels))
+        if is_invalid.any():
+            row = int(np.flatnonzero(is_invalid)[0])
             raise ValueError(
                 f"label_gain has gains for labels 0 to {len(self.labels) - 1}; the label of row "
-                f"{at} is {labels[at]:g}"
+                f"{row} is {labels[row]:g}"
             )
-        return np.asarray(self.labels[whole])
+        return np.asarray(self.labels[index])
 
 
 class RowMetric:
-    """An exact metric of rows in groups, with this library's conventions.
+    """An exact metric of rankgrad as an evaluation metric of a tree library.
 
     Args:
         metric: the spec of a metric, or a metric.
-        item_weights: as for :class:`RowObjective`, as are the others.
-        list_weights: one per list.
-        group: the sizes of the lists.
-        label_gain: the gain of each whole label.
+        item_weights: one per row, if the library does not pass them on.
+        list_weights: one per list, if the library does not pass them on.
+        group: the sizes of the lists, if the library does not pass them on.
+        label_gain: the gain of each whole label in place of ``2^y - 1``.
     """
 
     def __init__(
@@ -351,23 +372,32 @@ class RowMetric:
 
     @property
     def name(self) -> str:
-        """What the library shows: the spec, marked, so that its own metrics have other names.
+        """The name that the library shows: the spec with a suffix the library's own metrics lack.
 
-        It has no spaces: XGBoost splits its line of metrics at them.
+        Spaces are removed, since XGBoost splits its line of metrics at spaces.
         """
         return f"{''.join(str(self.metric).split())}_exact"
 
     @property
-    def __name__(self) -> str:  # scikit-learn estimators ask for it
+    def __name__(self) -> str:  # the libraries' scikit-learn estimators read it
         return self.name
 
     @property
     def higher_is_better(self) -> bool:
-        """For early stopping: whether the metric is to be maximized."""
+        """Whether the metric is to be maximized, for early stopping."""
         return not self.metric.lower_is_better
 
     def value(self, scores: Any, labels: Array, lists: RowLists) -> float:
-        """The mean over lists; an error where the metric is undefined on all of them."""
+        """The mean over the lists on which the metric is defined.
+
+        Args:
+            scores: ``[N]``.
+            labels: ``[N]``.
+            lists: which rows form a list, and their weights.
+
+        Raises:
+            ValueError: the metric is undefined on all lists.
+        """
         if self.label_gain is not None:
             labels = self.label_gain(labels)
         evaluation = evaluate(
@@ -379,17 +409,17 @@ class RowMetric:
         )
         per_list = next(iter(evaluation.per_list.values())).double().numpy()
         weights = np.ones(len(per_list)) if lists.list_weights is None else lists.list_weights
-        counted = ~np.isnan(per_list) & (weights > 0)
-        if not counted.any():
+        counts = ~np.isnan(per_list) & (weights > 0)
+        if not counts.any():
             raise ValueError(undefined_message(self.metric))
-        return float(np.average(per_list[counted], weights=weights[counted]))
+        return float(np.average(per_list[counts], weights=weights[counts]))
 
 
 def undefined_message(metric: str | Metric) -> str:
-    """The error of a metric that no list of the evaluated data has a value of.
+    """The error message for a metric that is undefined on every list of the evaluated data.
 
     Args:
-        metric: or its spec.
+        metric: a metric, or its spec.
 
     Returns:
         The message.
@@ -398,18 +428,18 @@ def undefined_message(metric: str | Metric) -> str:
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:
-    """Where each list begins and ends, from the sizes of the groups.
+    """The offsets of lists, from the sizes of the groups.
 
     Args:
-        group: the sizes, or None.
-        rows: how many there are.
-        remedy: what to do if there are no groups, for the error.
+        group: the sizes ``[B]``, or None.
+        rows: the number of rows of the data.
+        remedy: for the error if there are no groups: what to do about it.
 
     Returns:
         The offsets ``[B + 1]``.
 
     Raises:
-        ValueError: there are no groups, or they are not those of the rows.
+        ValueError: there are no groups, or their sizes do not add up to the rows.
     """
     if group is None or len(group) == 0:
         raise ValueError(f"a ranking loss needs to know which rows belong together: {remedy}")

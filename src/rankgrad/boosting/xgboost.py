@@ -1,4 +1,8 @@
-"""Losses and metrics as XGBoost calls them; for users: :mod:`rankgrad.integrations.xgboost`."""
+"""Losses and metrics with the call signature of XGBoost's objectives and metrics.
+
+Users import them from :mod:`rankgrad.integrations.xgboost`; :mod:`rankgrad.boosting.boosters`
+trains with them.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +38,23 @@ class Objective(RowObjective):
 
     Args:
         loss: the spec of a loss, or a loss.
-        item_weights: one per row of the training data. A DMatrix with groups takes weights of
-            lists alone.
-        list_weights: one per list of the training data, in their order. Weights of a
-            DMatrix with groups are such weights.
-        group: the sizes of the lists, where the library does not pass them on; those of data
-            with groups must be the same.
+        item_weights: one per row of the training data. A DMatrix with groups cannot hold them: its
+            weights are list weights.
+        list_weights: one per list of the training data, in their order, if its DMatrix has no
+            weights.
+        group: the sizes of the lists, if XGBoost does not pass them on. If the data have groups,
+            they must agree.
         label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
             that have gains.
-        hessian_scale: multiplies the Hessian, to take smaller steps.
-        min_list_hessian: for losses whose Hessian is a bound by the gradient, as relaxed metrics:
-            what a list's Hessian sums to at tied scores, at least, in the mean over lists. On
-            long lists it would be so little that no leaf has what the library asks for; gradient
-            and Hessian are multiplied by one constant then. With fewer than 100 lists, for every
-            loss, also what the Hessian of 20 rows sums to (up to 100 times this in all).
-            0 for the plain sum over lists.
-        device: ``"cuda"`` computes on the GPU and hands CUDA arrays over without a copy. Scores
-            come from the host, as XGBoost has them there.
+        hessian_scale: multiplies the Hessian; above 1 the steps are smaller.
+        min_list_hessian: the smallest sum of a list's Hessian at tied scores, in the mean over
+            lists, for losses such as relaxed metrics, whose Hessian is a bound by the gradient.
+            If the sum is less, one constant multiplies gradient and Hessian: otherwise no leaf of
+            long lists would reach the minimum Hessian that the library asks for. With fewer than
+            100 lists it is also, for every loss, the smallest sum over 20 rows (the total need
+            not exceed 100 times this). 0 for the plain sum over lists.
+        device: where the loss is computed: ``"cpu"`` or ``"cuda"``. Scores are copied to the GPU,
+            since XGBoost has them on the host; XGBoost reads the gradients on the GPU.
 
     Raises:
         ValueError: the loss is not known, or an option does not fit it.
@@ -73,16 +77,16 @@ class Evaluation(RowMetric):
 
     ``metric(...).higher_is_better`` is for ``maximize=``. With ``group`` it is also an
     ``eval_metric`` of ``XGBRegressor``; stop there with the callback that :meth:`early_stopping`
-    gives. Its name ends in ``_exact``, as XGBoost has metrics of the same names with other
+    gives. Its name ends in ``_exact``, since XGBoost has metrics of the same names with other
     conventions.
 
     Args:
         metric: the spec of a metric, or a metric.
-        item_weights: one per row of the evaluated data; those of a DMatrix are of lists.
-        list_weights: one per list of the evaluated data, where its DMatrix has none: a weighted
-            mean over lists.
-        group: the sizes of the lists, where XGBoost does not pass them on; for several evaluated
-            data sets, the sizes of each.
+        item_weights: one per row of the evaluated data. A DMatrix with groups cannot hold them.
+        list_weights: one per list of the evaluated data, for a weighted mean over lists, if its
+            DMatrix has no weights.
+        group: the sizes of the lists, if XGBoost does not pass them on; for several evaluated data
+            sets, the sizes of each.
         label_gain: the gain of each whole label in place of ``2^y - 1``.
 
     >>> from rankgrad.integrations.xgboost import metric
@@ -100,12 +104,12 @@ class Evaluation(RowMetric):
     def early_stopping(self, rounds: int, **options: Any) -> Any:
         """``xgboost.callback.EarlyStopping`` by this metric, in its direction.
 
-        XGBoost guesses the direction of a metric by its name, and ``early_stopping_rounds`` of its
-        scikit-learn estimators takes that: ``rr`` would be minimized.
+        Use it in place of ``early_stopping_rounds`` of the scikit-learn estimators, with which
+        XGBoost guesses the direction from the metric's name and would minimize ``rr``.
 
         Args:
-            rounds: to wait for a better value.
-            options: of ``EarlyStopping``, such as ``save_best=True``.
+            rounds: how many rounds to wait for a better value.
+            options: further arguments of ``EarlyStopping``, such as ``save_best=True``.
         """
         return library("xgboost").callback.EarlyStopping(
             rounds=rounds, metric_name=self.name, maximize=self.higher_is_better, **options
@@ -123,7 +127,7 @@ def tree_objective(loss: str | Loss, **options: Any) -> Any:
 
     Args:
         loss: the spec of a loss, or a loss.
-        options: of :class:`Objective`.
+        options: further arguments of :class:`Objective`.
 
     Returns:
         The objective, which can be pickled.
@@ -138,34 +142,39 @@ def tree_objective(loss: str | Loss, **options: Any) -> Any:
         raise ImportError(
             "this XGBoost has no xgboost.objective: pip install 'xgboost>=3.2', or use objective()"
         ) from None
-    called = objective(loss, **options)
+    function = objective(loss, **options)
 
     class RankingObjective(TreeObjective):
         """A ranking loss, called with the iteration first."""
 
         def __call__(self, iteration: int, y_pred: Any, dtrain: Any) -> tuple[Any, Any]:
-            return called(y_pred, dtrain)
+            return function(y_pred, dtrain)
 
-        def __reduce__(self) -> Any:  # its class is made where XGBoost is imported
+        def __reduce__(self) -> Any:  # pickle does not find a class defined in a function
             return _tree_objective, (loss, options)
 
     return RankingObjective()
 
 
 def _tree_objective(loss: str | Loss, options: dict[str, Any]) -> Any:
+    """:func:`tree_objective` as pickle calls it, without keyword arguments."""
     return tree_objective(loss, **options)
 
 
 def _arguments(
     caller: CallerLists, remedy: str, first: Any, second: Any, sample_weight: Any
 ) -> tuple[Any, Array, RowLists]:
-    """Scores, labels and lists, of either API."""
+    """Scores ``[N]``, labels ``[N]`` and lists from the arguments of either API of XGBoost.
+
+    The native API passes ``(scores, DMatrix)``; the scikit-learn one labels, scores and weights.
+    """
     if not hasattr(second, "get_label"):
         labels = np.asarray(first)
         return second, labels, caller.complete(len(labels), remedy, None, sample_weight)
     labels, weights = np.asarray(second.get_label()), np.asarray(second.get_weight())
     offsets = np.asarray(second.get_uint_info("group_ptr"), np.int64)
     has_groups = len(offsets) >= 2
+    # Where every list is a single row, the numbers are equal and the weights are list weights.
     of_items = len(weights) == len(labels) and not (has_groups and len(offsets) - 1 == len(labels))
     lists = caller.complete(
         len(labels),
@@ -178,12 +187,14 @@ def _arguments(
 
 
 def _hand_over(gradient: Tensor, hessian: Tensor) -> tuple[Any, Any]:
-    """Results in a form that XGBoost reads: CUDA tensors as they are, others as NumPy arrays.
+    """Gradient and Hessian ``[N]`` as XGBoost reads them: CUDA tensors, or NumPy arrays.
 
-    XGBoost takes the address of an object with ``__cuda_array_interface__``, which CUDA tensors
-    have. That interface of PyTorch names no stream, so the work must be done by then.
+    XGBoost reads a CUDA tensor through its ``__cuda_array_interface__``. PyTorch's does not name
+    the stream that the tensor is computed on, so the computation must have finished.
     """
-    gradient, hessian = (one.detach().to(torch.float32).contiguous() for one in (gradient, hessian))
+    gradient, hessian = (
+        tensor.detach().to(torch.float32).contiguous() for tensor in (gradient, hessian)
+    )
     if not gradient.is_cuda:
         return gradient.numpy(), hessian.numpy()
     torch.cuda.current_stream(gradient.device).synchronize()
