@@ -1,4 +1,8 @@
-"""Models: networks that map the features of a list's items to scores.
+"""Models: networks that map the features of a list's items to scores, and boosted trees.
+
+A :class:`Model` is a configuration that a spec names; its ``build`` makes the network, a
+:class:`Scorer`. Trees (:class:`TreeModel`) are configurations too; ``rankgrad.training.fit`` grows
+them.
 
 >>> net = models.get("mlp(hidden=[64, 32])").build(n_features=136)
 >>> net(torch.randn(2, 5, 136), torch.ones(2, 5, dtype=torch.bool)).shape

@@ -1,7 +1,7 @@
-"""The base classes of models: a configuration that a spec names, and the network it builds.
+"""The base classes of models: :class:`Model`, a configuration, and :class:`Scorer`, its network.
 
 A network maps the features of a batch to scores, ``net(features, mask) -> scores``. Padding never
-counts: it may hold anything, and its score is 0.
+counts: it may hold any values, and its score is 0.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ class Scorer(nn.Module):
         n_features: the number of features f of an item.
     """
 
-    #: Whether an item's score depends on that item alone, so that flat items ``[N, f]`` of many
-    #: lists can be scored in one go. If not, ``[n, f]`` is one list.
+    #: Whether an item's score depends on that item alone. Then flat items ``[N, f]`` of many lists
+    #: can be scored in one call; otherwise ``[n, f]`` is one list.
     per_item: bool
 
-    #: The members of an ensemble. If there are several, it gives the scores of each member,
-    #: ``[members, ..., n]``, in training, where every member has its own loss; and their mean,
-    #: ``[..., n]``, in evaluation.
+    #: The number of networks in an ensemble. If there are several, the network gives the scores of
+    #: each member, ``[members, ..., n]``, in training, where every member has its own loss; and
+    #: their mean, ``[..., n]``, in evaluation.
     members: int = 1
 
-    #: Whether a pass in training launches the same kernels for every batch of one size, never waits
-    #: for a GPU and leaves out what the mask of flat items says, so that a CUDA graph can do it. A
-    #: subclass has to say so for itself.
+    #: Whether a CUDA graph can capture the training passes: they launch the same kernels for every
+    #: batch of one size, never wait for the GPU, and ignore the masked items of a flat batch. Each
+    #: subclass must set it itself; it is not inherited, since an override may break the promise.
     capturable: bool = False
 
-    def __init_subclass__(cls, **named: Any) -> None:
-        super().__init_subclass__(**named)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         cls.capturable = vars(cls).get("capturable", False)
 
     def __init__(self, n_features: int) -> None:
@@ -66,7 +66,7 @@ class Scorer(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
         """The scores of real items, and 0 for padding; without a mask all items are real."""
-        self._check(features, mask)
+        self._check_inputs(features, mask)
         parameter = next(self.parameters())
         return self.score(features.to(parameter.dtype), mask)
 
@@ -77,19 +77,20 @@ class Scorer(nn.Module):
     def inputs(self, features: Features, mask: Mask | None) -> Float[Tensor, "*b n w"]:
         """The inputs of the layers: the features, then columns derived from them within the list.
 
-        Column c is derived of feature ``c % f``. Derived columns, such as ranks, may jump where
-        features change; :meth:`score_inputs` of a column does not.
+        Column c is derived from feature ``c % f``. Derived columns, such as ranks, may be
+        discontinuous functions of the features; :meth:`score_inputs` is continuous in its inputs,
+        so explanations differentiate that part.
         """
         return features
 
-    #: Whether :meth:`score_inputs` scores each item by its own inputs alone.
+    #: Whether :meth:`score_inputs` scores each item from its own inputs alone.
     inputs_score_alone = False
 
     def score_inputs(self, inputs: Float[Tensor, "*b n w"], mask: Mask | None) -> Scores:
-        """The scores of what :meth:`inputs` gives, so that the two together are :meth:`score`."""
+        """The scores of inputs that :meth:`inputs` returned: the second half of :meth:`score`."""
         return self.score(inputs, mask)
 
-    def _check(self, features: Tensor, mask: Tensor | None) -> None:
+    def _check_inputs(self, features: Tensor, mask: Tensor | None) -> None:
         if features.dim() < 2:
             raise ValueError(
                 f"features must be [..., items, features], found the shape {tuple(features.shape)}"
@@ -114,7 +115,7 @@ class Model(HasSpec):
     """A configuration of a network. ``str(model)`` is its spec; equal specs are equal models."""
 
     def build(self, n_features: int) -> Scorer:
-        """A new network for items of this many features, initialized from PyTorch's generator."""
+        """A new network for items of this many features, with random initial weights."""
         raise TypeError(f"{type(self).__name__} does not say how it is built")
 
 
@@ -124,13 +125,13 @@ def output_layer(output: Output | None) -> nn.Module:
 
 
 def check_optional(option: str, value: Any, choices: Sequence[str]) -> Any:
-    """One of a few words, or None; ``"none"`` in quotes means the same as the bare word."""
+    """Check one of a few words or None. The text ``"none"`` means None, too."""
     check_choice(option, value, (None, "none", *choices))
     return None if value == "none" else value
 
 
 def check_sizes(option: str, sizes: Any) -> tuple[int, ...]:
-    """The sizes of layers: whole numbers above 0, possibly none."""
+    """Check the sizes of layers: a list, possibly empty, of whole numbers above 0."""
     if isinstance(sizes, str) or not isinstance(sizes, Sequence):
         raise ValueError(f"{option} must be a list of sizes such as [64, 32], found {sizes!r}")
     return tuple(check_whole(f"each size in {option}", size) for size in sizes)

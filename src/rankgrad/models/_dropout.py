@@ -1,4 +1,11 @@
-"""Dropout whose random numbers come from a given generator."""
+"""Dropout layers whose random numbers come from a generator of their own.
+
+PyTorch's dropout draws from one generator that all threads share, so two trainings in threads would
+affect each other. :class:`Dropout` draws the same numbers from a generator it is given;
+:class:`FastDropout`, which TabM uses, computes them with compiled code, on a CPU
+(:func:`_drop_by_hash`) and on a GPU (:mod:`rankgrad.models._gpu_dropout`). Training gives all
+layers of a network their generator by :func:`draw_from`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +22,8 @@ from typing_extensions import override
 class Dropout(nn.Dropout):
     """PyTorch's dropout with a ``generator``, so that trainings in threads have one each.
 
-    PyTorch's layer draws from a generator that all threads share. Without a generator this one does
-    too; with one, on a CPU, it draws the same numbers as PyTorch's would from it.
+    On a CPU it draws the numbers that PyTorch's layer would draw from that generator. Without a
+    generator it is PyTorch's layer.
 
     >>> layer = Dropout(0.5)
     >>> layer.generator = torch.Generator().manual_seed(0)
@@ -37,13 +44,13 @@ class Dropout(nn.Dropout):
 
 
 class FastDropout(nn.Module):
-    """Dropout with 16 random bits for each value, a hash of its position and of a seed.
+    """Dropout by 16 random bits for each value: a hash of the value's position and of a seed.
 
-    Many times faster than PyTorch's on a CPU, and on a GPU one kernel with the activation before
-    it. The backward pass computes the bits again, so none are saved.
+    On a CPU it is many times faster than PyTorch's; on a GPU it is one kernel together with the
+    activation before it. The backward pass computes the hash again, so no mask is saved.
 
     Args:
-        rate: the share of the values set to 0 in training.
+        rate: the fraction of the values set to 0 in training.
     """
 
     generator: torch.Generator | None = None
@@ -51,26 +58,27 @@ class FastDropout(nn.Module):
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
-        self.dropped = round(rate * 2**16)
+        self.dropped = round(rate * 2**16)  # of 65,536 values
 
     @override
     def forward(self, values: Tensor) -> Tensor:
         if not self.training:
             return values
-        if is_on_gpu(values):
+        if gpu_kernel_applies(values):
             return self.after(nn.Identity(), values)
-        if is_plain(values):
+        if cpu_kernel_applies(values):
             dropped: Tensor = _Drop.apply(values, int(self.draw("cpu")), self.dropped)
             return dropped
+        # Other devices and types, and traced programs: 16 bits for each value, of 64-bit numbers.
         numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
         numbers.random_(-(2**63), None, generator=self.generator)
         bits = numbers.view(torch.int16)[: values.numel()]
-        kept = bits.view(values.shape) >= self.dropped - 2**15
-        return values * (kept * (2**16 / (2**16 - self.dropped)))
+        is_kept = bits.view(values.shape) >= self.dropped - 2**15
+        return values * (is_kept * (2**16 / (2**16 - self.dropped)))
 
     def after(self, activation: nn.Module, values: Tensor) -> Tensor:
-        """Dropout of an activation; on a GPU and in training both are one kernel."""
-        if not self.training or not is_on_gpu(values):
+        """``dropout(activation(values))``; on a GPU in training, both in one kernel."""
+        if not self.training or not gpu_kernel_applies(values):
             dropped: Tensor = self(activation(values))
             return dropped
         from rankgrad.models._gpu_dropout import KINDS, ActivationDropout
@@ -83,7 +91,7 @@ class FastDropout(nn.Module):
         return dropped.view(values.shape)
 
     def draw(self, device: torch.device | str) -> Tensor:
-        """A seed below 2^63 of the values that are dropped."""
+        """Draw the seed of one pass, from 0 to below 2^63, as a scalar on the device."""
         seed = torch.empty((), dtype=torch.int64, device=device)
         return seed.random_(generator=self.generator)
 
@@ -93,7 +101,7 @@ class FastDropout(nn.Module):
 
 
 class _Drop(torch.autograd.Function):
-    """Dropout by a hash of each value's position, which the backward pass computes again."""
+    """:func:`_drop_by_hash` with its derivative, which drops the same gradients."""
 
     @staticmethod
     @override
@@ -108,29 +116,35 @@ class _Drop(torch.autograd.Function):
 
 
 def _drop(values: Tensor, seed: int, dropped: int) -> Tensor:
+    """:func:`_drop_by_hash` of a tensor of any shape, in its order in memory."""
     values = values.detach().contiguous()
-    left = torch.empty_like(values)
-    _kernel()(values.view(-1).numpy(), np.uint64(seed), np.uint32(dropped), left.view(-1).numpy())
-    return left
+    results = torch.empty_like(values)
+    arrays = values.view(-1).numpy(), results.view(-1).numpy()
+    _kernel()(arrays[0], np.uint64(seed), np.uint32(dropped), arrays[1])
+    return results
 
 
 @cache
 def _kernel() -> Any:
+    """:func:`_drop_by_hash`, compiled at the first use."""
     from rankgrad._compilation import compile_cached
 
     return compile_cached(_drop_by_hash, nogil=True)
 
 
 def _drop_by_hash(
-    values: np.ndarray, seed: np.uint64, dropped: np.uint32, left: np.ndarray
+    values: np.ndarray, seed: np.uint64, dropped: np.uint32, results: np.ndarray
 ) -> None:
-    """``left = values * kept / (1 - rate)``; the hash is the lowbias32 of C. Wellons.
+    """``results = values * is_kept / (1 - rate)``; the hash is lowbias32 by C. Wellons.
+
+    :mod:`rankgrad.models._gpu_dropout` and :mod:`rankgrad.models._perceptrons` compute the same.
 
     Args:
         values: ``[N]`` float32.
-        seed: below 2^63; each half of it is mixed in.
+        seed: below 2^63. Its low half is added to the position i, its high half is XORed in between
+            the two rounds of the hash.
         dropped: how many of 65,536 values are dropped.
-        left: ``[N]``, written.
+        results: ``[N]``, written.
     """
     scale = np.float32(65536 / (65536 - dropped))
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
@@ -138,23 +152,24 @@ def _drop_by_hash(
         x = np.uint32(i) + low
         x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
         x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
-        kept = np.uint32(x >> np.uint32(16)) >= dropped
-        left[i] = values[i] * scale if kept else np.float32(0)
+        is_kept = np.uint32(x >> np.uint32(16)) >= dropped
+        results[i] = values[i] * scale if is_kept else np.float32(0)
 
 
-def is_plain(values: Tensor) -> bool:
+def cpu_kernel_applies(values: Tensor) -> bool:
     """Whether functions compiled for CPUs take these values."""
     on_cpu = values.device.type == "cpu" and values.dtype == torch.float32
     return on_cpu and not _is_traced()
 
 
-def is_on_gpu(values: Tensor) -> bool:
-    """Whether GPU kernels take these values; they compute in float32."""
+def gpu_kernel_applies(values: Tensor) -> bool:
+    """Whether GPU kernels take these values; the kernels compute in float32."""
     on_gpu = values.is_cuda and values.dtype != torch.float64
     return on_gpu and _has_triton() and not _is_traced()
 
 
 def _is_traced() -> bool:
+    """Whether PyTorch is compiling, exporting or transforming: it cannot see into kernels."""
     traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
     return traced or torch._C._are_functorch_transforms_active()
 
@@ -165,7 +180,7 @@ def _has_triton() -> bool:
 
 
 def draw_from(network: nn.Module, generator: torch.Generator | None) -> None:
-    """Have every dropout layer of this package draw from ``generator``; None for PyTorch's own."""
+    """Make the network's dropout layers draw from ``generator``; None for PyTorch's shared one."""
     for layer in network.modules():
         if isinstance(layer, Dropout | FastDropout):
             layer.generator = generator

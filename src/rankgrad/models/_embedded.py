@@ -1,4 +1,7 @@
-"""A network after embeddings of categorical features."""
+"""EmbeddedScorer: any network, with an embedding in front for each categorical feature.
+
+:class:`rankgrad.training.FittedRanker` builds it where the training data have categorical features.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,29 @@ from torch import Tensor, nn
 from rankgrad._shapes import Features, Float, Int
 from rankgrad.models._base import Model, Scorer
 
-_WIDEST = 32  # columns of an embedding, at most
+_MAX_WIDTH = 32  # columns of an embedding
 
 
 def embedding_width(categories: int) -> int:
-    """How many columns a feature of this many categories gets: ``min(32, 1.6 c^0.56)``.
+    """The width of the embedding for c categories: ``1.6 c^0.56``, at least 2 and at most 32.
 
-    The rule is fastai's, with a lower bound of the widest.
+    The rule is fastai's, whose largest width is 600.
 
     >>> [embedding_width(count) for count in (1, 2, 10, 1000)]
     [2, 2, 6, 32]
     """
-    return max(2, min(_WIDEST, round(1.6 * math.pow(categories, 0.56))))
+    return max(2, min(_MAX_WIDTH, round(1.6 * math.pow(categories, 0.56))))
 
 
 class EmbeddedScorer(Scorer):
-    """A network whose last input columns are categories: each becomes a row of a learned table.
+    """A network whose last input columns are codes of categories, each with a learned embedding.
 
-    Row 0 of a table is for missing and unknown categories, row c + 1 for category c. In training it
-    is learned from missing ones; without any it stays at 0.
+    A code is 0 for a missing or unknown category, and c + 1 for category c: it is the row of the
+    feature's table. Row 0 starts at 0 and is learned from missing values in the training data.
 
     Args:
-        model: of the network after the embeddings.
-        n_features: the number of input columns.
+        model: the network after the embeddings.
+        n_features: the number of input columns, those of codes included.
         sizes: the number of categories of each of the last columns.
     """
 
@@ -50,17 +53,21 @@ class EmbeddedScorer(Scorer):
         self.per_item, self.members = self.network.per_item, self.network.members
 
     def embed(self, features: Features) -> Float[Tensor, "*b n w"]:
-        """The columns of numbers, then those of the embeddings."""
+        """The numeric columns, then the columns of all embeddings."""
         codes = features[..., self.n_numbers :].long()
         columns = [
-            table(codes[..., at].clamp(0, self.sizes[at]))  # padding may hold anything
-            for at, table in enumerate(self.tables)
+            table(codes[..., column].clamp(0, self.sizes[column]))  # padding may hold anything
+            for column, table in enumerate(self.tables)
         ]
         numbers = features[..., : self.n_numbers].to(columns[0].dtype)
         return torch.cat([numbers, *columns], -1)
 
     def expand_sources(self, sources: Int[Tensor, " f"]) -> Int[Tensor, " w"]:
-        """Which raw feature each column of :meth:`embed` is made of, by that of each input."""
+        """The raw feature behind each column of :meth:`embed`.
+
+        Args:
+            sources: the raw feature behind each input column.
+        """
         widths = [1] * self.n_numbers + list(map(embedding_width, self.sizes))
         return sources.repeat_interleave(torch.tensor(widths))
 
@@ -69,9 +76,9 @@ class EmbeddedScorer(Scorer):
         return self.network.score(self.embed(features), mask)
 
     def inputs(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """What the layers take in: the embedded features, then columns derived of them."""
+        """The inputs of the layers: the embedded features, then columns derived from them."""
         return self.network.inputs(self.embed(features), mask)
 
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """The scores of what :meth:`inputs` gives."""
+        """The scores of inputs that :meth:`inputs` returned."""
         return self.network.score_inputs(inputs, mask)

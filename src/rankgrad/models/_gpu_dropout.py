@@ -1,6 +1,7 @@
-"""An activation and dropout in one pass over the items, on GPUs.
+"""An activation and dropout in one Triton kernel: :class:`~rankgrad.models._dropout.FastDropout`.
 
-The bits of dropout are a hash of each value's position, which the backward pass computes again.
+Which values are dropped is decided by a hash of each value's position and a seed. The backward pass
+computes the hash again, so that no mask is saved.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from typing_extensions import override
 
 from rankgrad._shapes import Float
 
-#: The layers, with their default options, whose activation the kernels compute.
+#: The activation layers that the kernels compute, with their default options.
 KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.SiLU: 2, nn.GELU: 3}
-_VALUES = 2048  # of one program
-_WIDTH = 1024  # at most, of the part of a row that one program takes
+_VALUES = 2048  # values that one program computes
+_WIDTH = 1024  # the most columns of a row that one program computes
 
 
 class ActivationDropout(torch.autograd.Function):
-    """``activation(x) * kept / (1 - rate)``, where a CPU keeps the same with the same seed.
+    """``activation(x) * is_kept / (1 - rate)``; the same seed keeps the same values as on a CPU.
 
-    It is called with the values; the seed, a whole number from 0 to below 2^63 on their device; how
-    many of 65,536 values are dropped; and the kind of activation, a value of :data:`KINDS`.
+    ``apply`` takes the values ``[m, N, w]``; the seed, a whole number from 0 to below 2^63, as a
+    scalar on their device; how many of 65,536 values are dropped; and the kind of activation, a
+    value of :data:`KINDS`.
     """
 
     @staticmethod
@@ -60,6 +62,7 @@ def _launch(
     options: tuple[int, int],
     is_backward: bool,
 ) -> None:
+    """Run the kernel on ``[m, N, w]`` values and, in the backward pass, contiguous gradients."""
     members, count, width = values.shape
     dropped, kind = options
     columns = min(triton.next_power_of_2(max(width, 1)), _WIDTH)
@@ -74,7 +77,7 @@ def _launch(
 
 @triton.jit
 def _activate(x, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr):
-    """The activation, or its derivative."""
+    """The activation of x, or its derivative; KIND is a value of KINDS. NaN stays NaN."""
     if KIND == 0:
         result = x * 0.0 + 1.0 if IS_BACKWARD else x
     elif KIND == 1:
@@ -96,6 +99,12 @@ def _activate_and_drop(
     dropped, scale, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Write the results of ROWS rows (items of members) times COLUMNS columns.
+
+    The strides of values and results are those of a member and of an item; columns have stride 1.
+    The hash is that of ``_drop_by_hash`` in :mod:`rankgrad.models._dropout`, of the position in the
+    contiguous tensor.
+    """
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     inside = (row < n_rows) & (column < width)

@@ -1,4 +1,8 @@
-"""Features relative to the list: ranks and standardized scores of each feature within its list."""
+"""Columns derived within a list: each feature's rank, standardized value and ties among the items.
+
+:class:`~rankgrad.models.tabm.TabM` takes them in beside the features (its option ``in_list``). In
+prediction on a CPU, :mod:`rankgrad.data._preparation_kernel` computes the same columns.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,23 @@ from rankgrad._validation import check_choice
 
 InList = Literal["rank", "score", "ties"]
 
-#: The first and last place, from 0, of the items that an item is tied with, by each feature.
+#: For each item and feature, the first and the last position, from 0, that the items with the same
+#: value take if the list is sorted by that feature.
 _TieSpans = tuple[Int[Tensor, "*b n f"], Int[Tensor, "*b n f"]]
 
 
 def list_ranks(features: Features, mask: Mask, spans: _TieSpans | None = None) -> Features:
-    """The rank of each item within its list by each feature, tied items in their middle.
+    """The rank of each item within its list by each feature; tied items share their mean rank.
 
-    Of n items, the one with a items below it and b as high as itself, itself included, has
-    ``√12 ((a + b / 2) / n - 1/2)``: evenly spaced around 0 with a deviation of about 1, whatever
-    the length of the list and the scale of the feature. All of them tied, or alone, it is 0.
+    In a list of n items, an item with a items below it and b items of the same value (itself
+    included) gets ``√12 ((a + b / 2) / n - 1/2)``. Ranks are evenly spaced around 0 with a standard
+    deviation of about 1, whatever the length of the list and the scale of the feature. If all items
+    are tied, or there is only one, the rank is 0.
 
     Args:
-        features: the items of each list.
-        mask: True on real items; what is said of others is 0.
-        spans: of the features, if they are known.
+        features: the features of padded lists.
+        mask: True on real items; padding gets 0.
+        spans: the tie spans of the features, if they are already computed.
 
     >>> mask = torch.tensor([[True, True, False], [True, True, True]])
     >>> list_ranks(torch.tensor([[[3.0], [9.0], [0.0]], [[1.0], [1.0], [1.0]]]), mask).squeeze(-1)
@@ -42,15 +48,15 @@ def list_ranks(features: Features, mask: Mask, spans: _TieSpans | None = None) -
 
 
 def list_ties(features: Features, mask: Mask, spans: _TieSpans | None = None) -> Features:
-    """Whether other items of the list have the same value of a feature, which copies do.
+    """How many other items of the list have the same value of a feature, as copies of an item do.
 
-    With c others it is ``2 c / (1 + c)``: 0 for a value that no other item has, 1 where one other
-    has it, and close to 2 where many do, as with a feature of few values.
+    For c other items it is ``2 c / (1 + c)``: 0 for a unique value, 1 if one other item has it, and
+    close to 2 if many do, as with a feature of few values.
 
     Args:
-        features: the items of each list.
-        mask: True on real items; what is said of others is 0.
-        spans: of the features, if they are known.
+        features: the features of padded lists.
+        mask: True on real items; padding gets 0.
+        spans: the tie spans of the features, if they are already computed.
 
     >>> mask = torch.tensor([[True, True, True, False]])
     >>> list_ties(torch.tensor([[[3.0], [9.0], [3.0], [9.0]]]), mask).squeeze(-1)
@@ -62,87 +68,95 @@ def list_ties(features: Features, mask: Mask, spans: _TieSpans | None = None) ->
 
 
 def _tie_spans(features: Features, mask: Mask) -> _TieSpans:
+    """The tie spans of each item by each feature; padding is sorted behind the items."""
     n = features.shape[-2]
     if n == 0:
         return features.long(), features.long()
-    # A GPU would have to be waited for to find the real items, so there all are sorted.
+    # Counting the real items would wait for a GPU; there, padding is sorted too.
     on_cpu = features.device.type == "cpu" and features.dtype == torch.float32
     if on_cpu and not torch.compiler.is_exporting() and 2 * int(mask.sum()) < mask.numel():
-        return _spans_of_few(features, mask)
+        return _sparse_tie_spans(features, mask)
     by_feature = features.masked_fill(~mask[..., None], float("inf")).mT
     values, order = by_feature.sort(dim=-1)
-    places = torch.arange(n, device=features.device)
-    before = values.index_select(-1, (places - 1).clamp(min=0))
-    after = values.index_select(-1, (places + 1).clamp(max=n - 1))
-    begins, ends = (places == 0) | (values != before), (places == n - 1) | (values != after)
-    first = torch.where(begins, places, 0).cummax(-1).values
-    last = torch.where(ends, places, n).flip(-1).cummin(-1).values.flip(-1)
+    positions = torch.arange(n, device=features.device)
+    before = values.index_select(-1, (positions - 1).clamp(min=0))
+    after = values.index_select(-1, (positions + 1).clamp(max=n - 1))
+    begins, ends = (positions == 0) | (values != before), (positions == n - 1) | (values != after)
+    first = torch.where(begins, positions, 0).cummax(-1).values
+    last = torch.where(ends, positions, n).flip(-1).cummin(-1).values.flip(-1)
     unsorted = torch.empty_like(order)
     return unsorted.scatter(-1, order, first).mT, unsorted.scatter(-1, order, last).mT
 
 
-def _spans_of_few(features: Features, mask: Mask) -> _TieSpans:
-    """:func:`_tie_spans` where most places are padding: only items are sorted.
+def _sparse_tie_spans(features: Features, mask: Mask) -> _TieSpans:
+    """:func:`_tie_spans` for batches that are mostly padding: sorts the real items only.
 
-    All lists are sorted at once, by a whole number of which the upper half is the list and the
-    lower half the bits of the value, turned so that they order as the values do.
+    One sort per feature orders the items of all lists. Its keys are 64-bit integers: the list in
+    the upper half, the bits of the value in the lower half, changed so that they order as integers
+    as the values do.
     """
     items = features[mask]
     count, width = items.shape
     lengths = mask.sum(-1).flatten()
-    lists = torch.arange(len(lengths)).repeat_interleave(lengths)
-    bits = (items + 0.0).view(torch.int32)  # -0.0 is 0.0
-    bits ^= (bits >> 31) & 0x7FFFFFFF
-    values, order = ((lists[:, None] << 32) + bits).mT.contiguous().sort(dim=-1)
-    begins = torch.ones_like(values, dtype=torch.bool)
-    begins[:, 1:] = values[:, 1:] != values[:, :-1]
-    tie = begins.flatten().cumsum(0) - 1
+    list_of_item = torch.arange(len(lengths)).repeat_interleave(lengths)
+    bits = (items + 0.0).view(torch.int32)  # the addition turns -0.0 into 0.0
+    bits ^= (bits >> 31) & 0x7FFFFFFF  # negative floats order in reverse as integers
+    keys, order = ((list_of_item[:, None] << 32) + bits).mT.contiguous().sort(dim=-1)
+    # Tie groups of all features are numbered in one sequence, feature after feature.
+    begins = torch.ones_like(keys, dtype=torch.bool)
+    begins[:, 1:] = keys[:, 1:] != keys[:, :-1]
+    group = begins.flatten().cumsum(0) - 1
     first = begins.flatten().nonzero()[:, 0]
     last = first + first.diff(append=first.new_tensor([begins.numel()])) - 1
-    starts = (lengths.cumsum(0) - lengths)[lists] + torch.arange(width)[:, None] * count
-    found = []
-    for place in (first, last):
-        here = torch.zeros_like(features, dtype=torch.int64)
-        sorted_places = place[tie].view(width, count) - starts
-        here[mask] = torch.empty_like(order).scatter_(-1, order, sorted_places).mT
-        found.append(here)
-    return found[0], found[1]
+    list_starts = (lengths.cumsum(0) - lengths)[list_of_item]
+    list_starts = list_starts + torch.arange(width)[:, None] * count
+    spans = []
+    for ends in (first, last):
+        sorted_ends = ends[group].view(width, count) - list_starts
+        padded = torch.zeros_like(features, dtype=torch.int64)
+        padded[mask] = torch.empty_like(order).scatter_(-1, order, sorted_ends).mT
+        spans.append(padded)
+    return spans[0], spans[1]
 
 
 def list_scores(features: Features, mask: Mask) -> Features:
-    """How many standard deviations of its list each item is from its list's mean, by each feature.
+    """Each feature standardized within the list: ``(x - mean) / (deviation + 0.1)``.
 
-    0.1 is added to the deviation, so that features that vary little are not amplified.
+    0.1 is added to the standard deviation so that features that vary little are not amplified.
 
     Args:
-        features: the items of each list, on a scale of about 1.
-        mask: True on real items; what is said of others is 0.
+        features: the features of padded lists, on a scale of about 1.
+        mask: True on real items; padding gets 0.
 
     >>> mask = torch.tensor([[True, True, False]])
     >>> list_scores(torch.tensor([[[3.0], [9.0], [0.0]]]), mask).squeeze(-1)
     tensor([[-0.9677,  0.9677,  0.0000]])
     """
-    real = mask[..., None]
+    is_real = mask[..., None]
     lengths = mask.sum(-1, dtype=features.dtype).clamp(min=1)[..., None, None]
-    # Where a feature is constant in a list and far from 0, what rounding leaves of it is amplified.
-    # In training, where the time counts, the sums are of the features' own type.
+    # In float32, the mean of a constant feature far from 0 is off by rounding, and the division
+    # amplifies the difference; so prediction sums in float64. Training sums in the features' own
+    # type, which is faster.
     exact = torch.is_inference_mode_enabled() or torch.compiler.is_exporting()
     dtype = torch.float64 if exact else features.dtype
-    total = features.where(real, 0.0).sum(-2, keepdim=True, dtype=dtype)
+    total = features.where(is_real, 0.0).sum(-2, keepdim=True, dtype=dtype)
     mean = (total / lengths).to(features.dtype)
-    apart = (features - mean).where(real, 0.0)
-    deviation = (apart.square().sum(-2, keepdim=True) / lengths).sqrt()
-    scores: Tensor = apart / (deviation + 0.1)
+    centered = (features - mean).where(is_real, 0.0)
+    deviation = (centered.square().sum(-2, keepdim=True) / lengths).sqrt()
+    scores: Tensor = centered / (deviation + 0.1)
     return scores
 
 
 def in_list_columns(features: Features, mask: Mask, kinds: Sequence[InList]) -> list[Features]:
-    """The columns of each kind; where several need the features sorted, they are sorted once.
+    """The derived columns of each kind; features are sorted once for ranks and ties.
 
     Args:
-        features: the items of each list.
+        features: the features of padded lists.
         mask: True on real items.
         kinds: ``rank``, ``score`` or ``ties``, in the order of the columns.
+
+    Returns:
+        One tensor for each kind, of the shape of the features.
     """
     spans = _tie_spans(features, mask) if {"rank", "ties"} & set(kinds) else None
     by_spans = {"rank": list_ranks, "ties": list_ties}

@@ -1,4 +1,9 @@
-"""Perceptrons side by side, of which training on a CPU does the end in one pass over the items."""
+"""Perceptrons: the layers of TabM's members, with fused kernels for the slow parts of training.
+
+On a CPU the ReLU, dropout and output layer at the end are one compiled pass over the items
+(:func:`_forward`, :func:`_backward`). On a GPU each activation is fused with the dropout after it
+(:mod:`rankgrad.models._gpu_dropout`).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +17,16 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from rankgrad._shapes import Float
-from rankgrad.models._dropout import FastDropout, is_plain
+from rankgrad.models._dropout import FastDropout, cpu_kernel_applies
 
-_ROUNDING = 1e-6  # relative, of a sum in float32
+_ROUNDING = 1e-6  # relative error of a sum in float32
 
 
 class Perceptrons(nn.Sequential):
-    """Layers that take and give ``[members, N, width]``; the last one has a single output.
+    """A sequence of layers from ``[members, N, width]`` to ``[members, N, 1]``.
 
-    In training on a CPU, a ReLU, dropout and the output layer at their end are one autograd
-    function, which reads and writes what is hidden once. On a GPU each activation is one with the
-    dropout after it. Values are those of the layers, to rounding, and dropout drops the same.
+    In training, fused kernels stand for several layers (see the module's docstring). They give the
+    same values as the layers, to rounding, and drop the same values.
     """
 
     @override
@@ -43,7 +47,7 @@ def _relu_dropout_dot(
     items: Float[Tensor, "m N w"], relu: nn.ReLU, dropout: FastDropout | None, output: Any
 ) -> Float[Tensor, "m N 1"]:
     """``output(dropout(relu(items)))``."""
-    if not is_plain(items) or not is_plain(output.weight):
+    if not cpu_kernel_applies(items) or not cpu_kernel_applies(output.weight):
         scores: Tensor = output(relu(items) if dropout is None else dropout.after(relu, items))
         return scores
     seed = 0 if dropout is None else int(dropout.draw("cpu"))
@@ -53,17 +57,21 @@ def _relu_dropout_dot(
 
 
 def bias_gradient(grad: Float[Tensor, "m N 1"]) -> Float[Tensor, "m 1 1"]:
-    """The gradient of the bias of a single output, 0 within rounding of 0.
+    """The gradient of an output layer's bias; exactly 0 if it is 0 within rounding.
 
-    Losses that do not change with the mean score give that bias no gradient but rounding, which
-    Adam would scale up to steps like any other.
+    Many losses do not depend on the mean score, so the true gradient of the bias is 0. Adam would
+    scale the rounding error up to a step as large as any other.
     """
-    found, size = (each.sum(1, keepdim=True) for each in (grad, grad.abs()))
-    return found.where(found.abs() > _ROUNDING * size, 0.0)
+    total, magnitude = grad.sum(1, keepdim=True), grad.abs().sum(1, keepdim=True)
+    return total.where(total.abs() > _ROUNDING * magnitude, 0.0)
 
 
 class _ReLUDropoutDot(torch.autograd.Function):
-    """``dropout(relu(x)) @ weight + bias`` with a single output."""
+    """``dropout(relu(items)) @ weight + bias`` with a single output.
+
+    ``apply`` takes items ``[m, N, w]``, weight ``[m, w, 1]``, bias ``[m, 1, 1]``, the seed and how
+    many of 65,536 values are dropped; it gives ``[m, N, 1]``.
+    """
 
     @staticmethod
     @override
@@ -83,23 +91,26 @@ class _ReLUDropoutDot(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         hidden, weight = ctx.saved_tensors
-        grad = grads[0].contiguous()
-        of_items, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        inputs, outputs = (hidden, weight, grad), (of_items, of_weight)
+        grad_scores = grads[0].contiguous()
+        grad_items, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        inputs, outputs = (hidden, weight, grad_scores), (grad_items, grad_weight)
         _compiled(_backward)(*_arrays(*inputs), ctx.scale, *_arrays(*outputs))
-        return of_items, of_weight, bias_gradient(grad), None, None
+        return grad_items, grad_weight, bias_gradient(grad_scores), None, None
 
 
 def _arrays(*tensors: Tensor) -> list[np.ndarray]:
-    return [each.detach().numpy() for each in tensors]
+    """The memory of the tensors as NumPy arrays."""
+    return [tensor.detach().numpy() for tensor in tensors]
 
 
 @cache
 def _compiled(function: Any) -> Any:
+    """The function, compiled at the first use."""
     from rankgrad._compilation import compile_cached
 
-    # Sums may be reordered, so that they vectorize: no loop over hidden values both adds them up
-    # and writes to an array, since where arrays lie would then decide the order.
+    # ``reassoc`` lets sums vectorize by reordering them. A loop that both sums and writes to an
+    # array would be vectorized or not depending on whether arrays overlap in memory, which would
+    # make the order of the sum, and its last bits, depend on addresses: so no loop does both.
     return compile_cached(function, nogil=True, fastmath={"contract", "reassoc", "nsz"})
 
 
@@ -112,16 +123,18 @@ def _forward(
     hidden: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Write the hidden values, dropped by the hash of their places, and products with the weights.
+    """Write ``hidden = dropout(relu(items))`` and ``scores = hidden @ weight``.
+
+    The hash that drops values is that of ``rankgrad.models._dropout._drop_by_hash``.
 
     Args:
         items: ``[m, N, w]`` float32, before the ReLU.
         weight: ``[m, w, 1]``.
         seed: below 2^63, as :class:`rankgrad.models._dropout.FastDropout` draws it.
         dropped: how many of 65,536 values are dropped.
-        scale: of those that are not.
+        scale: the factor of the values that are not dropped.
         hidden: ``[m, N, w]``, written.
-        scores: ``[m, N, 1]``, written.
+        scores: ``[m, N, 1]``, written; the bias is not added.
     """
     members, count, width = items.shape
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
@@ -132,10 +145,10 @@ def _forward(
                 x = np.uint32(j) + first
                 x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
                 x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
-                kept = np.uint32(x >> np.uint32(16)) >= dropped
+                is_kept = np.uint32(x >> np.uint32(16)) >= dropped
                 value = items[m, i, j]
-                is_zero = value <= np.float32(0)  # not where it is NaN
-                hidden[m, i, j] = value * scale if kept & (not is_zero) else np.float32(0)
+                is_zero = value <= np.float32(0)  # False for NaN, which stays NaN
+                hidden[m, i, j] = value * scale if is_kept & (not is_zero) else np.float32(0)
             score = np.float32(0)
             for j in range(width):
                 score += hidden[m, i, j] * weight[m, j, 0]
@@ -145,19 +158,28 @@ def _forward(
 def _backward(
     hidden: np.ndarray,
     weight: np.ndarray,
-    grad: np.ndarray,
+    grad_scores: np.ndarray,
     scale: np.float32,
-    of_items: np.ndarray,
-    of_weight: np.ndarray,
+    grad_items: np.ndarray,
+    grad_weight: np.ndarray,
 ) -> None:
-    """Write the gradients of the items ``[m, N, w]`` and add to those of the weights, 0 before."""
+    """Write the gradients of :func:`_forward`.
+
+    Args:
+        hidden: ``[m, N, w]``, as :func:`_forward` wrote it; 0 where no gradient passes.
+        weight: ``[m, w, 1]``.
+        grad_scores: ``[m, N, 1]``.
+        scale: the factor of the values that were not dropped.
+        grad_items: ``[m, N, w]``, written.
+        grad_weight: ``[m, w, 1]``, zeros; added to.
+    """
     members, count, width = hidden.shape
     for m in range(members):
         for i in range(count):
-            of_score = grad[m, i, 0]
-            scaled = of_score * scale
+            grad_score = grad_scores[m, i, 0]
+            scaled = grad_score * scale
             for j in range(width):
                 value = hidden[m, i, j]
                 is_zero = value <= np.float32(0)
-                of_items[m, i, j] = np.float32(0) if is_zero else scaled * weight[m, j, 0]
-                of_weight[m, j, 0] += of_score * value
+                grad_items[m, i, j] = np.float32(0) if is_zero else scaled * weight[m, j, 0]
+                grad_weight[m, j, 0] += grad_score * value

@@ -1,4 +1,7 @@
-"""Batch normalization of the real items of a batch, in one process or several."""
+"""BatchNorm: batch normalization over the real items of a batch, in one process or several.
+
+The networks of the LambdaLoss, SmoothI and PiRank papers use it: see :class:`rankgrad.models.MLP`.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ class BatchNorm(nn.BatchNorm1d):
     """``(x - mean) / sqrt(variance + ε) · weight + bias`` over the items ``[N, width]`` of a batch.
 
     It differs from PyTorch's layer in three ways that matter to ranking. The running statistics,
-    which count in evaluation, start as plain means over the batches seen and turn into moving ones,
-    so that they are right from the first batch on, however long their memory. A batch of fewer than
-    two items, such as a list with one item, is normalized with the running statistics instead of
-    being an error. And where training runs in several processes, on any device, the statistics are
-    those of the whole batch, as they would be in one process.
+    which evaluation uses, start as the plain mean over the batches so far and turn into a moving
+    average, so they are correct from the first batch on, for any decay. A batch of fewer than two
+    items, such as a list with one item, is normalized by the running statistics instead of being an
+    error. And if training runs in several processes, on any device, the statistics are those of the
+    whole batch, as in one process.
 
     Args:
         width: the number of columns.
-        decay: what the moving statistics keep of themselves at each batch. This is what TensorFlow
-            calls momentum; PyTorch's momentum is ``1 - decay``.
+        decay: the weight of the old running statistics when they are updated with a batch.
+            TensorFlow calls it momentum; PyTorch's momentum is ``1 - decay``.
 
     >>> norm = BatchNorm(1, decay=0.999)
     >>> _ = norm(torch.tensor([[1.0], [3.0]]))
@@ -40,68 +43,81 @@ class BatchNorm(nn.BatchNorm1d):
 
     def __init__(self, width: int, decay: float) -> None:
         super().__init__(width, momentum=1 - decay)
-        self._counted: tuple[Tensor, int, int] | None = None
+        # The buffer ``num_batches_tracked``, its version, and its value, as the host last saw them.
+        self._host_count: tuple[Tensor, int, int] | None = None
 
     def forward(
         self, items: Float[Tensor, "N width"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, "N width"]:
-        """Normalize; where ``real`` is given, items on which it is False count for nothing."""
+        """Normalize the items; those on which ``real`` is False do not enter the statistics."""
         if not self.training:
             return self._by_running_statistics(items)
         if real is not None or _processes() > 1:
-            return self._by_parts(items, real)
+            return self._masked_or_distributed(items, real)
         if len(items) < 2:
             return self._by_running_statistics(items)
-        return self._whole_batch(items, max(1 / self._count(), self.momentum or 0.0))
+        return self._batch_norm(items, max(1 / self._count_batch(), self.momentum or 0.0))
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
         # shape[0], not len(): len() would fix the number of items in an exported program.
-        return items if items.shape[0] == 0 else self._whole_batch(items)
+        return items if items.shape[0] == 0 else self._batch_norm(items)
 
-    def _whole_batch(self, items: Tensor, share: float | None = None) -> Tensor:
-        """Normalize by the batch, which counts so much for the running statistics, or by these."""
+    def _batch_norm(self, items: Tensor, momentum: float | None = None) -> Tensor:
+        """Normalize by the batch and update the running statistics; without momentum, by these."""
         tensors = self.running_mean, self.running_var, self.weight, self.bias
-        return F.batch_norm(items, *tensors, share is not None, share or 0.0, self.eps)
+        return F.batch_norm(items, *tensors, momentum is not None, momentum or 0.0, self.eps)
 
-    def _count(self) -> int:
-        """The number of this batch, tracked on the host to avoid synchronizing."""
-        counted, tracked = self._counted, self.num_batches_tracked
-        if counted is not None and counted[0] is tracked and counted[1] == tracked._version:
-            seen = counted[2]
+    def _count_batch(self) -> int:
+        """Count a batch; returns the number of batches so far.
+
+        The number is also kept on the host, since reading the buffer would wait for a GPU.
+        """
+        count, tracked = self._host_count, self.num_batches_tracked
+        if count is not None and count[0] is tracked and count[1] == tracked._version:
+            previous = count[2]
         else:  # the first batch, or other code has changed the buffer
-            seen = int(tracked)
+            previous = int(tracked)
         tracked += 1
-        self._counted = tracked, tracked._version, seen + 1
-        return seen + 1
+        self._host_count = tracked, tracked._version, previous + 1
+        return previous + 1
 
-    def _by_parts(self, items: Tensor, real: Tensor | None) -> Tensor:
-        """Mean and variance of a batch with padding or split over processes, on the device."""
+    def _masked_or_distributed(self, items: Tensor, real: Tensor | None) -> Tensor:
+        """Normalize a batch with padding, or split over processes, without waiting for a GPU."""
         values = items.to(self.weight.dtype)
-        normal, mean, variance, count = _normalize(
+        normalized, mean, variance, count = _normalize(
             values, self.weight, self.bias, real, self.running_mean, self.running_var, self.eps
         )
         unbiased = variance * count / (count - 1).clamp(min=1)
-        self._remember(mean, unbiased, (count > 1).to(self.num_batches_tracked))
-        return normal.to(items.dtype)
+        self._update_statistics(mean, unbiased, (count > 1).to(self.num_batches_tracked))
+        return normalized.to(items.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
-        """Update the running statistics; ``counts`` is 1, or 0 to leave them. All on the device."""
+    def _update_statistics(self, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
+        """Update the running statistics by a batch, on the device.
+
+        Args:
+            mean: ``[width]``.
+            variance: ``[width]``, unbiased.
+            counts: a scalar: 1, or 0 for a batch of fewer than two items, which changes nothing.
+        """
         self.num_batches_tracked += counts
-        share = (1.0 / self.num_batches_tracked.clamp(min=1)).clamp(min=self.momentum) * counts
-        self.running_mean.lerp_(mean, share.to(mean.dtype))
-        self.running_var.lerp_(variance, share.to(mean.dtype))
+        momentum = (1.0 / self.num_batches_tracked.clamp(min=1)).clamp(min=self.momentum) * counts
+        self.running_mean.lerp_(mean, momentum.to(mean.dtype))
+        self.running_var.lerp_(variance, momentum.to(mean.dtype))
 
 
 class _Normalize(torch.autograd.Function):
-    """The items of this process, normalized by mean and variance of the real ones of all processes.
+    """Normalize the items of this process by the statistics of the real items of all processes.
 
-    With n of those, centered values c, and ``r = 1 / sqrt(variance + ε)``, a gradient g becomes
-    ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015), which is written out since PyTorch
-    would go over the items twice as often. Padding becomes the bias; its gradient is to be 0, and
-    then is passed on as 0. Of fewer than two items, the statistics are the running ones.
+    For n real items, centered values c and ``r = 1 / sqrt(variance + ε)``, the gradient g of an
+    output becomes ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015). The formula is
+    written out because autograd would pass over the items twice as often. The output for padding is
+    the bias, and its gradient must be 0; it then gets the gradient 0. If there are fewer than two
+    real items, the running statistics are used.
 
-    Gives the normalized items; and the mean, the variance and the number of real items.
+    ``apply`` takes items ``[N, width]``, weight and bias ``[width]``, ``real`` ``[N]`` or None, the
+    running mean and variance ``[width]`` and ε. It gives the normalized items; and the mean
+    ``[width]``, the biased variance ``[width]`` and the number of real items, a scalar.
     """
 
     @staticmethod
@@ -115,17 +131,17 @@ class _Normalize(torch.autograd.Function):
         running_variance: Tensor,
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rows = None if real is None else real[:, None]
-        real_items = items if rows is None else items.where(rows, 0.0)
-        number = items.new_full((1,), len(items)) if real is None else real.sum()[None]
-        sums = _over_processes(torch.cat([real_items.sum(0), number.to(items)]))
+        is_real = None if real is None else real[:, None]
+        real_items = items if is_real is None else items.where(is_real, 0.0)
+        local_count = items.new_full((1,), len(items)) if real is None else real.sum()[None]
+        sums = _sum_over_processes(torch.cat([real_items.sum(0), local_count.to(items)]))
         count = sums[-1]
         enough = count > 1
         mean = torch.where(enough, sums[:-1] / count.clamp(min=1), running_mean)
         centered = items - mean
-        if rows is not None:
-            centered = centered.where(rows, 0.0)
-        squares = _over_processes(centered.square().sum(0))
+        if is_real is not None:
+            centered = centered.where(is_real, 0.0)
+        squares = _sum_over_processes(centered.square().sum(0))
         variance = torch.where(enough, squares / count.clamp(min=1), running_variance)
         inverse = (variance + eps).rsqrt()
         ctx.save_for_backward(centered, real, weight, inverse, enough / count.clamp(min=1))
@@ -136,11 +152,12 @@ class _Normalize(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
-        centered, real, weight, inverse, share = ctx.saved_tensors
+        # ``per_item`` is 1 / n, or 0 if the statistics were the running ones, which are constants.
+        centered, real, weight, inverse, per_item = ctx.saved_tensors
         local_sums = torch.stack([gradient.sum(0), (gradient * centered).sum(0)])
-        sums = _over_processes(local_sums.clone())
+        sums = _sum_over_processes(local_sums.clone())
         scale = weight * inverse
-        shift, tilt = -scale * share * torch.stack([sums[0], sums[1] * inverse.square()])
+        shift, tilt = -scale * per_item * torch.stack([sums[0], sums[1] * inverse.square()])
         grad_inputs = torch.addcmul(gradient * scale, centered, tilt)
         if real is None:
             grad_inputs += shift
@@ -152,14 +169,15 @@ class _Normalize(torch.autograd.Function):
 _normalize: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = _Normalize.apply
 
 
-def _over_processes(sums: Tensor) -> Tensor:
-    """Sum tensors over all processes, in place."""
+def _sum_over_processes(sums: Tensor) -> Tensor:
+    """Sum a tensor over all processes, in place."""
     if _processes() > 1:
         distributed.all_reduce(sums)
     return sums
 
 
 def _processes() -> int:
+    """The number of processes that train together."""
     if not distributed.is_available() or not distributed.is_initialized():
         return 1
     return distributed.get_world_size()

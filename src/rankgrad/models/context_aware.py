@@ -1,4 +1,7 @@
-"""The context-aware ranker: an item's score depends on the other items of its list."""
+"""ContextAware: self-attention over a list, so an item's score depends on the other items.
+
+The NeuralNDCG paper trains it; its configurations are in :mod:`rankgrad.models.presets`.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +46,18 @@ class ContextAware(Model):
         x = x + dropout(attention(norm(x)))
         x = x + dropout(linear(dropout(relu(linear(norm(x))))))
 
-    and the last block's output is normalized once more. Without positions the scores of a permuted
-    list are the permuted scores.
+    and the last block's output is normalized once more. Without positions the network is
+    equivariant: permuting a list permutes its scores.
 
     Args:
         fc: the sizes of the linear layers in front; the last is the width of the model.
         blocks: the number of encoder blocks.
         heads: the number of attention heads; they share the width.
         ff: the size of the hidden layer in a block.
-        dropout: the share of values, attention weights among them, set to 0 in training.
-        positional: add the position of an item in the order given, where that order is an earlier
-            ranking: ``fixed`` sinusoids (Vaswani et al. 2017) or ``learned`` vectors.
-        positions: how many positions are learned; the items after share the last one.
+        dropout: the fraction of values, attention weights included, set to 0 in training.
+        positional: add a vector for the item's position in the list, if the order of the lists is
+            an earlier ranking: ``fixed`` sinusoids (Vaswani et al. 2017) or ``learned`` vectors.
+        positions: how many positions are learned; all later items share the last one.
         output: what the score passes through: ``none``, ``tanh`` or ``sigmoid``.
 
     >>> model = models.get("context_aware(fc=[8], ff=16)")
@@ -122,7 +125,7 @@ class ContextAwareNet(Scorer):
         if features.numel() == 0:
             return features.sum(-1)
         items = features
-        if features.dim() != 3:  # an exported program takes lists without items too
+        if features.dim() != 3:  # not in exported programs, where a list may be empty
             items = features.reshape(-1, *features.shape[-2:])
         if mask is None:
             return self._encode(items, None).reshape(shape)
@@ -131,30 +134,34 @@ class ContextAwareNet(Scorer):
         return scores.masked_fill(~mask, 0.0).reshape(shape)
 
     def _encode(self, items: Float[Tensor, "b n f"], mask: ItemMask | None) -> ItemValues:
+        """The scores of lists; padding holds zeros and gets a score of no meaning."""
         hidden = self.fc(items)
         if self.positional is not None:
             hidden = hidden + self._positions(hidden, mask)
         for block in self.blocks:
-            hidden = block(hidden, None if mask is None else _attended(mask))
+            hidden = block(hidden, None if mask is None else _attention_mask(mask))
         scores: Tensor = self.head(self.norm(hidden)).squeeze(-1)
         return scores
 
     def _positions(
         self, hidden: Float[Tensor, "b n w"], mask: ItemMask | None
     ) -> Float[Tensor, "*b n w"]:
-        """The vectors of the items' positions, counted over real items."""
+        """The vectors of the items' positions; only real items are counted."""
         if mask is None:
-            places = torch.arange(hidden.shape[-2], device=hidden.device)
+            positions = torch.arange(hidden.shape[-2], device=hidden.device)
         else:
-            places = (mask.cumsum(-1) - 1).clamp(min=0)
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
         if self.positional == "fixed":
-            return _sinusoids(places, hidden.shape[-1]).to(hidden.dtype)
-        vectors: Tensor = self.position(places.clamp(max=self.position.num_embeddings - 1))
+            return _sinusoids(positions, hidden.shape[-1]).to(hidden.dtype)
+        vectors: Tensor = self.position(positions.clamp(max=self.position.num_embeddings - 1))
         return vectors
 
 
 class _Block(nn.Module):
-    """One encoder block: attention over the list, then a layer over each item."""
+    """One encoder block: attention over the list, then a feed-forward layer on each item.
+
+    It is called with items ``[b, n, w]`` and an attention mask ``[b, 1, 1, n]``, or None.
+    """
 
     def __init__(self, model: ContextAware) -> None:
         super().__init__()
@@ -172,39 +179,43 @@ class _Block(nn.Module):
         )
         self.dropout = Dropout(model.dropout)
 
-    def forward(self, items: Tensor, attended: Tensor | None) -> Tensor:
-        items = items + self.dropout(self._attention(self.attention_norm(items), attended))
-        changed: Tensor = items + self.dropout(self.feed_forward(items))
-        return changed
+    def forward(self, items: Tensor, attention_mask: Tensor | None) -> Tensor:
+        items = items + self.dropout(self._attention(self.attention_norm(items), attention_mask))
+        outputs: Tensor = items + self.dropout(self.feed_forward(items))
+        return outputs
 
-    def _attention(self, items: Tensor, attended: Tensor | None) -> Tensor:
-        parts = (self.query, self.key, self.value)
-        query, key, value = (self._split(linear(items)) for linear in parts)
+    def _attention(self, items: Tensor, mask: Tensor | None) -> Tensor:
+        """Multi-head attention among the items."""
+        projections = (self.query, self.key, self.value)
+        query, key, value = (self._split_heads(linear(items)) for linear in projections)
         rate = self.dropout.p if self.training else 0.0
-        if rate and self.dropout.generator is not None:  # which the fused form cannot be given
+        if rate and self.dropout.generator is not None:  # PyTorch's function takes no generator
             scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-            if attended is not None:
-                scores = scores.masked_fill(~attended, float("-inf"))
+            if mask is not None:
+                scores = scores.masked_fill(~mask, float("-inf"))
             mixed = self.dropout(scores.softmax(-1)) @ value
         else:
             mixed = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=attended, dropout_p=rate
+                query, key, value, attn_mask=mask, dropout_p=rate
             )
         attention: Tensor = self.mix(mixed.transpose(1, 2).flatten(-2))
         return attention
 
-    def _split(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
+    def _split_heads(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))
         return split.transpose(1, 2)
 
 
-def _attended(mask: ItemMask) -> Bool[Tensor, "b 1 1 n"]:
-    """What may be attended to: real items; in a list without any, all, so that no row is empty."""
+def _attention_mask(mask: ItemMask) -> Bool[Tensor, "b 1 1 n"]:
+    """True on the items that are attended to: the real ones, or all in a list of padding only.
+
+    A softmax over no items would be NaN.
+    """
     return (mask | ~mask.any(-1, keepdim=True))[:, None, None]
 
 
-def _sinusoids(places: Int[Tensor, "*b n"], width: int) -> Float[Tensor, "*b n w"]:
-    """``sin(p / 10000^{2i/w})`` in the first half and the cosines in the second."""
-    half = torch.arange((width + 1) // 2, device=places.device)
-    angles = places[..., None] * torch.exp(-math.log(10000.0) * 2 * half / width)
+def _sinusoids(positions: Int[Tensor, "*b n"], width: int) -> Float[Tensor, "*b n w"]:
+    """``sin(p / 10000^{2i/w})`` in the first half of the columns, and cosines in the second."""
+    half = torch.arange((width + 1) // 2, device=positions.device)
+    angles = positions[..., None] * torch.exp(-math.log(10000.0) * 2 * half / width)
     return torch.cat([angles.sin(), angles.cos()], -1)[..., :width]

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron: every item is scored by itself."""
+"""MLP: a multi-layer perceptron, which scores every item by itself."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class MLP(Model):
     Args:
         hidden: the sizes of the hidden layers; ``[]`` is a linear model.
         activation: the non-linearity of the hidden layers.
-        dropout: the share of a hidden layer's values set to 0 in training: one number, or one per
-            layer.
+        dropout: the fraction of a hidden layer's values set to 0 in training: one number, or one
+            per layer.
         batch_norm: normalize each hidden layer: ``true`` before its activation, ``"after"`` after
             it. See :class:`~rankgrad.models.batch_norm.BatchNorm`.
         input_norm: batch normalization of the features.
-        norm_decay: what the statistics of batch normalization keep of themselves at each batch: the
-            "momentum" of TensorFlow and of papers; PyTorch's is one minus it.
+        norm_decay: the weight of the old statistics when batch normalization updates them, which
+            TensorFlow and papers call momentum; PyTorch's momentum is ``1 - norm_decay``.
         output: what the score passes through: ``none``, ``tanh`` or ``sigmoid``.
 
     >>> model = models.get("mlp(hidden=[64, 32], dropout=0.1)")
@@ -102,27 +102,28 @@ class MLPNet(Scorer):
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
             return self.score_items(features.flatten(0, -2)).reshape(features.shape[:-1])
-        # A GPU would have to be waited for to find the real items, and a program has no such sizes.
+        # Selecting the real items would wait for a GPU, and exported programs have fixed shapes.
         if features.is_cuda or torch.compiler.is_exporting():
             return self.score_all(features, mask)
         scores = self.score_items(features[mask])
         return scores.new_zeros(mask.shape).masked_scatter(mask, scores)
 
     def score_all(self, features: Features, mask: Mask) -> Scores:
-        """The scores of real items and padding alike, with 0 for padding in the end."""
+        """Score padding like real items, as zeros, and set its scores to 0."""
         items = features.masked_fill(~mask[..., None], 0.0).flatten(0, -2)
         return self.score_items(items, mask.flatten()).reshape(mask.shape).where(mask, 0.0)
 
     def score_items(
         self, items: Float[Tensor, "N f"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, " N"]:
-        """The scores of flat items; padding among them does not enter any statistics."""
+        """The scores of flat items; those on which ``real`` is False do not enter statistics."""
         for layer in self.layers:
             items = layer(items, real) if isinstance(layer, BatchNorm) else layer(items)
         return items
 
 
 def _hidden_layer(model: MLP, width: int, size: int, rate: float) -> list[nn.Module]:
+    """Linear, activation and dropout from ``width`` to ``size`` columns, with normalization."""
     layers: list[nn.Module] = [nn.Linear(width, size), ACTIVATIONS[model.activation]()]
     if model.batch_norm:
         layers.insert(2 if model.batch_norm == "after" else 1, BatchNorm(size, model.norm_decay))
@@ -132,6 +133,7 @@ def _hidden_layer(model: MLP, width: int, size: int, rate: float) -> list[nn.Mod
 
 
 def _check_dropout(dropout: Any, layers: int) -> float | tuple[float, ...]:
+    """Check one rate, or one for each hidden layer."""
     if isinstance(dropout, str) or not isinstance(dropout, Sequence):
         check_rate("dropout", dropout)
         return float(dropout)

@@ -1,7 +1,8 @@
 """The default networks and those of the papers, by name.
 
-A preset is a configuration like any other: its spec is the one written out, so a saved run does not
-depend on the preset's name. What a paper leaves open is said here, with what was taken instead.
+A preset returns a plain configuration, whose spec lists its options, so a saved run does not depend
+on the preset's name. Where a paper does not state an option, the docstring says so and names the
+value we chose.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ __all__ = [
 
 @models.register("small")
 def small() -> TabM:
-    """The default on few items: eight perceptrons of 64 units, on features and the list's columns.
+    """The default for few items: eight perceptrons of 64 hidden units.
 
-    Chosen on MQ2008 (``docs/results/recipe.md``).
+    They take in each feature, its rank and its standardized value within the list. Chosen on MQ2008
+    (``docs/results/recipe.md``).
 
     >>> print(models.get("small"))
     tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])
@@ -38,9 +40,9 @@ def small() -> TabM:
 
 @models.register("medium")
 def medium() -> TabM:
-    """The default on many items without a GPU: one perceptron, with scales of its inputs.
+    """The default for many items without a GPU: one perceptron of 256 and 128 hidden units.
 
-    It takes in ties within the list as well, and costs as much as ``small`` does.
+    It also takes in ties within the list. A step takes about as long as that of ``small``.
 
     >>> print(models.get("medium"))
     tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties])
@@ -50,7 +52,7 @@ def medium() -> TabM:
 
 @models.register("large")
 def large() -> TabM:
-    """The default on many items with a GPU: sixteen perceptrons that share weights.
+    """The default for many items with a GPU: sixteen perceptrons that share weights.
 
     Chosen on simulated data, as ``medium`` was (``docs/results/simulated.md``).
 
@@ -75,7 +77,7 @@ def neuralndcg_web30k(*, output: Output | None = "tanh") -> ContextAware:
     does not state dropout; 0.1 is that of the configuration the authors published.
 
     Args:
-        output: the function of the scores; None for none.
+        output: the function that the scores pass through; None for none.
 
     Returns:
         The model; its ``build(n_features)`` makes the network.
@@ -88,10 +90,12 @@ def neuralndcg_web30k(*, output: Output | None = "tanh") -> ContextAware:
 
 @models.register("neuralndcg_istella")
 def neuralndcg_istella(*, output: Output | None = "tanh") -> ContextAware:
-    """The same on Istella (§5.2), with a first layer of 128.
+    """The context-aware ranker of the NeuralNDCG paper on Istella (§5.2).
+
+    It is :func:`neuralndcg_web30k` with a first layer of 128.
 
     Args:
-        output: the function of the scores; None for none.
+        output: the function that the scores pass through; None for none.
 
     Returns:
         The model; its ``build(n_features)`` makes the network.
@@ -107,9 +111,9 @@ def lambdaloss() -> MLP:
     """The network of the LambdaLoss@K paper (§6).
 
     Hidden layers 1024, 512 and 256 with dropout 0.5, 0.5 and 0.8, and batch normalization with
-    momentum 0.999 in TensorFlow's sense. The paper states neither the activation nor where the
-    normalization stands; ReLU, normalization before it and on the input are those of the stock
-    network of TF-Ranking, which the paper trains with. 0.8 is read as the share dropped.
+    momentum 0.999 in TensorFlow's sense. The paper states neither the activation nor the position
+    of the normalization; ReLU, normalization before it and on the input are those of the standard
+    network of TF-Ranking, which the paper trains with. We read 0.8 as the fraction dropped.
 
     Returns:
         The model; its ``build(n_features)`` makes the network.
@@ -132,7 +136,8 @@ def smoothi() -> MLP:
     """The network of the SmoothI paper's learning-to-rank experiments.
 
     The input is batch-normalized; one hidden layer of 1024 with ReLU, batch-normalized after the
-    activation; a linear output. The decay of the statistics is not stated and is the default.
+    activation; a linear output. The paper does not state the decay of the statistics; we use the
+    default.
 
     Returns:
         The model; its ``build(n_features)`` makes the network.
@@ -147,7 +152,7 @@ def smoothi() -> MLP:
 def comparison() -> MLP:
     """The network of the comparison of objective functions (§4.2.1): one hidden layer of 5.
 
-    On MQ2008 that is 46-5-1. The paper does not state the activation; ReLU is taken.
+    On MQ2008 that is 46-5-1. The paper does not state the activation; we use ReLU.
 
     Returns:
         The model; its ``build(n_features)`` makes the network.

@@ -1,4 +1,4 @@
-"""TabM: an ensemble of perceptrons in one network, averaged in prediction."""
+"""TabM: an ensemble of perceptrons in one network, averaged in prediction. The default model."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _Sharing = Literal["adapters", "nothing"]
 class TabM(Model):
     """An ensemble of perceptrons in one network (TabM, Gorishniy et al. 2025).
 
-    The members share the weights W of their hidden layers; what tells them apart are vectors that
-    scale what goes into a layer and what comes out of it (BatchEnsemble, Wen et al. 2020), and an
-    output layer of their own::
+    The members share the weights W of their hidden layers. Each member m has vectors that scale the
+    inputs and the outputs of a layer (BatchEnsemble, Wen et al. 2020), biases, and an output layer
+    of its own::
 
         layer_m(x) = dropout(activation(s_m ∘ W (r_m ∘ x) + b_m))
 
-    Each r_m of the first layer starts as random signs, all other r_m and s_m at 1. In training
-    every member is scored by the loss for itself, and the mean of the losses is minimized; in
-    prediction the score is the mean of the members' scores.
+    Each r_m of the first layer starts as random signs, all other r_m and s_m at 1. Training
+    minimizes the mean of the members' losses; in prediction the score is the mean of the members'
+    scores.
 
     Args:
         hidden: the sizes of the hidden layers.
-        members: how many perceptrons.
+        members: the number of perceptrons.
         share: ``adapters`` as above, or ``nothing``: members with weights of their own, which the
             paper calls TabM-packed.
         activation: the non-linearity of the hidden layers.
-        dropout: the share of a hidden layer's values set to 0 in training.
-        input_dropout: the same of the features, drawn for each member.
-        in_list: what to take in, beside the features, of where each feature puts an item in its
-            list: its ``rank``, its ``score``, the number of deviations from the list's mean, and
-            ``ties``, whether others have the same value (see :mod:`rankgrad.models._in_list`). A
-            score then depends on the whole list.
+        dropout: the fraction of a hidden layer's values set to 0 in training.
+        input_dropout: the fraction of the features set to 0 in training, drawn for each member.
+        in_list: further inputs, derived from each feature within the list: the item's ``rank``, its
+            ``score`` (how many standard deviations it is from the list's mean) and ``ties`` (how
+            many other items have the same value): see :mod:`rankgrad.models._in_list`. A score then
+            depends on the whole list.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -95,7 +95,7 @@ class TabMNet(Scorer):
         width = n_features * (1 + len(model.in_list))
         for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
-                layers.append(_AdaptedLinear(model.members, width, size, signs=depth == 0))
+                layers.append(_AdaptedLinear(model.members, width, size, random_signs=depth == 0))
             else:
                 layers.append(_MemberLinear(model.members, width, size))
             layers.append(ACTIVATIONS[model.activation]())
@@ -118,30 +118,35 @@ class TabMNet(Scorer):
 
     @override
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        features, shape = inputs, inputs.shape[:-1]
-        # A GPU would have to be waited for to find the real items, so there all are scored.
-        scored_whole = features.is_cuda or torch.compiler.is_exporting()
-        picked = mask is not None and not scored_whole
-        if mask is not None and not picked:
-            features = features.masked_fill(~mask[..., None], 0.0)
-        items = features[mask] if picked else features.flatten(0, -2)
-        scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
-        each = self.training and self.members > 1
-        if not each:
-            # In float64: a sum in float32 rounds by an item's place, and copies must be tied.
-            scores = scores.mean(0, keepdim=True, dtype=torch.float64).to(scores.dtype)
-        if picked:
-            assert mask is not None
-            places = mask.expand(len(scores), *shape)
-            scores = scores.new_zeros(places.shape).masked_scatter(places, scores)
-        else:
-            scores = scores.reshape(len(scores), *shape)
+        # Selecting the real items would wait for a GPU: there, padding is scored like items.
+        if mask is None or inputs.is_cuda or torch.compiler.is_exporting():
+            items = inputs if mask is None else inputs.masked_fill(~mask[..., None], 0.0)
+            scores = self._score_items(items.flatten(0, -2))
+            scores = scores.reshape(len(scores), *inputs.shape[:-1])
             scores = scores if mask is None else scores.where(mask, 0.0)
-        return scores if each else scores[0]
+        else:
+            scores = self._score_items(inputs[mask])
+            masks = mask.expand(len(scores), *mask.shape)
+            scores = scores.new_zeros(masks.shape).masked_scatter(masks, scores)
+        return scores if self._gives_members else scores[0]
+
+    @property
+    def _gives_members(self) -> bool:
+        """Whether the scores of each member are returned, and not their mean."""
+        return self.training and self.members > 1
+
+    def _score_items(self, items: Float[Tensor, "N w"]) -> Float[Tensor, "m N"]:
+        """The scores of each member, or their mean ``[1, N]``."""
+        scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
+        if self._gives_members:
+            return scores
+        # In float64: the rounding of a float32 sum depends on the item's position in the batch,
+        # but equal items must get equal scores.
+        return scores.mean(0, keepdim=True, dtype=torch.float64).to(scores.dtype)
 
 
 class _MemberLinear(nn.Module):
-    """A linear layer with weights for each member."""
+    """A linear layer with weights of its own for each member."""
 
     def __init__(self, members: int, width: int, size: int) -> None:
         super().__init__()
@@ -150,15 +155,18 @@ class _MemberLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
 
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        plain = items.device.type == "cpu" and not torch.compiler.is_compiling()
-        if self.weight.shape[-1] == 1 and plain and not torch.compiler.is_exporting():
-            found: Tensor = _Dot.apply(items, self.weight, self.bias)
-            return found
+        eager_cpu = items.device.type == "cpu" and not torch.compiler.is_compiling()
+        if self.weight.shape[-1] == 1 and eager_cpu and not torch.compiler.is_exporting():
+            outputs: Tensor = _Dot.apply(items, self.weight, self.bias)
+            return outputs
         return torch.baddbmm(self.bias, items, self.weight)
 
 
 class _Dot(torch.autograd.Function):
-    """``baddbmm(bias, items, weight)`` for a single output: many times faster on a CPU."""
+    """``baddbmm(bias, items, weight)`` for a single output: many times faster on a CPU.
+
+    ``apply`` takes items ``[m, N, w]``, weight ``[m, w, 1]`` and bias ``[m, 1, 1]``.
+    """
 
     @staticmethod
     def forward(ctx: Any, items: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -173,30 +181,39 @@ class _Dot(torch.autograd.Function):
 
 
 class _AdaptedLinear(nn.Module):
-    """One linear layer that all members share, between scales of their own."""
+    """A linear layer that all members share: ``s_m ∘ W (r_m ∘ x) + b_m`` for member m.
 
-    def __init__(self, members: int, width: int, size: int, signs: bool) -> None:
+    Args:
+        members: the number of members.
+        width: the number of inputs.
+        size: the number of outputs.
+        random_signs: whether the scales r_m of the inputs start as random signs, or at 1.
+    """
+
+    def __init__(self, members: int, width: int, size: int, random_signs: bool) -> None:
         super().__init__()
         limit = 1 / math.sqrt(width)
-        scale = torch.randint(2, (members, 1, width)) * 2.0 - 1 if signs else None
-        self.scale_in = nn.Parameter(torch.ones(members, 1, width) if scale is None else scale)
+        scale = torch.ones(members, 1, width)
+        if random_signs:
+            scale = torch.randint(2, (members, 1, width)) * 2.0 - 1
+        self.scale_in = nn.Parameter(scale)
         self.weight = nn.Parameter(torch.empty(size, width).uniform_(-limit, limit))
         self.scale_out = nn.Parameter(torch.ones(members, 1, size))
         self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
 
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
         if items.is_cuda:
-            return self._on_gpu(items)
+            return self._with_scaled_weights(items)
         mixed = nn.functional.linear(items * self.scale_in, self.weight)
         return torch.addcmul(self.bias, mixed, self.scale_out)
 
-    def _on_gpu(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        """The same with the scales in the weights, which are fewer than items on a GPU."""
+    def _with_scaled_weights(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
+        """Scale the weights in place of the items, of which there are more in batches on a GPU."""
         weight = self.scale_in.mT * self.weight.mT * self.scale_out
         if items.stride(0) != 0:
             return torch.baddbmm(self.bias, items, weight)
-        # All members take in the same items: one product gives all of them.
+        # The items were expanded, so all members have the same: one product computes all members.
         members, width, size = weight.shape
-        together = weight.transpose(0, 1).reshape(width, members * size)
-        mixed = torch.addmm(self.bias.flatten(), items[0], together)
+        side_by_side = weight.transpose(0, 1).reshape(width, members * size)
+        mixed = torch.addmm(self.bias.flatten(), items[0], side_by_side)
         return mixed.view(-1, members, size).transpose(0, 1)

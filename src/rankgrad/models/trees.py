@@ -1,4 +1,8 @@
-"""Boosted trees of LightGBM and XGBoost as models: the libraries' options under their own names."""
+"""LightGBM and XGBoost as models: the libraries' options under their own names.
+
+They have specs like networks, such as ``lightgbm(num_leaves=15)``;
+:mod:`rankgrad.training._tree_fitting` grows the trees.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,18 @@ from rankgrad.models._base import Model, models
 
 
 def _aliases(names: Mapping[str, str]) -> dict[str, str]:
-    """From ``{option: "other names of it"}`` to ``{other name: option}``."""
+    """Turn ``{option: "alias alias ..."}`` into ``{alias: option}``."""
     return {alias: option for option, aliases in names.items() for alias in aliases.split()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeModel(Model):
-    """Boosted trees. A training's ``epochs`` are trees, and its ``patience`` counts trees."""
+    """Boosted trees. The training settings ``epochs`` and ``patience`` count trees."""
 
-    #: Other names of the options: those of the library, and of the other one.
+    #: ``{alias: option}``: the aliases that the library has, and the other library's names.
     option_aliases: ClassVar[Mapping[str, str]] = {}
 
-    #: What the libraries call settings of a training.
+    #: ``{option of a library: training setting}``, for options that are settings of rankgrad.
     settings_instead: ClassVar[Mapping[str, str]] = _aliases(
         {
             "epochs": "n_estimators num_iterations num_iteration n_iter num_trees num_round "
@@ -38,7 +42,7 @@ class TreeModel(Model):
         }
     )
 
-    #: The name of the trees in a folder of a saved model, in the library's own format.
+    #: The name of the file in a saved model that has the trees, in the library's own format.
     file: ClassVar[str]
 
     #: The gain of each whole label in place of ``2^y - 1``, for losses with gains.
@@ -50,8 +54,8 @@ class TreeModel(Model):
         return "cpu"
 
     def options(self) -> dict[str, Any]:
-        """The options for the library; those that are None are left to its defaults."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        """The options for the library. Those that are None are omitted, for its defaults."""
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
         return {k: v for k, v in values.items() if v is not None and k != "label_gain"}
 
     def build(self, n_features: int) -> NoReturn:
@@ -60,9 +64,11 @@ class TreeModel(Model):
 
 
 def _check_options(model: TreeModel, fractions: Sequence[str]) -> None:
-    """Check options by their types.
+    """Check options by their types; tuples are made of lists.
 
-    Fractions are above 0 and at most 1, other numbers at least 0.
+    Args:
+        model: whose options are checked.
+        fractions: the options that must be above 0 and at most 1; other numbers must be at least 0.
     """
     hints = get_type_hints(type(model))
     for option in fields(model):
@@ -97,7 +103,7 @@ class LightGBM(TreeModel):
     Args:
         num_leaves: the most leaves of a tree.
         max_depth: the most levels of a tree; -1 for any number.
-        learning_rate: what each tree is multiplied by.
+        learning_rate: the factor of each tree.
         min_data_in_leaf: the fewest items of a leaf.
         min_sum_hessian_in_leaf: the least Hessian of the loss in a leaf, summed over its items.
         min_gain_to_split: what a split must gain.
@@ -105,23 +111,24 @@ class LightGBM(TreeModel):
         lambda_l2: the penalty of the squares of leaf values.
         feature_fraction: the fraction of features drawn for each tree.
         bagging_fraction: the fraction of items drawn for each tree.
-        bagging_freq: draw items anew after this many trees; None for 1 where some are left out.
+        bagging_freq: draw items anew after this many trees; None for 1 if ``bagging_fraction`` is
+            below 1.
         feature_fraction_bynode: the fraction of features drawn for each split.
         extra_trees: whether thresholds of splits are drawn at random.
         boosting: ``gbdt`` or ``dart``.
         drop_rate: of ``dart``: the fraction of trees left out.
         skip_drop: of ``dart``: the probability of leaving out none.
-        max_drop: of ``dart``: trees left out, at most.
+        max_drop: of ``dart``: the most trees left out.
         data_sample_strategy: ``bagging`` or ``goss``.
-        top_rate: of ``goss``: the fraction of items with large gradients that stay.
-        other_rate: of ``goss``: the fraction drawn of all others.
+        top_rate: of ``goss``: the fraction of items with the largest gradients, which are all used.
+        other_rate: of ``goss``: the fraction drawn from all other items.
         max_bin: the most bins that the values of a feature are put into.
         path_smooth: how much the values of leaves are smoothed towards their parents'.
         cat_smooth: how much the statistics of categories with few items are smoothed.
         cat_l2: ``lambda_l2`` of splits by categories.
         monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall.
         device_type: ``cpu``, ``gpu`` or ``cuda``, where LightGBM is built for it.
-        label_gain: of each whole label, in place of 2^y - 1, for losses with gains.
+        label_gain: the gain of each whole label in place of 2^y - 1, for losses with gains.
 
     None leaves an option to LightGBM.
 
@@ -189,8 +196,8 @@ class LightGBM(TreeModel):
 
     @override
     def options(self) -> dict[str, Any]:
-        default = int(self.bagging_fraction < 1)
-        return {"bagging_freq": default, **super().options()}
+        bagging_freq = int(self.bagging_fraction < 1)  # unless it was set
+        return {"bagging_freq": bagging_freq, **super().options()}
 
 
 @models.register("xgboost")
@@ -201,7 +208,7 @@ class XGBoost(TreeModel):
     Args:
         max_leaves: the most leaves of a tree.
         max_depth: the most levels of a tree; 0 for any number.
-        learning_rate: what each tree is multiplied by.
+        learning_rate: the factor of each tree.
         min_child_weight: the least Hessian of the loss in a leaf.
         gamma: what a split must gain.
         reg_alpha: the penalty of the absolute values of leaves.
@@ -223,7 +230,7 @@ class XGBoost(TreeModel):
         max_cat_threshold: the most categories on one side of a split.
         monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall.
         device: ``cpu``, or ``cuda`` where XGBoost is built for it; the loss is computed there too.
-        label_gain: of each whole label, in place of 2^y - 1, for losses with gains.
+        label_gain: the gain of each whole label in place of 2^y - 1, for losses with gains.
 
     None leaves an option to XGBoost.
 
@@ -278,8 +285,8 @@ class XGBoost(TreeModel):
         check_whole("max_leaves", self.max_leaves, least=2)
         check_whole("max_depth", self.max_depth, least=0)
         check_positive("learning_rate", self.learning_rate)
-        drawn = ("colsample_bytree", "colsample_bylevel", "colsample_bynode", "subsample")
-        _check_options(self, drawn)
+        fractions = ("colsample_bytree", "colsample_bylevel", "colsample_bynode", "subsample")
+        _check_options(self, fractions)
 
     @property
     @override
@@ -288,5 +295,7 @@ class XGBoost(TreeModel):
 
     @override
     def options(self) -> dict[str, Any]:
-        found = super().options()
-        return found | {"one_drop": 1} if found.pop("one_drop") else found
+        options = super().options()
+        if options.pop("one_drop"):
+            options["one_drop"] = 1  # XGBoost takes a number; False is its default
+        return options
