@@ -189,9 +189,9 @@ def test_predictions_are_those_of_transforms_and_network(model, monkeypatch):
     settings = Settings(model=model, transforms=(*TRANSFORMS[0], "impute(fill=median)"))
     ranker = FittedRanker.new(settings, features, offsets)
     expected = scores_by_pytorch(ranker, features, offsets)
-    monkeypatch.setattr(FittedRanker, "_list", None)
-    monkeypatch.setattr(FittedRanker, "_items", None)
-    monkeypatch.setattr(FittedRanker, "_lists", None)
+    monkeypatch.setattr(FittedRanker, "_score_list", None)
+    monkeypatch.setattr(FittedRanker, "_score_items", None)
+    monkeypatch.setattr(FittedRanker, "_score_lists", None)
     for documents in (1 << 15, 40):  # all lists at once, and few or a long one at a time
         monkeypatch.setattr("rankgrad.training._fitted._DOCUMENTS", documents)
         found = ranker.predict(features, offsets)

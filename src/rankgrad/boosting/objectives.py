@@ -84,8 +84,8 @@ class CallerLists:
     Args:
         item_weights: one per row.
         list_weights: one per list.
-        group: the sizes of the lists; or the sizes for each of several data sets, which are told
-            apart by their numbers of rows.
+        group: the sizes of the lists; or the sizes for each of several data sets, which are
+            distinguished by their numbers of rows.
     """
 
     item_weights: Any = None

@@ -1,7 +1,11 @@
 """Training: data, a model and a loss in, a fitted ranker out.
 
-The names below are imported when first asked for, so that the command line can read the settings
-without importing PyTorch.
+:func:`fit` (``_fitting.py``) takes :class:`Settings` and data sets, and runs the loop of
+``trainer.py`` for networks or of ``_tree_fitting.py`` for boosted trees. Both write a
+:class:`RunFolder` and return a :class:`FitResult` with a :class:`FittedRanker`.
+
+The names below are imported when first used, so that the command line can read the settings without
+importing PyTorch.
 
 >>> from rankgrad import training
 >>> training.Settings(loss="lambdarank").loss

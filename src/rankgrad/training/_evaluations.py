@@ -1,10 +1,12 @@
-"""How good a ranker is: its validation in training, when that stops training, and evaluations.
+"""Evaluation of rankers: validation in training, early stopping, and saved evaluations of runs.
 
-An evaluation is saved in the run folder, list by list::
+:func:`validate` and :func:`is_over` are called by the training loop after each epoch.
+:class:`EvaluatedLists` is an evaluation of a finished run, which experiments and reports compare.
+It is saved in the run folder, list by list::
 
     evaluations/NAME/             NAME is the part of the data, such as test
         evaluation.json           metrics, means, conventions, labels of the run, data checksum
-        values.npy    [B, M]      the metrics of each list; NaN where one leaves the list out
+        values.npy    [B, M]      the metrics of each list; NaN where a metric is undefined
         qids.npy      [B]
         offsets.npy   [B + 1]
         labels.npy    [N]
@@ -37,15 +39,15 @@ from rankgrad.training._settings import AUTO_PATIENCE
 
 EVALUATIONS, METADATA = "evaluations", "evaluation.json"
 _FORMAT, _VERSION = "rankgrad evaluation", 1
-#: The kind of type and the number of dimensions of each array.
-_KINDS = {
+#: The saved arrays: the kind of their NumPy type, and their number of dimensions.
+_ARRAYS = {
     "values": ("f", 2), "qids": ("U", 1), "offsets": ("i", 1), "labels": ("f", 1),
     "scores": ("f", 1),
 }  # fmt: skip
 
 
 class _Metadata(TypedDict):
-    """What ``evaluation.json`` holds beside its format."""
+    """The contents of ``evaluation.json``, besides format and version."""
 
     metrics: list[str]
     mean: dict[str, float | None]
@@ -56,10 +58,19 @@ class _Metadata(TypedDict):
 
 @dataclass(frozen=True)
 class EvaluatedLists:
-    """The values of some metrics on every list of a data set, with the scores they come from.
+    """The values of M metrics on the B lists of a data set, with the scores they come from.
 
-    ``labels_of_run`` says what the run is in an experiment: its loss, model, fold and seed.
-    ``checksum`` is the data's, so that runs on other data are recognized.
+    Attributes:
+        metrics: the specs of the metrics.
+        mean: the mean of each metric over the lists on which it is defined.
+        values: ``[B, M]``; NaN where a metric is undefined.
+        qids: ``[B]``, the queries.
+        offsets: ``[B + 1]``: list b is the items ``offsets[b]:offsets[b + 1]``.
+        labels: ``[N]``.
+        scores: ``[N]``.
+        conventions: how the metrics treat ties and lists without relevant items, in words.
+        checksum: of the data set, so that runs on different data are not compared.
+        labels_of_run: what the run is in an experiment: its loss, model, fold and seed.
     """
 
     metrics: tuple[str, ...]
@@ -81,7 +92,7 @@ class EvaluatedLists:
         metrics: Iterable[str],
         labels_of_run: Mapping[str, Any] | None = None,
     ) -> EvaluatedLists:
-        """Evaluate scores of the items of a data set.
+        """Evaluate the scores ``[N]`` of the items of a data set.
 
         >>> lists = Dataset(np.eye(2), [1, 0], [0, 2], ["a"])
         >>> EvaluatedLists.of([0.1, 0.2], lists, ["rr"]).mean
@@ -100,14 +111,14 @@ class EvaluatedLists:
         labels_of_run: Mapping[str, Any] | None,
         conventions: tuple[str, ...],
     ) -> EvaluatedLists:
-        """What was evaluated, with its lists.
+        """Put an evaluation together with its lists.
 
         Args:
             evaluation: of the scores.
             scores: ``[N]``.
             data: the lists, with ``qids``, ``offsets``, ``labels`` and ``checksum()``.
-            labels_of_run: as above.
-            conventions: that the evaluation follows.
+            labels_of_run: what the run is in an experiment.
+            conventions: the conventions of the metrics, in words.
         """
         names = tuple(str(metric) for metric in evaluation.metrics)
         columns = [evaluation.per_list[name].double().numpy() for name in names]
@@ -135,34 +146,34 @@ class EvaluatedLists:
             "checksum": self.checksum,
             "labels": dict(self.labels_of_run),
         }
-        arrays = {array: getattr(self, array) for array in _KINDS}
+        arrays = {array: getattr(self, array) for array in _ARRAYS}
         _schemas.write_arrays(Path(run) / EVALUATIONS / name, METADATA, metadata, arrays)
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> EvaluatedLists:
         """Read what :meth:`save` wrote."""
-        place = Path(run) / EVALUATIONS / name
-        if not _files.readable_path(place).is_dir():
+        folder = Path(run) / EVALUATIONS / name
+        if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
-        return _files.read_folder(place, METADATA, cls._load)
+        return _files.read_folder(folder, METADATA, cls._load)
 
     @classmethod
-    def _load(cls, place: Path) -> EvaluatedLists:
+    def _load(cls, folder: Path) -> EvaluatedLists:
+        """Read a folder, and check that its arrays belong together."""
         remedy = "evaluate the run again"
-        metadata = _schemas.read_versioned(place / METADATA, _Metadata, _FORMAT, _VERSION, remedy)
+        metadata = _schemas.read_versioned(folder / METADATA, _Metadata, _FORMAT, _VERSION, remedy)
         arrays = {
-            array: _schemas.read_array(place / f"{array}.npy", metadata, *kind)
-            for array, kind in _KINDS.items()
+            array: _schemas.read_array(folder / f"{array}.npy", metadata, *kind)
+            for array, kind in _ARRAYS.items()
         }
-        items, ends = len(arrays["labels"]), arrays["offsets"]
-        shape = len(arrays["qids"]), len(metadata["metrics"])
-        lengths = len(ends) - 1, len(arrays["scores"])
-        if arrays["values"].shape != shape or lengths != (shape[0], items):
-            raise _files.damaged(place, "its arrays are of unequal lengths")
+        n_items, n_lists, offsets = len(arrays["labels"]), len(arrays["qids"]), arrays["offsets"]
+        shapes = arrays["values"].shape, len(offsets), len(arrays["scores"])
+        if shapes != ((n_lists, len(metadata["metrics"])), n_lists + 1, n_items):
+            raise _files.damaged(folder, "its arrays are of unequal lengths")
         if set(metadata["mean"]) != set(metadata["metrics"]):
-            raise _files.damaged(place / METADATA, "it has means of other metrics")
-        if ends[0] != 0 or ends[-1] != items or (ends[1:] < ends[:-1]).any():
-            raise _files.damaged(place / "offsets.npy", "it is not of these lists")
+            raise _files.damaged(folder / METADATA, "it has means of other metrics")
+        if offsets[0] != 0 or offsets[-1] != n_items or (offsets[1:] < offsets[:-1]).any():
+            raise _files.damaged(folder / "offsets.npy", "it is not of these lists")
         return cls(
             metrics=tuple(metadata["metrics"]),
             mean={k: float("nan") if v is None else v for k, v in metadata["mean"].items()},
@@ -173,7 +184,7 @@ class EvaluatedLists:
         )
 
     def of_metric(self, metric: str) -> NDArray[np.float64]:
-        """The values of one metric, list by list."""
+        """The values ``[B]`` of one metric."""
         if metric not in self.metrics:
             raise KeyError(f"{metric!r} was not evaluated; there are: {', '.join(self.metrics)}")
         return self.values[:, self.metrics.index(metric)]
@@ -182,8 +193,8 @@ class EvaluatedLists:
 def evaluate_scores(
     scores: Any, data: Dataset, metrics: str | Metric | Iterable[str | Metric]
 ) -> Evaluation:
-    """Evaluate scores of the items of a data set, as :func:`rankgrad.metrics.evaluate` does."""
-    # PyTorch warns of arrays that are read-only, as those of a store are: it gets copies.
+    """Evaluate the scores ``[N]`` of a data set by :func:`rankgrad.metrics.evaluate`."""
+    # Copies, since PyTorch warns about read-only arrays, such as those of a store.
     return evaluate(
         scores,
         np.array(data.labels),
@@ -194,7 +205,7 @@ def evaluate_scores(
 
 
 def names(run: str | os.PathLike[str]) -> list[str]:
-    """The evaluations that a run folder has."""
+    """The names of the evaluations in a run folder."""
     folder = Path(run) / EVALUATIONS
     if not folder.is_dir():
         return []
@@ -202,18 +213,18 @@ def names(run: str | os.PathLike[str]) -> list[str]:
 
 
 _DOCUMENTS = 1 << 15  # items scored at a time, padding included
-_GPU_DOCUMENTS = 1 << 20  # the same on a GPU, at most
-_GPU_BYTES = 1 << 17  # of a GPU's memory for each of them
+_GPU_DOCUMENTS = 1 << 20  # the most items scored at a time on a GPU
+_GPU_BYTES = 1 << 17  # of GPU memory that each of them may take
 
 
 @torch.no_grad()
 def validate(
     network: nn.Module, batches: Batches, metrics: Sequence[Metric], fabric: Any
 ) -> dict[str, float]:
-    """The mean of each metric over the lists, dropout off. Each process scores its part.
+    """The mean of each metric over all lists, with dropout off; each process scores some lists.
 
-    What is brought together are the values of the lists, so the means do not depend on how the
-    lists were shared out.
+    The processes exchange the value of every list, so the means do not depend on how the lists are
+    distributed.
     """
     rank, ranks = fabric.global_rank, fabric.world_size
     values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
@@ -222,7 +233,8 @@ def validate(
     was_training = network.training
     network.eval()
     try:
-        for batch in batches.evaluation(_documents(batches.device), rank=rank, ranks=ranks):
+        n_items = _items_at_a_time(batches.device)
+        for batch in batches.evaluation(n_items, rank=rank, ranks=ranks):
             with for_work(passes(network, batch.labels.numel())):
                 metric_values.append(_per_list(network, batch, metrics))
             lists.append(batch.lists)
@@ -232,11 +244,16 @@ def validate(
         values[:, torch.cat(lists)] = torch.cat(metric_values, -1).cpu().double()
     if ranks > 1:
         values = fabric.all_reduce(values.to(batches.device), reduce_op="sum").cpu()
-    return {str(metric): _mean(row) for metric, row in zip(metrics, values, strict=True)}
+    # NaN marks the lists on which a metric is undefined.
+    means = [float(row[~row.isnan()].mean()) for row in values]
+    return {str(metric): mean for metric, mean in zip(metrics, means, strict=True)}
 
 
 def score(network: nn.Module, batch: Batch) -> Tensor:
-    """The scores of a batch in the layout of its labels; in training, those of each member."""
+    """The scores of a batch, in the shape of its labels.
+
+    Those of an ensemble in training are ``[members, ...]``: the scores of each member.
+    """
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
     expected = batch.labels.shape
@@ -251,10 +268,11 @@ def score(network: nn.Module, batch: Batch) -> Tensor:
     return scores
 
 
-def _documents(device: torch.device) -> int:
+def _items_at_a_time(device: torch.device) -> int:
     """How many items to score at a time.
 
-    What is free at the moment does not matter: the same data must give the same bytes again.
+    It depends on the GPU's total memory and not on the free memory, so that the same data give the
+    same bytes each time.
     """
     if device.type != "cuda":
         return _DOCUMENTS
@@ -262,34 +280,32 @@ def _documents(device: torch.device) -> int:
 
 
 def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:
+    """The values of the metrics on the lists of a batch, ``[metrics, lists]``."""
     scores = score(network, batch)
     lists = as_lists(scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights)
     return torch.stack([values for values, _ in list_values(metrics, lists)])
 
 
-def _mean(values: Tensor) -> float:
-    """Over the lists that count; NaN marks those that do not."""
-    return float(values[~values.isnan()].mean())
-
-
-_EPOCHS = 3  # of which values are averaged
-_RISE = 0.005  # relative, of the average
-_FEWEST_EPOCHS, _FEWEST_STEPS = 3, 60  # to wait
+# The rule of ``patience="auto"``.
+_AVERAGED_EPOCHS = 3  # epochs whose values are averaged
+_MIN_RISE = 0.005  # relative rise of the average that counts as a gain
+_MIN_EPOCHS, _MIN_STEPS = 3, 60  # to wait for the next gain
 
 
 def is_over(patience: int | Literal["auto"] | None, values: Sequence[float], steps: int) -> bool:
     """Whether training stops after these epochs.
 
-    A number of epochs is how many may pass without a better value than the best one. ``auto`` asks
-    for a lasting gain: the average of three values in a row, of fewer at first, is to rise by half
-    a percent within two thirds as many epochs as led to the last such rise, and three more. It
-    waits for 60 steps at least and 20 epochs at most. How the rule was found:
-    ``docs/results/recipe.md``.
+    If ``patience`` is a number p, training stops after p epochs without a value above the best one.
+
+    ``auto`` asks for lasting gains. It averages the last three values (fewer at first); an epoch e
+    is a gain if that average is half a percent above the average at the last gain. After a gain at
+    epoch e, the next one must come within 2/3 e + 3 epochs. It waits for at least 60 steps and at
+    most 20 epochs. ``docs/results/recipe.md`` says how the rule was found.
 
     Args:
-        patience: as of :class:`~rankgrad.training.Settings`.
-        values: validation values of all epochs so far, higher ones better.
-        steps: of an epoch.
+        patience: as in :class:`~rankgrad.training.Settings`; None never stops.
+        values: validation values of all epochs so far; higher is better.
+        steps: the number of steps of an epoch.
 
     >>> rising, flat = [0.1 * n for n in range(1, 9)], [0.8, 0.803, 0.796, 0.801, 0.804, 0.8]
     >>> [is_over("auto", rising + flat[:n], steps=20) for n in (0, 1, 6)]
@@ -301,10 +317,11 @@ def is_over(patience: int | Literal["auto"] | None, values: Sequence[float], ste
         return False
     if patience != "auto":
         return len(values) - 1 - values.index(max(values)) >= patience
-    last, highest = 0, -math.inf
+    last_gain, highest = 0, -math.inf
     for epoch in range(1, len(values) + 1):
-        average = math.fsum(values[max(0, epoch - _EPOCHS) : epoch]) / min(epoch, _EPOCHS)
-        if last == 0 or average > highest + _RISE * abs(highest):
-            last, highest = epoch, average
-    fewest = max(2 * last // 3 + _FEWEST_EPOCHS, math.ceil(_FEWEST_STEPS / max(1, steps)))
-    return len(values) - last >= min(AUTO_PATIENCE, fewest)
+        recent = values[max(0, epoch - _AVERAGED_EPOCHS) : epoch]
+        average = math.fsum(recent) / len(recent)
+        if last_gain == 0 or average > highest + _MIN_RISE * abs(highest):
+            last_gain, highest = epoch, average
+    wait = max(2 * last_gain // 3 + _MIN_EPOCHS, math.ceil(_MIN_STEPS / max(1, steps)))
+    return len(values) - last_gain >= min(AUTO_PATIENCE, wait)

@@ -1,4 +1,11 @@
-"""FittedRanker: a trained model with its transforms: raw features in, scores out."""
+"""FittedRanker: a trained network or trees with their transforms: raw features in, scores out.
+
+:func:`rankgrad.training.fit` returns one in its :class:`FitResult`. It is saved as a folder::
+
+    model.json           format, settings, names and categories of the features, checksums
+    model.safetensors    the tensors of transforms and network
+    trees.txt or .json   boosted trees, in their library's own format
+"""
 
 from __future__ import annotations
 
@@ -32,17 +39,17 @@ WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
 _VALUES = 1 << 22  # values of features scored at a time
-_ROWS = 256  # items prepared at a time where each is scored by itself
-_DOCUMENTS = 1 << 15  # items scored at a time where lists are scored as a whole
+_ROWS = 256  # items per part of the compiled preparation, for networks that score single items
+_DOCUMENTS = 1 << 15  # items scored at a time, for networks that score whole lists
 
 
 class _Manifest(TypedDict):
-    """What loading needs of ``model.json``."""
+    """The part of ``model.json`` that loading needs."""
 
     settings: dict[str, Any]
     n_inputs: int
     custom: str | None
-    # The first versions did not write these.
+    # Missing in files of the first versions.
     feature_names: NotRequired[list[str] | None]
     zero_based: NotRequired[bool | None]
     categories: NotRequired[list[list[str] | None] | None]
@@ -54,10 +61,10 @@ class FittedRanker:
 
     Args:
         settings: of the training run.
-        transform: fitted; takes raw features.
-        network: takes what the transform gives.
-        custom: whether the network is the user's own, which the settings cannot build again.
-        feature_names: of the training data, in the order the features are taken in, if it has any.
+        transform: the fitted transforms of raw features.
+        network: scores the transformed features.
+        custom: whether the network is the user's own, which the settings cannot build.
+        feature_names: of the training data, in the order of its features, if it has names.
         zero_based: whether the training data was a sparse file that counts features from 0.
         categories: of the categorical features of the training data, if it has any.
 
@@ -89,22 +96,22 @@ class FittedRanker:
         zero_based: bool | None = None,
         categories: Categories | None = None,
     ) -> FittedRanker:
-        """Transforms fitted on these features, and a network that is not trained yet.
+        """Fit the transforms on these features, and build a network that is not trained yet.
 
         Args:
             settings: of the training run.
             features: ``[N, F]``, raw.
             offsets: ``[B + 1]`` of the lists; without them all items are one list.
             network: the user's own; None for that of the settings.
-            feature_names: of the data, as :func:`describe` gives them.
-            zero_based: the same.
-            categories: the same.
+            feature_names: of the data, as are the next two: see :func:`describe`.
+            zero_based: whether the data was a sparse file that counts features from 0.
+            categories: of the categorical features.
         """
-        transform = _transform(settings, categories)
+        transform = _build_transform(settings, categories)
         transform.fit(features, offsets)
         custom = network is not None
         if network is None:
-            network = _build(models.get(settings.model), transform, transform.n_outputs)
+            network = _build_network(models.get(settings.model), transform, transform.n_outputs)
         return cls(
             settings,
             transform,
@@ -132,7 +139,7 @@ class FittedRanker:
 
     @property
     def members(self) -> int:
-        """How many networks it is the mean of; each has its own loss in training."""
+        """The number of networks in an ensemble; each has its own loss in training."""
         return int(getattr(self.network, "members", 1))
 
     def predict(self, features: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
@@ -141,7 +148,7 @@ class FittedRanker:
         Args:
             features: ``[N, F]``, raw; an array or a memory map.
             offsets: ``[B + 1]``: list b is the rows ``offsets[b]:offsets[b + 1]``. Without them all
-                items are one list, which matters to models that look at the whole list.
+                items are one list, which matters to models whose scores depend on the whole list.
         """
         if features.ndim != 2 or features.shape[1] != self.n_features:
             raise ValueError(
@@ -153,91 +160,98 @@ class FittedRanker:
             self.network.eval()
         try:
             with torch.inference_mode(), for_work(self._n_weights * len(features)):
-                if self._device.type == "cpu" and self._prepare is not None:
-                    return self._prepared(self._prepare, features, offsets)
+                if self._device.type == "cpu" and self._preparation is not None:
+                    return self._score_prepared(self._preparation, features, offsets)
                 if self.per_item:
-                    return self._items(features)
+                    return self._score_items(features)
                 if (offsets is None or len(offsets) == 2) and len(features) <= _DOCUMENTS:
-                    return self._list(features)
-                return self._lists(features, offsets)
+                    return self._score_list(features)
+                return self._score_lists(features, offsets)
         finally:
             if was_training:
                 self.network.train()
 
-    def _prepared(
-        self, prepare: Preparation, features: np.ndarray, offsets: np.ndarray | None
+    def _score_prepared(
+        self, preparation: Preparation, features: np.ndarray, offsets: np.ndarray | None
     ) -> np.ndarray:
-        """The scores of lists whose inputs are computed by one compiled pass."""
-        ends = np.array([0, len(features)])
+        """The scores of lists, with the network's inputs computed by one compiled pass."""
         if self.per_item:
-            ends = np.append(np.arange(0, len(features), _ROWS), len(features))
-        elif offsets is not None and len(offsets) != 2:
-            ends = self._dataset(features, offsets).offsets
+            offsets = np.append(np.arange(0, len(features), _ROWS), len(features))
+        elif offsets is None or len(offsets) == 2:
+            offsets = np.array([0, len(features)])
+        else:
+            offsets = self._unlabeled(features, offsets).offsets
         network: Any = self.network
         scores = np.empty(len(features), np.float32)
         first = 0
-        while first < len(ends) - 1:
-            last = int(np.searchsorted(ends, ends[first] + _DOCUMENTS, side="right")) - 1
+        while first < len(offsets) - 1:  # lists first:last, up to _DOCUMENTS items
+            last = int(np.searchsorted(offsets, offsets[first] + _DOCUMENTS, side="right")) - 1
             last = max(last, first + 1)
-            start, stop = int(ends[first]), int(ends[last])
+            start, stop = int(offsets[first]), int(offsets[last])
             rows = as_float32("features", features[start:stop], self.feature_names, first=start)
-            inputs = torch.from_numpy(prepare(rows, ends[first : last + 1] - start, start))
+            inputs = torch.from_numpy(preparation(rows, offsets[first : last + 1] - start, start))
             if self.per_item:
-                # The last rows of a product with one column are rounded differently: not items.
+                # A matrix product with one column rounds its last rows differently if there are not
+                # a multiple of 8. With padding those are no items: equal items get equal scores.
                 inputs = nn.functional.pad(inputs, (0, 0, 0, -len(inputs) % 8))
             scores[start:stop] = network.score_inputs(inputs, None)[: stop - start].numpy()
             first = last
         return scores
 
-    def _list(self, features: np.ndarray) -> np.ndarray:
-        """The scores of one list, as requests to a server have it: nothing is batched."""
+    def _score_list(self, features: np.ndarray) -> np.ndarray:
+        """The scores of one list, such as a request to a server, without the cost of batching."""
         if not len(features):
             return np.zeros(0, np.float32)
         block = torch.from_numpy(np.array(as_float32("features", features, self.feature_names)))
         values = self.transform.transform(block.to(self._device))[None]
         inputs = [values]
-        if not isinstance(self.network, Scorer):  # which needs no mask without padding
+        if not isinstance(self.network, Scorer):  # a Scorer takes no mask if there is no padding
             inputs.append(torch.ones_like(values[..., 0], dtype=torch.bool))
         scores: np.ndarray = self.network(*inputs)[0].float().cpu().numpy()
         return scores
 
-    def _items(self, features: np.ndarray) -> np.ndarray:
+    def _score_items(self, features: np.ndarray) -> np.ndarray:
+        """The scores of items, for networks that score each item by itself."""
         scores = np.empty(len(features), np.float32)
-        height = max(1, _VALUES // max(1, features.shape[1]))
-        for start in range(0, len(features), height):
-            rows = features[start : start + height]
+        n_rows = max(1, _VALUES // max(1, features.shape[1]))
+        for start in range(0, len(features), n_rows):
+            rows = features[start : start + n_rows]
             block = np.array(as_float32("features", rows, self.feature_names, first=start))
             check_infinite(torch.from_numpy(block), start)
             values = self.transform(torch.from_numpy(block).to(self._device))
-            scores[start : start + height] = self.network(values).float().cpu().numpy()
+            scores[start : start + n_rows] = self.network(values).float().cpu().numpy()
         return scores
 
-    def _lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
-        lists = self._dataset(features, offsets)
-        ends = lists.offsets
-        # Nothing stays on the device: memory is bounded by what is scored at a time.
+    def _score_lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
+        """The scores of lists, in padded batches of lists of similar length."""
+        lists = self._unlabeled(features, offsets)
+        # With memory=0 no features stay on the device, so its memory is bounded by a batch.
         batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
         scores = np.empty(len(features), np.float32)
         for batch in batches.evaluation(_DOCUMENTS):
             assert batch.mask is not None
-            found = self.network(batch.features, batch.mask)[batch.mask]
-            scored = lists.select(batch.lists.numpy())
-            starts = np.repeat(ends[batch.lists.numpy()] - scored.offsets[:-1], scored.lengths)
-            scores[np.arange(scored.n_items) + starts] = found.float().cpu().numpy()
+            batch_scores = self.network(batch.features, batch.mask)[batch.mask]
+            selected = lists.select(batch.lists.numpy())
+            # From the items of the batch to their positions among all items.
+            shifts = lists.offsets[batch.lists.numpy()] - selected.offsets[:-1]
+            items = np.arange(selected.n_items) + np.repeat(shifts, selected.lengths)
+            scores[items] = batch_scores.float().cpu().numpy()
         return scores
 
-    def _dataset(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
-        """Lists without labels, checked."""
-        ends = np.array([0, len(features)]) if offsets is None else np.asarray(offsets)
-        qids, labels = np.arange(len(ends) - 1).astype(np.str_), np.zeros(len(features))
-        return Dataset(features, labels, ends, qids, feature_names=self.feature_names)
+    def _unlabeled(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
+        """A data set of these lists, with labels of 0; the values are checked."""
+        if offsets is None:
+            offsets = np.array([0, len(features)])
+        qids, labels = np.arange(len(offsets) - 1).astype(np.str_), np.zeros(len(features))
+        return Dataset(features, labels, offsets, qids, feature_names=self.feature_names)
 
     @cached_property
-    def _prepare(self) -> Preparation | None:
+    def _preparation(self) -> Preparation | None:
         return Preparation.of(self)
 
     @cached_property
     def _n_weights(self) -> int:
+        """The multiplications that one item takes."""
         return passes(self.network, 1)
 
     @property
@@ -252,36 +266,36 @@ class FittedRanker:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """The learned tensors, by name."""
+        """The learned tensors of transforms and network, by name."""
         return {
             **{f"transform.{name}": value for name, value in self.transform.state_dict().items()},
             **{f"network.{name}": value for name, value in self.network.state_dict().items()},
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Load what :meth:`tensors` gave."""
-        self.__dict__.pop("_prepare", None)  # which was made of other tensors
+        """Load tensors that :meth:`tensors` returned."""
+        self.__dict__.pop("_preparation", None)  # it was made from the previous tensors
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
             state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             try:
                 module.load_state_dict(state)
             except RuntimeError as error:
-                what = shorten(" ".join(str(error).split()), 300)
-                raise ValueError(f"the weights are of another model: {what}") from None
+                reason = shorten(" ".join(str(error).split()), 300)
+                raise ValueError(f"the weights are of another model: {reason}") from None
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a folder with ``model.safetensors`` and ``model.json``; a model there is replaced.
+        """Write a folder with ``model.safetensors`` and ``model.json``, replacing a model there.
 
-        Trees are beside them in their library's own format: ``trees.txt`` or ``trees.json``.
+        Trees are saved beside them in their library's own format: ``trees.txt`` or ``trees.json``.
 
-        Whatever happens on the way, the folder holds the model before or this one.
+        The write is atomic: if it fails, the folder holds the previous model.
         """
         _files.check_replaceable(Path(folder), _FILES, "a model")
         with _files.atomic_folder(Path(folder)) as place:
             self.write(place)
 
     def write(self, folder: Path) -> None:
-        """:meth:`save` into a folder that is there, beside what it holds."""
+        """Write the files of :meth:`save` into an existing folder, beside its other files."""
         _files.write_tensors(folder / WEIGHTS, self.tensors())
         names = [WEIGHTS]
         if isinstance(self.network, TreeScorer):
@@ -291,16 +305,17 @@ class FittedRanker:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
-        """Read what :meth:`save` wrote.
+        """Read a model that :meth:`save` wrote.
 
         Args:
             folder: a saved model, or the ``best`` or ``last`` folder of a run.
-            network: of the same class and sizes, where the model was trained with the user's own.
+            network: a module of the same class and sizes, if the model is a user's own network.
         """
         return _files.read_folder(Path(folder), MANIFEST, lambda place: cls._load(place, network))
 
     @classmethod
     def _load(cls, folder: Path, network: nn.Module | None) -> FittedRanker:
+        """Build transforms and network by the manifest, then load their tensors."""
         manifest = read_manifest(folder)
         try:
             settings = Settings(**manifest["settings"])
@@ -314,17 +329,18 @@ class FittedRanker:
         tensors = _files.read_tensors(folder / WEIGHTS, manifest)
         model = models.get(settings.model)
         categories = categories_of(manifest.get("categories"))
-        transform = _transform(settings, categories)
+        transform = _build_transform(settings, categories)
+        # Trees take missing values as they are; so did networks of the first versions.
         imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
-        if isinstance(model, TreeModel) or not (imputes or categories):  # networks once did not
+        if isinstance(model, TreeModel) or not (imputes or categories):
             transform = Pipeline(settings.transforms)
         if network is None and isinstance(model, TreeModel):
             network = TreeScorer(model, _files.read_part(folder / model.file, manifest))
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
-            # The first layer has a weight for each feature: a wrong number might need any memory.
+            # The first layer has weights for each input; a damaged number could ask for any memory.
             raise _files.damaged(folder / MANIFEST, "'n_inputs' is wrong")
         if network is None:
-            network = _build(model, transform, manifest["n_inputs"])
+            network = _build_network(model, transform, manifest["n_inputs"])
         names = manifest.get("feature_names")
         ranker = cls(
             settings,
@@ -357,10 +373,10 @@ class FittedRanker:
 
 
 class TreeScorer(nn.Module):
-    """Scores items with trees: ``scorer(features [..., n, f]) -> scores [..., n]``, on the CPU.
+    """Trees as a network: ``scorer(features [..., n, f]) -> scores [..., n]``, on the CPU.
 
     Args:
-        model: which library, and how it was trained.
+        model: the library and its options.
         saved: the trees in the library's own format.
     """
 
@@ -381,10 +397,10 @@ class TreeScorer(nn.Module):
         return scores if mask is None else scores.where(mask, 0.0)
 
     def contributions(self, features: Tensor) -> Tensor:
-        """What each feature adds to the scores of items.
+        """The contribution of each feature to the scores of items, by TreeSHAP.
 
-        The parts are TreeSHAP's (Lundberg et al. 2018), without the part that all items share: the
-        parts of two items differ by as much as their scores.
+        See Lundberg et al. 2018. The constant that all items share is left out, so the sums of two
+        items' contributions differ by as much as their scores.
 
         Args:
             features: ``[n, f]``.
@@ -396,18 +412,25 @@ class TreeScorer(nn.Module):
         return torch.from_numpy(parts(features.cpu().numpy())[:, :-1]).double()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_predict": None}  # handles are valid in this process only
+        return {**self.__dict__, "_predict": None}  # a booster's handle is valid in one process
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What training gives.
+    """The result of :func:`rankgrad.training.fit`.
 
-    ``stopped`` says why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``. ``history``
-    has one entry per epoch: epoch, loss, learning_rate, seconds, and the validation metrics.
+    Attributes:
+        model: the ranker of the best epoch; of the last epoch without validation data.
+        history: one entry per epoch: epoch, loss, learning_rate, seconds and the validation
+            metrics.
+        best_epoch: counted from 1.
+        best_value: the validation metric of the best epoch; None without validation data.
+        settings: of the run.
+        seconds: how long training took, before and after resuming.
+        stopped: why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
-    model: FittedRanker  # of the best epoch; of the last without validation data
+    model: FittedRanker
     history: list[dict[str, float]]
     best_epoch: int
     best_value: float | None
@@ -417,28 +440,29 @@ class FitResult:
 
 
 def describe(data: Dataset) -> dict[str, Any]:
-    """What a ranker has of its training data beside the features, as its arguments are named."""
+    """The attributes of training data that a ranker keeps, by the names of its arguments."""
     return {name: getattr(data, name) for name in ("feature_names", "zero_based", "categories")}
 
 
-def _transform(settings: Settings, categories: Categories | None) -> Pipeline | SplitColumns:
-    """The transforms in front of a network."""
+def _build_transform(settings: Settings, categories: Categories | None) -> Pipeline | SplitColumns:
+    """The transforms in front of a network, not fitted yet."""
     steps = Pipeline.for_network(settings.transforms)
     if categories is None:
         return steps
     return SplitColumns(steps, [0 if names is None else max(1, len(names)) for names in categories])
 
 
-def _build(model: Model, transform: Pipeline | SplitColumns, n_inputs: int) -> nn.Module:
+def _build_network(model: Model, transform: Pipeline | SplitColumns, n_inputs: int) -> nn.Module:
+    """A new network, with embeddings in front if there are categorical features."""
     if isinstance(transform, SplitColumns):
         return EmbeddedScorer(model, n_inputs, transform.category_sizes)
     return model.build(n_inputs)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What ``model.json`` in a folder says, checked."""
+    """Read and check ``model.json`` in a folder."""
     path = folder / MANIFEST
     if not path.is_file():
-        lacks = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
-        raise FileNotFoundError(f"there is no model in {folder}: {lacks}")
+        reason = f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder"
+        raise FileNotFoundError(f"there is no model in {folder}: {reason}")
     return _schemas.read_versioned(path, _Manifest, FORMAT, VERSION, "train the model again")

@@ -1,4 +1,10 @@
-"""fit: train a model on data as the settings say, in one process or several."""
+"""fit: train a model on data as the settings say, in one process or several.
+
+:func:`fit` checks the data and passes a :class:`~rankgrad.training.run.Job` on: boosted trees to
+:mod:`rankgrad.training._tree_fitting`; a network to :func:`fit_in_process`, which makes the run
+folder and runs a :class:`~rankgrad.training.trainer.Trainer`, or to new processes that each do
+that. :class:`RandomState` at the end gives each training its own random numbers.
+"""
 
 from __future__ import annotations
 
@@ -31,78 +37,7 @@ from rankgrad.training.run import Job, OnEpoch, RunFolder
 from rankgrad.training.trainer import Trainer
 
 _CHECKED_VALUES = 1 << 22  # values of features checked at a time
-
-
-def check_data(
-    train: Dataset, vali: Dataset | None, others: Mapping[str, Dataset] | None = None
-) -> None:
-    """Raise if the data cannot be trained on."""
-    taken = {"train", "vali"} & set(others or {})
-    if taken:
-        raise ValueError(f"others must have names of their own, found {taken.pop()!r}")
-    named = {"training": train, "validation": vali, **(others or {})}
-    sets = {name: data for name, data in named.items() if data is not None}
-    for name, data in sets.items():
-        if data.n_items == 0:
-            raise ValueError(f"there are no items in the {name} data")
-    for name, data in sets.items():
-        _check_same_features(train, name, data)
-    for name, data in sets.items():
-        _check_infinite(name, data)
-
-
-def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
-    if data.n_features != train.n_features:
-        raise ValueError(
-            f"the training data have {train.n_features} features, the {name} data "
-            f"{data.n_features}: they must be the same ones"
-        )
-    if data.categories != train.categories:
-        raise ValueError(
-            f"the categories of the {name} data are not those of the training data: read them "
-            "together, or give the codes of the training data (rankgrad.data._categories.match)"
-        )
-    if train.feature_names and data.feature_names:
-        pairs = zip(train.feature_names, data.feature_names, strict=True)
-        for at, (one, other) in enumerate(pairs):
-            if one != other:
-                raise ValueError(
-                    f"feature {at} (counting from 0) is {one!r} in the training data and {other!r} "
-                    f"in the {name} data: they must be the same ones in the same order"
-                )
-
-
-def _check_infinite(name: str, data: Dataset) -> None:
-    height = max(1, _CHECKED_VALUES // max(1, data.n_features))
-    for start in range(0, data.n_items, height):
-        infinite = np.isinf(data.features[start : start + height])
-        if not infinite.any():
-            continue
-        row, column = np.argwhere(infinite)[0].tolist()
-        item = start + row
-        at = int(np.searchsorted(data.offsets, item, side="right")) - 1
-        named = f" {data.feature_names[column]!r}" if data.feature_names else ""
-        raise ValueError(
-            f"the {name} data have an infinite feature: feature{named} at index {column} "
-            f"(counting from 0) of item {item} (list {at}, qid {str(data.qids[at])!r}) is "
-            f"{data.features[item, column]}. Give a finite value, or NaN for a missing one"
-        )
-
-
-def check_run(settings: Settings, folder: Path, resume: bool) -> None:
-    """Raise if a run cannot start or be resumed, before its data are read."""
-    _processes.check_devices(settings)
-    if _processes.launched():
-        return  # another of the processes may have made the folder already
-    if resume:
-        run = RunFolder.open(folder)
-        run.check_free()
-        run.check_settings(settings)
-    else:
-        RunFolder.check_new(folder)
-
-
-_OPERATIONS_PER_VALUE = 30  # operations for each value that is sorted
+_OPERATIONS_PER_SORTED_VALUE = 30  # about what fitting a transform costs
 
 
 def fit(
@@ -119,33 +54,32 @@ def fit(
 ) -> FitResult:
     """Train a ranker.
 
-    Same settings and data on the same machine: the same bytes out, resumed or not, also of fits in
-    several threads at once. PyTorch's own random numbers are left as they were; a ``network`` of
-    your own and dropout on GPUs draw from them, so such fits wait for each other. Small networks
-    are trained on one thread; the sums of large ones are split among the threads PyTorch has
+    The same settings and data on the same machine give the same bytes, whether the run is resumed
+    or not, and also if several threads fit at once. PyTorch's own generators are left as they were.
+    A ``network`` of your own and dropout on GPUs draw from them, so such fits wait for each other.
+    Small networks are trained on one thread. Sums of large ones are split among PyTorch's threads
     (``torch.set_num_threads``), the number of which may change the last bits.
 
-    Where the model is one of boosted trees, as ``lightgbm(num_leaves=31)``, epochs are trees. Those
-    of a resumed run are others where their library draws random numbers, as for a fraction of the
-    items.
+    If the model is one of boosted trees, such as ``lightgbm(num_leaves=31)``, epochs are trees. If
+    their library draws random numbers, for example for a fraction of the items, a resumed run grows
+    different trees than one without a break.
 
-    With ``settings.devices`` above 1, processes are started for it (then ``on_epoch`` and
-    ``network`` must be things that can be sent to them); under ``torchrun``, every process calls
-    this function.
+    With ``settings.devices`` above 1, this function starts as many processes (then ``on_epoch`` and
+    ``network`` must be picklable); under ``torchrun``, every process calls this function.
 
     Args:
-        settings: how.
-        train: what to learn from.
-        vali: what chooses the best epoch; without it, ``settings.holdout`` of the training lists
-            do, or the last epoch is taken.
-        folder: a run folder to make; it must not be there, unless it is resumed.
-        resume: go on where the run in ``folder`` ended or was killed.
+        settings: how to train.
+        train: the training lists.
+        vali: the validation lists, which choose the best epoch. Without them, the fraction
+            ``settings.holdout`` of the training lists does; if that is 0, the last epoch is taken.
+        folder: the run folder to make. It must not exist, unless the run is resumed.
+        resume: continue the run in ``folder`` where it ended or was killed.
         network: a module of your own in place of ``settings.model``: ``network(features, mask)``
-            gives scores, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
-        others: further data sets by name, on which the metrics are logged each epoch, as
-            ``"name metric"`` in the history; they choose nothing.
-        on_epoch: called with each new entry of the history; or several such functions, in this
-            order. Loggers, such as :class:`rankgrad.training.TensorBoard`, are some.
+            gives scores ``[b, n]``, for features ``[b, n, f]`` and a boolean mask ``[b, n]``.
+        others: further data sets by name. Their metrics are logged each epoch, as ``"name metric"``
+            in the history; they do not influence the training.
+        on_epoch: called with each new entry of the history; or several such functions, called in
+            this order. Loggers such as :class:`rankgrad.training.TensorBoard` are such functions.
         quiet: show no progress on the terminal.
 
     Returns:
@@ -164,14 +98,14 @@ def fit(
     """
     check_data(train, vali, others)
     if vali is not None:
-        settings = settings.model_copy(update={"holdout": 0.0})  # nothing is held out
+        settings = settings.model_copy(update={"holdout": 0.0})  # so nothing is held out
     elif settings.holdout > 0:
         train, vali = hold_out(train, settings.holdout, settings.seed)
     if resume and folder is None:
         raise ValueError("resume needs the folder of the run to go on with")
     path = None if folder is None else Path(folder)
-    called = (on_epoch,) if callable(on_epoch) else tuple(on_epoch or ())
-    job = Job(settings, train, vali, dict(others or {}), path, resume, network, called, quiet)
+    callbacks = (on_epoch,) if callable(on_epoch) else tuple(on_epoch or ())
+    job = Job(settings, train, vali, dict(others or {}), path, resume, network, callbacks, quiet)
     if network is None and is_tree(settings):
         return fit_trees(job)
     if settings.devices > 1 and not _processes.launched():
@@ -184,8 +118,11 @@ def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Datas
 
     Args:
         lists: at least two.
-        fraction: of the lists, held out for validation; at least one is.
-        seed: which lists they are depends on it and on their number alone.
+        fraction: the fraction of the lists to hold out for validation; at least one list is.
+        seed: the choice depends only on the seed and on the number of lists.
+
+    Returns:
+        The training lists and the validation lists.
 
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training._fitting import hold_out
@@ -196,15 +133,89 @@ def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Datas
     if len(lists) < 2:
         raise ValueError("there is one list to train on, and none to hold out: set holdout to 0")
     count = min(max(1, round(fraction * len(lists))), len(lists) - 1)
-    chosen = np.zeros(len(lists), bool)
-    chosen[np.random.default_rng(seed).permutation(len(lists))[:count]] = True
-    return lists.select(~chosen), lists.select(chosen)
+    held_out = np.zeros(len(lists), bool)
+    held_out[np.random.default_rng(seed).permutation(len(lists))[:count]] = True
+    return lists.select(~held_out), lists.select(held_out)
+
+
+def check_data(
+    train: Dataset, vali: Dataset | None, others: Mapping[str, Dataset] | None = None
+) -> None:
+    """Raise if the data cannot be trained on: cheap checks first, then the values of features."""
+    reserved = {"train", "vali"} & set(others or {})
+    if reserved:
+        raise ValueError(f"others must have names of their own, found {reserved.pop()!r}")
+    optional = {"training": train, "validation": vali, **(others or {})}
+    datasets = {name: data for name, data in optional.items() if data is not None}
+    for name, data in datasets.items():
+        if data.n_items == 0:
+            raise ValueError(f"there are no items in the {name} data")
+    for name, data in datasets.items():
+        _check_same_features(train, name, data)
+    for name, data in datasets.items():
+        _check_infinite(name, data)
+
+
+def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
+    """Raise if a data set does not have the features and categories of the training data."""
+    if data.n_features != train.n_features:
+        raise ValueError(
+            f"the training data have {train.n_features} features, the {name} data "
+            f"{data.n_features}: they must be the same ones"
+        )
+    if data.categories != train.categories:
+        raise ValueError(
+            f"the categories of the {name} data are not those of the training data: read them "
+            "together, or give the codes of the training data (rankgrad.data._categories.match)"
+        )
+    if train.feature_names and data.feature_names:
+        pairs = zip(train.feature_names, data.feature_names, strict=True)
+        for index, (expected, found) in enumerate(pairs):
+            if expected != found:
+                raise ValueError(
+                    f"feature {index} (counting from 0) is {expected!r} in the training data and "
+                    f"{found!r} in the {name} data: they must be the same ones in the same order"
+                )
+
+
+def _check_infinite(name: str, data: Dataset) -> None:
+    """Raise at the first infinite feature, naming its item. Reads some rows at a time."""
+    n_rows = max(1, _CHECKED_VALUES // max(1, data.n_features))
+    for start in range(0, data.n_items, n_rows):
+        is_infinite = np.isinf(data.features[start : start + n_rows])
+        if not is_infinite.any():
+            continue
+        row, column = np.argwhere(is_infinite)[0].tolist()
+        item = start + row
+        b = int(np.searchsorted(data.offsets, item, side="right")) - 1  # the list
+        feature = f" {data.feature_names[column]!r}" if data.feature_names else ""
+        raise ValueError(
+            f"the {name} data have an infinite feature: feature{feature} at index {column} "
+            f"(counting from 0) of item {item} (list {b}, qid {str(data.qids[b])!r}) is "
+            f"{data.features[item, column]}. Give a finite value, or NaN for a missing one"
+        )
+
+
+def check_run(settings: Settings, folder: Path, resume: bool) -> None:
+    """Raise if a run cannot start or be resumed, before its data are read."""
+    _processes.check_devices(settings)
+    if _processes.launched():
+        return  # one of the other processes may already have made the folder
+    if resume:
+        run = RunFolder.open(folder)
+        run.check_free()
+        run.check_settings(settings)
+    else:
+        RunFolder.check_new(folder)
 
 
 def fit_in_process(fabric: Any, job: Job) -> FitResult:
-    """:func:`fit` in this process, one of those that ``fabric`` connects."""
+    """Train in this process, which is one of those that ``fabric`` connects.
+
+    The first process alone makes or opens the run folder, and locks it.
+    """
     run, checkpoint, problem = None, None, None
-    with ExitStack() as lock:  # held by the process that writes
+    with ExitStack() as lock:
         if fabric.global_rank == 0 and job.folder is not None:
             try:
                 run = RunFolder.of_job(job, lock)
@@ -213,14 +224,14 @@ def fit_in_process(fabric: Any, job: Job) -> FitResult:
                     checkpoint = run.checkpoint()
             except (OSError, ValueError) as error:
                 problem = error
-        problem = fabric.broadcast(problem)  # so that no process waits for one that has failed
+        problem = fabric.broadcast(problem)  # if the first process fails, all of them must stop
         if problem is not None:
             raise problem
         checkpoint = fabric.broadcast(checkpoint)
         with isolated(fabric.device, custom=job.network is not None) as random:
             try:
-                # Transforms are fitted.
-                with for_work(_OPERATIONS_PER_VALUE * job.train.features.size):
+                # The trainer fits the transforms, which sort the values of each feature.
+                with for_work(_OPERATIONS_PER_SORTED_VALUE * job.train.features.size):
                     trainer = Trainer(fabric, job, run, checkpoint, random)
                 return trainer.run()
             except BaseException:
@@ -231,37 +242,39 @@ def fit_in_process(fabric: Any, job: Job) -> FitResult:
 
 
 def _fit_in_processes(job: Job) -> FitResult:
-    """:func:`fit` in new processes. The model comes back through files, all else as it is."""
-    if job.folder is not None:  # errors that need no processes
+    """Train in new processes. They save the model to a file, and send the rest of the result."""
+    if job.folder is not None:  # these errors need not wait for the processes to start
         check_run(job.settings, job.folder, job.resume)
-    with tempfile.TemporaryDirectory() as place:
-        done = _processes.start(job.settings, _work_on_sent, job, Path(place) / "model")
-        model = FittedRanker.load(Path(place) / "model", job.network)
-    return FitResult(model=model, **done)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "model"
+        result = _processes.start(job.settings, _fit_and_save, job, path)
+        model = FittedRanker.load(path, job.network)
+    return FitResult(model=model, **result)
 
 
-def _work_on_sent(job: Job, place: Path, fabric: Any) -> dict[str, Any]:
-    # A network that was sent shares its memory with all processes, so each takes a copy.
-    done = fit_in_process(fabric, replace(job, network=copy.deepcopy(job.network)))
+def _fit_and_save(job: Job, path: Path, fabric: Any) -> dict[str, Any]:
+    """Train in a new process and save the model; returns the other fields of the result."""
+    # PyTorch unpickles a network into memory that all processes share, so each makes a copy.
+    result = fit_in_process(fabric, replace(job, network=copy.deepcopy(job.network)))
     if fabric.global_rank == 0:
-        done.model.save(place)
-    return {f.name: getattr(done, f.name) for f in fields(done) if f.name != "model"}
+        result.model.save(path)
+    return {f.name: getattr(result, f.name) for f in fields(result) if f.name != "model"}
 
 
-#: For trainings that draw from the generators that all threads share.
+#: Held by trainings that draw from PyTorch's generators, which all threads share.
 _shared_generator_lock = threading.RLock()
 
 
 class RandomState:
-    """Where a training draws its random numbers from: initial weights, dropout, noise of the loss.
+    """The generator of a training's random numbers: initial weights, dropout, noise of the loss.
 
-    On a CPU, that is a generator of its own, so that trainings in several threads do not affect
-    each other. A module of the user's and the dropout of GPUs draw from PyTorch's shared
-    generators: such trainings take turns (see :func:`isolated`).
+    On a CPU each training has a generator of its own, so that trainings in several threads do not
+    affect each other. A user's own module and dropout on GPUs draw from PyTorch's shared
+    generators; such trainings take turns (see :func:`isolated`).
 
     Args:
-        device: that is trained on.
-        custom: whether the network is a module of the user's.
+        device: the device to train on.
+        custom: whether the network is a user's own module.
     """
 
     def __init__(self, device: torch.device, custom: bool = False) -> None:
@@ -271,17 +284,17 @@ class RandomState:
     def seed(self, number: int) -> None:
         """Set the seed."""
         if self.shared:
-            torch.manual_seed(number)  # of GPUs too
+            torch.manual_seed(number)  # also seeds GPUs
         else:
             self.generator.manual_seed(number)
 
     def building(self) -> AbstractContextManager[Any]:
-        """While open, what this thread builds draws its initial weights from here."""
+        """A context in which modules built by this thread draw their weights from the generator."""
         return nullcontext() if self.shared else _DrawFrom(self.generator)
 
     @contextmanager
     def training(self, network: nn.Module, loss: Loss) -> Iterator[None]:
-        """While open, the dropout of a network and a loss without a seed draw from here."""
+        """A context in which dropout and a loss without a seed draw from the generator."""
         if self.shared:
             yield
             return
@@ -291,12 +304,17 @@ class RandomState:
         try:
             yield
         finally:
-            draw_from(network, None)  # a network that is copied or saved later carries none
+            draw_from(network, None)  # so that copies of the network have no generator
 
 
 @contextmanager
 def isolated(device: torch.device, custom: bool) -> Iterator[RandomState]:
-    """The random numbers of a training; PyTorch's own are left as they were."""
+    """The random state for a training; PyTorch's own generators are restored afterwards.
+
+    Args:
+        device: the device to train on.
+        custom: whether the network is a user's own module.
+    """
     state = RandomState(device, custom)
     if not state.shared:
         yield state
@@ -305,7 +323,8 @@ def isolated(device: torch.device, custom: bool) -> Iterator[RandomState]:
         yield state
 
 
-_DRAWING: set[Callable[..., Any]] = {
+#: The functions of PyTorch that draw random numbers and take a ``generator``.
+_RANDOM_FUNCTIONS: set[Callable[..., Any]] = {
     *(getattr(Tensor, name) for name in ("bernoulli_", "exponential_", "normal_", "random_")),
     *(Tensor.uniform_, Tensor.bernoulli, Tensor.multinomial),
     *(torch.bernoulli, torch.multinomial, torch.normal, torch.rand, torch.randint, torch.randn),
@@ -316,7 +335,7 @@ _DRAWING: set[Callable[..., Any]] = {
 
 
 class _DrawFrom(TorchFunctionMode):
-    """While open, functions of PyTorch draw from a generator, in this thread."""
+    """A context in which PyTorch's functions draw from a generator, in this thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -326,6 +345,6 @@ class _DrawFrom(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _DRAWING and kwargs.get("generator") is None:
+        if func in _RANDOM_FUNCTIONS and kwargs.get("generator") is None:
             kwargs = kwargs | {"generator": self.generator}
         return func(*args, **kwargs)
