@@ -148,7 +148,7 @@ def test_bytes_in_progress_are_bounded(served):
 
 
 def test_a_large_request_is_scored_in_parts(served, lists, fitted, monkeypatch):
-    monkeypatch.setattr("rankgrad.serving._batching._ITEMS", 7)
+    monkeypatch.setattr("rankgrad.serving._batching._MAX_ITEMS", 7)
     app = create_app(served)
     parts = [lists.features[start:stop] for start, stop in pairwise(lists.offsets)]
     sent = [{"items": []}, *({"items": part.tolist()} for part in parts), {"items": []}]

@@ -1,4 +1,4 @@
-"""Admission: bounds on the requests in progress and on their bytes."""
+"""Admission: bounds on the number of requests in progress and on their bytes, for ``_app``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rankgrad.serving._bodies import Limits, RequestError
 
 
 class Admission:
-    """Counts the requests in progress, and the bytes that they hold.
+    """Counts the requests in progress, and the bytes of their bodies.
 
     Args:
-        limits: of both.
+        limits: ``waiting`` bounds the requests, ``waiting_bytes`` the bytes.
 
     >>> from rankgrad.serving import Limits
     >>> from rankgrad.serving._admission import Admission
@@ -33,26 +33,26 @@ class Admission:
     def request(self) -> Iterator[Callable[[int], None]]:
         """Admit a request, and count it until it is answered.
 
-        It yields a function that takes how many bytes the request holds from now on.
+        The context manager yields a function, to be called with the bytes that the request holds
+        from then on.
 
         Raises:
-            RequestError: 503 if as many are in progress as may be; from the function, if all of
-                them would hold too many bytes.
+            RequestError: 503 if too many requests are in progress. The function raises it if all
+                requests would hold too many bytes.
         """
         if self.requests >= self.limits.waiting:
-            raise RequestError(
-                503, f"{self.requests:,} requests are in progress, as many as may be: try again"
-            )
+            message = f"{self.requests:,} requests are in progress, as many as may be: try again"
+            raise RequestError(503, message)
         self.requests += 1
-        held = 0
+        request_bytes = 0
 
         def hold(count: int) -> None:
-            nonlocal held
-            total = self.bytes - held + count
-            if count > held and total > self.limits.waiting_bytes:
+            nonlocal request_bytes
+            total = self.bytes - request_bytes + count
+            if count > request_bytes and total > self.limits.waiting_bytes:
                 message = f"requests in progress would hold {total:,} bytes, more than may be"
                 raise RequestError(503, f"{message}: try again")
-            self.bytes, held = total, count
+            self.bytes, request_bytes = total, count
 
         try:
             yield hold

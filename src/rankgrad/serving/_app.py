@@ -1,4 +1,8 @@
-"""create_app: the HTTP service as an ASGI application."""
+"""create_app: the HTTP service as an ASGI application.
+
+:class:`Service` has the routes. A request to score lists is admitted, its body is read, and the
+batcher of the ranker parses, scores and answers it in a thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from pydantic_core import to_json
 
 import rankgrad
@@ -20,15 +25,15 @@ from rankgrad.serving._bodies import ARROW, JSON, Limits, Lists, RequestError
 from rankgrad.serving._json_requests import parse_json
 from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._monitoring import Metrics
-from rankgrad.serving._served_ranker import ServedRanker
+from rankgrad.serving._served_ranker import Score, ServedRanker
 
 with requires("serve"):
     from fastapi import FastAPI, Request, Response
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
 
-_BODY_SECONDS = 30  # in which a body has to arrive
-_CLIENT_GONE = 499  # the status in metrics, as in nginx; the client has gone
+_BODY_SECONDS = 30  # until which a body has to arrive
+_CLIENT_GONE = 499  # nginx's status for a client that has disconnected; only metrics show it
 
 
 def create_app(
@@ -39,9 +44,9 @@ def create_app(
     """The ASGI application.
 
     Args:
-        rankers: by name; the first also answers at ``/rank``.
-        limits: of a request, and of those in progress.
-        version: of rankgrad.
+        rankers: the rankers by name; the first also answers at ``/rank``.
+        limits: the limits of one request, and of all requests in progress.
+        version: the version of rankgrad.
 
     Returns:
         The application, which any ASGI server runs; see :func:`rankgrad.serving.serve`.
@@ -87,22 +92,23 @@ class Service:
         self.admission = Admission(limits)
         self.metrics = Metrics(lambda: self.admission.requests)
         self.ready = False
-        self._deadline: float | None = None  # of all requests, once the service is stopping
+        self._deadline: float | None = None  # for all requests, once the service is stopping
         self._timeouts: set[asyncio.Timeout] = set()
-        JsonShape.of(b"{}")  # compiles it
+        JsonShape.of(b"{}")  # compiles its kernel, so that no request waits for it
         self.batchers = {
             name: _batching.Batcher(
-                self._timed(ranker), self.metrics.batch_requests.labels(name).observe
+                self._timed_score(ranker), self.metrics.batch_requests.labels(name).observe
             )
             for name, ranker in rankers.items()
         }
 
-    def _timed(self, ranker: ServedRanker) -> Any:
+    def _timed_score(self, ranker: ServedRanker) -> Score:
+        """The function that scores lists, timed for the metrics."""
         seconds = self.metrics.scoring_seconds.labels(ranker.name)
 
-        def score(*lists: Any) -> Any:
+        def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
             with seconds.time():
-                return ranker.score(*lists)
+                return ranker.score(items, offsets)
 
         return score
 
@@ -158,19 +164,20 @@ class Service:
 
         @app.exception_handler(HTTPException)
         async def refuse(request: Request, error: HTTPException) -> Response:
-            """A path or method that there is not, in the form of all errors."""
+            """Answer an unknown path or method in the form of all other errors."""
             response = _refusal(RequestError(error.status_code, error.detail))
             response.headers.update(error.headers or {})
             return response
 
     async def _rank(self, name: str, request: Request) -> Response:
-        began, label, items = time.perf_counter(), "unknown", 0
+        """The response to a request to score lists, which is counted in the metrics."""
+        start, label, items = time.perf_counter(), "unknown", 0
         try:
             ranker = self._ranker(name)
             label = ranker.name
             with self.admission.request() as hold:
                 async with self._until_stopped():
-                    response, items = await self._scored(ranker, request, hold)
+                    response, items = await self._score(ranker, request, hold)
         except RequestError as error:
             response = _refusal(error)
         except ClientDisconnect:
@@ -178,43 +185,48 @@ class Service:
         except Exception:
             logging.getLogger(__name__).exception("a request to the ranker %s failed", label)
             response = _refusal(RequestError(500, "the service failed: its log says why"))
-        self.metrics.request(label, response.status_code, items, time.perf_counter() - began)
+        self.metrics.request(label, response.status_code, items, time.perf_counter() - start)
         return response
 
-    async def _scored(
+    async def _score(
         self, ranker: ServedRanker, request: Request, hold: Callable[[int], None]
     ) -> tuple[Response, int]:
         """The response to an admitted request, and the number of its items."""
-        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-        if kind not in (JSON, ARROW):
+        content_type = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if content_type not in (JSON, ARROW):
             raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             message = "must be left out: of bodies only Arrow's buffers may be compressed"
             raise RequestError(415, message, "content-encoding")
-        body = await self._body(request, hold)
-        parse = _parse_arrow if kind == ARROW else parse_json
-        arrow = _bodies.prefers_arrow(",".join(request.headers.getlist("accept")))
-        scored = await self.batchers[ranker.name].respond(
+        body = await self._read_body(request, hold)
+        parse = _parse_arrow if content_type == ARROW else parse_json
+        to_arrow = _bodies.prefers_arrow(",".join(request.headers.getlist("accept")))
+        write = _bodies.to_arrow_body if to_arrow else _bodies.to_json_body
+        response = await self.batchers[ranker.name].respond(
             _batching.Request(
-                len(body),
-                partial(parse, body, ranker, self.limits),
-                partial(_bodies.to_arrow_body if arrow else _bodies.to_json_body, ranker),
+                size=len(body),
+                parse=partial(parse, body, ranker, self.limits),
+                respond=partial(write, ranker),
             )
         )
-        return Response(scored.content, media_type=ARROW if arrow else JSON), scored.items
+        return Response(response.content, media_type=ARROW if to_arrow else JSON), response.items
 
     def _ranker(self, name: str) -> ServedRanker:
+        """A ranker by name; a 404 if there is none."""
         if name not in self.rankers:
-            raise RequestError(
-                404, f"there is no such ranker. There are: {', '.join(self.rankers)}"
-            )
+            message = f"there is no such ranker. There are: {', '.join(self.rankers)}"
+            raise RequestError(404, message)
         return self.rankers[name]
 
-    async def _body(self, request: Request, hold: Callable[[int], None]) -> bytes:
-        """The body of a request, which is not read beyond the limit."""
+    async def _read_body(self, request: Request, hold: Callable[[int], None]) -> bytes:
+        """The body of a request; reading stops at the limit.
+
+        ``hold`` is called with the bytes that have arrived.
+        """
         max_bytes = self.limits.body
         declared = request.headers.get("content-length", "")
         too_large = RequestError(413, f"the body is larger than {max_bytes:,} bytes")
+        # int() of a very long text would be slow, or an error.
         if declared.isdecimal() and (len(declared) > 18 or int(declared) > max_bytes):
             raise too_large
         content = bytearray()
@@ -232,7 +244,7 @@ class Service:
 
     @asynccontextmanager
     async def _until_stopped(self) -> AsyncIterator[None]:
-        """A request's work, which ends with a 503 when the time to stop is over."""
+        """A context for a request's work, which ends with a 503 once the deadline has passed."""
         try:
             async with asyncio.timeout_at(self._deadline) as timeout:
                 self._timeouts.add(timeout)
@@ -251,13 +263,14 @@ class Service:
             timeout.reschedule(self._deadline)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads of the batchers."""
         self.ready = False
         for batcher in self.batchers.values():
             batcher.close()
 
 
 def _parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
+    """The lists of an Arrow stream; a 415 if pyarrow is not installed."""
     try:
         from rankgrad.serving._arrow_requests import parse_arrow
     except ImportError:
@@ -266,7 +279,7 @@ def _parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
 
 
 def _refusal(error: RequestError) -> Response:
-    """The response that says what is wrong, and with a 503 when to try again."""
+    """The response for an error; a 503 also says when to try again."""
     content = to_json({"error": {"field": error.field, "message": error.message}})
     headers = {"retry-after": "1"} if error.status == 503 else None
     return Response(content, error.status, headers, JSON)

@@ -1,4 +1,7 @@
-"""Batcher: dynamic batching. Requests that arrive while a batch is scored are the next batch."""
+"""Batcher: dynamic batching. Requests that arrive while a batch is scored are the next batch.
+
+``_app`` has one for each ranker.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from rankgrad.serving._bodies import Lists, RequestError
 from rankgrad.serving._served_ranker import Score
 
 _Result = TypeVar("_Result")
-_ITEMS = 1 << 12  # scored at a time, unless one list has more
-_BYTES = 1 << 20  # of the bodies of a batch, unless one request has more
+_MAX_ITEMS = 1 << 12  # that are scored at a time; a longer list is scored alone
+_MAX_BYTES = 1 << 20  # of the bodies of a batch; a larger request is a batch alone
 
 
 class Request(NamedTuple):
-    """A request as a batch takes it; both functions are called in the thread that scores.
+    """A request to a batcher. Both functions are called in the thread that scores.
 
     Attributes:
-        size: bytes of the body.
-        parse: returns its lists.
-        respond: returns the body of the response, of the lists and their scores ``[N]``.
+        size: the bytes of the body.
+        parse: returns the lists of the request.
+        respond: returns the body of the response, from the lists and their scores ``[N]``.
     """
 
     size: int
@@ -35,114 +38,126 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The body of a response, and how many items it is about."""
+    """The body of a response, and the number of items that were scored."""
 
     content: bytes
     items: int
 
 
 @dataclass
-class _Waiting:
+class _PendingRequest:
+    """A request, and the future of its response."""
+
     request: Request
     response: asyncio.Future[Response]
 
 
 class Batcher:
-    """Answers concurrent requests together, in one thread, in the order they came.
+    """Answers concurrent requests together, in one thread, in the order of their arrival.
 
-    No request waits for others to arrive: a batch is what there is when the thread is free. It is
-    parsed there, too, so that the event loop answers other requests meanwhile.
+    No request waits for others to arrive: when the thread is free, it takes the requests that are
+    pending as the next batch. It also parses them, so that the event loop can serve other
+    connections meanwhile.
 
     Args:
-        score: of flat lists.
+        score: returns the scores of flat lists.
         on_batch: called with the number of requests of each batch.
     """
 
     def __init__(self, score: Score, on_batch: Callable[[int], None] = lambda count: None) -> None:
         self._score, self._on_batch = score, on_batch
         self._closed = False
-        self._waiting: deque[_Waiting] = deque()
-        self._work: asyncio.Task[None] | None = None
+        self._pending: deque[_PendingRequest] = deque()
+        self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
 
     async def respond(self, request: Request) -> Response:
         """The response to a request.
 
         Raises:
-            RequestError: what is wrong with it.
+            RequestError: the request cannot be answered.
         """
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(request, future))
-        if self._work is None:
-            self._work = asyncio.create_task(self._run())
+        self._pending.append(_PendingRequest(request, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._answer_all())
         return await future
 
-    async def _run(self) -> None:
+    async def _answer_all(self) -> None:
+        """Answer batches until no request is pending."""
         try:
-            while self._waiting:
-                await self._next()
+            while self._pending:
+                await self._answer_next_batch()
         finally:
-            self._work = None
+            self._task = None
 
-    async def _next(self) -> None:
-        batch = [self._waiting.popleft()]
+    async def _answer_next_batch(self) -> None:
+        """Take a batch of pending requests, and set their responses."""
+        batch = [self._pending.popleft()]
         size = batch[0].request.size
-        while self._waiting and size + self._waiting[0].request.size <= _BYTES:
-            size += self._waiting[0].request.size
-            batch.append(self._waiting.popleft())
-        # Responses are done already if the service is stopping.
-        batch = [waiting for waiting in batch if not waiting.response.done()]
+        while self._pending and size + self._pending[0].request.size <= _MAX_BYTES:
+            size += self._pending[0].request.size
+            batch.append(self._pending.popleft())
+        # A future is done already if the request was cancelled, as when the service is stopping.
+        batch = [pending for pending in batch if not pending.response.done()]
         if not batch:
             return
         loop = asyncio.get_running_loop()
-        requests = [waiting.request for waiting in batch]
+        requests = [pending.request for pending in batch]
         responses = await loop.run_in_executor(self._thread, self._responses, requests)
-        for waiting, response in zip(batch, responses, strict=True):
-            if waiting.response.done():
+        for pending, response in zip(batch, responses, strict=True):
+            if pending.response.done():
                 continue
             if isinstance(response, Exception):
-                waiting.response.set_exception(response)
+                pending.response.set_exception(response)
             else:
-                waiting.response.set_result(response)
+                pending.response.set_result(response)
         self._on_batch(len(batch))
 
     def _responses(self, batch: list[Request]) -> list[Response | Exception]:
         """The response to each request of a batch, or its error."""
-        parsed = [_result(request.parse) for request in batch]
-        scored = iter(self._scores_of_each([each for each in parsed if isinstance(each, Lists)]))
+        parsed = [_result_or_error(request.parse) for request in batch]
+        valid = [lists for lists in parsed if isinstance(lists, Lists)]
+        scores_of_valid = iter(self._scores_of_each(valid))
         responses: list[Response | Exception] = []
         for request, lists in zip(batch, parsed, strict=True):
-            scores = lists if isinstance(lists, Exception) else next(scored)
+            if isinstance(lists, Exception):
+                responses.append(lists)
+                continue
+            scores = next(scores_of_valid)
             if isinstance(scores, Exception):
                 responses.append(scores)
             else:
-                assert isinstance(lists, Lists)
-                responses.append(_result(partial(_response, request, lists, scores)))
+                responses.append(_result_or_error(partial(_response, request, lists, scores)))
         return responses
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
-        """The scores of requests; where they cannot be scored together, those of each alone."""
-        scores = _result(partial(self._scores, batch))
+        """The scores ``[N]`` of each request, or its error.
+
+        If the requests cannot be scored together, each is scored alone, so that one does not fail
+        the others.
+        """
+        scores = _result_or_error(partial(self._scores_together, batch))
         if not isinstance(scores, Exception):
             return scores
         if len(batch) == 1:
             return [scores]
         return [self._scores_of_each([lists])[0] for lists in batch]
 
-    def _scores(self, batch: list[Lists]) -> list[np.ndarray]:
+    def _scores_together(self, batch: list[Lists]) -> list[np.ndarray]:
+        """The scores ``[N]`` of each request, computed ``_MAX_ITEMS`` at a time to bound memory."""
         if not batch:
             return []
-        if len(batch) == 1 and 0 < len(batch[0].items) <= _ITEMS:
+        if len(batch) == 1 and 0 < len(batch[0].items) <= _MAX_ITEMS:
             return [self._score(batch[0].items, batch[0].offsets)]
         items = np.concatenate([lists.items for lists in batch])
         lengths = [np.diff(lists.offsets) for lists in batch]
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         scores = np.empty(len(items), np.float32)
         first = 0
-        while first < len(offsets) - 1:  # at most _ITEMS items at a time, which bounds memory
-            last = max(
-                first + 1, int(np.searchsorted(offsets, offsets[first] + _ITEMS, "right")) - 1
-            )
+        while first < len(offsets) - 1:  # lists first to last - 1 are scored at a time
+            last = int(np.searchsorted(offsets, offsets[first] + _MAX_ITEMS, "right")) - 1
+            last = max(last, first + 1)
             start, stop = offsets[first], offsets[last]
             if self._closed:
                 raise RequestError(503, "the service has stopped: try another")
@@ -154,19 +169,20 @@ class Batcher:
         return np.split(scores, ends)
 
     def close(self) -> None:
-        """End the thread, after the lists that it is scoring."""
+        """End the thread once it has scored its present lists."""
         self._closed = True
         self._thread.shutdown()
 
 
 def _response(request: Request, lists: Lists, scores: np.ndarray) -> Response:
+    """The response to a request whose scores are known; an error if a score is not finite."""
     lists.check_scores(scores)
     return Response(request.respond(lists, scores), len(lists.items))
 
 
-def _result(compute: Callable[[], _Result]) -> _Result | Exception:
-    """What a function returns or raises."""
+def _result_or_error(compute: Callable[[], _Result]) -> _Result | Exception:
+    """The value that a function returns, or the exception that it raises."""
     try:
         return compute()
-    except Exception as error:  # the request gets it
+    except Exception as error:  # which is the response to the request
         return error

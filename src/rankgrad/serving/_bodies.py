@@ -1,4 +1,4 @@
-"""Bodies of requests and responses: limits, lists, and errors that name the field."""
+"""Bodies of requests and responses: limits, the parsed lists, errors that name the field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_FEATURE = "is not a feature of this ranker: GET /models has their names"
 
 
 class RequestError(Exception):
-    """An error of a request: a status of HTTP, a message, and the field."""
+    """An error that answers a request: a status of HTTP, a message, and the field it is about."""
 
     def __init__(self, status: int, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -30,12 +30,13 @@ class Limits:
     """The limits of one request, and of all requests in progress together.
 
     Args:
-        body: bytes of a request, decompressed.
-        lists: of a request.
-        items: of one list.
-        total_items: of a request, in all its lists.
-        waiting: requests that are in progress; those beyond are refused.
-        waiting_bytes: of the bodies of requests in progress; of one request also as float32.
+        body: the bytes of a request, decompressed.
+        lists: the lists of a request.
+        items: the items of one list.
+        total_items: the items of a request, in all its lists.
+        waiting: the requests in progress; further ones are refused.
+        waiting_bytes: the bytes of the bodies of requests in progress. The features of one request
+            as float32 must be within them, too.
     """
 
     body: int = 8 << 20
@@ -46,7 +47,7 @@ class Limits:
     waiting_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        """Refuse limits under which a request of the largest size could never be taken."""
+        """Raise if a request of the largest size could never be admitted."""
         if self.waiting_bytes < self.body:
             raise ValueError(
                 f"requests in progress may hold {self.waiting_bytes:,} bytes, fewer than the "
@@ -54,7 +55,7 @@ class Limits:
             )
 
     def most_items(self, n_features: int) -> int:
-        """Items of a request of so many features, which as float32 are within ``waiting_bytes``."""
+        """The largest number of items of a request, whose features must fit ``waiting_bytes``."""
         return min(self.total_items, self.waiting_bytes // (4 * n_features))
 
 
@@ -63,10 +64,10 @@ class Lists:
     """The lists of a request.
 
     Attributes:
-        items: ``[N, f]`` in float32.
-        offsets: ``[B + 1]``.
-        ids: of the lists.
-        rows: whether the request has items as rows, as Arrow does, for errors.
+        items: the features of all items, ``[N, f]`` in float32.
+        offsets: ``[B + 1]``: list b is ``items[offsets[b]:offsets[b + 1]]``.
+        ids: the ids of the lists, ``[B]``; None for a list without an id.
+        rows: whether errors name an item by its row, as in Arrow streams, or by its list.
     """
 
     items: np.ndarray
@@ -76,10 +77,10 @@ class Lists:
 
     def check_scores(self, scores: np.ndarray) -> None:
         """Raise a 422 that names the first item whose score is not a finite number."""
-        wrong = np.flatnonzero(~np.isfinite(scores))
-        if not len(wrong):
+        invalid = np.flatnonzero(~np.isfinite(scores))
+        if not len(invalid):
             return
-        row = int(wrong[0])
+        row = int(invalid[0])
         b = int(np.searchsorted(self.offsets, row, "right")) - 1
         field = f"row {row}" if self.rows else f"lists[{b}].items[{row - self.offsets[b]}]"
         message = "its features are too large: the score is not a finite number"
@@ -87,47 +88,48 @@ class Lists:
 
 
 def prefers_arrow(accept: str) -> bool:
-    """Whether an ``Accept`` header names Arrow, and does not refuse it or prefer JSON.
+    """Whether an ``Accept`` header prefers Arrow to JSON; Arrow wins a tie.
 
-    JSON may be meant by a wildcard; Arrow is not.
+    A wildcard such as ``*/*`` stands for JSON only: Arrow must be named.
 
     >>> from rankgrad.serving._bodies import ARROW, prefers_arrow
     >>> prefers_arrow(f"{ARROW}, application/json"), prefers_arrow(f"*/*, {ARROW};q=0.1")
     (True, False)
     """
-    quality: dict[str, float] = {}
+    quality: dict[str, float] = {}  # the parameter q of each media type
     for entry in accept.lower().split(","):
-        kind, *parameters = (part.strip() for part in entry.split(";"))
+        media_type, *parameters = (part.strip() for part in entry.split(";"))
         values = [part[2:] for part in parameters if part.startswith("q=")]
         try:
-            quality[kind] = float(values[0]) if values else 1.0
+            quality[media_type] = float(values[0]) if values else 1.0
         except ValueError:
-            quality[kind] = 1.0
-    arrow = quality.get(ARROW, 0.0)
-    json = next((quality[kind] for kind in (JSON, "application/*", "*/*") if kind in quality), 0.0)
-    return arrow > 0 and arrow >= json
+            quality[media_type] = 1.0
+    arrow_quality = quality.get(ARROW, 0.0)
+    json_types = [name for name in (JSON, "application/*", "*/*") if name in quality]
+    json_quality = quality[json_types[0]] if json_types else 0.0
+    return arrow_quality > 0 and arrow_quality >= json_quality
 
 
-def check_count(count: int, most: int, field: str, what: str) -> None:
-    """Raise a 413 if there are more than may be."""
-    if count > most:
-        raise RequestError(413, f"has {count:,} {what}, and at most {most:,} are taken", field)
+def check_count(count: int, limit: int, field: str, noun: str) -> None:
+    """Raise a 413 if ``field`` has more than ``limit`` of what ``noun`` names."""
+    if count > limit:
+        raise RequestError(413, f"has {count:,} {noun}, and at most {limit:,} are taken", field)
 
 
 def to_json_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:
-    """Scores and order of each list: ``order`` has the indices of items, best first."""
-    ranked = []
+    """A JSON response: each list has its ``scores`` and, in ``order``, its items, best first."""
+    ranked_lists = []
     for b, identifier in enumerate(lists.ids):
         list_scores = scores[lists.offsets[b] : lists.offsets[b + 1]]
         entry: dict[str, Any] = {} if identifier is None else {"id": identifier}
         entry["scores"] = list_scores.tolist()
         entry["order"] = np.argsort(-list_scores, kind="stable").tolist()
-        ranked.append(entry)
-    return to_json({"model": ranker.name, "version": ranker.version, "lists": ranked})
+        ranked_lists.append(entry)
+    return to_json({"model": ranker.name, "version": ranker.version, "lists": ranked_lists})
 
 
 def to_arrow_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> bytes:
-    """An Arrow stream with a row for each row of the request: ``score``, and ``rank`` from 1."""
+    """An Arrow response: each row of the request has its ``score``, and its ``rank`` from 1."""
     import pyarrow as pa
 
     ranks = np.empty(len(scores), np.int32)

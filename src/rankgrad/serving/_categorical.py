@@ -1,4 +1,4 @@
-"""CategoricalFeature: the categories of a feature as requests name them."""
+"""CategoricalFeature: from the categories that requests name to the codes that rankers take."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rankgrad.data._dataset import Categories
 
 @dataclass(frozen=True)
 class CategoricalFeature:
-    """The categories of a feature; the code of one is its index.
+    """The categories of a feature; the code of a category is its index.
 
     Args:
-        names: of the categories in the training data.
+        names: the names of the categories in the training data.
 
     >>> from rankgrad.serving._categorical import CategoricalFeature
     >>> color = CategoricalFeature(("blue", "red"))
@@ -32,26 +32,29 @@ class CategoricalFeature:
 
     @cached_property
     def codes(self) -> dict[str, float]:
-        """The codes by name."""
+        """The code of each category by its name."""
         return {name: float(code) for code, name in enumerate(self.names)}
 
     @cached_property
     def are_numbers(self) -> bool:
-        """Whether all names are numbers. A number in a request is a name then, else a code."""
+        """Whether all names are numbers. If so, a number in a request is a name, not a code."""
         return all(map(_is_number, self.names))
 
     @property
     def expected(self) -> str:
-        """What a value must be, for messages."""
+        """A description of valid values, for errors."""
         if self.are_numbers:
             return "the name of a category, as a text or a number"
         return f"the name of a category, or its code from 0 to {len(self.names) - 1}"
 
     def code(self, value: str | float) -> float:
-        """The code of a category by its name, NaN for an unknown one; a code is returned as it is.
+        """The code of a category that a request gives by its name or by its code.
+
+        Returns:
+            The code; NaN for an unknown name.
 
         Raises:
-            ValueError: the number is not a code.
+            ValueError: ``value`` is a number, but not a code.
         """
         if isinstance(value, str):
             return self.codes.get(value, float("nan"))
@@ -62,10 +65,12 @@ class CategoricalFeature:
         return float(value)
 
     def codes_of(self, values: np.ndarray) -> np.ndarray:
-        """:meth:`code` of numbers ``[N]``, as float32; NaN stays what it is.
+        """The codes ``[N]`` of numbers ``[N]``, as :meth:`code` gives them, in float32.
+
+        NaN, a missing value, stays NaN.
 
         Raises:
-            ValueError: one is not a code; the second argument of the error is its index.
+            ValueError: a number is not a code; the second argument of the error is its index.
         """
         unique, inverse = np.unique(values, return_inverse=True)
         codes = np.full(len(unique), np.nan, np.float32)
@@ -78,17 +83,18 @@ class CategoricalFeature:
         return codes[inverse]
 
     def codes_of_texts(self, names: list[Any]) -> np.ndarray:
-        """The codes ``[N]`` of names, as float32; None and unknown ones are NaN."""
+        """The codes ``[N]`` of names, in float32; NaN for None and for unknown names."""
         return np.array([self.codes.get(name, np.nan) for name in names], np.float32)
 
 
 def categorical_features(categories: Categories | None) -> dict[int, CategoricalFeature]:
     """The categorical features of a ranker by their columns."""
-    numbered = enumerate(categories or ())
-    return {column: CategoricalFeature(names) for column, names in numbered if names is not None}
+    columns = enumerate(categories or ())
+    return {column: CategoricalFeature(names) for column, names in columns if names is not None}
 
 
 def _is_number(name: str) -> bool:
+    """Whether a name is a number as ``number_text`` writes it."""
     try:
         return number_text(float(name)) == name
     except ValueError:

@@ -1,4 +1,8 @@
-"""parse_json: the lists of a request whose body is JSON."""
+"""parse_json: the lists of a request whose body is JSON.
+
+Sizes are checked before the body is parsed (``_json_shape``). Then all items of a list are
+converted at once. Only if that fails, they are read value by value, to name the wrong field.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +21,45 @@ from rankgrad.serving._categorical import CategoricalFeature
 from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._served_ranker import ServedRanker
 
-_OTHERS = 16  # the most arrays and objects that are neither lists nor items nor arrays of items
-_UNREADABLE = re.compile(rb"(?<!\d)\d{4301,}")  # integers that the parser refuses
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_OTHERS = 16  # arrays and objects that are neither lists nor items nor arrays of items
+_HUGE_INTEGERS = re.compile(rb"(?<!\d)\d{4301,}")  # which the parser refuses
+_NUMBER_TYPES = {int, float, type(None)}
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     """The lists of a JSON body.
 
-    ``{"lists": [{"id": "q1", "items": [...]}]}``; an item is an array of all features in the order
-    of training, or an object of features by name. Categories are named, or given as codes.
+    The body is ``{"lists": [{"id": "q1", "items": [...]}]}``. An item is an array of all features
+    in the order of training, or an object of features by name. Categories have their names or
+    codes.
 
     Raises:
-        RequestError: 400 if this is not JSON or not lists, 413 for too much, 422 for errors in it.
+        RequestError: 400 if the body is not JSON or is nested otherwise, 413 if it is too large,
+            422 for other errors.
     """
     shape = JsonShape.of(body)
     max_items = limits.most_items(len(ranker.feature_names))
     check_count(shape.lists, limits.lists, "lists", "lists")
     check_count(shape.items, max_items, "lists", "items in all its lists")
-    if shape.others > _OTHERS + shape.lists:
+    if shape.others > _MAX_OTHERS + shape.lists:
         form = '{"lists": [{"items": [[...], ...]}, ...]}'
         raise RequestError(400, f"the body must be {form}: it is nested otherwise", "body")
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         if "out of range" in str(error):
-            parse_json(_UNREADABLE.sub(b"9" * 400, body), ranker, limits)  # names the field
+            # Numbers that can be parsed, but are too large for float32: the error names the field.
+            parse_json(_HUGE_INTEGERS.sub(b"9" * 400, body), ranker, limits)
         _refuse_nan(body)
         raise RequestError(400, f"the body is not JSON: {error}") from None
-    entries = _array(value, "lists", "body")
-    _check_names(value, ("lists",), "", "a body has 'lists'; the path names the ranker")
+    entries = _array_field(value, "lists", "body")
+    _check_keys(value, ("lists",), "", "a body has 'lists'; the path names the ranker")
     check_count(len(entries), limits.lists, "lists", "lists")
-    lists = [_list(entry, f"lists[{b}]", limits) for b, entry in enumerate(entries)]
+    lists = [_parse_list(entry, f"lists[{b}]", limits) for b, entry in enumerate(entries)]
     offsets = np.concatenate([[0], np.cumsum([len(items) for _, items in lists])]).astype(np.int64)
     check_count(int(offsets[-1]), max_items, "lists", "items in all its lists")
-    reader = _Items(ranker, plain=not shape.texts and not shape.booleans)
+    reader = _ItemReader(ranker, only_numbers=not shape.texts and not shape.booleans)
     parts = [
         reader.features(items, f"lists[{b}].items") for b, (_, items) in enumerate(lists) if items
     ]
@@ -59,24 +67,24 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     return Lists(
         parts[0] if len(parts) == 1 else np.concatenate([empty, *parts]),
         offsets,
-        [identifier for identifier, _ in lists],
+        [id for id, _ in lists],
     )
 
 
 def _refuse_nan(body: bytes) -> None:
-    """Raise an error that names the field if NaN or Infinity is all that is not JSON in a body."""
+    """Raise an error that names the field if a body is JSON but for a NaN or Infinity."""
     try:
         value = from_json(body)
     except ValueError:
         return
-    field = _place_of_nan(value)
+    field = _path_of_nan(value)
     if field is not None:
         message = "is not JSON: a missing value is null, and numbers are finite"
         raise RequestError(400, message, field.removeprefix(".") or "body")
 
 
-def _place_of_nan(value: Any) -> str | None:
-    """Where in a value the first number is that is not finite."""
+def _path_of_nan(value: Any) -> str | None:
+    """The path to the first number of a value that is not finite, as ``.lists[0]``, or None."""
     if isinstance(value, float):
         return None if math.isfinite(value) else ""
     if isinstance(value, dict):
@@ -85,28 +93,30 @@ def _place_of_nan(value: Any) -> str | None:
         parts = ((f"[{i}]", part) for i, part in enumerate(value))
     else:
         return None
-    places = ((name, _place_of_nan(part)) for name, part in parts)
-    return next((f"{name}{place}" for name, place in places if place is not None), None)
+    paths = ((name, _path_of_nan(part)) for name, part in parts)
+    return next((f"{name}{path}" for name, path in paths if path is not None), None)
 
 
-def _list(entry: Any, where: str, limits: Limits) -> tuple[str | int | None, list[Any]]:
-    """The id and the items of a list."""
-    items = _array(entry, "items", where)
-    _check_names(entry, ("id", "items"), f"{where}.", "a list has 'id' and 'items'")
-    identifier = entry.get("id")
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
+def _parse_list(entry: Any, where: str, limits: Limits) -> tuple[str | int | None, list[Any]]:
+    """The id and the items of a list; ``where`` is its path, for errors."""
+    items = _array_field(entry, "items", where)
+    _check_keys(entry, ("id", "items"), f"{where}.", "a list has 'id' and 'items'")
+    id = entry.get("id")
+    if isinstance(id, bool) or not isinstance(id, str | int | None):
         raise RequestError(422, "must be a text or a whole number", f"{where}.id")
     check_count(len(items), limits.items, f"{where}.items", "items")
-    return identifier, items
+    return id, items
 
 
-def _check_names(value: dict[str, Any], allowed: tuple[str, ...], prefix: str, hint: str) -> None:
+def _check_keys(value: dict[str, Any], allowed: tuple[str, ...], prefix: str, hint: str) -> None:
+    """Raise a 422 if an object has a key that is not allowed."""
     unknown = next((name for name in value if name not in allowed), None)
     if unknown is not None:
         raise RequestError(422, f"is unknown: {hint}", f"{prefix}{unknown[:100]}")
 
 
-def _array(value: Any, name: str, where: str) -> list[Any]:
+def _array_field(value: Any, name: str, where: str) -> list[Any]:
+    """The array ``name`` of an object; a 422 if there is none."""
     if not isinstance(value, dict):
         raise RequestError(422, f"must be an object with {name!r}", where)
     field = name if where == "body" else f"{where}.{name}"
@@ -114,53 +124,54 @@ def _array(value: Any, name: str, where: str) -> list[Any]:
         raise RequestError(422, "is missing", field)
     array = value[name]
     if not isinstance(array, list):
-        raise RequestError(422, f"must be an array, found {_shown(array)}", field)
+        raise RequestError(422, f"must be an array, found {_describe(array)}", field)
     return array
 
 
-def _shown(value: Any) -> str:
-    """A value in a message. Arrays and objects may be large, so they are not shown."""
+def _describe(value: Any) -> str:
+    """A value for an error. Arrays and objects may be large, so they are not shown."""
     if isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
     return quote(value)
 
 
-class _Items:
-    """Reads items into arrays: all of a list at once; where one is wrong, value by value.
+class _ItemReader:
+    """Reads items into arrays: all of a list at once or, if one is wrong, value by value.
 
     Args:
-        ranker: that they are for.
-        plain: whether no feature of the request is a text or a boolean, which NumPy would take for
-            numbers.
+        ranker: the ranker that the items are for.
+        only_numbers: whether no feature of the request is a text or a boolean. NumPy would convert
+            these to numbers.
     """
 
-    def __init__(self, ranker: ServedRanker, plain: bool) -> None:
-        self.ranker, self.plain = ranker, plain
+    def __init__(self, ranker: ServedRanker, only_numbers: bool) -> None:
+        self.ranker, self.only_numbers = ranker, only_numbers
         self.names = ranker.feature_names
-        self._known = frozenset(self.names)
-        self._pick = itemgetter(*self.names) if len(self.names) > 1 else None
+        self._name_set = frozenset(self.names)
+        self._pick_features = itemgetter(*self.names) if len(self.names) > 1 else None
 
     def features(self, items: list[Any], where: str) -> np.ndarray:
-        """The features of a list's items, ``[n, f]``."""
-        features = self._together(items)
+        """The features of a list's items, ``[n, f]``; ``where`` is their path, for errors."""
+        features = self._read_together(items)
         if features is not None:
             return features
         rows = []
         for row, item in enumerate(items):
-            features = self._together([item])
+            features = self._read_together([item])
             if features is None:
-                features = np.array([self._item(item, f"{where}[{row}]")], np.float32)
+                features = np.array([self._read_item(item, f"{where}[{row}]")], np.float32)
             rows.append(features)
         return np.concatenate(rows)
 
-    def _together(self, items: list[Any]) -> np.ndarray | None:
-        """The features of items, or None if something has to be read value by value."""
+    def _read_together(self, items: list[Any]) -> np.ndarray | None:
+        """The features ``[n, f]`` of items, or None if a value may be wrong."""
         rows = items
         if type(items[0]) is dict:
-            if not all(type(item) is dict and item.keys() <= self._known for item in items):
+            if not all(type(item) is dict and item.keys() <= self._name_set for item in items):
                 return None
-            if self._pick is not None and all(len(item) == len(self.names) for item in items):
-                rows = [self._pick(item) for item in items]
+            have_all = all(len(item) == len(self.names) for item in items)
+            if have_all and self._pick_features is not None:
+                rows = [self._pick_features(item) for item in items]
             else:
                 rows = [[item.get(name) for name in self.names] for item in items]
         elif not all(type(item) is list and len(item) == len(self.names) for item in items):
@@ -168,11 +179,11 @@ class _Items:
         categorical = self.ranker.categorical
         try:
             if categorical:
-                rows = [list(row) for row in rows]
-                for column, feature in categorical.items():
-                    for row in rows:
-                        row[column] = _code(row[column], feature)
-            if not self.plain and not set(map(type, chain(*rows))) <= {int, float, type(None)}:
+                rows = [list(row) for row in rows]  # copies, as the items may be read again
+            for column, feature in categorical.items():
+                for row in rows:
+                    row[column] = _category_code(row[column], feature)
+            if not self.only_numbers and not set(map(type, chain(*rows))) <= _NUMBER_TYPES:
                 return None
             count = len(rows) * len(self.names)
             numbers = np.fromiter(chain.from_iterable(rows), np.float64, count)
@@ -182,29 +193,26 @@ class _Items:
             features = numbers.astype(np.float32).reshape(len(rows), -1)
         return None if self.ranker.wrong_values(features).any() else features
 
-    def _item(self, item: Any, where: str) -> list[float]:
-        """The features of one item. An error names the first value that is wrong."""
+    def _read_item(self, item: Any, where: str) -> list[float]:
+        """The features ``[f]`` of one item. An error names the first value that is wrong."""
         if isinstance(item, dict):
-            unknown = next((name for name in item if name not in self._known), None)
+            unknown = next((name for name in item if name not in self._name_set), None)
             if unknown is not None:
                 raise RequestError(422, NO_FEATURE, f"{where}.{str(unknown)[:100]}")
             return [
-                self._value(item.get(name), column, f"{where}.{name}", name in item)
+                self._read_value(item.get(name), column, f"{where}.{name}", name in item)
                 for column, name in enumerate(self.names)
             ]
         if not isinstance(item, list):
-            raise RequestError(
-                422,
-                "must be an array of all features in order, or an object of them by name",
-                where,
-            )
+            message = "must be an array of all features in order, or an object of them by name"
+            raise RequestError(422, message, where)
         if len(item) != len(self.names):
-            raise RequestError(
-                422, f"must have {len(self.names)} features, found {len(item)}", where
-            )
-        return [self._value(value, i, f"{where}[{i}]") for i, value in enumerate(item)]
+            message = f"must have {len(self.names)} features, found {len(item)}"
+            raise RequestError(422, message, where)
+        return [self._read_value(value, i, f"{where}[{i}]") for i, value in enumerate(item)]
 
-    def _value(self, value: Any, column: int, where: str, present: bool = True) -> float:
+    def _read_value(self, value: Any, column: int, where: str, present: bool = True) -> float:
+        """The value of a feature; ``present`` tells a null from a feature that is left out."""
         if value is None:
             if not self.ranker.required[column]:
                 return float("nan")
@@ -213,19 +221,19 @@ class _Items:
         feature = self.ranker.categorical.get(column)
         if feature is not None:
             try:
-                return _code(value, feature)
+                return _category_code(value, feature)
             except (ValueError, TypeError, OverflowError):
-                message = f"must be {feature.expected}, found {_shown(value)}"
+                message = f"must be {feature.expected}, found {_describe(value)}"
                 raise RequestError(422, message, where) from None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise RequestError(422, f"must be a number, found {_shown(value)}", where)
-        if not -_LARGEST <= value <= _LARGEST:
+            raise RequestError(422, f"must be a number, found {_describe(value)}", where)
+        if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
             raise RequestError(422, "is too large for float32", where)
         return float(value)
 
 
-def _code(value: Any, feature: CategoricalFeature) -> float:
-    """The code of a category, NaN of a missing one."""
+def _category_code(value: Any, feature: CategoricalFeature) -> float:
+    """The code of a category; NaN for null."""
     if value is None:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, str | int | float):

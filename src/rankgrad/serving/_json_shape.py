@@ -1,4 +1,7 @@
-"""JsonShape: how much a JSON body holds, counted before it is parsed."""
+"""JsonShape: the numbers of lists and items of a JSON body, counted before it is parsed.
+
+``_json_requests`` refuses a body with too many: as Python objects they would take much memory.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ import numpy as np
 
 from rankgrad._compilation import compile_cached
 
-_LISTS, _ITEMS = 3, 5  # depths at which a list and an item begin: {"lists": [{"items": [[...]]}]}
+# The depths at which a list and an item begin: {"lists": [{"items": [[...]]}]}
+_LIST_DEPTH, _ITEM_DEPTH = 3, 5
 
 
 class JsonShape(NamedTuple):
-    """Counts of what a body holds.
+    """Counts of arrays, objects and values of a body.
 
     Attributes:
         lists: arrays and objects at the depth of lists.
@@ -31,7 +35,7 @@ class JsonShape(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes) -> JsonShape:
-        """The counts of a body. They mean nothing if it is not JSON."""
+        """The counts of a body; meaningless if the body is not JSON."""
         counts = np.zeros(len(cls._fields), np.int64)
         _count(np.frombuffer(body, np.uint8), counts)
         return cls(*counts.tolist())
@@ -39,7 +43,10 @@ class JsonShape(NamedTuple):
 
 @partial(compile_cached, nogil=True)
 def _count(body: np.ndarray, counts: np.ndarray) -> None:
-    """Count in one pass over the bytes: it takes milliseconds, and other threads run meanwhile."""
+    """Add to ``counts``, in the order of JsonShape's fields, in one pass over the bytes.
+
+    It takes milliseconds, and other threads run meanwhile.
+    """
     depth, position, size = 0, 0, len(body)
     while position < size:
         byte = body[position]
@@ -48,14 +55,19 @@ def _count(body: np.ndarray, counts: np.ndarray) -> None:
             while position < size and body[position] != ord('"'):
                 position += 2 if body[position] == ord("\\") else 1
             after = position + 1
-            while after < size and body[after] in (32, 9, 10, 13):
+            while after < size and body[after] in (32, 9, 10, 13):  # white space
                 after += 1
             is_key = after < size and body[after] == ord(":")
-            if depth >= _ITEMS and not is_key:
+            if depth >= _ITEM_DEPTH and not is_key:
                 counts[3] += 1
         elif byte == ord("[") or byte == ord("{"):
             depth += 1
-            counts[0 if depth == _LISTS else 1 if depth == _ITEMS else 2] += 1
+            if depth == _LIST_DEPTH:
+                counts[0] += 1
+            elif depth == _ITEM_DEPTH:
+                counts[1] += 1
+            else:
+                counts[2] += 1
         elif byte == ord("]") or byte == ord("}"):
             depth -= 1
         elif byte == ord("t") or byte == ord("f"):

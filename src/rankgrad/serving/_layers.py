@@ -1,4 +1,8 @@
-"""FoldedLayers: the layers of a network, applied to the sparse inputs of one list."""
+"""FoldedLayers: the layers of a network, applied to the sparse inputs of one list.
+
+``_served_ranker`` uses it for TabM networks and long lists, where it takes less time than
+onnxruntime, which computes the first layer as one dense matrix product.
+"""
 
 # mypy: disable-error-code="call-arg, import-untyped"
 # Numba itself passes the first argument of an intrinsic.
@@ -25,23 +29,24 @@ from rankgrad.models.tabm import TabMNet
 
 _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
 _ROWS = 256  # rows of the buffers that calls reuse
-_LANES = 16  # float32 numbers per LLVM vector, split by LLVM where registers are shorter
-#: Hidden units computed at a time: the weights of two columns stay in registers.
+_LANES = 16  # float32 numbers per LLVM vector; LLVM splits it if registers are shorter
+#: Hidden units that are computed at a time, so that the weights of two columns stay in registers.
 _UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
 class FoldedLayers:
     r"""All members' layers, with the weights of in-list scores folded into those of the features.
 
-    The score of a feature x in its list is ``s = a (x - m)``, with one a and one m per list. So for
-    any y, ``x V + s W = (x - y) (V + a W) + y V + a (y - m) W``, and the last two terms are the
-    same for all items. The first layer has fewer columns then, and where many items have the value
-    y, as in :class:`~rankgrad.data._preparation_kernel.Entries`, it multiplies only the others. The
-    layers after it run in onnxruntime.
+    The in-list score of a feature x is ``s = a (x - m)``, with one a and one m per list. With the
+    weights V of features and W of in-list scores, for any y,
+    ``x V + s W = (x - y) (V + a W) + y V + a (y - m) W``. The last two terms are the same for all
+    items of a list, so the first layer needs no columns for scores. If y is the value that many
+    items have, as in :class:`~rankgrad.data._preparation_kernel.Entries`, only the other items are
+    multiplied. The layers after the first run in onnxruntime.
 
     Args:
-        network: a :class:`~rankgrad.models.tabm.TabMNet` that takes in scores in the list.
-        threads: of onnxruntime.
+        network: a :class:`~rankgrad.models.tabm.TabMNet` with in-list scores among its inputs.
+        threads: the number of threads of onnxruntime.
     """
 
     def __init__(self, network: TabMNet, threads: int = 1) -> None:
@@ -50,14 +55,15 @@ class FoldedLayers:
         assert isinstance(first, tuple)
         weight, self._bias = side_by_side(*first)
         width = len(self._bias)
-        by_kind = weight.reshape(1 + len(kinds), -1, width)  # of features, then of in-list columns
+        # [kinds, g, width]: the weights of features, then of each kind of in-list columns
+        by_kind = weight.reshape(1 + len(kinds), -1, width)
         order = [i for i in range(1 + len(kinds)) if i == 0 or kinds[i - 1] != "score"]
-        by_kind = by_kind[[*order, 1 + kinds.index("score")]]
+        by_kind = by_kind[[*order, 1 + kinds.index("score")]]  # those of scores are the last
         by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
-        # Compiled code depends on both numbers, so they are lengths of tuples, which are types.
+        # Compiled code depends on two numbers, so they are lengths of tuples, as part of the type.
         self._sizes = tuple(range(len(order))), tuple(range(_UNITS // _LANES))
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
@@ -67,7 +73,7 @@ class FoldedLayers:
 
     @staticmethod
     def fits(network: nn.Module) -> bool:
-        """Whether a network is of this kind, and small enough for it to take less time."""
+        """Whether a network has in-list scores, and a first layer that is small enough."""
         if not isinstance(network, TabMNet) or "score" not in network.in_list:
             return False
         first, *others = member_layers(network)
@@ -75,7 +81,8 @@ class FoldedLayers:
 
     def __call__(self, entries: Entries, n: int) -> np.ndarray:
         """The scores of one list of n items, ``[n]``."""
-        rows = n + -n % 8  # the last rows of a matrix-vector product round differently: no items
+        # Padded to a multiple of 8, as the last n % 8 rows of a matrix product round differently
+        rows = n + -n % 8
         buffers = self._free_buffers.pop() if self._free_buffers and rows <= _ROWS else None
         if buffers is None:
             size = max(rows, _ROWS)
@@ -89,7 +96,7 @@ class FoldedLayers:
 
 
 def _aligned(shape: Sequence[int]) -> np.ndarray:
-    """An array that begins at a cache line, so that no vector of it is in two of them."""
+    """An array that begins at a cache line, so that none of its vectors crosses one."""
     size = 4 * int(np.prod(shape))
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -106,18 +113,18 @@ def _first_layer(
     tile: np.ndarray,
     hidden: np.ndarray,
 ) -> None:
-    """Write the first layer of one list.
+    """Write the output of the first layer for one list.
 
     Args:
-        entries: of the list.
-        weight: ``[blocks, g, k + 1, units]``: the weights of ``entries.values``, of which there are
-            k per feature, and of scores.
+        entries: the sparse inputs of the list.
+        weight: ``[blocks, g, k + 1, units]``: for each of g features the weights of its k
+            ``entries.values``, then those of its score.
         bias: ``[width]``.
-        sizes: a tuple of length k, and one of as many numbers as vectors make up ``units``.
+        sizes: a tuple of length k, and one of the length ``units / _LANES``.
         n: the number of items.
-        tile: ``[rows + 1, units]``, overwritten: row 0 is common to all items, the others are added
-            to it.
-        hidden: ``[rows, width]``, written, ``rows`` n or more.
+        tile: ``[rows + 1, units]``, a buffer: row 0 is the part that is common to all items, the
+            other rows are added to it.
+        hidden: ``[rows, width]``, the output; ``rows`` is n or more.
     """
     rows, width = hidden.shape
     units = tile.shape[1]
@@ -130,7 +137,8 @@ def _first_layer(
                 row[j] = np.float32(0)
         for j in range(count):
             tile[0, j] = bias[start + j]
-        dense = -1  # a column with an entry for each item; it waits for the next such column
+        # Columns with an entry for each item are added in pairs; this is the first of a pair.
+        dense = -1
         for c in range(weight.shape[1]):
             if entries.counts[c] <= n:
                 _add_columns(tile, entries, weight, sizes, block, (c,))
@@ -154,8 +162,8 @@ def _add_columns(
 ) -> Any:
     """Add the products of one or two columns with their weights to the rows of a tile.
 
-    Both columns have entries of the same items. The LLVM code is built here because Numba would
-    load the weights again for each item: it cannot know that the tile does not overlap them.
+    Two columns must have entries of the same items. The LLVM code is built by hand because Numba
+    would load the weights again for each item: it cannot know that they do not overlap the tile.
     """
     kinds, n_vectors = range(len(sizes[0])), len(sizes[1])
 
@@ -195,16 +203,16 @@ class _VectorCode:
         self._vector = ir.VectorType(ir.FloatType(), _LANES)
 
     def array(self, kind: Any, value: Any) -> tuple[Any, Any]:
-        """A Numba array, with its type."""
+        """The type of a Numba array, and its structure in LLVM."""
         return kind, self._target.make_array(kind)(self._target, self._builder, value)
 
     def pointer(self, array: tuple[Any, Any], *indices: Any) -> Any:
-        """Where an element of an array is."""
+        """The pointer to an element of an array."""
         position = [cgutils.intp_t(index) if isinstance(index, int) else index for index in indices]
         return cgutils.get_item_pointer(self._target, self._builder, *array, position)
 
     def broadcast(self, array: tuple[Any, Any], *indices: Any) -> Any:
-        """A vector of which all numbers are one element of an array."""
+        """A vector that repeats one element of an array."""
         number = self._builder.load(self.pointer(array, *indices))
         undefined, integer = self._vector(ir.Undefined), ir.IntType(32)
         lane = self._builder.insert_element(undefined, number, integer(0))
@@ -212,8 +220,9 @@ class _VectorCode:
         return self._builder.shuffle_vector(lane, undefined, zeros)
 
     def load(self, array: tuple[Any, Any], *indices: Any) -> list[Any]:
-        """The row of an array."""
-        return [self._builder.load(place, align=4) for place in self._places(array, *indices)]
+        """A row of an array."""
+        pointers = self._row_pointers(array, *indices)
+        return [self._builder.load(pointer, align=4) for pointer in pointers]
 
     def multiply_add(self, factor: Any, row: list[Any], summands: list[Any]) -> list[Any]:
         """``factor * row + summands``."""
@@ -225,14 +234,15 @@ class _VectorCode:
     def add_products(
         self, array: tuple[Any, Any], row: Any, factors: list[Any], weights: list[list[Any]]
     ) -> None:
-        """Add products of factors and rows of weights to a row of an array."""
-        places = self._places(array, row)
-        totals = [self._builder.load(place, align=4) for place in places]
-        for factor, each in zip(factors, weights, strict=True):
-            totals = self.multiply_add(factor, each, totals)
-        for place, total in zip(places, totals, strict=True):
-            self._builder.store(total, place, align=4)
+        """Add the products of factors and rows of weights to a row of an array."""
+        pointers = self._row_pointers(array, row)
+        totals = [self._builder.load(pointer, align=4) for pointer in pointers]
+        for factor, weights_row in zip(factors, weights, strict=True):
+            totals = self.multiply_add(factor, weights_row, totals)
+        for pointer, total in zip(pointers, totals, strict=True):
+            self._builder.store(total, pointer, align=4)
 
-    def _places(self, array: tuple[Any, Any], *indices: Any) -> list[Any]:
-        pointers = [self.pointer(array, *indices, start) for start in self._starts]
-        return [self._builder.bitcast(each, self._vector.as_pointer()) for each in pointers]
+    def _row_pointers(self, array: tuple[Any, Any], *indices: Any) -> list[Any]:
+        """Pointers to the vectors of a row of an array."""
+        starts = [self.pointer(array, *indices, start) for start in self._starts]
+        return [self._builder.bitcast(start, self._vector.as_pointer()) for start in starts]

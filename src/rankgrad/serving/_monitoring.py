@@ -1,4 +1,4 @@
-"""Metrics: what the service counts and times, in the format of Prometheus."""
+"""Metrics: counters and times of the service, which ``/metrics`` shows in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 from rankgrad.extras import load
 
+# Upper bounds of the buckets of histograms
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -54,7 +55,7 @@ class Metrics:
         return content
 
     def request(self, model: str, status: int, items: int, seconds: float) -> None:
-        """Count a request."""
+        """Count a request that was answered with a status of HTTP."""
         self._requests.labels(model, status).inc()
         self._items.labels(model).inc(items if status == 200 else 0)
         self._seconds.labels(model).observe(seconds)

@@ -1,4 +1,4 @@
-"""The requests and responses of the service as OpenAPI describes them."""
+"""OpenAPI schemas of the service's requests and responses, which ``_app`` adds to its routes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from rankgrad.serving._bodies import ARROW, JSON
 
 
 def _array(items: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an array."""
     return {"type": "array", "items": items}
 
 
-def _object(required: list[str], properties: dict[str, Any], **others: Any) -> dict[str, Any]:
-    return {"type": "object", "required": required, "properties": properties, **others}
+def _object(required: list[str], properties: dict[str, Any], **keywords: Any) -> dict[str, Any]:
+    """The schema of an object."""
+    return {"type": "object", "required": required, "properties": properties, **keywords}
 
 
 _TEXT = {"type": "string"}
@@ -59,6 +61,7 @@ _ERROR = _object(["error"], {"error": _REASON})
 
 
 def _error(description: str) -> dict[str, Any]:
+    """The response of an error."""
     return {"description": description, "content": {JSON: {"schema": _ERROR}}}
 
 

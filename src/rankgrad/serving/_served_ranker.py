@@ -1,4 +1,7 @@
-"""ServedRanker: a fitted ranker that scores lists with onnxruntime."""
+"""ServedRanker: a fitted ranker that scores lists with onnxruntime.
+
+``rankgrad serve`` builds one for each run folder, and ``_app`` answers requests with it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 from rankgrad.training._preparation import Preparation
 
-_FOLDED = 30  # mean items per list from which FoldedLayers takes less time
-_PADDED = 1 << 15  # the most items of a padded batch, padding included
+_FOLDED_LENGTH = 30  # the mean list length from which FoldedLayers takes less time
+_MAX_PADDED = 1 << 15  # items of a padded batch, padding included
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -33,17 +36,16 @@ class ServedRanker:
     """A ranker under a name.
 
     Attributes:
-        name: in URLs.
-        model: the spec of what it is.
-        version: changes with its weights.
-        runtime: what computes: ``onnxruntime``; or ``rankgrad`` for trees and networks that have no
-            ONNX form.
+        name: the name in URLs.
+        model: the spec of the model.
+        version: a digest of the weights.
+        runtime: ``onnxruntime``; or ``rankgrad`` for trees and networks that have no ONNX form.
         per_item: whether an item's score depends on that item alone.
-        missing: whether it takes missing values of features that are numbers.
-        feature_names: in the order of its columns.
-        categorical: features that are categories, by their columns.
-        score: gives the scores ``[N]`` of items ``[N, f]``, of which list b is the rows
-            ``offsets[b]:offsets[b + 1]``.
+        missing: whether numerical features may be missing.
+        feature_names: the names of the features, in the order of the columns.
+        categorical: the categorical features by their columns.
+        score: returns the scores ``[N]`` of items ``[N, f]`` and offsets ``[B + 1]``; list b is the
+            items ``offsets[b]:offsets[b + 1]``.
     """
 
     name: str
@@ -58,17 +60,17 @@ class ServedRanker:
 
     @classmethod
     def of(cls, ranker: FittedRanker, name: str, threads: int = 1) -> ServedRanker:
-        """Build the graph of a ranker, and score a short and a long list, which compiles kernels.
+        """Prepare a ranker for serving: build its ONNX graph and compile its kernels.
 
         Args:
-            ranker: of networks or trees.
-            name: in URLs.
-            threads: that one batch is computed with.
+            ranker: a ranker of networks or trees.
+            name: the name in URLs.
+            threads: the number of threads that compute a batch.
         """
         try:
             content = to_onnx(ranker)
             runtime, score = "onnxruntime", scorer(ranker, content, threads)
-        except NoFormError:  # as of trees that split by categories
+        except NoFormError:  # such as trees that split by categories
             content = b"".join(tensor.numpy().tobytes() for tensor in ranker.tensors().values())
             if isinstance(ranker.network, TreeScorer):
                 content += ranker.network.saved
@@ -84,21 +86,21 @@ class ServedRanker:
             categorical=categorical_features(ranker.categories),
             score=score,
         )
-        for count in (1, _FOLDED):
+        for count in (1, _FOLDED_LENGTH):  # a short and a long list compile all kernels
             served.score(np.zeros((count, ranker.n_features), np.float32), np.array([0, count]))
         return served
 
     @cached_property
     def required(self) -> np.ndarray:
-        """Which features may not be missing, ``[f]``; an unknown category is a missing one."""
+        """Which features must not be missing, ``[f]``; a category may be, as it may be unknown."""
         required = np.full(len(self.feature_names), not self.missing)
         required[list(self.categorical)] = False
         return required
 
     def wrong_values(self, items: np.ndarray) -> np.ndarray:
-        """Which values of items ``[n, f]`` are infinite, or missing where they may not be."""
-        wrong: np.ndarray = ~np.isfinite(items)
-        return wrong if self.required.all() else wrong & (self.required | ~np.isnan(items))
+        """Which values of items ``[n, f]`` are infinite, or missing and required, ``[n, f]``."""
+        invalid: np.ndarray = ~np.isfinite(items)
+        return invalid if self.required.all() else invalid & (self.required | ~np.isnan(items))
 
     def described(self) -> dict[str, Any]:
         """The ranker in a response of ``/models``."""
@@ -131,7 +133,7 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
             only_list: np.ndarray = run(["scores"], {"features": items[None]})[0][0]
             return only_list
         lengths, scores = np.diff(offsets), np.empty(len(items), np.float32)
-        order = np.argsort(lengths, kind="stable")  # lists of like length are padded together
+        order = np.argsort(lengths, kind="stable")  # lists of similar length are padded together
         for lists in _batches(order, lengths):
             mask = np.arange(lengths[lists].max(initial=1)) < lengths[lists, None]
             rows = (offsets[lists, None] + np.arange(mask.shape[1]))[mask]
@@ -149,7 +151,7 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
     folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 
     def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        if folded is not None and len(items) >= _FOLDED * (len(offsets) - 1):
+        if folded is not None and len(items) >= _FOLDED_LENGTH * (len(offsets) - 1):
             if len(offsets) == 2:
                 return folded(prepare.entries(items), len(items))
             parts = (items[start:stop] for start, stop in pairwise(offsets) if start < stop)
@@ -161,17 +163,17 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
 
 
 def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Indices of lists in ``order``, split into batches that are not too large when padded."""
+    """Split the indices ``order`` of lists, shortest first, into batches of bounded size."""
     batches: list[list[int]] = [[]]
     for b in order.tolist():
-        if batches[-1] and (len(batches[-1]) + 1) * lengths[b] > _PADDED:
+        if batches[-1] and (len(batches[-1]) + 1) * lengths[b] > _MAX_PADDED:
             batches.append([])
         batches[-1].append(b)
     return [np.array(lists) for lists in batches if lists]
 
 
 def named_runs(runs: list[str]) -> dict[str, Path]:
-    """Run folders by the names of their rankers: ``NAME=RUN``, or the folder's own name.
+    """Run folders by the names of their rankers: ``NAME=RUN`` names one, else the folder does.
 
     >>> from rankgrad.serving._served_ranker import named_runs
     >>> named_runs(["runs/first", "small=runs/second"])

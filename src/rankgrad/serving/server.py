@@ -1,4 +1,4 @@
-"""serve: the application in an HTTP server, until a signal stops it."""
+"""serve: run the application in uvicorn, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rankgrad.serving._app import create_app
 from rankgrad.serving._bodies import Limits
 from rankgrad.serving._served_ranker import ServedRanker
 
-#: Seconds after which an idle connection is closed: longer than clients and load balancers keep
-#: one, 60 as a rule, so that none sends a request on a connection that is being closed.
-_IDLE = 75
+#: Seconds after which an idle connection is closed. Clients and load balancers close theirs after
+#: 60 as a rule; if the server were first, a request could meet a connection that is being closed.
+_IDLE_SECONDS = 75
 
 #: Seconds after ``grace`` in which the last responses are written.
-_WRITING = 5
+_WRITING_SECONDS = 5
 
-#: Seconds for which a thread that parses or scores holds the interpreter lock while the event loop
-#: waits. With Python's default, 5 ms, each part of a body would wait so long.
-_SWITCH = 0.0002
+#: Seconds after which a thread that parses or scores releases the interpreter lock to the event
+#: loop. With Python's default of 5 ms, each part of a body would wait as long.
+_SWITCH_SECONDS = 0.0002
 
 
 def serve(
@@ -39,15 +39,16 @@ def serve(
     """Answer requests until SIGTERM or Ctrl-C; then finish those in progress, and return.
 
     Args:
-        rankers: by name; the first also answers at ``/rank``.
+        rankers: the rankers by name; the first also answers at ``/rank``.
         host: the address to listen at; ``0.0.0.0`` for all.
-        port: 0 for any that is free, which the first line of the log names.
-        limits: of a request, and of those in progress.
-        grace: seconds for requests in progress when the service stops; later ones get a 503.
-        version: of rankgrad.
+        port: the port; 0 for any that is free, which the first line of the log names.
+        limits: the limits of one request, and of all requests in progress.
+        grace: seconds in which requests in progress are answered when the service stops; after
+            them, the rest get a 503.
+        version: the version of rankgrad.
 
     Raises:
-        OSError: the address or the port cannot be had.
+        OSError: the address or the port is not available.
         ImportError: the extra ``serve`` is not installed; the message has the install line.
 
     >>> from rankgrad.serving import ServedRanker, serve
@@ -76,18 +77,19 @@ def serve(
         app,
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=grace + _WRITING,
-        timeout_keep_alive=_IDLE,
+        timeout_graceful_shutdown=grace + _WRITING_SECONDS,
+        timeout_keep_alive=_IDLE_SECONDS,
         server_header=False,
     )
-    sys.setswitchinterval(_SWITCH)
-    with _listen(host, port) as listening, _ended_by_signals():
-        address = listening.getsockname()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    with _listen(host, port) as listener, _ignore_repeated_signals():
+        address = listener.getsockname()
         print(f"serving {', '.join(rankers)} at http://{address[0]}:{address[1]}", flush=True)
-        Server(config).run([listening])
+        Server(config).run([listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens."""
     try:
         return socket.create_server((host, port), backlog=2048)
     except OSError as error:
@@ -96,8 +98,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Ignore the signals that uvicorn raises again after it has stopped."""
+def _ignore_repeated_signals() -> Iterator[None]:
+    """A context that ignores the signals that uvicorn raises again after it has stopped."""
     with ExitStack() as restored:
         for number in (signal.SIGINT, signal.SIGTERM):
             restored.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
