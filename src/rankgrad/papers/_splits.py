@@ -1,7 +1,8 @@
-"""The data of a table, divided and cut as its paper did.
+"""The data of a paper's table, divided and cut as the paper did.
 
-What the publisher's folder has already is used where it lies. Where a paper drew its own parts, cut
-lists, or took a sample, stores are written once and found again.
+If the paper used the published parts, the publisher's folder is used as it is. If it drew its own
+parts, cut lists, or took a sample, the result is written once, as stores, and used by later calls.
+:mod:`.reproduce` calls :func:`find` and :func:`prepare`.
 """
 
 from __future__ import annotations
@@ -20,39 +21,44 @@ from rankgrad.experiments import _data_checksums
 from rankgrad.papers.protocol import Data
 
 METADATA = "data.json"
-_TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # streams of random numbers
+_TEST, _VALI, _ITEMS, _SAMPLE = range(4)  # independent streams of random numbers
 
 
 def find(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Where known data sets lie: the folder itself, or one inside it.
+    """The folders of known data sets: the folder itself, or folders inside it.
 
     Args:
         folder: a data set, or a folder of data sets.
-        names: in the catalog.
+        names: of data sets in the catalog.
     """
-    wanted = set(names)
-    found: dict[str, Path] = {}
-    for place in _places(folder):
-        entry = catalog.recognize(place)
-        if entry is not None and entry.name in wanted:
-            found.setdefault(entry.name, place)
-    return found
+    wanted_names = set(names)
+    folders: dict[str, Path] = {}
+    for path in _candidate_folders(folder):
+        entry = catalog.recognize(path)
+        if entry is not None and entry.name in wanted_names:
+            folders.setdefault(entry.name, path)
+    return folders
 
 
-def _places(folder: Path) -> list[Path]:
+def _candidate_folders(folder: Path) -> list[Path]:
+    """The folder, or that of all folds if it is one of them, and folders up to two levels down.
+
+    Each is followed by its ``set1``: such a path stands for files that begin with ``set1.``, as
+    those of Yahoo's first set do.
+    """
     if _layout.fold_number(folder) is not None:
         folder = folder.parent
-    places = [folder, folder / "set1"]
+    folders = [folder]
     if folder.is_dir():
-        for depth in ("*", "*/*"):
-            inside = sorted(path for path in folder.glob(depth) if path.is_dir())
-            inside = [path for path in inside if _layout.fold_number(path) is None]
-            places += [place for path in inside for place in (path, path / "set1")]
-    return [place for place in places if place.is_dir() or place.parent.is_dir()]
+        for pattern in ("*", "*/*"):
+            inside = sorted(path for path in folder.glob(pattern) if path.is_dir())
+            folders += [path for path in inside if _layout.fold_number(path) is None]
+    candidates = [candidate for path in folders for candidate in (path, path / "set1")]
+    return [path for path in candidates if path.is_dir() or path.parent.is_dir()]
 
 
 def check_exists(folder: Path) -> None:
-    """Raise if the folder does not exist; a folder without the data is another error."""
+    """Raise if the folder does not exist, with a message that names the option ``--data``."""
     try:
         _layout.check_exists(folder)
     except FileNotFoundError:
@@ -60,7 +66,7 @@ def check_exists(folder: Path) -> None:
 
 
 def missing(name: str, folder: Path | None) -> str:
-    """The message for a data set that is not there: where to get it, and where it was searched."""
+    """The message for a data set that was not found: where it was searched, where to get it."""
     entry = next((entry for entry in catalog.ENTRIES if entry.name == name), None)
     where = "no folder was given (--data)" if folder is None else f"not found in {folder}"
     if entry is None:
@@ -71,79 +77,77 @@ def missing(name: str, folder: Path | None) -> str:
 def prepare(
     source: Path, data: Data, folder: Path, *, folds: int | None = None, lists: int | None = None
 ) -> tuple[Path, tuple[int | None, ...]]:
-    """Where the data of a table lie, with train, vali and test in each fold, and which folds.
+    """The folder of a table's data, with train, vali and test in each fold, and its folds.
 
     Args:
         source: the publisher's folder.
         data: how the paper divided it.
-        folder: where to write what has to be made.
-        folds: no more than this many.
-        lists: no more than this many in each part, drawn at random, for ``--quick``.
+        folder: to write prepared data to, if the publisher's cannot be used as they are.
+        folds: at most this many folds, or drawings; None for all.
+        lists: at most this many in each part, drawn at random, for ``--quick``; None for all.
     """
-    drawn = data.split is not None
     repeats = 1 if data.split is None else data.split.repeats
-    numbered: tuple[int | None, ...] = tuple(data.folds) or (None,)
-    if not (drawn or data.list_limit or data.test_lists or lists):
-        return source, numbered[:folds]
-    numbers = [(fold, drawing) for fold in numbered for drawing in range(1, repeats + 1)][:folds]
-    single = numbered == (None,) and repeats == 1
+    source_folds: tuple[int | None, ...] = tuple(data.folds) or (None,)
+    if not (data.split is not None or data.list_limit or data.test_lists or lists):
+        return source, source_folds[:folds]
+    drawings = [(fold, draw) for fold in source_folds for draw in range(1, repeats + 1)][:folds]
+    has_no_folds = source_folds == (None,) and repeats == 1
     metadata = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
-    _check(folder, metadata, source, [fold for fold, _ in numbers])
-    for number, (fold, drawing) in enumerate(numbers, 1):
-        label = number if repeats > 1 or fold is None else fold
-        place = folder / "splits" if single else folder / f"Fold{label}"
-        if not place.exists():
-            parts = load_splits(source, fold)
-            store.write_splits(_divide(parts, data, drawing, lists), place)
-    if single:
+    _check_and_save_metadata(folder, metadata, source, [fold for fold, _ in drawings])
+    for number, (fold, draw) in enumerate(drawings, 1):
+        fold_number = number if repeats > 1 or fold is None else fold
+        path = folder / "splits" if has_no_folds else folder / f"Fold{fold_number}"
+        if not path.exists():
+            store.write_splits(_divide(load_splits(source, fold), data, draw, lists), path)
+    if has_no_folds:
         return folder / "splits", (None,)
-    return folder, tuple(_layout.folds(folder))[: len(numbers)]
+    return folder, tuple(_layout.folds(folder))[: len(drawings)]
 
 
-def _check(
+def _check_and_save_metadata(
     folder: Path, metadata: Mapping[str, Any], source: Path, folds: Iterable[int | None]
 ) -> None:
-    """Raise if the prepared data were made from other data or options; otherwise save both."""
+    """Raise if the folder was prepared from other data or in another way; else save both."""
     path = folder / METADATA
-    then = _schemas.read_json(path, dict[str, Any]) if path.exists() else {}
-    known = then.pop("checksums", {})
-    _schemas.check(path, known, _data_checksums.Checksums)
-    if then and then != json.loads(json.dumps(metadata)):
+    saved = _schemas.read_json(path, dict[str, Any]) if path.exists() else {}
+    saved_checksums = saved.pop("checksums", {})
+    _schemas.check(path, saved_checksums, _data_checksums.Checksums)
+    if saved and saved != json.loads(json.dumps(metadata)):
         raise ValueError(
             f"{folder} holds data that were prepared in another way: choose another folder"
         )
-    found = _data_checksums.of_data(source, dict.fromkeys(folds), known)
-    _data_checksums.check(found, known, folder)
+    checksums = _data_checksums.of_data(source, dict.fromkeys(folds), saved_checksums)
+    _data_checksums.check(checksums, saved_checksums, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = {**metadata, "checksums": {**known, **found}}
-    _files.write(path, json.dumps(written, indent=1) + "\n")
+    contents = {**metadata, "checksums": {**saved_checksums, **checksums}}
+    _files.write(path, json.dumps(contents, indent=1) + "\n")
 
 
 def _divide(
-    parts: Mapping[str, Dataset], data: Data, drawing: int, lists: int | None
+    published: Mapping[str, Dataset], data: Data, drawing: int, lists: int | None
 ) -> dict[str, Dataset]:
-    """Train, vali and test as the paper had them."""
-    found = dict(parts)
+    """Train, vali and test as the paper had them, from the published parts."""
+    parts = dict(published)
     split = data.split
     if split is not None:
         if split.pool:
-            found = {"train": join(found.values())}
+            parts = {"train": join(parts.values())}
         if split.test is not None:
-            found["test"], found["train"] = _draw(found["train"], split.test, drawing, _TEST)
+            parts["test"], parts["train"] = _draw(parts["train"], split.test, drawing, _TEST)
         if split.vali is not None:
-            found["vali"], found["train"] = _draw(found["train"], split.vali, drawing, _VALI)
+            parts["vali"], parts["train"] = _draw(parts["train"], split.vali, drawing, _VALI)
     if data.test_lists is not None:
-        found["test"] = _sample(found["test"], data.test_lists, drawing)
+        parts["test"] = _sample(parts["test"], data.test_lists, drawing)
     if data.list_limit is not None:
         for name in ("vali", "test"):
-            found[name] = cut(found[name], data.list_limit, drawing)
+            parts[name] = cut(parts[name], data.list_limit, drawing)
     if lists is not None:
-        found = {name: _sample(part, lists, drawing) for name, part in found.items()}
-    return found
+        parts = {name: _sample(part, lists, drawing) for name, part in parts.items()}
+    return parts
 
 
 def join(parts: Iterable[Dataset]) -> Dataset:
-    """The lists of several data sets with the same features, one after the other.
+    """Concatenate the lists of several data sets with the same features.
 
     >>> one = Dataset(np.eye(2), [1, 0], [0, 2], ["a"])
     >>> two = Dataset(np.eye(2), [1, 0], [0, 1, 2], ["b", "c"])
@@ -165,7 +169,7 @@ def join(parts: Iterable[Dataset]) -> Dataset:
 
 
 def cut(lists: Dataset, limit: int, seed: int = 0) -> Dataset:
-    """Longer lists cut to ``limit`` items drawn at random, in the order they stood in.
+    """Cut lists longer than ``limit`` to that many items, drawn at random; their order stays.
 
     >>> long = Dataset(np.eye(3), [1, 0, 2], [0, 3], ["a"])
     >>> cut(long, 2).offsets.tolist()
@@ -174,35 +178,38 @@ def cut(lists: Dataset, limit: int, seed: int = 0) -> Dataset:
     if (lists.lengths <= limit).all():
         return lists
     keys = _random(seed, _ITEMS).random(lists.n_items)
-    which = np.repeat(np.arange(len(lists)), lists.lengths)
-    order = np.lexsort((keys, which))
-    place = np.empty(lists.n_items, np.int64)
-    place[order] = np.arange(lists.n_items) - lists.offsets[:-1][which[order]]
-    inside = place < limit
+    list_of_item = np.repeat(np.arange(len(lists)), lists.lengths)
+    order = np.lexsort((keys, list_of_item))
+    # Each item's rank by its random key within its list, from 0: the first ``limit`` are drawn.
+    ranks = np.empty(lists.n_items, np.int64)
+    ranks[order] = np.arange(lists.n_items) - lists.offsets[:-1][list_of_item[order]]
+    drawn = ranks < limit
     return Dataset(
-        features=lists.features[inside],
-        labels=lists.labels[inside],
+        features=lists.features[drawn],
+        labels=lists.labels[drawn],
         offsets=np.concatenate([[0], np.cumsum(np.minimum(lists.lengths, limit))]),
         qids=lists.qids,
-        weights=None if lists.weights is None else lists.weights[inside],
+        weights=None if lists.weights is None else lists.weights[drawn],
         feature_names=lists.feature_names,
         zero_based=lists.zero_based,
     )
 
 
-def _draw(lists: Dataset, share: float, drawing: int, use: int) -> tuple[Dataset, Dataset]:
+def _draw(lists: Dataset, fraction: float, drawing: int, stream: int) -> tuple[Dataset, Dataset]:
     """A fraction of the lists drawn at random, and the others."""
-    number = max(1, round(share * len(lists)))
-    chosen = np.zeros(len(lists), bool)
-    chosen[_random(drawing, use).permutation(len(lists))[:number]] = True
-    return lists.select(chosen), lists.select(~chosen)
+    number = max(1, round(fraction * len(lists)))
+    drawn = np.zeros(len(lists), bool)
+    drawn[_random(drawing, stream).permutation(len(lists))[:number]] = True
+    return lists.select(drawn), lists.select(~drawn)
 
 
 def _sample(lists: Dataset, number: int, drawing: int) -> Dataset:
+    """At most so many lists, drawn at random, in their order."""
     if len(lists) <= number:
         return lists
     return lists.select(np.sort(_random(drawing, _SAMPLE).permutation(len(lists))[:number]))
 
 
-def _random(drawing: int, use: int) -> np.random.Generator:
-    return np.random.default_rng([drawing, use])
+def _random(drawing: int, stream: int) -> np.random.Generator:
+    """The random numbers of a drawing for one purpose, which do not depend on other purposes."""
+    return np.random.default_rng([drawing, stream])

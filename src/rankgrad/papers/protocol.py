@@ -1,8 +1,9 @@
-"""Protocols: what a paper did to get a table, and the table, in one TOML file each.
+"""Protocols: how a paper made a table, and the numbers it prints, in one TOML file per table.
 
-The files in ``protocols/`` say the data, splits, preprocessing, model, optimizer, losses
-with hyper-parameters, metrics with conventions, the significance test, the published numbers as
-printed, and where the paper is silent, what was chosen and why.
+A file in ``protocols/`` states data, splits, preprocessing, model, optimizer, losses with
+hyperparameters, metrics with conventions, the significance test and the published numbers. Where
+the paper does not say how something was done, it states what was chosen here, and why. The classes
+below are the sections of such a file; :mod:`.reproduce` runs it.
 """
 
 from __future__ import annotations
@@ -44,17 +45,19 @@ _Count = Annotated[int, Field(ge=1)]
 _NUMBER = re.compile(r"(-?\d+(?:\.(\d+))?)(.*)")
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
+    """A section of a protocol's file; a key that its class does not have is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Split(_Part):
-    """How the lists are divided, where the paper did not take the parts as they come.
+class Split(_Section):
+    """How the lists are divided, if the paper did not use the published parts as they are.
 
     Args:
-        pool: put all parts together before anything is drawn.
-        test: the share of lists drawn for the test part; None for the published one.
-        vali: the share of the lists left for training that is drawn for validation.
+        pool: whether to put all parts together before lists are drawn.
+        test: the fraction of lists drawn for the test part; None for the published test part.
+        vali: the fraction of the remaining training lists that is drawn for validation.
         repeats: how many times to draw; each drawing counts as a fold.
     """
 
@@ -64,19 +67,19 @@ class Split(_Part):
     repeats: _Count = 1
 
 
-class Data(_Part):
+class Data(_Section):
     """A data set of a table.
 
     Args:
-        name: in :data:`rankgrad.data.catalog.ENTRIES`, or of a set that is not read here.
-        label: as the paper calls it.
-        folds: those that are run; none where the set has none.
-        seeds: how many for each fold.
-        split: how the lists are divided again.
+        name: as in :data:`rankgrad.data.catalog.ENTRIES`, unless the set is not run.
+        label: the paper's name for it.
+        folds: to run; empty for a set without folds.
+        seeds: the number of seeds for each fold.
+        split: how the lists are divided; None for the published parts.
         list_limit: cut every list, in the test part too, to this many items drawn at random.
-        test_lists: this many lists of the test part, drawn at random.
-        settings: of training, beside those of the table.
-        not_run: why this data set is not run.
+        test_lists: test on this many lists of the test part, drawn at random; None for all.
+        settings: of training; they override those of the table.
+        not_run: why this data set is not run; None if it is.
     """
 
     name: str
@@ -90,16 +93,16 @@ class Data(_Part):
     not_run: str | None = None
 
 
-class Metric(_Part):
+class Metric(_Section):
     """A column of the table.
 
     Args:
         name: as printed.
         spec: the metric with its conventions.
-        shift: added to the labels before the metric is computed, as one paper's code does. Which
-            lists are empty is decided before.
-        length: of the lists that count; None for all.
-        printed: whether the paper prints it; others are ours, for comparison.
+        shift: added to the labels before the metric is computed, as one paper's code does. Lists
+            are empty, or not, by their labels before the shift.
+        length: count only lists of this many items; None for all lists.
+        printed: whether the paper prints it, or we added it for comparison.
     """
 
     name: str
@@ -114,20 +117,20 @@ class Metric(_Part):
         return str(known_metrics.get(spec))
 
 
-class Row(_Part):
-    """A row of the table: points, of which the best on validation data is taken.
+class Row(_Section):
+    """A row of the table: the best point of a grid, chosen on validation data.
 
     Args:
         name: as printed.
-        losses: one, or several variants.
-        grid: settings, and options of the losses, with the values tried: every combination is a
-            point.
-        settings: of training, beside those of the table and the data set.
-        profile: a name in the table's profiles.
-        trees: ``lightgbm`` or ``xgboost`` in place of losses; the settings are options of it.
-        data: the data sets it is run on; none for all.
-        extra: whether it is ours, not the paper's; such rows are run when asked for.
-        not_run: why this row is not run.
+        losses: one, or several variants; each is combined with the grid.
+        grid: the values to try of settings, and of options of the losses. Every combination is a
+            point of the grid.
+        settings: of training; they override those of the table and the data set.
+        profile: a key of the table's ``profiles``.
+        trees: ``lightgbm`` or ``xgboost`` in place of losses; ``settings`` are options of it.
+        data: the data sets it is run on; empty for all.
+        extra: whether we added it to the paper's rows; such rows are run only with ``--extra``.
+        not_run: why this row is not run; None if it is.
     """
 
     name: str
@@ -141,16 +144,16 @@ class Row(_Part):
     not_run: str | None = None
 
 
-class Significance(_Part):
+class Significance(_Section):
     """The paper's test of differences between rows.
 
     Args:
-        against: ``best`` of the column, or the name of a row.
-        sided: one or two.
-        level: what a p-value must fall below.
-        correction: for several comparisons.
-        worse: the mark of a row significantly worse.
-        better: the mark of a row significantly better.
+        against: the row that others are tested against: its name, or ``best`` of the column.
+        sided: whether the test is one-sided or two-sided.
+        level: below which a p-value is significant.
+        correction: for the number of comparisons.
+        worse: the paper's mark of a row that is significantly worse.
+        better: the paper's mark of a row that is significantly better.
     """
 
     test: Literal["t", "randomization"] = "t"
@@ -163,7 +166,7 @@ class Significance(_Part):
 
     @property
     def how(self) -> significance.Significance:
-        """The test as comparisons take it."""
+        """The test as :func:`rankgrad.experiments.compare.run` takes it."""
         sides: Literal[1, 2] = 1 if self.sided == "one" else 2
         return significance.Significance(self.test, self.correction, sides, self.level)
 
@@ -171,12 +174,15 @@ class Significance(_Part):
 _Named = TypeVar("_Named", Data, Row)
 
 
-class _Choice(_Part):
-    """Where the paper is silent or unclear, what was chosen, and why.
+class _Choice(_Section):
+    """What was chosen where the paper is silent or unclear, and why.
 
     Args:
-        data: the data sets it is about; none for all.
-        reduced: whether it does not hold for ``--quick``, which has less of it.
+        about: what the paper does not say.
+        chosen: what is done here.
+        why: the reason.
+        data: the data sets it is about; empty for all.
+        reduced: whether ``--quick`` does less than what was chosen.
     """
 
     about: str
@@ -186,8 +192,8 @@ class _Choice(_Part):
     reduced: bool = False
 
 
-class _Quick(_Part):
-    """What ``--quick`` reduces."""
+class _Quick(_Section):
+    """The numbers of folds, seeds, epochs and lists of each part that ``--quick`` runs."""
 
     folds: _Count = 1
     seeds: _Count = 1
@@ -197,7 +203,7 @@ class _Quick(_Part):
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as printed: its value, its decimals and the marks after it.
+    """A printed number: its text, its value, how many decimals it has, and the marks after it.
 
     >>> Cell.of("0.412†")
     Cell(text='0.412†', value=0.412, decimals=3, marks='†')
@@ -212,7 +218,7 @@ class Cell:
 
     @classmethod
     def of(cls, text: str) -> Cell:
-        """Read a cell; ``-`` is one that the paper leaves empty."""
+        """Parse a cell; ``-`` is one that the paper leaves empty."""
         if text == "-":
             return cls(text, None, 0, "")
         match = _NUMBER.fullmatch(text)
@@ -223,21 +229,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class _GridPoint:
-    """One way to get a row: a loss and settings beside those of the data set."""
+    """A point of a row's grid: a loss, and all settings of its training."""
 
     loss: str
     settings: Mapping[str, Any]
 
 
-class _Text(_Part):
+class _Text(_Section):
     """How a table of text rankers is made, by ``rankgrad text train --protocol``.
 
     Args:
-        depth: points of the first stage for each query.
-        folds: of the cross-validation by query.
-        seeds: of all runs.
-        field: of TREC topics that is the query.
-        settings: of the text trainings; the losses are those of the rows.
+        depth: how many documents of the first stage are reranked for each query.
+        folds: of the cross-validation over queries.
+        seeds: each loss is trained with each of them.
+        field: of TREC topics that is used as the query.
+        settings: of training; the losses are those of the rows.
     """
 
     depth: _Count
@@ -247,21 +253,29 @@ class _Text(_Part):
     settings: dict[str, Any]
 
 
-class Protocol(_Part):
-    """A table of a paper, and how it came about.
+class Protocol(_Section):
+    """A table of a paper, and how it was made.
 
     Args:
         paper: one of the five.
-        table: as the paper counts them.
+        table: its number in the paper, such as ``Table 1``.
         title: what the table shows.
-        reference: the paper.
-        url: where it is.
-        scale: what metrics are multiplied by before they are printed.
+        reference: the paper's authors, title and venue.
+        url: of the paper.
+        scale: by which metrics are multiplied before they are printed.
+        not_run: why the table is not run; None if it is.
         settings: of training, for all rows.
-        profiles: further settings by data set, which rows refer to by name.
-        published: by data set and row, the cells in the order of the printed metrics.
+        profiles: named groups of settings by data set, to which rows refer.
+        data: the data sets.
+        metrics: the columns.
+        rows: in the paper's order.
+        significance: the paper's test; None if it has none.
+        quick: what ``--quick`` runs.
+        choices: made here where the paper is silent.
         findings: what a reader of the table should know.
-        text: how the rankers of a table about text are trained.
+        text: how the rankers of a table about text are trained; None for other tables.
+        published: by data set and row, the cells in the order of the printed metrics.
+        name: of the file, without its suffix.
     """
 
     paper: Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
@@ -286,11 +300,11 @@ class Protocol(_Part):
 
     def dataset(self, name: str) -> Data:
         """The data set of that name."""
-        return _named(self.data, name, "data set")
+        return _find(self.data, name, "data set")
 
     def row(self, name: str) -> Row:
         """The row of that name."""
-        return _named(self.rows, name, "row")
+        return _find(self.rows, name, "row")
 
     @property
     def printed(self) -> list[str]:
@@ -298,42 +312,42 @@ class Protocol(_Part):
         return [metric.name for metric in self.metrics if metric.printed]
 
     def cell(self, data: str, row: str, metric: str) -> Cell | None:
-        """What the paper prints there; None where it has no such row or column."""
+        """What the paper prints for a metric; None if it has no such row or column."""
         cells = self.published.get(data, {}).get(row)
         if cells is None or metric not in self.printed:
             return None
         return Cell.of(cells[self.printed.index(metric)])
 
     def rows_on(self, data: str, *, extra: bool = False) -> list[Row]:
-        """The rows that a data set has; those of ours on demand."""
+        """The rows of a data set; rows that we added only with ``extra``."""
         rows = [row for row in self.rows if not row.data or data in row.data]
         return [row for row in rows if extra or not row.extra]
 
     def grid_points(self, data: str, row: str, *, search: bool = True) -> list[_GridPoint]:
-        """Every loss of a row with every combination of its grid, and the settings of each.
+        """Every loss of a row with every combination of its grid.
 
-        Without ``search`` the first loss with the first value of everything, alone.
+        Without ``search``, only the first: the first loss with the first value of each option.
         """
-        found = self.row(row)
-        settings = self.settings | self.dataset(data).settings | found.settings
-        if found.profile is not None:
-            settings |= self.profiles[found.profile].get(data, {})
+        table_row = self.row(row)
+        settings = self.settings | self.dataset(data).settings | table_row.settings
+        if table_row.profile is not None:
+            settings |= self.profiles[table_row.profile].get(data, {})
         points = []
-        for loss in found.losses:
-            for values in itertools.product(*found.grid.values()):
-                chosen = dict(zip(found.grid, values, strict=True))
-                of_settings = {k: v for k, v in chosen.items() if k in Settings.model_fields}
-                options = {k: v for k, v in chosen.items() if k not in of_settings}
-                points.append(_GridPoint(_with(loss, options), settings | of_settings))
+        combinations = itertools.product(*table_row.grid.values())
+        for loss, values in itertools.product(table_row.losses, combinations):
+            point = dict(zip(table_row.grid, values, strict=True))
+            of_training = {k: v for k, v in point.items() if k in Settings.model_fields}
+            of_loss = {k: v for k, v in point.items() if k not in of_training}
+            points.append(_GridPoint(_with_options(loss, of_loss), settings | of_training))
         return points if search else points[:1]
 
     def check(self) -> None:
         """Raise if the contents are wrong in a way that types do not show."""
         names = [data.name for data in self.data]
         for part in (names, [row.name for row in self.rows], [m.name for m in self.metrics]):
-            twice = {name for name in part if part.count(name) > 1}
-            if twice:
-                raise ValueError(f"{min(twice)!r} is there twice")
+            duplicates = {name for name in part if part.count(name) > 1}
+            if duplicates:
+                raise ValueError(f"{min(duplicates)!r} is there twice")
         for data in self.data:
             if data.not_run is None and self.not_run is None and data.name not in catalog.names():
                 raise ValueError(
@@ -352,23 +366,25 @@ class Protocol(_Part):
             self.row(str(against))
 
     def _check_rows(self, names: Sequence[str]) -> None:
+        """Raise if a row names what does not exist, or its settings are wrong."""
         for row in self.rows:
-            at = f"rows.{row.name}"
+            key = f"rows.{row.name}"
             if row.profile is not None and row.profile not in self.profiles:
-                raise ValueError(f"{at}: there is no profile {row.profile!r}")
+                raise ValueError(f"{key}: there is no profile {row.profile!r}")
             if not row.losses and row.trees is None and row.not_run is None:
-                raise ValueError(f"{at} has neither losses nor trees, nor says why it is not run")
+                raise ValueError(f"{key} has neither losses nor trees, nor says why it is not run")
             for name in row.data:
                 if name not in names:
-                    raise ValueError(f"{at}: there is no data set {name!r}")
+                    raise ValueError(f"{key}: there is no data set {name!r}")
             for name in row.data or names:
                 for point in self.grid_points(name, row.name):
                     try:
                         Settings(**dict(point.settings) | {"loss": point.loss})
                     except ValueError as error:
-                        raise ValueError(f"{at} on {name}: {error}") from None
+                        raise ValueError(f"{key} on {name}: {error}") from None
 
     def _check_text(self) -> None:
+        """Raise if the settings of text rankers are wrong."""
         if self.text is None:
             return
         for row in self.rows:
@@ -378,6 +394,7 @@ class Protocol(_Part):
                 raise ValueError(f"text.settings with rows.{row.name}: {error}") from None
 
     def _check_published(self, names: Sequence[str]) -> None:
+        """Raise if the published numbers are not one cell for each data set, row and metric."""
         if set(self.published) != set(names):
             raise ValueError(f"published has {', '.join(self.published)}, data {', '.join(names)}")
         for data, rows in self.published.items():
@@ -401,16 +418,16 @@ class Protocol(_Part):
 
 
 def read(path: Path) -> Protocol:
-    """A protocol from its file; an error names the file and the key.
+    """Read a protocol from its file.
 
     Args:
-        path: of a TOML file; its name is that of the protocol.
+        path: of a TOML file; its stem is the name of the protocol.
 
     Returns:
         The protocol, checked.
 
     Raises:
-        ValueError: the file is not TOML, or its contents are wrong.
+        ValueError: the file is not TOML, or its contents are wrong; it names the key.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -420,7 +437,7 @@ def read(path: Path) -> Protocol:
         protocol = Protocol(**values | {"name": path.stem})
         protocol.check()
     except ValidationError as error:
-        raise ValueError(f"{path.name}: {'; '.join(map(_sentence, error.errors()))}") from None
+        raise ValueError(f"{path.name}: {'; '.join(map(_describe, error.errors()))}") from None
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
     return protocol
@@ -434,8 +451,8 @@ def protocols() -> Mapping[str, Protocol]:
     '0.477'
     """
     folder = resources.files("rankgrad.papers") / "protocols"
-    with resources.as_file(folder) as place:
-        return {path.stem: read(path) for path in sorted(place.glob("*.toml"))}
+    with resources.as_file(folder) as files:
+        return {path.stem: read(path) for path in sorted(files.glob("*.toml"))}
 
 
 def of_paper(paper: str) -> list[Protocol]:
@@ -450,25 +467,26 @@ def of_paper(paper: str) -> list[Protocol]:
     return [protocol for protocol in protocols().values() if protocol.paper == paper]
 
 
-def _with(loss: str, options: Mapping[str, Any]) -> str:
-    """A loss with further options; ``k`` is its cutoff."""
+def _with_options(loss: str, options: Mapping[str, Any]) -> str:
+    """The spec of a loss with further options; ``k`` is its cutoff."""
     if not options:
         return loss
     spec = Spec.parse(loss)
-    rest = {name: value for name, value in options.items() if name != "k"}
-    return str(Spec(spec.name, options.get("k", spec.k), {**spec.options, **rest}))
+    others = {name: value for name, value in options.items() if name != "k"}
+    return str(Spec(spec.name, options.get("k", spec.k), {**spec.options, **others}))
 
 
-def _named(parts: Sequence[_Named], name: str, kind: str) -> _Named:
-    for part in parts:
-        if part.name == name:
-            return part
-    listed = ", ".join(part.name for part in parts)
-    raise ValueError(f"there is no {kind} {name!r}. There are: {listed}")
+def _find(sections: Sequence[_Named], name: str, kind: str) -> _Named:
+    """The section of a name; raises if there is none, with the names that exist."""
+    for section in sections:
+        if section.name == name:
+            return section
+    names = ", ".join(section.name for section in sections)
+    raise ValueError(f"there is no {kind} {name!r}. There are: {names}")
 
 
-def _sentence(error: Mapping[str, Any]) -> str:
-    """One finding of pydantic's, with the key it is about."""
+def _describe(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors in words, with its key."""
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"there is no key {key}"

@@ -1,4 +1,8 @@
-"""Reproduce: a paper's table run again under its own protocol, beside its printed numbers."""
+"""Reproduce: run a paper's table again by its own protocol, and set it beside the printed numbers.
+
+``rankgrad reproduce`` calls :func:`run_tables`. A table on one data set is a comparison: each row
+of the table is an entry, a grid search among the row's losses and hyperparameters.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,11 @@ from rankgrad.training._evaluations import EvaluatedLists
 __all__ = ["OnChange", "ReproductionResult", "RunOptions", "run", "run_tables"]
 
 _RESULT = "reproduction.json"
-# Two names: the data set's own name before them would match the catalog's.
+# Two levels, so that the parent of the data is not a folder with the name of a set in the catalog.
 _PREPARED = Path("prepared", "data")
-_DIGITS = (3, 4)  # of a table: as the paper has, but at least and at most this many
+_DIGITS = (3, 4)  # of numbers in a table: as many as in the paper, within these bounds
 
+#: Called with the title of a table and the progress of its runs.
 OnChange = Callable[[str, compare.Progress], None]
 
 
@@ -44,10 +49,10 @@ class RunOptions:
     """How much of a protocol is run.
 
     Args:
-        quick: the reduced version that the protocol states.
-        extra: rows of ours beside the paper's.
-        seeds: this many, instead of what the protocol says.
-        search: among the grid points of a row; without, its first one is taken.
+        quick: whether to run the reduced version that the protocol states.
+        extra: whether to run rows that we added to the paper's.
+        seeds: the number of seeds; None for that of the protocol.
+        search: whether to search the grid of each row, or to take its first point.
         settings: of training that do not change what is computed, such as the device.
     """
 
@@ -64,13 +69,21 @@ class _Estimate:
 
     mean: float
     over_queries: float
-    over_seeds: float | None
-    of_drawing: float | None  # the deviation between drawings of the test part
+    over_seeds: float | None  # None with one seed
+    of_drawing: float | None  # the standard deviation between drawings of the test part, if drawn
 
 
 @dataclass(frozen=True)
 class ReproductionResult:
-    """What was found for one data set of a table, or why it was not run."""
+    """The results of a table on one data set, or why it was not run.
+
+    Args:
+        protocol: the table.
+        data: the data set.
+        options: how much was run.
+        comparison: of the runs; None if nothing was run.
+        reason: why nothing was run.
+    """
 
     protocol: Protocol
     data: Data
@@ -80,15 +93,15 @@ class ReproductionResult:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The rows of the data set, run or not."""
+        """The rows of the table for the data set, whether they were run or not."""
         return self.protocol.rows_on(self.data.name, extra=self.options.extra)
 
     @cached_property
     def values(self) -> dict[tuple[str, str], MetricValues]:
-        """The values of complete rows in the units of the paper, by row and metric."""
-        found: dict[tuple[str, str], MetricValues] = {}
+        """The values of complete rows by row and metric, multiplied by the paper's scale."""
+        values: dict[tuple[str, str], MetricValues] = {}
         if self.comparison is None:
-            return found
+            return values
         for name in self.comparison.complete:
             runs = self.comparison.runs[name]
             seeds = sorted({seed for _, seed in runs if seed is not None})
@@ -98,11 +111,11 @@ class ReproductionResult:
                     for fold in self.comparison.folds
                 ]
                 scaled = tuple(self.protocol.scale * fold for fold in folds)
-                found[name, metric.name] = MetricValues.of(scaled)
-        return found
+                values[name, metric.name] = MetricValues.of(scaled)
+        return values
 
     def estimate(self, row: str, metric: str) -> _Estimate | None:
-        """Our value in the units of the paper, or None."""
+        """Our value on the paper's scale; None if the row is not complete."""
         values = self.values.get((row, metric))
         if values is None:
             return None
@@ -117,13 +130,13 @@ class ReproductionResult:
 
     @property
     def drawn(self) -> bool:
-        """Whether folds are drawings of the test part."""
+        """Whether folds are random drawings of the test part."""
         return self.data.split is not None and self.data.split.repeats > 1
 
     def marks(self, metric: str) -> dict[str, str]:
-        """The paper's marks for our numbers, by its test; a row without one is left out.
+        """The paper's marks for our numbers, by its test; rows without a mark are left out.
 
-        The paper's rows are tested among themselves, as in the paper. Rows of ours are tested
+        The paper's rows are tested among themselves, as in the paper. Rows that we added are tested
         against the same reference, and corrected for their own number.
         """
         test = self.protocol.significance
@@ -131,96 +144,89 @@ class ReproductionResult:
         names = [row.name for row in rows if not row.extra]
         if test is None or not names:
             return {}
-        sign = -1.0 if self._lower(metric) else 1.0
+        sign = -1.0 if self._lower_is_better(metric) else 1.0
         means = {name: sign * self.values[name, metric].mean for name in names}
         reference = test.against
         if reference == "best":
             reference = max(means, key=lambda name: means[name])
         if reference not in means:
             return {}
-        below = self._marked(metric, [name for name in names if name != reference], reference)
-        added = self._marked(metric, [row.name for row in rows if row.extra], reference)
-        marks = {name: mark for name, mark in {**below, **added}.items() if mark}
-        if test.against == "best" and test.better:  # the best and all not significantly worse
-            return {name: test.better for name in names if not below.get(name)} | {
-                name: mark for name, mark in marks.items() if name in added
-            }
-        return marks
+        of_paper = self._test(metric, [name for name in names if name != reference], reference)
+        of_extra = self._test(metric, [row.name for row in rows if row.extra], reference)
+        if test.against == "best" and test.better:
+            # This paper marks the best row and all that are not significantly worse.
+            of_paper = {name: "" if of_paper.get(name) else test.better for name in names}
+        return {name: mark for name, mark in {**of_paper, **of_extra}.items() if mark}
 
-    def _marked(self, metric: str, names: list[str], reference: str) -> dict[str, str]:
-        """A mark for each row that differs significantly from the reference, else nothing."""
+    def _test(self, metric: str, names: list[str], reference: str) -> dict[str, str]:
+        """The mark of each row that differs significantly from the reference, "" for others."""
         test = self.protocol.significance
         assert test is not None
-        found = significance.differences(
+        differences = significance.differences(
             {name: self.values[name, metric].per_list for name in (*names, reference)},
             reference,
             metric,
             test.how,
-            lower_is_better=self._lower(metric),
+            lower_is_better=self._lower_is_better(metric),
         )
         marks = {True: test.better or BETTER, False: test.worse or WORSE}
-        return {d.entry: marks[d.better] if d.significant else "" for d in found}
+        return {d.entry: marks[d.better] if d.significant else "" for d in differences}
 
-    def _lower(self, metric: str) -> bool:
-        [found] = [one for one in self.protocol.metrics if one.name == metric]
-        return known_metrics.get(found.spec).lower_is_better
+    def _lower_is_better(self, metric: str) -> bool:
+        [spec] = [column.spec for column in self.protocol.metrics if column.name == metric]
+        return known_metrics.get(spec).lower_is_better
 
     def table(self) -> Table:
         """Ours beside the published: for each row the paper's line, ours and the difference."""
-        names = [metric.name for metric in self.protocol.metrics]
-        marks = {name: self.marks(name) for name in names}
-        lines: list[tuple[Cell, ...]] = []
-        for row in self.rows:
-            lines += self._lines(row, names, marks)
+        metrics = [metric.name for metric in self.protocol.metrics]
+        marks = {metric: self.marks(metric) for metric in metrics}
         return Table(
-            columns=("row", "", *names),
-            rows=tuple(lines),
+            columns=("row", "", *metrics),
+            rows=tuple(line for row in self.rows for line in self._lines(row, marks)),
             notes=tuple(self.notes()),
             title=self.title,
-            marked=tuple(names),
+            marked=tuple(metrics),
         )
 
     @property
     def title(self) -> str:
-        """Which table, on which data."""
+        """The paper, its table and the data."""
         quick = " (quick: reduced, not for comparison)" if self.options.quick else ""
         return f"{self.protocol.paper}, {self.protocol.table}, {self.data.label}{quick}"
 
-    def _lines(
-        self, row: Row, names: list[str], marks: Mapping[str, Mapping[str, str]]
-    ) -> list[tuple[Cell, ...]]:
-        digits = self.digits
-        ours = {name: self.estimate(row.name, name) for name in names}
-        paper = {name: self.protocol.cell(self.data.name, row.name, name) for name in names}
-        lines: list[tuple[Cell, ...]] = []
+    def _lines(self, row: Row, marks: Mapping[str, Mapping[str, str]]) -> list[tuple[Cell, ...]]:
+        """The lines of a row: the paper's, ours, our errors, and the difference of the two.
+
+        ``marks`` are by metric, then by row.
+        """
+        name, digits = row.name, self.digits
+        printed = [self.protocol.cell(self.data.name, name, metric) for metric in marks]
+        estimates = [self.estimate(name, metric) for metric in marks]
+        ours = [estimate for estimate in estimates if estimate is not None]
+        lines: dict[str, list[Cell]] = {}
         if not row.extra:
-            printed = [_printed(cell) for cell in paper.values()]
-            lines.append((Cell(row.name), Cell("paper"), *printed))
-        if all(one is None for one in ours.values()):
-            reason = row.not_run or self._why_missing(row.name)
-            others = [Cell("-", missing=True)] * (len(names) - 1)
-            return [*lines, (Cell(row.name), Cell("ours"), Cell(reason, missing=True), *others)]
-        cells, seeds, drawing, differences = [], [], [], []
-        for name in names:
-            one, cell = ours[name], paper[name]
-            assert one is not None
-            text = f"{one.mean:.{digits}f} ±{one.over_queries:.{digits}f}"
-            cells.append(Cell(text, one.mean, mark=marks[name].get(row.name, "")))
-            seeds.append(_error(one.over_seeds, digits))
-            drawing.append(_error(one.of_drawing, digits))
-            if cell is None or cell.value is None:
-                differences.append(Cell("", missing=True))
-            else:
-                apart = one.mean - cell.value
-                differences.append(Cell(f"{apart:+.{digits}f}", apart))
-        lines.append((Cell(row.name), Cell("ours"), *cells))
-        if any(cell.value is not None for cell in seeds):
-            lines.append((Cell(row.name), Cell("seeds"), *seeds))
-        if any(cell.value is not None for cell in drawing):
-            lines.append((Cell(row.name), Cell("drawings"), *drawing))
-        if not row.extra:
-            lines.append((Cell(row.name), Cell("difference"), *differences))
-        return lines
+            lines["paper"] = [_paper_cell(cell) for cell in printed]
+        if not ours:
+            reason = row.not_run or self._why_missing(name)
+            others = [Cell("-", missing=True)] * (len(marks) - 1)
+            lines["ours"] = [Cell(reason, missing=True), *others]
+        else:
+            lines["ours"] = []
+            for metric, estimate in zip(marks, ours, strict=True):
+                text = f"{estimate.mean:.{digits}f} ±{estimate.over_queries:.{digits}f}"
+                mark = marks[metric].get(name, "")
+                lines["ours"].append(Cell(text, estimate.mean, mark=mark))
+            seeds = [_error_cell(estimate.over_seeds, digits) for estimate in ours]
+            drawings = [_error_cell(estimate.of_drawing, digits) for estimate in ours]
+            for kind, errors in (("seeds", seeds), ("drawings", drawings)):
+                if not all(cell.missing for cell in errors):
+                    lines[kind] = errors
+        if ours and not row.extra:
+            lines["difference"] = [
+                _difference_cell(estimate.mean, cell, digits)
+                for estimate, cell in zip(ours, printed, strict=True)
+            ]
+        return [(Cell(name), Cell(kind), *cells) for kind, cells in lines.items()]
 
     def _why_missing(self, name: str) -> str:
         """Why a row has no numbers."""
@@ -230,18 +236,13 @@ class ReproductionResult:
 
     @property
     def digits(self) -> int:
-        """Of the numbers in the table."""
-        rows = self.protocol.published[self.data.name]
-        cells = [
-            self.protocol.cell(self.data.name, row, metric)
-            for row in rows
-            for metric in self.protocol.printed
-        ]
-        most = max(cell.decimals for cell in cells if cell is not None)
-        return min(max(most, 2 if self.protocol.scale > 1 else _DIGITS[0]), _DIGITS[1])
+        """How many digits after the point the numbers of the table have."""
+        rows = self.protocol.published[self.data.name].values()
+        printed = max(PaperCell.of(text).decimals for cells in rows for text in cells)
+        return min(max(printed, 2 if self.protocol.scale > 1 else _DIGITS[0]), _DIGITS[1])
 
     def notes(self) -> list[str]:
-        """Under the table: what was run, the conventions, the choices, the findings."""
+        """The lines under the table: what was run, conventions, choices and findings."""
         protocol, lines = self.protocol, []
         if self.reason:
             lines.append(f"not run: {self.reason}")
@@ -251,26 +252,26 @@ class ReproductionResult:
         if protocol.significance is not None:
             lines.append(_about_test(protocol))
             lines += self._about_extra()
-        for one in protocol.choices:
-            if not one.data or self.data.name in one.data:
-                less = " (less of it here)" if one.reduced and self.options.quick else ""
-                lines.append(f"chosen for {one.about}{less}: {one.chosen} ({one.why})")
+        for choice in protocol.choices:
+            if not choice.data or self.data.name in choice.data:
+                less = " (less of it here)" if choice.reduced and self.options.quick else ""
+                lines.append(f"chosen for {choice.about}{less}: {choice.chosen} ({choice.why})")
         lines += [f"to know: {finding}" for finding in protocol.findings]
         lines.append(f"paper: {protocol.reference}, {protocol.table}; {protocol.url}")
         return lines
 
     def _about_extra(self) -> list[str]:
-        """How the rows of ours are tested."""
-        test, ours = self.protocol.significance, [row for row in self.rows if row.extra]
-        if test is None or not ours:
+        """How the rows that we added are tested."""
+        test, extra = self.protocol.significance, [row for row in self.rows if row.extra]
+        if test is None or not extra:
             return []
         tested = {name for name, _ in self.values}
-        added = sum(row.name in tested for row in ours)
+        n_extra = sum(row.name in tested for row in extra)
         corrected = ""
-        if test.correction != "none" and added:
+        if test.correction != "none" and n_extra:
             corrected = (
-                f", corrected for their own number, {added}, as the paper's rows are for theirs, "
-                f"{len(tested) - added - 1}"
+                f", corrected for their own number, {n_extra}, as the paper's rows are for theirs, "
+                f"{len(tested) - n_extra - 1}"
             )
         return [
             "rows without a line of the paper are ours; they are tested against the same row as "
@@ -278,22 +279,23 @@ class ReproductionResult:
         ]
 
     def _about_runs(self) -> list[str]:
+        """What was run, what a number is the mean of, and what the grid searches chose."""
         assert self.comparison is not None
         lines: list[str] = []
         folds, seeds = len(self.comparison.plan["folds"]), len(self.comparison.plan["seeds"])
-        what = "drawing" if self.drawn else "fold"
-        counts = [f"{n} {word}{'s' * (n > 1)}" for n, word in ((folds, what), (seeds, "seed"))]
+        nouns = ((folds, "drawing" if self.drawn else "fold"), (seeds, "seed"))
+        over = " × ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in nouns)
         quick = self.protocol.quick
         if self.options.quick:
             limit = "" if quick.lists is None else f", at most {quick.lists} queries in each part"
             lines.append(
-                f"quick: {' × '.join(counts)}, {quick.epochs} epochs{limit}, the first point of "
+                f"quick: {over}, {quick.epochs} epochs{limit}, the first point of "
                 "each row without a search. The paper's numbers come from more"
             )
         elif not self.options.search:
             lines.append("the first point of each row without a search, unlike the paper's")
         lines.append(
-            f"ours: mean over {' × '.join(counts)}, ± the standard error over queries"
+            f"ours: mean over {over}, ± the standard error over queries"
             + ("; seeds: the standard error over seeds" if seeds > 1 else "")
             + ("; drawings: the deviation of one drawing" if self.drawn and folds > 1 else "")
         )
@@ -305,32 +307,28 @@ class ReproductionResult:
         return lines
 
     def _chosen(self, row: Row) -> str:
-        """What validation data chose, fold by fold."""
+        """The points of a row's grid that validation data chose, by fold; "" without a grid."""
         assert self.comparison is not None
-        tuned = [
-            (f, values) for (name, f), values in self.comparison.chosen.items() if name == row.name
-        ]
-        if not tuned:
-            return ""
         parts = []
-        for fold, option in tuned:
-            where = "" if fold is None else f"fold {fold} "
-            if row.trees is not None:
-                parts.append(f"{where}{in_line(option)}")
+        for (name, fold), values in self.comparison.chosen.items():
+            if name != row.name:
                 continue
-            rate = option.get("learning_rate")
-            parts.append(f"{where}{option.get('loss')}" + (f" at {rate:g}" if rate else ""))
-        return f"chosen on validation data: {'; '.join(parts)}"
+            rate = values.get("learning_rate")
+            point = f"{values.get('loss')}" + (f" at {rate:g}" if rate else "")
+            if row.trees is not None:
+                point = in_line(values)
+            parts.append(point if fold is None else f"fold {fold} {point}")
+        return f"chosen on validation data: {'; '.join(parts)}" if parts else ""
 
     def _about_metrics(self) -> list[str]:
-        specs = ", ".join(
-            f"{metric.name} = {_in_words(metric)}" for metric in self.protocol.metrics
-        )
+        """The specs of the columns, and their conventions."""
+        metrics = self.protocol.metrics
+        specs = ", ".join(f"{metric.name} = {_in_words(metric)}" for metric in metrics)
         scale = self.protocol.scale
         times = "" if scale == 1 else f", times {scale:g}"
-        kinds = {known_metrics.get(metric.spec).empty for metric in self.protocol.metrics}
-        words = {"skip": "are left out", 0: "count 0", 1: "count 1"}
-        empty = " or ".join(words[kind] for kind in kinds)
+        rules = {known_metrics.get(metric.spec).empty for metric in metrics}
+        effects = {"skip": "are left out", 0: "count 0", 1: "count 1"}
+        empty = " or ".join(effects[rule] for rule in rules)
         limit = self.data.list_limit
         cut = "whole" if limit is None else f"cut to {limit} documents"
         return [
@@ -340,7 +338,7 @@ class ReproductionResult:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """The contents of ``reproduction.json``."""
         rows = []
         for row in self.rows:
             for metric in self.protocol.metrics:
@@ -382,59 +380,116 @@ def run(
     workers: int | None = None,
     on_change: OnChange | None = None,
 ) -> ReproductionResult:
-    """Run a table of a paper on one of its data sets, or go on where an earlier call stopped.
+    """Run a table of a paper on one of its data sets, or resume an earlier call.
 
     Args:
         protocol: the table.
         data: one of its data sets.
         source: the folder of that data set.
-        folder: of the runs and prepared data.
+        folder: for the runs and prepared data.
         options: how much to run.
-        workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
+        workers: as of :func:`rankgrad.experiments.compare.run`.
         on_change: called with the title and the progress.
 
     Returns:
-        The values beside the printed ones, also written to the folder.
+        Our values beside the printed ones, which are also written to the folder.
     """
     options = options or RunOptions()
-    place = Path(folder)
-    plan = _plan_of(protocol, data, source, place, options)
+    path = Path(folder)
+    plan = _plan_of(protocol, data, source, path, options)
     if plan is None:
         return ReproductionResult(protocol, data, options, None, "none of its rows is run here")
-    shown = ReproductionResult(protocol, data, options, None)
+    title = ReproductionResult(protocol, data, options, None).title
     comparison = compare.run(
         plan,
-        place / "comparison",
+        path / "comparison",
         workers=workers,
-        on_change=None if on_change is None else lambda now: on_change(shown.title, now),
+        on_change=None if on_change is None else lambda progress: on_change(title, progress),
         **_test_of(protocol, plan),
     )
-    done = ReproductionResult(protocol, data, options, comparison)
-    _files.write(place / _RESULT, json.dumps(done.to_json(), indent=1) + "\n")
-    _files.write(place / "table.md", done.table().to_markdown() + "\n")
-    _files.write(place / "table.csv", done.table().to_csv() + "\n")
-    return done
+    result = ReproductionResult(protocol, data, options, comparison)
+    _files.write(path / _RESULT, json.dumps(result.to_json(), indent=1) + "\n")
+    _files.write(path / "table.md", result.table().to_markdown() + "\n")
+    _files.write(path / "table.csv", result.table().to_csv() + "\n")
+    return result
+
+
+def run_tables(
+    tables: list[Protocol],
+    data: Path | None,
+    folder: Path,
+    options: RunOptions,
+    *,
+    only: str | None = None,
+    workers: int | None = None,
+    on_change: OnChange | None = None,
+) -> list[ReproductionResult]:
+    """Run tables on all of their data sets that can be found.
+
+    Args:
+        tables: of one or more papers.
+        data: a data set, or a folder of data sets; None if there is none.
+        folder: for the runs and tables.
+        options: how much to run.
+        only: the name of one data set; None for all.
+        workers: as of :func:`rankgrad.experiments.compare.run`.
+        on_change: called with the title and the progress.
+
+    Returns:
+        A result for each table and data set; for those that were not run, it has the reason.
+
+    Raises:
+        FileNotFoundError: nothing can be run; it says where to get the data.
+    """
+    pairs = [(table, used) for table in tables for used in table.data if only in (None, used.name)]
+    if not pairs:
+        names = dict.fromkeys(used.name for table in tables for used in table.data)
+        raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
+    if data is not None:
+        _splits.check_exists(data)
+    sources = {} if data is None else _splits.find(data, {used.name for _, used in pairs})
+    reasons = []
+    for table, used in pairs:
+        missing = None if used.name in sources else _splits.missing(used.name, data)
+        reasons.append(table.not_run or used.not_run or missing)
+    if all(reasons):
+        lines = dict.fromkeys(map(str, reasons))
+        raise FileNotFoundError(f"nothing to run: {'; '.join(lines)}")
+    variant = "" if options.search else "-unsearched"
+    if options.quick:
+        variant = "-quick"
+    results = []
+    for (table, used), reason in zip(pairs, reasons, strict=True):
+        if reason:
+            results.append(ReproductionResult(table, used, options, None, reason))
+            continue
+        path = folder / f"{table.name}{variant}" / used.name.replace(" ", "-")
+        source = sources[used.name]
+        results.append(
+            run(table, used, source, path, options, workers=workers, on_change=on_change)
+        )
+    return results
 
 
 def _test_of(protocol: Protocol, plan: Plan) -> dict[str, Any]:
-    """The paper's test as comparisons take it, so that a report of the runs tests alike."""
+    """The paper's test as options of :func:`compare.run`, so that reports of the runs use it."""
     test = protocol.significance
     if test is None:
         return {}
-    there = any(entry.name == test.against for entry in plan.entries)
-    return {"how": test.how, "baseline": test.against if there else None}
+    is_entry = any(entry.name == test.against for entry in plan.entries)
+    return {"how": test.how, "baseline": test.against if is_entry else None}
 
 
 def _plan_of(
     protocol: Protocol, data: Data, source: Path, folder: Path, options: RunOptions
 ) -> Plan | None:
-    """The comparison that a table is; None if there is no row to run."""
+    """A table as the plan of a comparison; None if it has no row to run."""
     quick = protocol.quick if options.quick else None
     rows = [row for row in protocol.rows_on(data.name, extra=options.extra) if not row.not_run]
     entries = [_entry(protocol, data, row, options) for row in rows]
     if not entries:
         return None
-    place, folds = _splits.prepare(
+    prepared, folds = _splits.prepare(
         source,
         data,
         folder / _PREPARED,
@@ -446,7 +501,7 @@ def _plan_of(
     if quick is not None:
         shared["epochs"] = quick.epochs
     return Plan(
-        place,
+        prepared,
         tuple(entries),
         folds=folds,
         seeds=tuple(range(seeds)),
@@ -456,6 +511,7 @@ def _plan_of(
 
 
 def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Entry:
+    """A row as an entry of the comparison: boosted trees, or a grid search."""
     if row.trees is not None:
         return compare.TreeEntry(row.name, row.trees, dict(row.settings))
     quick = protocol.quick if options.quick else None
@@ -470,8 +526,8 @@ def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Ent
 
 
 def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
-    """The metric of each list; of shifted labels and some lists where the protocol says so."""
-    values = plain = evaluated.of_metric(metric.spec)
+    """The metric of each list ``[lists]``, by the column's ``shift`` and ``length``."""
+    values = evaluated.of_metric(metric.spec)
     if metric.shift:
         shifted = evaluate(
             evaluated.scores,
@@ -479,33 +535,44 @@ def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
             offsets=evaluated.offsets,
             metrics=[metric.spec],
         )
-        values = np.where(np.isnan(plain), np.nan, shifted.per_list[metric.spec].double().numpy())
+        values = np.where(np.isnan(values), np.nan, shifted.per_list[metric.spec].double().numpy())
     if metric.length is not None:
         values = np.where(np.diff(evaluated.offsets) == metric.length, values, np.nan)
     return values
 
 
 def _in_words(metric: Metric) -> str:
+    """What a column is computed from."""
     shift = f" of labels + {metric.shift}" if metric.shift else ""
     length = "" if metric.length is None else f" of lists of {metric.length} documents"
     return f"{metric.spec}{shift}{length}"
 
 
-def _printed(cell: PaperCell | None) -> Cell:
-    """A cell of the paper's table."""
+def _paper_cell(cell: PaperCell | None) -> Cell:
+    """A printed number as a cell of our table; an empty one for None."""
     if cell is None:
         return Cell("", missing=True)
     text = cell.text.removesuffix(cell.marks)
     return Cell(text, cell.value, mark=cell.marks, missing=cell.value is None)
 
 
-def _error(value: float | None, digits: int) -> Cell:
+def _error_cell(value: float | None, digits: int) -> Cell:
+    """A standard error as a cell; an empty one for None."""
     if value is None or np.isnan(value):
         return Cell("", missing=True)
     return Cell(f"±{value:.{digits}f}", value)
 
 
+def _difference_cell(mean: float, printed: PaperCell | None, digits: int) -> Cell:
+    """Our mean less the printed number, if there is one."""
+    if printed is None or printed.value is None:
+        return Cell("", missing=True)
+    difference = mean - printed.value
+    return Cell(f"{difference:+.{digits}f}", difference)
+
+
 def _about_test(protocol: Protocol) -> str:
+    """The line on the paper's marks and its test."""
     test = protocol.significance
     assert test is not None
     kind = "paired t-test" if test.test == "t" else "paired randomization test"
@@ -518,63 +585,3 @@ def _about_test(protocol: Protocol) -> str:
     if test.better:
         marks.append(f"{test.better} significantly better")
     return f"{', '.join(marks)} ({how}); seeds averaged in ours"
-
-
-def run_tables(
-    tables: list[Protocol],
-    data: Path | None,
-    folder: Path,
-    options: RunOptions,
-    *,
-    only: str | None = None,
-    workers: int | None = None,
-    on_change: OnChange | None = None,
-) -> list[ReproductionResult]:
-    """Run tables on those of their data sets that are there; what is missing is a reason.
-
-    An error if nothing can be run, which says where to get the data.
-
-    Args:
-        tables: of one or more papers.
-        data: a data set, or a folder of data sets.
-        folder: of the runs and tables.
-        options: how much to run.
-        only: one data set.
-        workers: processes, as :func:`rankgrad.experiments.compare.run` takes them.
-        on_change: called with the title and the progress.
-
-    Returns:
-        A result for each table and data set.
-
-    Raises:
-        FileNotFoundError: nothing can be run.
-    """
-    wanted = [(table, one) for table in tables for one in table.data if only in (None, one.name)]
-    if not wanted:
-        names = dict.fromkeys(one.name for table in tables for one in table.data)
-        raise ValueError(f"no table has the data set {only!r}. There are: {', '.join(names)}")
-    if data is not None:
-        _splits.check_exists(data)
-    names = dict.fromkeys(one.name for _, one in wanted)
-    there = {} if data is None else _splits.find(data, names)
-    reasons = {
-        (table.name, one.name): table.not_run
-        or one.not_run
-        or (None if one.name in there else _splits.missing(one.name, data))
-        for table, one in wanted
-    }
-    if all(reasons.values()):
-        lines = dict.fromkeys(str(reason) for reason in reasons.values())
-        raise FileNotFoundError(f"nothing to run: {'; '.join(lines)}")
-    found = []
-    for table, one in wanted:
-        reason = reasons[table.name, one.name]
-        if reason:
-            found.append(ReproductionResult(table, one, options, None, reason))
-            continue
-        kind = "-quick" if options.quick else "" if options.search else "-unsearched"
-        place = folder / f"{table.name}{kind}" / one.name.replace(" ", "-")
-        found.append(
-            run(table, one, there[one.name], place, options, workers=workers, on_change=on_change)
-        )
-    return found

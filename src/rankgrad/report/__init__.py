@@ -1,6 +1,8 @@
-"""The report: run folders in, one page out that opens from disk.
+"""The report: reads run folders, writes one HTML page that opens from disk.
 
-It chooses which queries are shown; all its numbers come from :mod:`rankgrad.results`.
+All its numbers come from :mod:`rankgrad.results`. ``_page`` puts the page together: ``_sections``
+writes text and tables as HTML; ``_per_query`` and ``_explained`` choose the queries to show and
+pack their values for ``page.js``, which draws the charts in the frame of ``page.html``.
 
 >>> from rankgrad import report
 >>> report.find(["/nowhere"])

@@ -1,4 +1,7 @@
-"""Why items stand above others, from the explanations in run folders, small enough for a page."""
+"""Why items stand above others: explanations from run folders, reduced for the report's page.
+
+``rankgrad explain --save`` writes the explanations; ``_per_query`` asks for them.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,30 @@ from rankgrad.explanations import Explanation
 from rankgrad.explanations._explanation import FOLDER, pairs
 from rankgrad.results.runs import Run
 
-SHOWN = 6  # features of a pair
-_ENTRIES = 8  # with explanations, at most
+_FEATURES = 6  # of a pair that are shown: those with the largest attributions
+_ENTRIES = 8  # whose explanations are shown, at most
 
 
 class Explained:
-    """The explanations of entries' runs by entry and fold.
+    """The explanations of runs, by the indices of entry and fold.
 
     Args:
-        runs: by entry and number of the fold.
-        part: whose explanations.
+        runs: by the indices of entry and fold.
+        part: of the data that is explained, such as ``test``.
     """
 
     def __init__(self, runs: Mapping[tuple[int, int], Run], part: str) -> None:
         self.explanations: dict[tuple[int, int], Explanation] = {}
         self.problems: list[str] = []
         for key, run in runs.items():
-            if len({c for c, _ in [*self.explanations, key]}) > _ENTRIES:
+            if len({entry for entry, _ in [*self.explanations, key]}) > _ENTRIES:
                 break
             explanation = self._read(run, part)
             if explanation is not None:
                 self.explanations[key] = explanation
 
     def _read(self, run: Run, part: str) -> Explanation | None:
+        """The explanation of a run; None if it has none, or one that cannot be used."""
         if not _files.readable_path(Path(run.path) / FOLDER / part).is_dir():
             return None
         try:
@@ -49,50 +53,65 @@ class Explained:
         return explanation
 
     def rows(self, starts: Sequence[int]) -> list[int]:
-        """The queries that are explained, as rows of the report.
+        """The rows of explained queries among all queries of the report.
 
         Args:
             starts: the first row of each fold.
         """
         rows = {
-            int(starts[p] + at) for (_, p), each in self.explanations.items() for at in each.lists
+            int(starts[fold] + index)
+            for (_, fold), explanation in self.explanations.items()
+            for index in explanation.lists
         }
         return sorted(rows)
 
-    def packed(self, chosen: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
-        """What the page shows of the chosen rows."""
-        places = {row: q for q, row in enumerate(chosen)}
+    def to_json(self, shown_rows: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
+        """Features and explained queries by entry, for the rows that the page shows.
+
+        Args:
+            shown_rows: of the queries on the page, in its order.
+            starts: the first row of each fold.
+        """
+        shown = {row: query for query, row in enumerate(shown_rows)}
         features: dict[str, list[str]] = {}
         queries: dict[str, dict[str, Any]] = {}
-        for (c, p), explanation in self.explanations.items():
-            features[str(c)] = list(explanation.features)
-            of_entry = queries.setdefault(str(c), {})
-            for at, index in enumerate(explanation.lists):
-                row = int(starts[p] + index)
-                if row in places:
-                    of_entry[str(places[row])] = _query(explanation, at)
+        for (entry, fold), explanation in self.explanations.items():
+            features[str(entry)] = list(explanation.features)
+            of_entry = queries.setdefault(str(entry), {})
+            for q, index in enumerate(explanation.lists):
+                row = int(starts[fold] + index)
+                if row in shown:
+                    of_entry[str(shown[row])] = _query(explanation, q)
         return {"features": features, "queries": queries, "problems": self.problems}
 
 
-def _query(explanation: Explanation, at: int) -> dict[str, Any]:
-    """The pairs of a query: ranks, difference, the part of no feature, and the largest parts."""
-    compared: list[list[Any]] = []
-    used: set[int] = set()
+def _query(explanation: Explanation, q: int) -> dict[str, Any]:
+    """The q-th explained query: its items, its pairs, and the values of the features they show.
+
+    A pair is a list: upper rank, lower rank, difference of scores, the part of it that no feature
+    explains, and the features with the largest attributions.
+    """
+    explained_pairs: list[list[Any]] = []
+    shown_features: set[int] = set()
     for p, (upper, lower) in enumerate(pairs(explanation.items.shape[1])):
-        if np.isnan(explanation.differences[at, p]):
+        if np.isnan(explanation.differences[q, p]):
             continue
-        values = explanation.attributions[at, p]
-        first = np.argsort(-np.abs(values), kind="stable")[:SHOWN]
-        parts = [(int(f), _short(values[f])) for f in first if values[f] != 0]
-        used.update(f for f, _ in parts)
-        difference, baseline = explanation.differences[at, p], explanation.baselines[at, p]
-        compared.append([upper, lower, _short(difference), _short(baseline), parts])
+        attributions = explanation.attributions[q, p]
+        largest = np.argsort(-np.abs(attributions), kind="stable")[:_FEATURES]
+        parts = [(int(f), _round(attributions[f])) for f in largest if attributions[f] != 0]
+        shown_features.update(f for f, _ in parts)
+        difference, baseline = explanation.differences[q, p], explanation.baselines[q, p]
+        explained_pairs.append([upper, lower, _round(difference), _round(baseline), parts])
     return {
-        "items": [int(item) + 1 for item in explanation.items[at] if item >= 0],
-        "pairs": compared,
-        "values": {str(f): [_short(v) for v in explanation.values[at, :, f]] for f in sorted(used)},
+        "items": [int(item) + 1 for item in explanation.items[q] if item >= 0],
+        "pairs": explained_pairs,
+        "values": {
+            str(f): [_round(value) for value in explanation.values[q, :, f]]
+            for f in sorted(shown_features)
+        },
     }
 
 
-def _short(value: Any) -> float | None:
+def _round(value: Any) -> float | None:
+    """A number for JSON, rounded to five digits; NaN becomes null."""
     return None if np.isnan(value) else float(f"{float(value):.5g}")

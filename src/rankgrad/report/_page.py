@@ -1,4 +1,7 @@
-"""The page: numbers, tables, script and style put into one file that needs nothing else."""
+"""The page: numbers, tables, script and style put together in one file that needs nothing else.
+
+``rankgrad report`` calls :func:`write`.
+"""
 
 from __future__ import annotations
 
@@ -79,15 +82,17 @@ def build(
 ) -> tuple[str, Comparison]:
     """The page as text, and what it compares.
 
+    Defaults are those of the ``rankgrad compare`` that made the runs, if there was one.
+
     Args:
         runs: run folders, or folders with run folders in them.
-        part: whose evaluations to compare.
-        metric: that of the headline; by default the one that chose the best epochs.
-        baseline: the ranker to test the others against; by default that of the comparison that
-            made the runs, or the best of each metric.
-        test: ``"t"`` or ``"randomization"``; by default that of the comparison, or ``"t"``.
-        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of the comparison,
-            or ``"bonferroni"``.
+        part: of the data whose evaluations are compared.
+        metric: of the headline; by default the one that chose the best epochs.
+        baseline: the ranker to test the others against; by default that of ``rankgrad compare``,
+            or the best of each metric.
+        test: ``"t"`` or ``"randomization"``; by default that of ``rankgrad compare``, or ``"t"``.
+        correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of ``rankgrad
+            compare``, or ``"bonferroni"``.
         title: of the page.
 
     Returns:
@@ -106,18 +111,18 @@ def build(
     """
     places = [Path(place) for place in runs]
     groups = group([read(path, part, items=False) for path in find(places)])
-    known = ComparisonMetadata.read(places)
-    how = known.how or Significance()
+    saved = ComparisonMetadata.read(places)
+    how = saved.how or Significance()
     comparison = compare(
         add_failed(groups, FailedRun.read(places)),
         primary=metric,
         baseline=baseline,
-        default_baseline=known.baseline,
+        default_baseline=saved.baseline,
         how=replace(how, test=test or how.test, correction=correction or how.correction),
     )
     blocks = {
-        "title": _sections.escape(_title(title, known)),
-        "subtitle": _sections.escape(_subtitle(comparison, part, known)),
+        "title": _sections.escape(_title(title, saved)),
+        "subtitle": _sections.escape(_subtitle(comparison, part, saved)),
         "headline": _sections.headline(comparison),
         "cards": _sections.cards(comparison),
         "meanings": _sections.meanings(comparison),
@@ -137,19 +142,20 @@ def build(
     return page, comparison
 
 
-def _title(title: str, known: ComparisonMetadata) -> str:
-    """The heading: the caller's, or one with the data set, and whether the run was quick."""
-    named = f"{title}: {known.data}" if title == TITLE and known.data else title
-    return f"{named} (quick)" if known.quick else named
+def _title(title: str, saved: ComparisonMetadata) -> str:
+    """The heading: the caller's, or the default with the data set; marked if runs were quick."""
+    heading = f"{title}: {saved.data}" if title == TITLE and saved.data else title
+    return f"{heading} (quick)" if saved.quick else heading
 
 
-def _subtitle(comparison: Comparison, part: str, known: ComparisonMetadata) -> str:
-    """What was compared on what."""
+def _subtitle(comparison: Comparison, part: str, saved: ComparisonMetadata) -> str:
+    """The rankers and the data that are compared; a warning if runs were quick."""
     reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
-    return _compared(comparison, part, known.data) + (reduced if known.quick else "")
+    return _compared(comparison, part, saved.data) + (reduced if saved.quick else "")
 
 
 def _compared(comparison: Comparison, part: str, data: str) -> str:
+    """The rankers and the data that are compared."""
     names = [name for name in comparison.names if name in comparison.complete]
     if not names:
         count = _sections.counted(len(_sections.rivals(comparison)), "rankers")
@@ -161,7 +167,7 @@ def _compared(comparison: Comparison, part: str, data: str) -> str:
 
 
 def _data(comparison: Comparison, part: str) -> dict[str, Any]:
-    """What the script draws."""
+    """The data that ``page.js`` draws; entries, metrics and folds are indices in it."""
     reference = comparison.reference(comparison.primary) if comparison.primary else None
     names = list(comparison.names)
     return {
@@ -174,9 +180,9 @@ def _data(comparison: Comparison, part: str) -> dict[str, Any]:
         "against": None if reference is None else names.index(reference),
         "baseline": None if comparison.baseline is None else names.index(comparison.baseline),
         "order": [
-            names.index(e.name)
-            for e in _sections.order(comparison)
-            if e.name in comparison.complete
+            names.index(entry.name)
+            for entry in _sections.order(comparison)
+            if entry.name in comparison.complete
         ],
         "seconds": [entry.seconds for entry in comparison.entries],
         "trees": [entry.is_tree for entry in comparison.entries],
@@ -192,13 +198,11 @@ def _data(comparison: Comparison, part: str) -> dict[str, Any]:
 
 
 def _interval(comparison: Comparison, name: str, metric: str) -> list[float | None] | None:
-    """The mean of an entry and its interval."""
+    """The mean of an entry and the ends of its interval; None if it has no mean."""
     if not comparison.has(name, metric):
         return None
-    return [
-        number(value)
-        for value in (comparison.mean(name, metric), *comparison.interval(name, metric))
-    ]
+    mean, interval = comparison.mean(name, metric), comparison.interval(name, metric)
+    return [number(value) for value in (mean, *interval)]
 
 
 def _differences(comparison: Comparison, metric: str) -> list[dict[str, Any]]:
@@ -220,10 +224,10 @@ def _packaged(name: str) -> str:
 
 
 def _plotly() -> str:
-    """Plotly's script, which its package brings along; the package itself need not be imported."""
+    """Plotly's script, a file of its package, which is not imported: that would take long."""
     with requires("report"):
-        place = resources.files("plotly") / "package_data" / "plotly.min.js"
-    return place.read_text(encoding="utf-8").replace("</script", "<\\/script")
+        script = resources.files("plotly") / "package_data" / "plotly.min.js"
+    return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
 def _in_script(value: Any) -> str:

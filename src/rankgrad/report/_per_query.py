@@ -1,10 +1,15 @@
-"""Per-query values and ranked lists, small enough for a page: typed arrays in base64."""
+"""Per-query values and ranked lists for the report's page, as typed arrays in base64.
+
+The dictionaries here are the JSON that ``page.js`` reads. In them an entry, a metric and a fold are
+indices; a *row* is the index of a query among those of all folds. What does not fit on a page of
+reasonable size is left out, and the page says so.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -16,45 +21,45 @@ from rankgrad.results._groups import Fold
 from rankgrad.results.comparison import Comparison
 from rankgrad.results.runs import Run
 
-TOP = 20  # items of a ranked list shown
-LISTS = 200  # queries that can be inspected, at most
+_TOP = 20  # items of a ranked list that are shown
+_LISTS = 200  # queries that can be inspected, at most
 _CELLS = 1_900_000  # per-query values on the page, at most
 _ITEMS = 220_000  # ranked items on the page, at most
-_NONE, _STEPS = -32768, 65534  # how NaN is written, and the steps that a metric's range has
+_NAN, _STEPS = -32768, 65534  # in 16 bits: the code of NaN, and the steps of a metric's range
 
 
 def compared(comparison: Comparison) -> list[int]:
-    """The entries that are complete, by number."""
-    return [at for at, name in enumerate(comparison.names) if name in comparison.complete]
+    """The indices of the complete entries."""
+    return [i for i, name in enumerate(comparison.names) if name in comparison.complete]
 
 
 def changes(comparison: Comparison) -> dict[str, Any]:
-    """The value of every query under every entry in 16 bits, seeds averaged.
+    """The value of every query under every entry in 16 bits, averaged over seeds.
 
-    As many metrics as fit, that of the headline first. If one metric has too many queries, some are
-    drawn: the page says how many.
+    There are as many metrics as fit, that of the headline first. If there are too many queries for
+    one metric, some are drawn at random.
     """
-    used = compared(comparison)
-    queries = len(comparison.queries) if used else 0
+    entries = compared(comparison)
+    queries = len(comparison.queries) if entries else 0
     rows = np.arange(queries)
-    if used and queries * len(used) > _CELLS:
+    if entries and queries * len(entries) > _CELLS:
         random = np.random.default_rng(0)
-        rows = np.sort(random.choice(queries, _CELLS // len(used), replace=False))
+        rows = np.sort(random.choice(queries, _CELLS // len(entries), replace=False))
     order = sorted(
         range(len(comparison.metrics)), key=lambda m: comparison.metrics[m] != comparison.primary
     )
-    fitting = max(1, _CELLS // max(1, len(rows) * len(used)))
+    n_metrics = max(1, _CELLS // max(1, len(rows) * len(entries)))
     packed = []
-    for at in order[:fitting] if used else []:
-        metric = comparison.metrics[at]
+    for m in order[:n_metrics] if entries else []:
+        metric = comparison.metrics[m]
         values = {
-            c: comparison.values(comparison.names[c], metric)[rows]
-            for c in used
-            if comparison.has(comparison.names[c], metric)
+            entry: comparison.values(comparison.names[entry], metric)[rows]
+            for entry in entries
+            if comparison.has(comparison.names[entry], metric)
         }
         low, step = _scale(list(values.values()))
-        columns = {str(c): _sixteen(column, low, step) for c, column in values.items()}
-        packed.append({"metric": at, "low": low, "step": step, "values": columns})
+        columns = {str(entry): _to_16_bits(column, low, step) for entry, column in values.items()}
+        packed.append({"metric": m, "low": low, "step": step, "values": columns})
     return {
         "queries": queries,
         "rows": len(rows),
@@ -65,6 +70,7 @@ def changes(comparison: Comparison) -> dict[str, Any]:
 
 
 def _scale(columns: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """The lowest value of all columns, and the step with which 16 bits reach the highest one."""
     values = np.stack(columns) if columns else np.array([np.nan])
     if np.isnan(values).all():
         return 0.0, 1.0
@@ -72,82 +78,79 @@ def _scale(columns: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     return low, (high - low) / _STEPS or 1.0
 
 
-def _sixteen(values: NDArray[np.float64], low: float, step: float) -> str:
+def _to_16_bits(values: NDArray[np.float64], low: float, step: float) -> str:
+    """Values as 16-bit codes: how many steps each is above the middle of the range."""
     codes = np.round((values - low) / step) - _STEPS // 2
-    return _pack(np.where(np.isnan(codes), _NONE, codes).astype("<i2"))
+    return _pack(np.where(np.isnan(codes), _NAN, codes).astype("<i2"))
 
 
 def lists(comparison: Comparison, part: str) -> dict[str, Any]:
-    """The ranked lists of some queries under every entry: the first items of each.
+    """The first items of some queries' ranked lists under every entry.
 
-    A list is as one run ranked it, that of the entry's first seed: an average of the scores of
-    several runs would be no model's.
+    A list is as one run ranked it, that of the entry's first seed: no model would rank by the mean
+    of the scores of several runs.
     """
-    used = compared(comparison)
-    if not used or not comparison.metrics:
+    entries, metrics = compared(comparison), comparison.metrics
+    if not entries or not metrics:
         return {"queries": [], "entries": []}
     fold_of = np.array([comparison.folds.index(fold) for fold, _ in comparison.queries])
-    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds)))
+    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds))).tolist()
     runs = {
-        (c, f): _first_run(comparison, c, fold)
-        for c in used
+        (entry, f): _first_run(comparison, entry, fold)
+        for entry in entries
         for f, fold in enumerate(comparison.folds)
     }
     explained = Explained(runs, part)
-    chosen = _chosen(comparison, used, explained.rows(starts.tolist()))
-    shape = (len(used), len(chosen), TOP)
+    rows = _choose_rows(comparison, entries, explained.rows(starts))
+    shape = (len(entries), len(rows), _TOP)
     items, labels = np.zeros(shape, "<u4"), np.zeros(shape, "<f4")
     scores = np.zeros(shape, "<f4")
-    values = np.full((len(used), len(chosen), len(comparison.metrics)), np.nan, "<f4")
-    about: list[dict[str, Any]] = [{} for _ in chosen]
-    for c, entry in enumerate(used):
-        for f in range(len(comparison.folds)):
-            evaluated = runs[entry, f].with_items()
-            for q, row in enumerate(chosen):
-                if fold_of[row] != f:
-                    continue
-                at = row - starts[f]
-                inside = slice(evaluated.offsets[at], evaluated.offsets[at + 1])
-                first = np.argsort(-evaluated.scores[inside], kind="stable")[:TOP]
-                items[c, q, : len(first)] = first + 1
-                scores[c, q, : len(first)] = evaluated.scores[inside][first]
-                labels[c, q, : len(first)] = evaluated.labels[inside][first]
-                for m, name in enumerate(comparison.metrics):
-                    if name in evaluated.metrics:  # NaN otherwise
-                        values[c, q, m] = evaluated.of_metric(name)[at]
-                if not about[q]:
-                    about[q] = _about(evaluated.labels[inside])
+    values = np.full((len(entries), len(rows), len(metrics)), np.nan, "<f4")
+    about: list[dict[str, Any]] = [{} for _ in rows]
+    for e, f in product(range(len(entries)), range(len(comparison.folds))):
+        evaluated = runs[entries[e], f].with_items()
+        for q in np.flatnonzero(fold_of[rows] == f):
+            index = rows[q] - starts[f]
+            span = slice(evaluated.offsets[index], evaluated.offsets[index + 1])
+            top = np.argsort(-evaluated.scores[span], kind="stable")[:_TOP]
+            items[e, q, : len(top)] = top + 1
+            scores[e, q, : len(top)] = evaluated.scores[span][top]
+            labels[e, q, : len(top)] = evaluated.labels[span][top]
+            for m, metric in enumerate(metrics):
+                if metric in evaluated.metrics:  # NaN otherwise
+                    values[e, q, m] = evaluated.of_metric(metric)[index]
+            about[q] = about[q] or _about(evaluated.labels[span])
     distinct, codes = _distinct(labels)
     return {
-        "top": TOP,
-        "entries": used,
-        "seeds": [runs[c, 0].seed for c in used],
-        "averaged": any(len(comparison.entries[c].seeds) > 1 for c in used),
-        "rows": [int(row) for row in chosen],
+        "top": _TOP,
+        "entries": entries,
+        "seeds": [runs[entry, 0].seed for entry in entries],
+        "averaged": any(len(comparison.entries[entry].seeds) > 1 for entry in entries),
+        "rows": rows,
         "queries": [
             {"qid": comparison.queries[row][1], "fold": int(fold_of[row]), **about[q]}
-            for q, row in enumerate(chosen)
+            for q, row in enumerate(rows)
         ],
         "labels": distinct,
         "items": _pack(items),
         "scores": _pack(scores),
         "codes": _pack(codes),
         "values": _pack(values),
-        "explained": explained.packed(chosen, starts.tolist()),
+        "explained": explained.to_json(rows, starts),
     }
 
 
-def _chosen(
-    comparison: Comparison, used: Sequence[int], explained: Sequence[int] = ()
+def _choose_rows(
+    comparison: Comparison, entries: Sequence[int], explained: Sequence[int]
 ) -> list[int]:
-    """The queries that the page shows.
+    """The rows of the queries that the page shows.
 
-    Explained ones, up to a quarter; then in turn the largest changes of each pair, then some at
-    random.
+    Up to a quarter are explained queries. Up to three quarters, pairs of entries take turns to add
+    the query that differs most between the two. The others are drawn at random.
     """
-    total = min(LISTS, len(comparison.queries), max(1, _ITEMS // (TOP * len(used))))
+    total = min(_LISTS, len(comparison.queries), max(1, _ITEMS // (_TOP * len(entries))))
     chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])
-    turns = [_by_change(comparison, pair) for pair in _pairs(comparison, used)]
+    turns = [_by_change(comparison, pair) for pair in _pairs(comparison, entries)]
     while turns and len(chosen) < total * 3 // 4:
         for turn in list(turns):
             row = next((r for r in turn if r not in chosen), None)
@@ -160,13 +163,13 @@ def _chosen(
     return sorted([*chosen, *rest[: total - len(chosen)]])
 
 
-def _pairs(comparison: Comparison, used: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs of entries, those with the best or the baseline first."""
+def _pairs(comparison: Comparison, entries: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of entries; those with the baseline, or else with the best entry, are first."""
     reference = comparison.names.index(
-        comparison.reference(_primary(comparison)) or comparison.names[used[0]]
+        comparison.reference(_primary(comparison)) or comparison.names[entries[0]]
     )
-    pairs = list(combinations(used, 2))
-    return sorted(pairs, key=lambda pair: reference not in pair)[:LISTS]
+    pairs = list(combinations(entries, 2))
+    return sorted(pairs, key=lambda pair: reference not in pair)[:_LISTS]
 
 
 def _primary(comparison: Comparison) -> str:
@@ -174,37 +177,39 @@ def _primary(comparison: Comparison) -> str:
 
 
 def _by_change(comparison: Comparison, pair: tuple[int, int]) -> Iterator[int]:
-    """Queries by how much their value differs, from the largest change on."""
-    names, metric = [comparison.names[c] for c in pair], _primary(comparison)
+    """The rows of queries whose values differ between two entries, the largest change first."""
+    names, metric = [comparison.names[entry] for entry in pair], _primary(comparison)
     if not all(comparison.has(name, metric) for name in names):
         return iter(())
-    one, other = (comparison.values(name, metric) for name in names)
-    change = np.nan_to_num(np.abs(one - other))
-    order = np.argsort(-change, kind="stable")[: LISTS * 2]
+    first, second = (comparison.values(name, metric) for name in names)
+    change = np.nan_to_num(np.abs(first - second))
+    order = np.argsort(-change, kind="stable")[: _LISTS * 2]
     return iter([int(row) for row in order if change[row] > 0])
 
 
 def _first_run(comparison: Comparison, entry: int, fold: Fold) -> Run:
+    """The run of an entry on a fold with the lowest seed."""
     places = comparison.runs[comparison.names[entry]]
-    runs = [run for (other, _), run in places.items() if other == fold]
+    runs = [run for (run_fold, _), run in places.items() if run_fold == fold]
     return min(runs, key=lambda run: (run.seed is None, run.seed or 0))
 
 
 def _about(labels: NDArray[np.float32]) -> dict[str, Any]:
-    """How many items a list has, and of which labels, the highest first."""
-    kinds, counts = np.unique(labels, return_counts=True)
-    pairs = [[_short(k), int(n)] for k, n in zip(kinds[::-1], counts[::-1], strict=True)]
+    """The number of items in a list, and of those with each label, the highest label first."""
+    grades, counts = np.unique(labels, return_counts=True)
+    pairs = [[_round(g), int(n)] for g, n in zip(grades[::-1], counts[::-1], strict=True)]
     return {"items": len(labels), "labels": pairs[:8]}
 
 
 def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint16]]:
-    kinds, codes = np.unique(labels, return_inverse=True)
-    if len(kinds) > 1 << 16:  # labels that are not grades: three digits are enough
-        kinds, codes = np.unique(labels.astype(np.float16), return_inverse=True)
-    return [_short(kind) for kind in kinds], codes.astype("<u2")
+    """The distinct labels, and for each item the index of its label among them."""
+    grades, codes = np.unique(labels, return_inverse=True)
+    if len(grades) > 1 << 16:  # labels that are not grades: three digits are enough
+        grades, codes = np.unique(labels.astype(np.float16), return_inverse=True)
+    return [_round(grade) for grade in grades], codes.astype("<u2")
 
 
-def _short(value: Any) -> float:
+def _round(value: Any) -> float:
     return numbers(np.array([value], np.float64))[0] or 0.0
 
 

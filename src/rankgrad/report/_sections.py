@@ -1,4 +1,7 @@
-"""The parts of the page that need no script: text and tables, everything escaped."""
+"""The parts of the report's page that need no script: text and tables, as escaped HTML.
+
+``_page`` puts each function's HTML in its place in ``page.html``.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ _SINGULAR = {"queries": "query"}
 
 
 def escape(text: object) -> str:
-    """Text for HTML, also within attributes."""
+    """Text with HTML's special characters escaped, also for attributes."""
     return html.escape(str(text), quote=True)
 
 
-def name_of(text: str) -> str:
-    """A name for HTML that may be broken after its punctuation, not within words."""
+def wrappable(text: str) -> str:
+    """An escaped name that may wrap after punctuation, not within words."""
     return "<wbr>".join(map(escape, re.split(r"(?<=[_(,=×/])", text)))
 
 
 def counted(number: int, plural: str) -> str:
-    """A number of things in words.
+    """A number with its noun, singular or plural.
 
     >>> from rankgrad.report._sections import counted
     >>> counted(1, "queries"), counted(1200, "runs")
@@ -41,12 +44,12 @@ def counted(number: int, plural: str) -> str:
 
 
 def rivals(comparison: Comparison) -> list[RunGroup]:
-    """The entries that compete; references are only shown."""
+    """The entries without references, which are shown but not tested."""
     return [entry for entry in comparison.entries if not entry.is_reference]
 
 
 def headline(comparison: Comparison) -> str:
-    """What was found, in a few sentences."""
+    """The result in a few sentences: the best ranker, and how sure its lead is."""
     runs = sum(len(entry.runs) for entry in comparison.entries)
     if not comparison.folds and comparison.evaluated:
         return (
@@ -56,22 +59,22 @@ def headline(comparison: Comparison) -> str:
     if not comparison.folds and not runs:
         return "Nothing can be compared: every run failed. The reasons are under the table."
     if not comparison.folds:
-        none = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
+        subject = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
         return (
-            f"{none} be compared yet: no evaluation was found. Make them with "
+            f"{subject} be compared yet: no evaluation was found. Make them with "
             "<code>rankgrad evaluate RUN DATA --save</code>."
         )
     metric = comparison.primary or comparison.metrics[0]
     best = comparison.best(metric)
     if best is None:
         return "There is nothing to compare: only reference rankings were evaluated."
-    says = (
+    winner = (
         f"<strong>{escape(best)}</strong> has the "
         f"{'lowest' if comparison.lower_is_better(metric) else 'highest'} {escape(metric)}: "
         f"<strong>{comparison.mean(best, metric):.4f}</strong> "
         f"(95% interval {_range(comparison, best, metric)})."
     )
-    return f"{says} {_significance(comparison, metric)}{_other_metrics(comparison, metric)}"
+    return f"{winner} {_significance(comparison, metric)}{_other_metrics(comparison, metric)}"
 
 
 def _significance(comparison: Comparison, metric: str) -> str:
@@ -79,25 +82,24 @@ def _significance(comparison: Comparison, metric: str) -> str:
     tested = [d for d in comparison.differences(metric) if not math.isnan(d.corrected)]
     if not tested:
         return "There is nothing to test it against."
-    apart = [d for d in tested if d.significant]
     if comparison.baseline is not None:
         return _against_baseline(comparison, tested)
-    alike = [escape(d.entry) for d in tested if not d.significant]
-    if not alike:
+    close = [escape(d.entry) for d in tested if not d.significant]
+    n_beaten = len(tested) - len(close)
+    if not close:
         others = "the other" if len(tested) == 1 else f"all of the other {len(tested)}"
         return f"It is significantly better than {others}."
-    listed = alike[0] if len(alike) == 1 else f"{', '.join(alike[:-1])} and {alike[-1]}"
-    if len(alike) > 4:
-        listed = f"{len(alike)} of the other {len(tested)}"
-    ahead = (
-        f"It is significantly better than {len(apart)} of the other {len(tested)}; "
-        if apart
-        else ""
-    )
-    return f"{ahead}{'its' if apart else 'Its'} lead over {listed} is not significant."
+    names = close[0] if len(close) == 1 else f"{', '.join(close[:-1])} and {close[-1]}"
+    if len(close) > 4:
+        names = f"{len(close)} of the other {len(tested)}"
+    if not n_beaten:
+        return f"Its lead over {names} is not significant."
+    beaten = f"It is significantly better than {n_beaten} of the other {len(tested)}"
+    return f"{beaten}; its lead over {names} is not significant."
 
 
 def _against_baseline(comparison: Comparison, tested: Sequence[Difference]) -> str:
+    """How many rankers differ significantly from the baseline."""
     name, total = escape(comparison.baseline), len(tested)
     better = sum(d.significant and d.better for d in tested)
     worse = sum(d.significant and not d.better for d in tested)
@@ -118,9 +120,9 @@ def _other_metrics(comparison: Comparison, primary: str) -> str:
         if metric == primary or conclusion == main_conclusion:
             continue
         best = comparison.best(metric)
-        changed = [d.entry for d in comparison.differences(metric) if d.significant]
-        against = "it" if comparison.baseline is None else "the baseline"
-        differ = f"{len(changed)} differ{'s' * (len(changed) == 1)} significantly from {against}"
+        count = sum(d.significant for d in comparison.differences(metric))
+        reference = "it" if comparison.baseline is None else "the baseline"
+        differ = f"{count} differ{'s' * (count == 1)} significantly from {reference}"
         lines.append(f"by {escape(metric)}, {escape(best)} is best and {differ}")
     if not lines:
         return ""
@@ -129,6 +131,7 @@ def _other_metrics(comparison: Comparison, primary: str) -> str:
 
 
 def _conclusion(comparison: Comparison, metric: str) -> tuple[Any, ...]:
+    """The best ranker by a metric, and the rankers that differ significantly from it."""
     tested = comparison.differences(metric)
     return comparison.best(metric), {(d.entry, d.better) for d in tested if d.significant}
 
@@ -139,7 +142,7 @@ def cards(comparison: Comparison) -> str:
     seeds = {seed for entry in competing for seed in entry.seeds} - {None}
     missing = sum(entry.n_missing for entry in comparison.entries)
     references = len(comparison.entries) - len(competing)
-    shown = [
+    numbers = [
         (len(competing), "rankers"),
         *([(references, "references")] if references else []),
         (sum(len(entry.runs) for entry in competing), "runs"),
@@ -151,17 +154,17 @@ def cards(comparison: Comparison) -> str:
     return "".join(
         f'<div class="card{" warn" if name == "missing runs" and number else ""}">'
         f"<dt>{counted(number, name).split(' ', 1)[1]}</dt><dd>{number:,}</dd></div>"
-        for number, name in shown
+        for number, name in numbers
     )
 
 
 def columns(comparison: Comparison) -> list[str]:
-    """The metrics, that of the headline first."""
+    """The metrics; that of the headline is first."""
     return sorted(comparison.metrics, key=lambda metric: metric != comparison.primary)
 
 
 def order(comparison: Comparison) -> list[RunGroup]:
-    """Entries by the metric of the headline, the best first, those without a mean last."""
+    """The entries sorted by the metric of the headline, best first; without a mean, last."""
 
     def key(entry: RunGroup) -> tuple[bool, float]:
         if comparison.primary is None or not comparison.has(entry.name, comparison.primary):
@@ -179,14 +182,15 @@ def comparison_table(comparison: Comparison) -> str:
         arrow = " ↓" if comparison.lower_is_better(metric) else ""
         heads.append(_head(metric + arrow, "number", main=metric == comparison.primary))
     heads += [_head("runs", "number"), _head("seconds a run", "number")]
+    # The caption states the model that most networks share; rows state their own if it differs.
     models = Counter(e.model for e in rivals(comparison) if e.model and not e.is_tree)
-    shared, times = models.most_common(1)[0] if models else ("", 0)
-    shared = shared if times > 1 else ""
-    rows = "".join(_row(comparison, entry, shared) for entry in order(comparison))
+    shared_model, count = models.most_common(1)[0] if models else ("", 0)
+    shared_model = shared_model if count > 1 else ""
+    rows = "".join(_row(comparison, entry, shared_model) for entry in order(comparison))
     caption = "The mean of each metric over queries, with its 95% bootstrap interval."
-    if shared:
+    if shared_model:
         others = ", where nothing else is said" if len(models) > 1 else ""
-        caption += f" Networks{others}: {shared}."
+        caption += f" Networks{others}: {shared_model}."
     return (
         f'<table class="sortable" id="comparison">{_caption(caption)}'
         f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{rows}</tbody></table>"
@@ -194,6 +198,7 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _head(text: str, kind: str, main: bool = False) -> str:
+    """A heading that sorts the table; ``kind`` says whether first ascending or descending."""
     main_class = ' class="main"' if main else ""
     return (
         f'<th scope="col" aria-sort="none" data-kind="{kind}"{main_class}>'
@@ -202,7 +207,8 @@ def _head(text: str, kind: str, main: bool = False) -> str:
     )
 
 
-def _row(comparison: Comparison, entry: RunGroup, shared: str) -> str:
+def _row(comparison: Comparison, entry: RunGroup, shared_model: str) -> str:
+    """The row of an entry in the comparison table."""
     tags = notes = ""
     if entry.is_reference:
         tags += ' <span class="tag">reference</span>'
@@ -214,39 +220,41 @@ def _row(comparison: Comparison, entry: RunGroup, shared: str) -> str:
             f'<div class="problem"><span aria-hidden="true">⚠</span> '
             f"{escape(entry.problems[-1])}{more}</div>"
         )
-    under = ""
-    if entry.model not in ("", entry.name, shared):
-        under = f'<span class="under">{name_of(entry.model)}</span>'
-    there, total = entry.n_runs - entry.n_missing, entry.n_runs
-    at = comparison.names.index(entry.name)
+    model = ""
+    if entry.model not in ("", entry.name, shared_model):
+        model = f'<span class="under">{wrappable(entry.model)}</span>'
+    n_results, n_runs = entry.n_runs - entry.n_missing, entry.n_runs
+    index = comparison.names.index(entry.name)
     cells = [
         f'<th scope="row" data-value="{escape(entry.name)}">'
-        f'<span class="swatch" data-entry="{at}" aria-hidden="true"></span>'
-        f'<span class="name">{name_of(entry.name)}</span>{tags}{under}{notes}</th>',
+        f'<span class="swatch" data-entry="{index}" aria-hidden="true"></span>'
+        f'<span class="name">{wrappable(entry.name)}</span>{tags}{model}{notes}</th>',
         *(_cell(comparison, entry, metric) for metric in columns(comparison)),
-        f'<td data-value="{there}">{there}{"" if there == total else f" of {total}"}</td>',
+        f'<td data-value="{n_results}">{n_results}'
+        f"{'' if n_results == n_runs else f' of {n_runs}'}</td>",
     ]
     seconds = entry.seconds
-    shown = "–" if seconds is None else f"{seconds:,.1f}"
-    cells.append(f'<td data-value="{"" if seconds is None else seconds}">{shown}</td>')
+    text = "–" if seconds is None else f"{seconds:,.1f}"
+    cells.append(f'<td data-value="{"" if seconds is None else seconds}">{text}</td>')
     kind = ' class="reference"' if entry.is_reference else ""
     return f"<tr{kind}>{''.join(cells)}</tr>"
 
 
 def _cell(comparison: Comparison, entry: RunGroup, metric: str) -> str:
+    """The mean of an entry, with its dagger and its interval."""
     if not comparison.has(entry.name, metric):
         return '<td data-value="" class="none">missing</td>'
     value, sign = comparison.mean(entry.name, metric), mark(comparison, entry.name, metric)
     best = comparison.best(metric) == entry.name
     dagger = ""
     if sign:
-        kind, words = ("better", "better") if sign == BETTER else ("worse", "worse")
-        title = f"significantly {words} than {comparison.reference(metric)}"
+        kind = "better" if sign == BETTER else "worse"
+        title = f"significantly {kind} than {comparison.reference(metric)}"
         dagger = f'<abbr class="dagger {kind}" title="{escape(title)}">{sign}</abbr>'
-    kinds = " ".join(["best"] * best + ["main"] * (metric == comparison.primary))
+    classes = " ".join(["best"] * best + ["main"] * (metric == comparison.primary))
     number = f"<strong>{value:.4f}</strong>" if best else f"{value:.4f}"
     return (
-        f'<td data-value="{value}" class="{kinds}">{number}{dagger}'
+        f'<td data-value="{value}" class="{classes}">{number}{dagger}'
         f'<span class="interval">{_range(comparison, entry.name, metric)}</span></td>'
     )
 
@@ -257,7 +265,7 @@ def _range(comparison: Comparison, name: str, metric: str) -> str:
 
 
 def meanings(comparison: Comparison) -> str:
-    """A line for each metric on what it means."""
+    """A list of the metrics' families, with what each measures."""
     families = dict.fromkeys(re.split(r"[@(]", metric)[0] for metric in comparison.metrics)
     lines = [
         f"<li><b>{escape(name)}</b>: {escape(reference.meaning)}</li>"
@@ -268,38 +276,37 @@ def meanings(comparison: Comparison) -> str:
 
 
 def differences(comparison: Comparison) -> str:
-    """Differences with p-values, a table for each metric; the first is open."""
+    """Differences with p-values, a table for each metric; all but the first are folded."""
     tables = []
     for metric in columns(comparison):
-        tested = differences_table(comparison, metric)
-        if tested.rows:
-            rows = [[cell.text for cell in row] for row in tested.rows]
+        results = differences_table(comparison, metric)
+        if results.rows:
+            rows = [[cell.text for cell in row] for row in results.rows]
             lower = " (lower is better)" if comparison.lower_is_better(metric) else ""
-            caption = "; ".join((tested.title + lower, *tested.notes))
-            tables.append(table(tested.columns, rows, caption, kind="plain tested"))
+            caption = "; ".join((results.title + lower, *results.notes))
+            tables.append(table(results.columns, rows, caption, kind="plain tested"))
     if not tables:
         return '<p class="lead">There are no two rankers to test.</p>'
     more = "".join(tables[1:])
     label = "the other metric" if len(tables) == 2 else f"the other {len(tables) - 1} metrics"
-    hidden = f"<details><summary>Differences in {label}</summary>{more}</details>" if more else ""
-    return tables[0] + hidden
+    folded = f"<details><summary>Differences in {label}</summary>{more}</details>" if more else ""
+    return tables[0] + folded
 
 
 def footnotes(comparison: Comparison, part: str) -> str:
-    """How to read the tables."""
+    """How to read the tables: the signs, the test, the conventions."""
     if not comparison.folds:
         return ""
-    other = "the best of its column" if comparison.baseline is None else comparison.baseline
+    reference = "the best of its column" if comparison.baseline is None else comparison.baseline
     corrected = ", corrected over the rankers of a column"
     if comparison.how.correction == "none":
         corrected = ""
     draws = f", {comparison.how.samples:,} draws" if comparison.how.test == "randomization" else ""
-    signs = f"{WORSE} significantly worse than {other}"
+    signs = f"{WORSE} significantly worse than {reference}"
     if comparison.baseline is not None:
-        one_sided = f"{BETTER} significantly better than {other}"
-        signs = (
-            one_sided if comparison.how.sides == 1 else f"{signs}, {BETTER} significantly better"
-        )
+        signs = f"{signs}, {BETTER} significantly better"
+        if comparison.how.sides == 1:
+            signs = f"{BETTER} significantly better than {reference}"
     lines = [
         f"{signs}: {comparison.how}, over {len(comparison.queries):,} queries "
         f"(values averaged over seeds{draws}){corrected}.",
@@ -323,11 +330,14 @@ def footnotes(comparison: Comparison, part: str) -> str:
 
 
 def missing(comparison: Comparison) -> str:
-    """All that is missing, with the reasons."""
-    every = [(entry.name, problem) for entry in comparison.entries for problem in entry.problems]
-    if not every:
+    """The problems of all entries, such as missing runs with their reasons."""
+    items = "".join(
+        f"<li><strong>{escape(entry.name)}</strong>: {escape(problem)}</li>"
+        for entry in comparison.entries
+        for problem in entry.problems
+    )
+    if not items:
         return ""
-    items = "".join(f"<li><strong>{escape(n)}</strong>: {escape(why)}</li>" for n, why in every)
     return (
         '<aside class="problems" aria-labelledby="problems-title">'
         '<h3 id="problems-title">What is missing</h3>'
@@ -337,7 +347,7 @@ def missing(comparison: Comparison) -> str:
 
 
 def settings(entries: Sequence[RunGroup]) -> str:
-    """The settings that differ and those that are shared; boosted trees by themselves."""
+    """The settings of networks that differ and those that are shared; then those of trees."""
     networks = [entry for entry in entries if not entry.is_tree]
     trees = [entry for entry in entries if entry.is_tree]
     if not any(run.settings for entry in entries for run in entry.runs):
@@ -346,7 +356,7 @@ def settings(entries: Sequence[RunGroup]) -> str:
 
 
 def _tree_settings(trees: Sequence[RunGroup]) -> str:
-    """All settings of boosted trees, a row for each set of values of a fold."""
+    """All settings of boosted trees, with a row for each value that a fold has."""
     rows = dict.fromkeys(
         (entry.name, name.replace("values", "tuned values"), plain(value))
         for entry in trees
@@ -359,23 +369,23 @@ def _tree_settings(trees: Sequence[RunGroup]) -> str:
 
 
 def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
-    """The settings of entries of a kind that differ, and those that are shared."""
-    every = [run.settings for c in entries for run in c.runs if run.settings]
-    if not every:
+    """The settings of entries that differ, and those that are shared; ``kind`` names them."""
+    per_run = [run.settings for entry in entries for run in entry.runs if run.settings]
+    if not per_run:
         return ""
-    apart = [name for name in varying(every) if name not in INCIDENTAL]
-    shared = {k: v for k, v in every[0].items() if k not in (*apart, *INCIDENTAL)}
+    different = [name for name in varying(per_run) if name not in INCIDENTAL]
+    shared = {k: v for k, v in per_run[0].items() if k not in (*different, *INCIDENTAL)}
     rows = []
     for entry in entries:
         cells = []
-        for name in apart:
+        for name in different:
             values = dict.fromkeys(
                 plain(run.settings[name]) for run in entry.runs if name in run.settings
             )
             cells.append("; ".join(values) or "–")
         rows.append((entry.name, *cells))
     return (
-        table(("ranker", *apart), rows, f"Settings that differ between {kind}.")
+        table(("ranker", *different), rows, f"Settings that differ between {kind}.")
         + f"<details><summary>Settings that all {kind} share</summary>"
         + table(("setting", "value"), [(k, plain(v)) for k, v in shared.items()], "Shared settings")
         + "</details>"
@@ -383,7 +393,7 @@ def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
 
 
 def provenance(entries: Sequence[RunGroup], part: str) -> str:
-    """Versions, data and commands of the runs."""
+    """The versions, data and commands that the runs were made with."""
     runs = [run for entry in entries for run in entry.runs]
     versions: dict[str, Counter[str]] = defaultdict(Counter)
     data: Counter[tuple[str, ...]] = Counter()
@@ -393,8 +403,8 @@ def provenance(entries: Sequence[RunGroup], part: str) -> str:
             versions[str(package)][str(version)] += 1
         for name, value in _mapping(run.metadata.get("data")).items():
             metadata = _mapping(value)
-            about = [plain(metadata.get(k, "–")) for k in ("lists", "items", "features")]
-            data[str(name), *about, str(metadata.get("checksum", "–"))] += 1
+            sizes = [plain(metadata.get(k, "–")) for k in ("lists", "items", "features")]
+            data[str(name), *sizes, str(metadata.get("checksum", "–"))] += 1
         if run.evaluated is not None:
             evaluated = run.evaluated
             lists, items = f"{len(evaluated.qids):,}", f"{int(evaluated.offsets[-1]):,}"
@@ -405,19 +415,20 @@ def provenance(entries: Sequence[RunGroup], part: str) -> str:
         (name, ", ".join(_version(counts, version) for version in counts))
         for name, counts in versions.items()
     ]
-    listed = "".join(f"<li><code>{escape(c)}</code></li>" for c in list(commands)[:_COMMANDS])
-    more = len(commands) - _COMMANDS
-    listed += f"<li>and {more} more</li>" if more > 0 else ""
+    shown = list(commands)[:_COMMANDS]
+    items = "".join(f"<li><code>{escape(command)}</code></li>" for command in shown)
+    if len(commands) > _COMMANDS:
+        items += f"<li>and {len(commands) - _COMMANDS} more</li>"
     columns = ("part", "lists", "items", "features", "checksum", "runs")
     return (
         table(("package", "version"), packages, "Versions of what the runs were made with.")
         + table(columns, [(*k, n) for k, n in data.items()], "The data, by checksum.")
-        + f"<h3>Commands</h3><ul class='commands'>{listed or '<li>none is known</li>'}</ul>"
+        + f"<h3>Commands</h3><ul class='commands'>{items or '<li>none is known</li>'}</ul>"
     )
 
 
 def runs(entries: Sequence[RunGroup]) -> str:
-    """Every run folder."""
+    """A table of every run folder."""
     rows = []
     for entry in entries:
         for run in entry.runs:
@@ -440,13 +451,13 @@ def runs(entries: Sequence[RunGroup]) -> str:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str, kind: str = "plain"
 ) -> str:
-    """A table in a box of its own that scrolls where it is too wide; ``kind`` is its class."""
+    """A table in a box that scrolls if it is too wide; ``kind`` are its CSS classes."""
     if "sortable" in kind:
         heads = "".join(_head(column, "text") for column in columns)
     else:
         heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(
-        f'<tr><th scope="row">{name_of(str(first))}</th>'
+        f'<tr><th scope="row">{wrappable(str(first))}</th>'
         + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
         + "</tr>"
         for first, *rest in rows
@@ -459,7 +470,7 @@ def table(
 
 
 def _caption(text: str) -> str:
-    """A caption, with an element inside that stays in view where the table is scrolled."""
+    """A caption; the element inside stays in view when the table is scrolled."""
     return f"<caption><span>{escape(text)}</span></caption>"
 
 
@@ -470,7 +481,7 @@ def plain(value: Any) -> str:
     ('yes', 'a, 2', '0.003', '12,345', 'leaves 7, bins 9')
     """
     if isinstance(value, dict):
-        return ", ".join(f"{name} {plain(own)}" for name, own in value.items()) or "none"
+        return ", ".join(f"{name} {plain(part)}" for name, part in value.items()) or "none"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, bool):
@@ -481,9 +492,10 @@ def plain(value: Any) -> str:
 
 
 def _version(counts: Mapping[str, int], version: str) -> str:
-    """A version, with the number of runs where they have several."""
+    """A version; if runs have several, with the number of runs that have it."""
     return f"{version} ({counted(counts[version], 'runs')})" if len(counts) > 1 else version
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    """A value of ``run.json`` that should be a mapping; {} if it is anything else."""
     return value if isinstance(value, dict) else {}
