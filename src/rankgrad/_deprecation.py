@@ -1,4 +1,4 @@
-"""Former names and spellings: they work, and warn that others replace them."""
+"""Former names and spellings: they still work, and warn which names replace them."""
 
 from __future__ import annotations
 

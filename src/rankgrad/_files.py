@@ -1,12 +1,15 @@
-"""Atomic writes: a temporary name, fsync, rename.
+"""Atomic writes of files and folders: to a temporary name, fsync, rename.
 
-What is being written lies beside its place under a hidden name of its writer's own, so that two
-writers of one place do not meet. What a writer that was killed left there is removed by a later
-one, once it is a day old, or by :func:`clean`.
+Everything that rankgrad writes to disk goes through this module, so that a reader never sees half
+of a file, and a crash leaves the former file.
 
-Symbolic links stay: what they point to is replaced. FIFOs and character devices are written to, and
-whatever else is there and is no regular file is refused. An error of the disk names the path that
-was asked for.
+A temporary file or folder is beside its target, under a hidden name with random digits, so that two
+writers of the same target do not disturb each other. If a writer is killed, its temporary file is
+removed by a later writer, once it is a day old, or by :func:`clean`.
+
+If the target is a symbolic link, the link stays and what it points to is replaced. FIFOs and
+character devices are written to; other special files are refused. Errors of the disk name the
+target, not the temporary file.
 """
 
 from __future__ import annotations
@@ -34,20 +37,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # how the hidden names end
-_ABANDONED = 86_400  # seconds after which an unfinished file is taken for abandoned
-_SPOOLED = 1 << 26  # bytes for a FIFO or device that are held in memory
+_UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # suffixes of the hidden names
+_ABANDONED = 86_400  # seconds after which the writer of an unfinished file must have been killed
+_SPOOLED = 1 << 26  # bytes for a FIFO or device that are kept in memory; more go to a file
 _TRIES = 100  # attempts to read files that are being replaced
-_DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # links there are open files, not places
+_DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # folders of links to open files
 
 
 def write(path: Path, content: str | bytes) -> None:
     """Write a file atomically, and through to the disk.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     write(Path(place, "a.txt"), "all of it")
-    ...     Path(place, "a.txt").read_text(), len(os.listdir(place))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder, "a.txt"), "all of it")
+    ...     Path(folder, "a.txt").read_text(), len(os.listdir(folder))
     ('all of it', 1)
     """
     with atomic_write(path) as file:
@@ -59,8 +62,8 @@ def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ())
 
     Args:
         path: the file.
-        values: what it says.
-        parts: the names of the files beside it, which are there already, for :func:`read_part`.
+        values: the contents.
+        parts: the names of the files beside it, already written; :func:`read_part` checks them.
     """
     sums = {name: _checksums.of_bytes((path.parent / name).read_bytes()) for name in parts}
     write(path, _checksums.to_json(values, sums))
@@ -76,37 +79,38 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
             yield cast(IO[bytes], _Output(spooled, path))
             spooled.seek(0)
-            with _named(path), open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
+            with _errors_name(path), open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
                 shutil.copyfileobj(spooled, stream)
         return
-    place = _resolved(path)
-    clean(place, _ABANDONED)
-    unfinished = _hidden(place)
+    target = _follow_links(path)
+    clean(target, _ABANDONED)
+    unfinished = _temporary_path(target)
     try:
-        with _named(path):
+        with _errors_name(path):
             file = unfinished.open("xb")
         try:
             yield cast(IO[bytes], _Output(file, path))
-            with _named(path):
+            with _errors_name(path):
                 file.flush()
                 os.fsync(file.fileno())
         finally:
-            with _named(path):
+            with _errors_name(path):
                 file.close()
-        with _named(path):
-            os.replace(unfinished, place)
+        with _errors_name(path):
+            os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
-    sync(place.parent)
+    sync(target.parent)
 
 
 def is_stream(path: Path) -> bool:
-    """Whether writing goes through to something that is there and is not replaced.
+    """Whether a path is written to, and not replaced by a new file.
 
-    That is a FIFO, a character device, or an open file by its number, such as ``/dev/stdout``.
+    It is if the path is a FIFO, a character device, or a link to an open file, such as
+    ``/dev/stdout``.
 
     Raises:
-        OSError: there is something that can be neither written to nor replaced.
+        OSError: the path can be neither written to nor replaced, such as a folder or a socket.
     """
     try:
         mode = path.stat().st_mode
@@ -123,18 +127,18 @@ def is_stream(path: Path) -> bool:
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """Raise if a file is there that is not to be replaced."""
+    """Raise if a file exists and must not be overwritten."""
     if path.exists() and not is_stream(path) and not overwrite:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
 
 
 def check_replaceable(path: Path, names: Collection[str], what: str) -> None:
-    """Raise if something is there that is not a folder of files of these names alone.
+    """Raise if a path exists and is not a folder that has only files of these names.
 
     Args:
         path: where a folder is to be written.
-        names: of what it may hold.
-        what: such a folder is, for the error.
+        names: the names of the files that a folder to be replaced may have.
+        what: what a folder of these files is, for the error, such as ``"a saved Ranker"``.
     """
     if path.exists() and not (path.is_dir() and {file.name for file in path.iterdir()} <= {*names}):
         raise FileExistsError(f"{path} is there and is not {what}: choose another place")
@@ -150,10 +154,10 @@ def _is_descriptor(path: Path) -> bool:
 
 
 class _Output(io.BufferedIOBase):
-    """A file to write to, whose errors say its path.
+    """A file to write to, whose errors name the path of the target.
 
-    It is no file of the operating system to NumPy, which would write past it and, on a full disk,
-    say how much was written but not why that was all.
+    NumPy writes to a plain file by its descriptor, and reports a full disk as a number of bytes
+    without a reason. This is not a plain file, so NumPy calls :meth:`write`.
     """
 
     def __init__(self, file: Any, path: Path) -> None:
@@ -166,44 +170,45 @@ class _Output(io.BufferedIOBase):
         try:
             return int(self._file.write(content))
         except OSError as error:
-            raise _about(error, self._path) from None
+            raise _with_path(error, self._path) from None
 
     def tell(self) -> int:
         return int(self._file.tell())
 
     def flush(self) -> None:
-        with _named(self._path):
+        with _errors_name(self._path):
             self._file.flush()
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Errors of the disk name this path, not the temporary one."""
+def _errors_name(path: Path) -> Iterator[None]:
+    """Errors of the disk in the block name this path, not the temporary one."""
     try:
         yield
     except OSError as error:
-        raise _about(error, path) from None
+        raise _with_path(error, path) from None
 
 
-def _about(error: OSError, path: Path) -> OSError:
+def _with_path(error: OSError, path: Path) -> OSError:
+    """The same error of another path."""
     return error if error.errno is None else type(error)(error.errno, error.strerror, str(path))
 
 
-def _resolved(path: Path) -> Path:
-    """The path without symbolic links, so that these stay; what they point to may be missing."""
+def _follow_links(path: Path) -> Path:
+    """What a symbolic link points to, which may not exist; other paths as they are."""
     if not path.is_symlink():
         return path
-    with _named(path):
-        place = Path(os.path.realpath(path))
-        if place.is_symlink():
+    with _errors_name(path):
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return place
+    return target
 
 
 @contextmanager
 def appended(path: Path) -> Iterator[IO[bytes]]:
-    """A file to add to, through to the disk."""
-    with _named(path), path.open("ab") as file:
+    """A file to append to; at the end of the block it is written through to the disk."""
+    with _errors_name(path), path.open("ab") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -211,56 +216,56 @@ def appended(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
-    """A folder to fill that takes the place of ``path`` once it is full.
+    """A temporary folder to fill, which replaces ``path`` when the block ends without an error.
 
-    Readers see the old folder or the new one where the file system can exchange two names, as those
-    of Linux can. Others take two renames, and :func:`recover` undoes the halves of them.
+    Where the file system can exchange two names, as on Linux, readers see either the old folder or
+    the new one. Elsewhere this takes two renames; if a crash comes between them, :func:`recover`
+    undoes the first.
 
     Args:
-        path: where it goes; what is written into the folder must be synced by who writes it.
-        replace: take the place of a folder that is there; without it, one that has something in
-            it is an error.
+        path: the target. Whoever writes a file into the folder must sync it.
+        replace: whether to replace a folder that exists; otherwise one that is not empty is an
+            error.
     """
-    asked, path = path, _resolved(path)
-    if path.exists() and not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, "is there and is not a folder", str(asked))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    recover(path)
-    clean(path, _ABANDONED)
-    unfinished = _hidden(path)
+    target = _follow_links(path)
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "is there and is not a folder", str(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover(target)
+    clean(target, _ABANDONED)
+    unfinished = _temporary_path(target)
     try:
-        with _named(asked):
+        with _errors_name(path):
             unfinished.mkdir()
         try:
             yield unfinished
         except OSError as error:
-            raise _inside(error, unfinished, asked) from error.__cause__
+            raise _with_final_path(error, unfinished, path) from error.__cause__
         sync(unfinished)
-        if replace and path.exists():
-            _exchange(unfinished, path)
+        if replace and target.exists():
+            _exchange(unfinished, target)
         else:
-            os.rename(unfinished, path)  # fails, as it should, if another writer was faster
+            os.rename(unfinished, target)  # fails, as it should, if another writer was faster
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    sync(path.parent)
+    sync(target.parent)
 
 
-def _inside(error: OSError, unfinished: Path, path: Path) -> OSError:
-    """The same error, of the file as it would have been called."""
-    where = Path(error.filename) if isinstance(error.filename, str) else None
-    if error.errno is None or where is None or not where.is_relative_to(unfinished):
+def _with_final_path(error: OSError, unfinished: Path, path: Path) -> OSError:
+    """An error of a file in the temporary folder, with the path that the file was to have."""
+    file = Path(error.filename) if isinstance(error.filename, str) else None
+    if error.errno is None or file is None or not file.is_relative_to(unfinished):
         return error
-    named = path / where.relative_to(unfinished)
-    return type(error)(error.errno, error.strerror, str(named))
+    return _with_path(error, path / file.relative_to(unfinished))
 
 
 def recover(path: Path) -> None:
     """Restore a folder whose replacement was interrupted between the two renames.
 
-    For writers: readers take :func:`readable_path`, which changes nothing.
+    Only writers call this; readers use :func:`readable_path`, which changes nothing.
     """
     if not path.exists():
-        for old in _beside(path, _REPLACED)[:1]:
+        for old in _hidden_siblings(path, _REPLACED)[:1]:
             with suppress(FileNotFoundError):  # another writer has restored it meanwhile
                 os.rename(old, path)
 
@@ -272,22 +277,25 @@ def readable_path(path: Path) -> Path:
     """
     if path.exists() or path.parent == path:
         return path
-    above = readable_path(path.parent)
-    return next(iter(_beside(path, _REPLACED)), path) if above == path.parent else above / path.name
+    parent = readable_path(path.parent)
+    if parent != path.parent:
+        return parent / path.name
+    return next(iter(_hidden_siblings(path, _REPLACED)), path)
 
 
 def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
-    """What ``read`` gives of files that go together, all of them before or after a replacement.
+    """Read files that belong together, either all before or all after a replacement of them.
 
     Args:
-        marks: finds small files that are replaced with the others and differ where any of them do.
-        read: reads them all; it is called again if the marks have changed, or moved, meanwhile.
+        marks: gives small files that are replaced together with the others, and differ if any of
+            the others does.
+        read: reads all files. It is called again if the marks changed or moved meanwhile.
     """
     after = _contents(marks())
     for _ in range(_TRIES):
         before = after
         try:
-            found = read()
+            result = read()
         except (OSError, ValueError):
             after = _contents(marks())
             if after == before:
@@ -295,19 +303,22 @@ def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
             continue
         after = _contents(marks())
         if after == before:
-            return found
+            return result
     raise BlockingIOError(errno.EAGAIN, "is replaced again and again", str(next(iter(after), "")))
 
 
 def _contents(paths: Iterable[Path]) -> dict[Path, tuple[Path, bytes | None]]:
-    """Where each file is now, and its bytes: a folder is moved before another takes its place."""
-    found: dict[Path, tuple[Path, bytes | None]] = {}
+    """The current path and the bytes of each file; None for bytes that cannot be read.
+
+    The path counts because a folder is moved before another one takes its place.
+    """
+    contents: dict[Path, tuple[Path, bytes | None]] = {}
     for path in paths:
-        place = readable_path(path)
-        found[path] = place, None
+        current = readable_path(path)
+        contents[path] = current, None
         with suppress(OSError):
-            found[path] = place, place.read_bytes()
-    return found
+            contents[path] = current, current.read_bytes()
+    return contents
 
 
 def read_folder(folder: Path, manifest: str, read: Callable[[Path], T]) -> T:
@@ -316,30 +327,30 @@ def read_folder(folder: Path, manifest: str, read: Callable[[Path], T]) -> T:
     Args:
         folder: the folder.
         manifest: a file in it that differs between versions.
-        read: reads the folder at the path that it is given.
+        read: reads the folder; its argument is the path to read.
     """
     return snapshot(lambda: [folder / manifest], lambda: read(readable_path(folder)))
 
 
 def clean(path: Path, older: float = 0) -> None:
-    """Remove temporary files that killed writers of a file or folder left.
+    """Remove temporary files that killed writers of a file or folder left behind.
 
     Args:
         path: the file or folder.
-        older: leave files that changed in the last ``older`` seconds: they may still be written.
+        older: keep files that changed in the last ``older`` seconds: they may still be written.
     """
-    for left in _beside(path, _UNFINISHED):
+    for unfinished in _hidden_siblings(path, _UNFINISHED):
         with suppress(FileNotFoundError):  # its writer has finished meanwhile
-            if time.time() - left.stat().st_mtime >= older:
-                _remove(left)
+            if time.time() - unfinished.stat().st_mtime >= older:
+                _remove(unfinished)
     if path.exists():
-        for old in _beside(path, _REPLACED):
+        for old in _hidden_siblings(path, _REPLACED):
             with suppress(FileNotFoundError):
                 _remove(old)
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds, compared with its checksum where it has one."""
+    """Read a JSON file, and compare it with its checksum if it has one."""
     try:
         return _checksums.from_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -347,11 +358,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
-    """The content of a file that goes with a JSON file, compared with the checksum there.
+    """Read a file that belongs to a JSON file, and compare it with the checksum in that.
 
     Args:
         path: the file.
-        values: what :func:`read_json` gave; one of earlier versions has no checksums.
+        values: the JSON file, by :func:`read_json`. Those of earlier versions have no checksums.
     """
     content = path.read_bytes()
     sums = values.get("files")
@@ -365,18 +376,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     # Each tensor is copied: some share memory, which the format does not allow.
-    own = {
+    copies = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
-    write(path, save(own))
+    write(path, save(copies))
 
 
 def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What :func:`write_tensors` wrote, compared with the checksum in the JSON file beside it.
+    """Read a file of :func:`write_tensors`, and compare it with the checksum in a JSON file.
 
     Args:
         path: the file.
-        values: what :func:`read_json` gave.
+        values: the JSON file beside it, by :func:`read_json`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -392,9 +403,9 @@ class FileError(ValueError):
     """A file or folder that cannot be used as it is.
 
     Args:
-        path: of the file.
-        reason: what is wrong, as the words that follow the path.
-        line: where in the file, if that is known.
+        path: the file.
+        reason: what is wrong: the words of the message after the path.
+        line: the number of the line, if it is known.
 
     >>> error = FileError(Path("runs/a/metrics.jsonl"), "is damaged", line=3)
     >>> str(error), error.within(Path("runs/a"))
@@ -406,20 +417,20 @@ class FileError(ValueError):
         self.path, self.reason, self.line = path, reason, line
 
     def __str__(self) -> str:
-        return self._about(str(self.path))
+        return self._message(str(self.path))
 
     def within(self, folder: Path) -> str:
         """The message for readers who know the folder: the path is relative to it."""
-        inside = self.path.is_relative_to(folder)
-        return self._about(str(self.path.relative_to(folder)) if inside else str(self.path))
+        is_inside = self.path.is_relative_to(folder)
+        return self._message(str(self.path.relative_to(folder) if is_inside else self.path))
 
-    def _about(self, name: str) -> str:
-        where = "" if self.line is None else f"line {self.line} of "
-        return f"{where}{name} {self.reason}"
+    def _message(self, name: str) -> str:
+        line = "" if self.line is None else f"line {self.line} of "
+        return f"{line}{name} {self.reason}"
 
 
 def damaged(path: Path, what: str) -> FileError:
-    """The error of a file that is not as it was written."""
+    """The error of a file that is not as it was written; ``what`` says how that is known."""
     return FileError(path, f"is damaged ({what}): put back a copy of it, or make it anew")
 
 
@@ -433,7 +444,7 @@ def sync(path: Path) -> None:
 
 
 def _exchange(new: Path, path: Path) -> None:
-    """Put a folder in the place of another, which then has the name of the new one."""
+    """Exchange the names of a new folder and of the one that it replaces."""
     if _swap(new, path):
         return
     old = new.with_suffix(_REPLACED)
@@ -443,31 +454,32 @@ def _exchange(new: Path, path: Path) -> None:
     except BaseException:
         os.rename(old, path)
         raise
-    os.rename(old, new)  # so that a folder with the suffix is always complete
+    os.rename(old, new)  # a folder with the suffix _REPLACED is thus always one to restore
 
 
-def _swap(one: Path, other: Path) -> bool:
-    """Exchange two names at once; whether that was possible."""
+def _swap(first: Path, second: Path) -> bool:
+    """Exchange two names in one step, and return whether the system can do that."""
     if not sys.platform.startswith("linux"):
         return False
     try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:  # an old C library
         return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
+    current_folder, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    paths = (current_folder, os.fsencode(first), current_folder, os.fsencode(second))
+    return bool(renameat2(*paths, exchange) == 0)
 
 
-def _hidden(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{_UNFINISHED}")
 
 
-def _beside(path: Path, suffix: str) -> list[Path]:
-    """What writers of this file or folder made beside it."""
+def _hidden_siblings(path: Path, suffix: str) -> list[Path]:
+    """The hidden files and folders that writers of this file or folder made beside it."""
     if not path.parent.is_dir():
         return []
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(suffix)}")
-    return [other for other in path.parent.iterdir() if pattern.fullmatch(other.name)]
+    return [sibling for sibling in path.parent.iterdir() if pattern.fullmatch(sibling.name)]
 
 
 def _remove(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Quotes and shortens a user's text for error messages."""
+"""Quotes and shortens values for error messages, so that a long input does not fill the screen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _MAX_LENGTH = 80  # characters of a quoted value
-_LISTED = 20  # names that a message spells out
+_MAX_NAMES = 20  # of a list of names
 
 
 def shorten(text: str, max_length: int = _MAX_LENGTH) -> str:
@@ -41,20 +41,26 @@ def quote(value: object, max_length: int = _MAX_LENGTH) -> str:
         return f"a {type(value).__name__}"
 
 
-def listing(names: Iterable[str], most: int = _LISTED) -> str:
+def listing(names: Iterable[str], most: int = _MAX_NAMES) -> str:
     """Names with commas between them; of many, the first ones and how many more there are.
 
     >>> from rankgrad._quoting import listing
     >>> listing(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
-    every = [shorten(name) for name in names]
-    more = f" and {len(every) - most:,} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
+    texts = [shorten(name) for name in names]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def value_error(name: str, tensor: Any, bad: Any, rule: str) -> ValueError:
-    """The error that names the first bad value of a tensor, and the rule that it breaks.
+    """The error that names the first invalid value of a tensor, and the rule that it breaks.
+
+    Args:
+        name: the name of the argument.
+        tensor: its values, of any shape.
+        bad: True where a value is invalid, of the same shape.
+        rule: what values must be.
 
     >>> import torch
     >>> from rankgrad._quoting import value_error
@@ -62,6 +68,6 @@ def value_error(name: str, tensor: Any, bad: Any, rule: str) -> ValueError:
     >>> value_error("scores", scores, scores.isnan(), "scores must be numbers")
     ValueError('scores[0, 1] = nan: scores must be numbers')
     """
-    at = tuple(bad.nonzero()[0].tolist())
-    where = ", ".join(map(str, at))
-    return ValueError(f"{name}[{where}] = {tensor[at].item():g}: {rule}")
+    index = tuple(bad.nonzero()[0].tolist())
+    subscript = ", ".join(map(str, index))
+    return ValueError(f"{name}[{subscript}] = {tensor[index].item():g}: {rule}")

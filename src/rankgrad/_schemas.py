@@ -1,4 +1,7 @@
-"""Writes arrays, and reads and validates what rankgrad wrote; errors are one sentence."""
+"""Reads JSON and arrays that rankgrad wrote and validates them; also writes folders of arrays.
+
+A file that was damaged or edited gives an error of one sentence, which names the file and the key.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ def read_json(path: Path, schema: Any) -> Any:
 
     Args:
         path: the file.
-        schema: a type, such as a ``TypedDict``; further keys are allowed.
+        schema: a type, such as a ``TypedDict``; the file may have further keys.
 
     Raises:
-        ValueError: the file is damaged, with the first key that is wrong.
+        ValueError: the file is damaged; the message names the first key that is wrong.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     path = Path(place, "a.json")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.json")
     ...     _ = path.write_text('{"epoch": 3}')
     ...     read_json(path, dict[str, int])
     {'epoch': 3}
@@ -48,10 +51,10 @@ def read_versioned(
 
     Args:
         path: the file.
-        schema: of its contents.
-        format: what it must be of.
-        version: the only one that is read.
-        remedy: what to do about another version.
+        schema: the type of its contents.
+        format: the format that it must name.
+        version: the version that it must name.
+        remedy: what to do about another version, for the error.
 
     Raises:
         ValueError: the file is damaged, of another format or of another version.
@@ -70,11 +73,11 @@ def read_versioned(
 
 
 def fields_of(kind: type, **more: Any) -> Any:
-    """The schema of a dataclass: its fields, all of them, and no other keys.
+    """The schema of a dataclass: exactly its fields, and further keys.
 
     Args:
         kind: the dataclass.
-        more: the types of further keys.
+        more: the types of the further keys.
     """
     from pydantic import ConfigDict, with_config
     from typing_extensions import TypedDict
@@ -84,7 +87,7 @@ def fields_of(kind: type, **more: Any) -> Any:
 
 
 def parse_array(path: Path, content: bytes) -> np.ndarray:
-    """The array of a ``.npy`` file; nothing in it is executed.
+    """Parse the content of a ``.npy`` file, without executing anything in it.
 
     Args:
         path: the file, for errors.
@@ -96,8 +99,8 @@ def parse_array(path: Path, content: bytes) -> np.ndarray:
     try:
         array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:
-        what = shorten(" ".join(str(error).split()), 200) or type(error).__name__
-        raise _files.damaged(path, what) from None
+        reason = shorten(" ".join(str(error).split()), 200) or type(error).__name__
+        raise _files.damaged(path, reason) from None
     return array
 
 
@@ -108,15 +111,15 @@ def write_arrays(
 
     Args:
         folder: the folder.
-        name: the file of the metadata, in which checksums of the arrays are added.
-        metadata: what the file says.
-        arrays: by name.
+        name: the name of the JSON file with the metadata and the checksums of the arrays.
+        metadata: the metadata.
+        arrays: the arrays, by the name of their file without ``.npy``.
     """
-    with _files.atomic_folder(folder) as place:
+    with _files.atomic_folder(folder) as unfinished:
         for key, array in arrays.items():
-            with _files.atomic_write(place / f"{key}.npy") as file:
+            with _files.atomic_write(unfinished / f"{key}.npy") as file:
                 np.save(file, array, allow_pickle=False)
-        _files.write_json(place / name, metadata, [f"{key}.npy" for key in arrays])
+        _files.write_json(unfinished / name, metadata, [f"{key}.npy" for key in arrays])
 
 
 def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -> np.ndarray:
@@ -124,9 +127,9 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
 
     Args:
         path: the ``.npy`` file.
-        metadata: with its checksum.
-        kinds: the kinds of types that it may have, such as ``"if"`` for numbers.
-        dims: the number of its dimensions.
+        metadata: the metadata beside it, which have its checksum.
+        kinds: the kinds of dtypes that it may have, such as ``"if"`` for integers and floats.
+        dims: the number of dimensions that it must have.
 
     Raises:
         ValueError: the file is damaged.
@@ -138,17 +141,18 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
 
 
 def check(path: Path, values: Any, schema: Any) -> None:
-    """Raise an error that names the file and the key, if values do not fit a schema."""
+    """Raise if values do not fit a schema; the message names the file and the key."""
     from pydantic import ValidationError
 
     try:
         _adapter(schema).validate_python(values, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
-        what = first["msg"].removeprefix("Input ").lower()
-        found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
-        raise _files.damaged(path, f"{where}: {what}{found}") from None
+        key = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
+        problem = first["msg"].removeprefix("Input ").lower()
+        if first["type"] != "missing":
+            problem += f", found {quote(first['input'])}"
+        raise _files.damaged(path, f"{key}: {problem}") from None
 
 
 @cache

@@ -1,4 +1,8 @@
-"""Ranker: scikit-learn's conventions on top of :mod:`rankgrad.training`."""
+"""Ranker: an estimator with scikit-learn's conventions on top of :mod:`rankgrad.training`.
+
+It turns arrays with query ids or group sizes into a :class:`rankgrad.data.Dataset`, calls
+:func:`rankgrad.training.fit`, and puts scores back into the order of the rows.
+"""
 
 from __future__ import annotations
 
@@ -46,20 +50,20 @@ __all__ = ["Ranker"]
 _MANIFEST, _MODEL = "ranker.json", "best"
 _FORMAT, _VERSION = "rankgrad ranker", 1
 _SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
-_VALID = "valid_"  # with a number, the name of a pair of eval_set, as in LightGBM
+_VALID = "valid_"  # and a number: the name of a pair of eval_set, as in LightGBM
 _DEFAULTS = Settings()
 #: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
 #: Fitted attributes that are saved as they are, without the ``_`` at their end.
 _ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-_MOST_ROWS = 2000  # rows that may be one list without the caller saying so
+_MAX_ROWS_WITHOUT_QID = 2000  # more rows than that are hardly one list
 _CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
-_MISSING = {"None", "nan", "<NA>", "NaT"}  # as Python, NumPy and pandas print them
+_MISSING = {"None", "nan", "<NA>", "NaT"}  # missing values as Python, NumPy and pandas print them
 
 
 class _Saved(TypedDict):
-    """What ``ranker.json`` holds beside its format."""
+    """The contents of ``ranker.json`` besides its format and version."""
 
     parameters: dict[str, Any]
     tuples: NotRequired[list[str]]
@@ -91,7 +95,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         early_stopping: without an ``eval_set``, hold lists out of the training data: their metric
             chooses the best epoch, and training stops after ``patience`` epochs without a better
             one.
-        validation_fraction: of the lists, so many are held out, drawn by ``random_state``.
+        validation_fraction: the fraction of the lists that is held out, drawn by ``random_state``.
         random_state: seed of everything random: a whole number, a generator, or None for a new one
             each time.
         verbose: show progress.
@@ -196,16 +200,16 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        if qid is None and group is None and len(y) > _MOST_ROWS:
+        if qid is None and group is None and len(y) > _MAX_ROWS_WITHOUT_QID:
             raise ValueError(
                 f"X has {len(y)} rows, and fit was given neither qid nor group, which would make "
                 f"them one list: pass qid= with the query of each row (or group=[{len(y)}] if they "
                 "are one list)"
             )
         train = self._dataset(X, y, _ListRows.of(len(y), qid, group), categories, weights)
-        pairs = self._validation(eval_set, eval_qid, eval_group, len(train) > 1, categories)
-        named = {f"{_VALID}{at}": pair for at, pair in enumerate(pairs)}
-        vali = named.popitem()[1] if named else None
+        eval_data = self._eval_datasets(eval_set, eval_qid, eval_group, len(train) > 1, categories)
+        others = {f"{_VALID}{number}": dataset for number, dataset in enumerate(eval_data)}
+        vali = others.popitem()[1] if others else None  # the last one
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
         settings, notes = for_data(self._settings(), train, self._explicit())
         if self.verbose and notes:
@@ -214,7 +218,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             settings,
             train,
             vali,
-            others=named,
+            others=others,
             network=network,
             on_epoch=on_epoch,
             quiet=not self.verbose,
@@ -224,8 +228,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         self.best_iteration_ = result.best_epoch
         self.best_score_ = result.best_value
         self.n_iter_ = len(result.history)
-        validated = max(len(pairs), int(result.settings.holdout > 0))
-        self.evals_result_ = _evals_result(result.history, result.settings, validated)
+        n_evaluated = max(len(eval_data), int(result.settings.holdout > 0))
+        self.evals_result_ = _evals_result(result.history, result.settings, n_evaluated)
         return self
 
     def predict(self, X: Any, qid: Any = None, *, group: Any = None) -> Array:
@@ -265,11 +269,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: as in :meth:`fit`; ``[len(y)]`` for a single list.
             sample_weight: weights of items, on their gain.
         """
-        chosen = metrics.get(self.metric)
-        found = self.evaluate(
-            X, y, qid, group=group, sample_weight=sample_weight, metrics=[chosen]
-        )[chosen]
-        return -found if chosen.lower_is_better else found
+        metric = metrics.get(self.metric)
+        evaluation = self.evaluate(
+            X, y, qid, group=group, sample_weight=sample_weight, metrics=[metric]
+        )
+        return -evaluation[metric] if metric.lower_is_better else evaluation[metric]
 
     def evaluate(
         self,
@@ -315,12 +319,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the ranker as a folder; one that is there is replaced, anything else never.
+        """Write the ranker as a folder. A saved ranker is replaced; anything else is an error.
 
         ``rankgrad predict`` and ``rankgrad evaluate`` take the folder too.
         """
-        with self._folder(Path(path)) as place:
-            self._write(place)
+        with self._atomic_folder(Path(path)) as folder:
+            self._write(folder)
 
     def save_pretrained(
         self,
@@ -331,22 +335,22 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         license: str | None = None,
         repo_id: str | None = None,
     ) -> None:
-        """:meth:`save` with a model card, as it is on the Hugging Face Hub.
+        """:meth:`save` with a model card, as rankers have on the Hugging Face Hub.
 
         Args:
             path: the folder.
             evaluation: on test data, as :meth:`evaluate` gives it: the card has the metrics, their
                 conventions and their confidence intervals.
-            data: what it was evaluated on, in words, as ``"MQ2008, Fold 1, test"``.
-            license: of the model, an identifier such as ``"apache-2.0"``.
-            repo_id: where it will be on the Hub, for the card.
+            data: a description of the test data, such as ``"MQ2008, Fold 1, test"``.
+            license: the license of the model, an identifier such as ``"apache-2.0"``.
+            repo_id: the name that it will have on the Hub, for the card.
         """
-        with self._folder(Path(path)) as place:
-            self._write(place)
+        with self._atomic_folder(Path(path)) as folder:
+            self._write(folder)
             text = hub.card(
                 self._card(), evaluation=evaluation, data=data, license=license, repo=repo_id
             )
-            _files.write(place / hub.CARD, text)
+            _files.write(folder / hub.CARD, text)
 
     def push_to_hub(
         self,
@@ -362,23 +366,23 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """Upload the ranker with a model card to the Hugging Face Hub.
 
         Args:
-            repo_id: ``"user/name"``; the repository is made if it is not there.
+            repo_id: ``"user/name"``; the repository is created if it does not exist.
             evaluation: as in :meth:`save_pretrained`.
-            data: as there.
-            license: as there.
-            private: whether a new repository is.
-            token: None for the one you logged in with.
+            data: as in :meth:`save_pretrained`.
+            license: as in :meth:`save_pretrained`.
+            private: whether a new repository is private.
+            token: an access token; None for the one you logged in with.
             **options: ``revision``, ``create_pr`` and ``message`` of the commit.
 
         Returns:
-            The address of the commit, or of the pull request.
+            The URL of the commit, or of the pull request.
 
         Raises:
             ImportError: ``huggingface_hub`` is not installed; the message has the install line.
-            ValueError: ``repo_id`` is no name of a repository, but a path.
+            ValueError: ``repo_id`` is a path, not the name of a repository.
         """
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place, "ranker")
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, "ranker")
             self.save_pretrained(
                 folder, evaluation=evaluation, data=data, license=license, repo_id=repo_id
             )
@@ -386,18 +390,15 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(
-        cls,
-        repo_id: str | os.PathLike[str],
-        *,
-        model: nn.Module | None = None,
-        **options: Any,
+        cls, repo_id: str | os.PathLike[str], *, model: nn.Module | None = None, **options: Any
     ) -> Ranker:
         """Load a ranker from a folder or from the Hugging Face Hub. No code in it is run.
 
         Args:
             repo_id: a folder that :meth:`save_pretrained` wrote, or ``"user/name"`` on the Hub.
-            model: a network of the same class and sizes, where the ranker was given its own.
-            **options: of the download: ``revision``, ``token``, ``cache_dir`` and
+            model: a network of the same class and sizes, if the ranker was fitted with a network
+                in place of a spec.
+            **options: options of the download: ``revision``, ``token``, ``cache_dir`` and
                 ``local_files_only``.
 
         Raises:
@@ -409,7 +410,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         return cls.load(hub.download(os.fspath(repo_id), **options), model)
 
     def _card(self) -> dict[str, Any]:
-        """What a model card says of the ranker."""
+        """The metadata for :func:`rankgrad.hub.card`."""
         settings = self.model_.settings
         names = getattr(self, "feature_names_in_", None)
         score = self.best_score_
@@ -421,13 +422,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "validation": None if score is None else (settings.metric, score),
         }
 
-    def _folder(self, path: Path) -> AbstractContextManager[Path]:
-        """A folder to fill that takes the place of a saved ranker, and of nothing else."""
+    def _atomic_folder(self, path: Path) -> AbstractContextManager[Path]:
+        """A folder to fill, which replaces a saved ranker; raise if the path is anything else."""
         check_is_fitted(self)
         _files.check_replaceable(path, _SAVED, "a saved Ranker")
         return _files.atomic_folder(path)
 
-    def _write(self, place: Path) -> None:
+    def _write(self, folder: Path) -> None:
         """Write the ranker into a folder."""
         parameters = self.get_params(deep=False)
         if isinstance(self.model, nn.Module):
@@ -441,14 +442,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             "tuples": [name for name, value in parameters.items() if isinstance(value, tuple)],
             "feature_names": getattr(self, "feature_names_in_", np.empty(0, object)).tolist(),
             **{name: getattr(self, f"{name}_") for name in _ATTRIBUTES},
-            "evals_result": _each_value(
+            "evals_result": _map_values(
                 self.evals_result_, lambda value: None if math.isnan(value) else value
             ),
         }
-        values = json.loads(json.dumps(manifest, default=_python))
-        (place / _MODEL).mkdir()
-        self.model_.write(place / _MODEL)
-        _files.write_json(place / _MANIFEST, values)
+        values = json.loads(json.dumps(manifest, default=_to_python))
+        (folder / _MODEL).mkdir()
+        self.model_.write(folder / _MODEL)
+        _files.write_json(folder / _MANIFEST, values)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module | None = None) -> Ranker:
@@ -456,7 +457,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Args:
             path: the folder.
-            model: a network of the same class and sizes, where the ranker was given its own.
+            model: a network of the same class and sizes, if the ranker was fitted with a network
+                in place of a spec.
         """
         path = Path(path)
         if not (path / _MANIFEST).is_file():
@@ -464,7 +466,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         remedy = "fit it again"
         saved = _schemas.read_versioned(path / _MANIFEST, _Saved, _FORMAT, _VERSION, remedy)
         parameters = saved["parameters"]
-        for name in saved.get("tuples", ()):  # JSON has lists alone
+        for name in saved.get("tuples", ()):  # which JSON has as lists
             if not isinstance(parameters.get(name), list):
                 raise _files.damaged(path / _MANIFEST, f"{quote(name)} is not a list")
             parameters[name] = tuple(parameters[name])
@@ -478,10 +480,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ranker.n_features_in_ = ranker.model_.n_features
         if saved["feature_names"]:
             ranker.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
-        saved = {"n_lists": 1, "longest_list": 0} | saved  # which earlier versions did not write
+        saved = {"n_lists": 1, "longest_list": 0} | saved  # earlier versions did not write these
         for name in _ATTRIBUTES:
             setattr(ranker, f"{name}_", saved[name])
-        ranker.evals_result_ = _each_value(
+        ranker.evals_result_ = _map_values(
             saved["evals_result"], lambda value: math.nan if value is None else value
         )
         return ranker
@@ -495,10 +497,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _explicit(self) -> set[str]:
-        """Parameters that are not their defaults: these follow no rules of the data."""
+        """Parameters that the user has changed, which the size of the data does not change."""
         return {name for name in RULE_SETTINGS if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _settings(self) -> Settings:
+        """The settings of a training with these parameters."""
         values = {
             name: value
             for name, value in self.get_params(deep=False).items()
@@ -513,13 +516,18 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         settings = Settings(**values, seed=int(seed), holdout=holdout)
         return for_trees(settings) if settings.transforms == _DEFAULTS.transforms else settings
 
-    def _validation(
-        self, eval_set: Any, qid: Any, group: Any, several: bool, categories: Categories | None
+    def _eval_datasets(
+        self, eval_set: Any, qid: Any, group: Any, needs_lists: bool, categories: Categories | None
     ) -> list[Dataset]:
         """The data sets of ``eval_set``, in order.
 
-        Where there are several lists to train on, rows that nothing is said of are hardly one: the
-        best epoch would be chosen on a single list of all of them.
+        Args:
+            eval_set: as in :meth:`fit`.
+            qid: ``eval_qid`` of :meth:`fit`.
+            group: ``eval_group`` of :meth:`fit`.
+            needs_lists: whether each pair must have ``qid`` or ``group``. It must if there are
+                several training lists: without them the best epoch would be chosen on one list.
+            categories: the categories of categorical features.
         """
         if eval_set is None:
             if qid is not None or group is not None:
@@ -528,22 +536,23 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         pairs, qids, groups = [eval_set], [qid], [group]
         if isinstance(eval_set, list) or _is_pairs(eval_set):
             pairs = list(eval_set)
-            qids, groups = _each("eval_qid", qid, pairs), _each("eval_group", group, pairs)
+            qids = _one_per_pair("eval_qid", qid, pairs)
+            groups = _one_per_pair("eval_group", group, pairs)
         if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise ValueError("eval_set must be a pair (X, y), or a list of such pairs")
-        found = []
-        for at, (pair, its_qid, its_group) in enumerate(zip(pairs, qids, groups, strict=True)):
-            if several and its_qid is None and its_group is None:
+        datasets: list[Dataset] = []
+        for pair, pair_qid, pair_group in zip(pairs, qids, groups, strict=True):
+            if needs_lists and pair_qid is None and pair_group is None:
                 raise ValueError(
-                    f"there are several lists to train on, and pair {at} of eval_set has neither "
-                    "eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] if its rows "
-                    "are one list; in a list, as eval_set is)"
+                    f"there are several lists to train on, and pair {len(datasets)} of eval_set "
+                    "has neither eval_qid nor eval_group: pass eval_qid= (or eval_group=[len(y)] "
+                    "if its rows are one list; in a list, as eval_set is)"
                 )
             X, _ = encode_frame(pair[0], categories or (None,) * self.n_features_in_)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
-            rows = _ListRows.of(len(y), its_qid, its_group)
-            found.append(self._dataset(X, y, rows, categories))
-        return found
+            rows = _ListRows.of(len(y), pair_qid, pair_group)
+            datasets.append(self._dataset(X, y, rows, categories))
+        return datasets
 
     def _dataset(
         self,
@@ -553,7 +562,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         categories: Categories | None,
         weights: Array | None = None,
     ) -> Dataset:
-        """The lists of checked rows."""
+        """The data set of rows that scikit-learn has checked; weights are per item."""
         features = self._features(X, categories)
         if (y < 0).any():
             row = int((y < 0).argmax())
@@ -570,9 +579,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         )
 
     def _is_checked(self, X: Any) -> bool:
-        """Whether scikit-learn's checks would find nothing: they take longer than to score a list.
+        """Whether scikit-learn's checks of ``X`` can be skipped: they take longer than scoring.
 
-        A sum that is finite has no missing or infinite value in it.
+        A finite sum means that no value is NaN or infinite.
         """
         return (
             type(X) is np.ndarray
@@ -587,7 +596,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         )
 
     def _check_one_list(self, rows: int) -> None:
-        """Rows that nothing is said of are one list, if that can be."""
+        """Check that rows without ``qid`` and ``group`` may be one list: raise, or warn once."""
         if not self.model_.whole_lists or self.n_lists_ < 2:
             return
         if rows > self.longest_list_ > 0:
@@ -606,7 +615,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             )
 
     def _features(self, X: Any, categories: Categories | None) -> Array:
-        """What scikit-learn has checked, dense and in float32, with NaN for missing values."""
+        """Features that scikit-learn has checked, dense, in float32; missing values are NaN."""
         dense = X.toarray() if hasattr(X, "toarray") else X
         features = as_float32("X", dense, getattr(self, "feature_names_in_", None))
         if not self.missing:
@@ -627,62 +636,69 @@ def _with_settings(documentation: str) -> str:
     return documentation.replace("Args:\n", "Args:\n" + "\n".join(lines) + "\n", 1)
 
 
-if Ranker.__doc__ is not None:  # as under python -OO
+if Ranker.__doc__ is not None:  # under python -OO it is
     Ranker.__doc__ = _with_settings(Ranker.__doc__)
 
 
 def _is_one_list(n: int, qid: Any, group: Any) -> bool:
-    """Whether rows are known to be one list, without sorting them by it."""
+    """Whether rows are one list, as far as that is known without sorting them by their query."""
     if group is not None:
         return qid is None and isinstance(group, list) and group == [n]
     if qid is None:
         return True
-    simple = type(qid) is np.ndarray and qid.dtype.kind in "iu" and qid.shape == (n,)
-    return simple and n > 0 and bool((qid == qid[0]).all())
+    is_plain = type(qid) is np.ndarray and qid.dtype.kind in "iu" and qid.shape == (n,)
+    return is_plain and n > 0 and bool((qid == qid[0]).all())
 
 
 class _Warned:
-    """Warnings that were given in this process; a fitted estimator does not change in predict."""
+    """Which warnings this process has given. ``predict`` must not change the estimator itself."""
 
     one_list = False
 
 
 @dataclass(frozen=True)
 class _ListRows:
-    """Which rows are which list: the rows of list b are ``order[offsets[b]:offsets[b + 1]]``."""
+    """Which rows belong to which list: those of list b are ``order[offsets[b]:offsets[b + 1]]``.
+
+    Attributes:
+        order: ``[rows]``, the rows sorted by their list.
+        offsets: ``[lists + 1]``.
+    """
 
     order: Array
     offsets: Array
 
     @classmethod
     def of(cls, n: int, qid: Any, group: Any) -> _ListRows:
+        """From query ids or group sizes of n rows; without both, all rows are one list."""
         if qid is not None and group is not None:
             raise ValueError("give qid or group, not both")
         if group is not None:
-            return cls(np.arange(n), _ends(_sizes(n, group)))
+            return cls(np.arange(n), _offsets(_check_sizes(n, group)))
         if qid is None:
             return cls(np.arange(n), np.array([0, n]))
-        names = np.asarray(qid)
-        if names.shape != (n,):
-            raise ValueError(f"qid must have one value per row, {n}; found {list(names.shape)}")
-        if names.dtype.kind == "f" and np.isnan(names).any():
-            raise ValueError(f"qid of row {int(np.isnan(names).argmax())} is NaN")
-        if names.dtype.kind == "O":
-            for row, name in enumerate(names):
-                if not isinstance(name, str) and str(name) in _MISSING:
-                    raise ValueError(f"qid of row {row} is {name}: every row must have one")
+        qids = np.asarray(qid)
+        if qids.shape != (n,):
+            raise ValueError(f"qid must have one value per row, {n}; found {list(qids.shape)}")
+        if qids.dtype.kind == "f" and np.isnan(qids).any():
+            raise ValueError(f"qid of row {int(np.isnan(qids).argmax())} is NaN")
+        if qids.dtype.kind == "O":
+            for row, value in enumerate(qids):
+                if not isinstance(value, str) and str(value) in _MISSING:
+                    raise ValueError(f"qid of row {row} is {value}: every row must have one")
         try:
-            _, first, codes = np.unique(names, return_index=True, return_inverse=True)
+            _, first_rows, codes = np.unique(qids, return_index=True, return_inverse=True)
         except TypeError as error:
             raise ValueError(f"qid must be all numbers or all texts: {error}") from None
-        # Lists stand in the order in which they first appear, as in every reader.
-        place = np.empty_like(first)
-        place[np.argsort(first)] = np.arange(len(first))
-        codes = place[codes]
-        return cls(np.argsort(codes, kind="stable"), _ends(np.bincount(codes)))
+        # Lists are numbered in the order in which they first appear, as in every reader of files.
+        list_of_code = np.empty_like(first_rows)
+        list_of_code[np.argsort(first_rows)] = np.arange(len(first_rows))
+        lists = list_of_code[codes]
+        return cls(np.argsort(lists, kind="stable"), _offsets(np.bincount(lists)))
 
 
-def _sizes(n: int, group: Any) -> Array:
+def _check_sizes(n: int, group: Any) -> Array:
+    """The sizes of lists as an array; raise if they do not add up to n rows."""
     sizes = np.asarray(group)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
         raise ValueError("group must be the sizes of the lists, whole numbers of at least 1")
@@ -691,34 +707,36 @@ def _sizes(n: int, group: Any) -> Array:
     return sizes
 
 
-def _ends(sizes: Array) -> Array:
+def _offsets(sizes: Array) -> Array:
+    """The offsets ``[lists + 1]`` of lists of these sizes."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _labels(y: Any, n: int) -> Array:
-    found = check_array(y, ensure_2d=False, dtype=np.float32, ensure_min_samples=0, input_name="y")
-    labels: Array = column_or_1d(found, warn=True)
+    """The labels ``[n]`` in float32, checked."""
+    array = check_array(y, ensure_2d=False, dtype=np.float32, ensure_min_samples=0, input_name="y")
+    labels: Array = column_or_1d(array, warn=True)
     if len(labels) != n:
         raise ValueError(f"y must have one label per row, {n}; found {len(labels)}")
     return labels
 
 
-def _python(value: Any) -> Any:
-    """NumPy's numbers and arrays, which grids of parameters are made of, as JSON can have them."""
+def _to_python(value: Any) -> Any:
+    """NumPy's numbers and arrays, which parameter grids often have, as Python's, for JSON."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"cannot save a {type(value).__name__} in a Ranker's parameters: {value!r}")
 
 
 def _is_pairs(value: Any) -> bool:
-    """Whether a tuple is one of pairs (X, y), and not such a pair whose X and y are tuples."""
+    """Whether a value is a tuple of pairs (X, y), and not one pair whose X and y are tuples."""
     return isinstance(value, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and np.ndim(pair[0]) == 2 for pair in value
     )
 
 
-def _each(name: str, values: Any, pairs: list[Any]) -> list[Any]:
-    """The entries of a list that goes with a list of pairs."""
+def _one_per_pair(name: str, values: Any, pairs: list[Any]) -> list[Any]:
+    """The values of an argument that has one for each pair of ``eval_set``; None is for all."""
     if values is None:
         return [None] * len(pairs)
     if not isinstance(values, list | tuple) or len(values) != len(pairs):
@@ -730,23 +748,23 @@ def _evals_result(
     history: list[dict[str, float]], settings: Settings, pairs: int
 ) -> dict[str, dict[str, list[float]]]:
     """The history by data set and metric, as LightGBM and XGBoost have it."""
-    losses = [line["loss"] for line in history if "loss" in line]  # boosted trees have none
-    found = {"training": {"loss": losses}}
-    for at in range(pairs):
-        # The last pair is the validation data, whose metrics have no name before them.
-        before = "" if at == pairs - 1 else f"{_VALID}{at} "
-        found[f"{_VALID}{at}"] = {
-            name: [line.get(before + name, float("nan")) for line in history]
+    losses = [epoch["loss"] for epoch in history if "loss" in epoch]  # boosted trees have none
+    result = {"training": {"loss": losses}}
+    for number in range(pairs):
+        # The last pair is the validation data; in the history, its metrics have no prefix.
+        prefix = "" if number == pairs - 1 else f"{_VALID}{number} "
+        result[f"{_VALID}{number}"] = {
+            name: [epoch.get(prefix + name, float("nan")) for epoch in history]
             for name in settings.logged
         }
-    return found
+    return result
 
 
-def _each_value(
+def _map_values(
     result: dict[str, dict[str, list[Any]]], change: Callable[[Any], Any]
 ) -> dict[str, dict[str, list[Any]]]:
-    """``evals_result_`` with each of its values changed."""
+    """``evals_result_`` with a function applied to each of its values."""
     return {
-        data: {name: [change(value) for value in values] for name, values in of_data.items()}
-        for data, of_data in result.items()
+        data: {metric: [change(value) for value in values] for metric, values in metrics.items()}
+        for data, metrics in result.items()
     }

@@ -1,4 +1,8 @@
-"""Imports that wait until they are used, and errors with the install line of what is missing."""
+"""Optional packages: imports on first use, and errors that say how to install what is missing.
+
+``pip install rankgrad`` installs what losses and metrics need. Everything else is an extra, such as
+``rankgrad[train]``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def requires(extra: str) -> Iterator[None]:
     """A context manager for imports: the error of a missing package says how to install it.
 
     Args:
-        extra: of rankgrad, such as ``"train"``.
+        extra: the extra of rankgrad that installs the package, such as ``"train"``.
 
     Returns:
         A context manager.
@@ -46,11 +50,11 @@ def requires(extra: str) -> Iterator[None]:
 
 
 def load(module: str, extra: str) -> Any:
-    """A module of a package that comes with an extra; see :func:`requires`.
+    """Import a module of a package that an extra installs; see :func:`requires`.
 
     Args:
         module: its full name.
-        extra: of rankgrad that has the package.
+        extra: the extra of rankgrad that installs the package.
 
     Returns:
         The module.
@@ -68,21 +72,21 @@ def lazy_names(
     """The ``__getattr__`` of a package that imports its public names when they are first used.
 
     Args:
-        package: its name.
+        package: the name of the package.
         names: the public names by the module of the package that defines them.
-        extra: of rankgrad that has what the modules import.
+        extra: the extra of rankgrad that installs what the modules import.
 
     Returns:
-        The function.
+        A function to call ``__getattr__`` in the package.
     """
-    modules = {name: module for module, own in names.items() for name in own}
+    modules = {name: module for module, defined in names.items() for name in defined}
 
     def getattribute(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(load(f"{package}.{modules[name]}", extra), name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(load(f"{package}.{modules[name]}", extra), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return getattribute
 
@@ -91,8 +95,8 @@ def lazy_modules(package: str, names: Sequence[str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package that imports its modules when they are first used.
 
     Args:
-        package: its name.
-        names: of its public modules.
+        package: the name of the package.
+        names: the names of its public modules.
 
     Returns:
         A function to call ``__getattr__`` in the package.

@@ -1,12 +1,14 @@
 """The Hugging Face Hub: model cards, uploads and downloads of saved rankers.
 
 A ranker on the Hub is the folder that ``Ranker.save`` writes, safetensors and JSON, with a model
-card; trees are in their library's own text format. Nothing in it is executed when it is loaded.
+card; trees are in the text format of their library. Loading it executes no code.
+:class:`rankgrad.Ranker` calls this for ``save_pretrained``, ``push_to_hub``, ``from_pretrained``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,16 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["CARD", "card", "download", "is_name", "upload"]
 
 CARD = "README.md"
+#: The files of a ranker; other files in its folder are neither uploaded nor downloaded.
 _PATTERNS = [
     *(CARD, "ranker.json", "best/model.json", "best/model.safetensors"),
     *("best/trees.txt", "best/trees.json"),  # of LightGBM and XGBoost
 ]
 _TASK = "learning-to-rank"
-_SHOWN = 50  # names of features in a card
+_MAX_NAMES = 50  # names of features in a card
 
 
 def is_name(text: str) -> bool:
-    """Whether a repository of the Hub can be called so; what cannot is a path.
+    """Whether a text can be the name of a repository on the Hub; otherwise it is a path.
 
     Args:
         text: a name or a path.
@@ -55,19 +58,19 @@ def card(
     """A model card in Markdown, with the metadata that the Hub reads.
 
     Args:
-        metadata: of the ranker, by name: ``settings``, ``features`` (names, or their number),
-            ``lists``, ``best_epoch`` and ``validation``, the metric and its value there, or None.
-        evaluation: of the ranker on test data.
-        data: what it was evaluated on, in words.
+        metadata: about the ranker: ``settings``, ``features`` (their names, or their number),
+            ``lists``, ``best_epoch`` and ``validation`` (the metric and its value, or None).
+        evaluation: the evaluation on test data, if there is one.
+        data: a description of the test data.
         license: an identifier such as ``"apache-2.0"``.
-        repo: where it is on the Hub, for the example.
+        repo: the name of the ranker on the Hub, for the example.
 
     Returns:
         The text of the card.
     """
     settings: Mapping[str, Any] = metadata["settings"]
     parts = [
-        _metadata(evaluation, data, license, repo),
+        _yaml_header(evaluation, data, license, repo),
         f"# {'Ranker' if repo is None else repo.rpartition('/')[2]}",
         "A learning-to-rank model trained with [rankgrad](https://pypi.org/project/rankgrad): it "
         "scores the items of a list by their features, higher is better.",
@@ -75,9 +78,9 @@ def card(
         "## Use",
         _example(repo or "FOLDER"),
         "## Evaluation",
-        _evaluated(metadata, evaluation, data),
+        _evaluation_section(metadata, evaluation, data),
         "## Settings",
-        _table(("setting", "value"), [(k, f"`{v}`") for k, v in settings.items()]),
+        _table(("setting", "value"), [(name, f"`{value}`") for name, value in settings.items()]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -92,23 +95,23 @@ def upload(
     create_pr: bool = False,
     message: str = "Upload a ranker",
 ) -> str:
-    """Upload a saved ranker; the repository is made if it is not there.
+    """Upload a saved ranker; the repository is created if it does not exist.
 
     Args:
-        folder: of the ranker, as ``save_pretrained`` writes it.
+        folder: the ranker, as ``save_pretrained`` writes it.
         repo: its name on the Hub, such as ``me/ranker``.
         private: whether a new repository is private; None for the owner's default.
-        token: of the Hub; None for the one that is saved on this machine.
+        token: the access token; None for the one that is saved on this machine.
         revision: the branch; None for the main one.
         create_pr: whether to open a pull request in place of a commit.
-        message: of the commit.
+        message: the commit message.
 
     Returns:
-        The address of the commit.
+        The URL of the commit, or of the pull request.
 
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.
-        ValueError: no repository can be called so.
+        ValueError: ``repo`` is not a valid name.
     """
     if not is_name(repo):
         raise ValueError(
@@ -117,7 +120,7 @@ def upload(
         )
     api = load("huggingface_hub", "hub").HfApi(token=token, library_name="rankgrad")
     repository = api.create_repo(repo, private=private, exist_ok=True)
-    done = api.upload_folder(
+    commit = api.upload_folder(
         repo_id=repository.repo_id,
         folder_path=folder,
         allow_patterns=_PATTERNS,
@@ -125,15 +128,15 @@ def upload(
         revision=revision,
         create_pr=create_pr,
     )
-    return str(done.pr_url if create_pr else done.commit_url)
+    return str(commit.pr_url if create_pr else commit.commit_url)
 
 
 def download(repo: str, **options: Any) -> Path:
-    """The folder of a ranker of the Hub, out of the cache where it is there already.
+    """Download a ranker from the Hub, unless it is in the cache.
 
     Args:
-        repo: its name.
-        options: of ``huggingface_hub.snapshot_download``, such as ``revision`` and ``token``.
+        repo: its name on the Hub.
+        options: those of ``huggingface_hub.snapshot_download``, such as ``revision`` and ``token``.
 
     Returns:
         The folder.
@@ -141,11 +144,11 @@ def download(repo: str, **options: Any) -> Path:
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.
     """
-    fixed = {"allow_patterns": _PATTERNS, "library_name": "rankgrad"}
-    return Path(load("huggingface_hub", "hub").snapshot_download(repo, **fixed, **options))
+    download = load("huggingface_hub", "hub").snapshot_download
+    return Path(download(repo, allow_patterns=_PATTERNS, library_name="rankgrad", **options))
 
 
-def _metadata(
+def _yaml_header(
     evaluation: Evaluation | None, data: str | None, license: str | None, repo: str | None
 ) -> str:
     """The YAML at the head of a card. JSON is YAML, so values are written as JSON."""
@@ -153,20 +156,20 @@ def _metadata(
     if license is not None:
         lines.append(f"license: {json.dumps(license)}")
     if evaluation is not None:
-        name, where = json.dumps(repo or "ranker"), json.dumps(data or "test data")
-        ends, lists = intervals(evaluation.per_list), evaluation.lists
+        name, dataset = json.dumps(repo or "ranker"), json.dumps(data or "test data")
+        interval_of, lists = intervals(evaluation.per_list), evaluation.lists
         metrics = [
             {"type": spec, "name": spec, "value": value}
-            | {"args": {"interval95": list(ends[spec]), "lists": lists}}
+            | {"args": {"interval95": list(interval_of[spec]), "lists": lists}}
             for spec, value in evaluation.mean.items()
-            if value == value  # undefined on all lists
+            if not math.isnan(value)  # NaN: undefined on all lists
         ]
         lines += [
             "model-index:",
             f"- name: {name}",
             "  results:",
             f"  - task: {{type: {_TASK}}}",
-            f"    dataset: {{name: {where}, type: {where}}}",
+            f"    dataset: {{name: {dataset}, type: {dataset}}}",
             f"    metrics: {json.dumps(metrics)}",
         ]
     return "\n".join([*lines, "---"])
@@ -175,8 +178,8 @@ def _metadata(
 def _summary_table(metadata: Mapping[str, Any]) -> str:
     settings, features = metadata["settings"], metadata["features"]
     if not isinstance(features, int):
-        shown = ", ".join(f"`{name}`" for name in features[:_SHOWN])
-        features = f"{len(features)}: {shown}{', …' if len(features) > _SHOWN else ''}"
+        names = ", ".join(f"`{name}`" for name in features[:_MAX_NAMES])
+        features = f"{len(features)}: {names}{', …' if len(features) > _MAX_NAMES else ''}"
     rows = [
         ("loss", f"`{settings['loss']}`"),
         ("model", f"`{settings['model']}`"),
@@ -198,7 +201,9 @@ def _example(repo: str) -> str:
     )
 
 
-def _evaluated(metadata: Mapping[str, Any], evaluation: Evaluation | None, data: str | None) -> str:
+def _evaluation_section(
+    metadata: Mapping[str, Any], evaluation: Evaluation | None, data: str | None
+) -> str:
     if evaluation is None:
         if metadata["validation"] is None:
             return "None was given: neither validation nor test data."
@@ -222,6 +227,7 @@ def _evaluated(metadata: Mapping[str, Any], evaluation: Evaluation | None, data:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 

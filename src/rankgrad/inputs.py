@@ -1,4 +1,8 @@
-"""Checks of the values that callers pass; an error names the argument and the item."""
+"""Checks of the values that callers pass as lists; an error names the argument and the item.
+
+:mod:`rankgrad.lists` checks types and shapes first. Losses and metrics call :func:`as_lists`, or
+leave the check of the values to the kernel that reads them anyway.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +61,10 @@ def as_lists(
 
 
 def check_values(lists: Lists) -> Lists:
-    """Check the values of lists, and return the lists with what is known of them (finite, large).
+    """Check the values of lists, and note in them whether they are finite and large.
 
-    A kernel checks all at once; only if it finds an invalid value is it searched for.
+    A kernel checks all values at once. Only if it finds something unusual are they checked again in
+    PyTorch, to find the invalid item.
 
     Args:
         lists: as :func:`rankgrad.lists.make_lists` gives them.
@@ -127,49 +132,50 @@ def check_finite(lists: Lists) -> None:
     """
     if lists.finite or is_unchecked(lists.flat.scores):
         return
-    bad = ~lists.scores.isfinite()
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        number = lists.scores[at].item()
-        raise ValueError(f"scores must be finite; item {at[1]} of list {at[0]} is {number:g}")
+    infinite = ~lists.scores.isfinite()
+    if bool(infinite.any()):
+        row, item = infinite.nonzero()[0].tolist()
+        score = lists.scores[row, item].item()
+        raise ValueError(f"scores must be finite; item {item} of list {row} is {score:g}")
 
 
 def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
     """Raise if a score is NaN or a label not valid; return whether all scores are finite."""
     if scores.numel() == 0:
         return True
-    # One reduction checks all: roots of negative labels are NaN, as are sums with a NaN.
-    glance = labels.detach().sqrt() + scores.detach() / 2
+    # One reduction checks both: the root of a negative label is NaN, and so is a sum with NaN.
+    combined = labels.detach().sqrt() + scores.detach() / 2
     if mask is not None:
-        glance = torch.where(mask, glance, 0.0)
-    if math.isfinite(float(torch.linalg.vector_norm(glance, math.inf))):
+        combined = torch.where(mask, combined, 0.0)
+    if math.isfinite(float(torch.linalg.vector_norm(combined, math.inf))):
         return True
-    bad_scores, bad_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
+    invalid_scores, invalid_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
     if mask is not None:
-        bad_scores, bad_labels = bad_scores & mask, bad_labels & mask
-    if not (bad_scores | bad_labels).any():
+        invalid_scores, invalid_labels = invalid_scores & mask, invalid_labels & mask
+    if not (invalid_scores | invalid_labels).any():
         return False
-    if bad_scores.any():
-        raise value_error("scores", scores, bad_scores, "scores must be numbers")
+    if invalid_scores.any():
+        raise value_error("scores", scores, invalid_scores, "scores must be numbers")
     rule = "labels must be finite and not negative (mark padding with mask, not with a label)"
-    raise value_error("labels", labels, bad_labels, rule)
+    raise value_error("labels", labels, invalid_labels, rule)
 
 
 def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
     if weights is None:
         return
-    bad = ~((weights >= 0) & weights.isfinite())
+    invalid = ~((weights >= 0) & weights.isfinite())
     if mask is not None:
-        bad = bad & mask
-    if bad.any():
-        raise value_error("weights", weights, bad, "weights must be finite and not negative")
+        invalid = invalid & mask
+    if invalid.any():
+        raise value_error("weights", weights, invalid, "weights must be finite and not negative")
 
 
 def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
+    """Whether a label is too large for kernels to compute 2^y - 1 without a check."""
     if labels.numel() == 0:
         return False
-    inside = labels if mask is None else torch.where(mask, labels, 0.0)
-    return bool(inside.max() > LARGEST_LABEL)
+    real_labels = labels if mask is None else torch.where(mask, labels, 0.0)
+    return bool(real_labels.max() > LARGEST_LABEL)
 
 
 def largest_exponent(dtype: torch.dtype) -> float:
@@ -200,15 +206,15 @@ def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
     Raises:
         ValueError: a label is too large; the message names it.
     """
-    most = largest_exponent(labels.dtype)
+    limit = largest_exponent(labels.dtype)
     if labels.is_meta or labels.numel() == 0:
         return labels
     if is_unchecked(labels):
         too_large = ops.too_large if torch.compiler.is_compiling() else _exceeds
-        return labels.masked_fill(too_large(labels.detach(), mask, most), math.inf)
-    ops.refuse_large(labels, mask, most)
+        return labels.masked_fill(too_large(labels.detach(), mask, limit), math.inf)
+    ops.refuse_large(labels, mask, limit)
     return labels
 
 
-def _exceeds(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
-    return labels > most if mask is None else (labels > most) & mask
+def _exceeds(labels: Tensor, mask: Tensor | None, limit: float) -> Tensor:
+    return labels > limit if mask is None else (labels > limit) & mask

@@ -1,4 +1,8 @@
-"""Confidence intervals of means over lists, and tests of differences between rankers."""
+"""Confidence intervals of means over lists, and tests of differences between rankers.
+
+Values of a metric are given as one number per list; NaN marks a list on which the metric is
+undefined. ``rankgrad compare``, ``evaluate`` and the report take all their statistics from here.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ Test = Literal["t", "randomization"]
 _FORMER_TESTS = {"randomisation": "randomization"}
 SAMPLES = 100_000  # draws of signs: a p-value of 0.05 is then known to about 0.001
 
-_CELLS = 1 << 24  # resampled counts held at a time
+_CELLS = 1 << 24  # resampled counts in memory at a time
 
 
 class Interval(NamedTuple):
@@ -74,10 +78,10 @@ def bootstrap_interval(
     >>> 0.44 < low < 0.5 < high < 0.56
     True
     """
-    known = np.asarray(values, np.float64)
-    known = known[~np.isnan(known)]
-    found = bootstrap_intervals(known[:, None], level=level, samples=samples, seed=seed)
-    return Interval(*found[0].tolist())
+    array = np.asarray(values, np.float64)
+    defined = array[~np.isnan(array)]
+    ends = bootstrap_intervals(defined[:, None], level=level, samples=samples, seed=seed)
+    return Interval(*ends[0].tolist())
 
 
 def bootstrap_intervals(
@@ -140,12 +144,12 @@ def paired_t_test(one: Any, other: Any, *, alternative: _Alternative = "two-side
     n = len(differences)
     if n < 2:
         raise ValueError(f"a t-test needs two lists or more, found {n}")
-    spread = float(differences.std(ddof=1))
+    deviation = float(differences.std(ddof=1))
     mean = float(differences.mean())
-    if spread <= 1e-14 * abs(mean) or spread == 0.0:  # the same difference on every list
+    if deviation <= 1e-14 * abs(mean) or deviation == 0.0:  # the same difference on every list
         t = 0.0 if mean == 0 else np.inf * np.sign(mean)
     else:
-        t = mean / (spread / np.sqrt(n))
+        t = mean / (deviation / np.sqrt(n))
     below = float(stdtr(n - 1, t))
     above = float(stdtr(n - 1, -t))
     return _p_value(above, below, alternative)
@@ -161,17 +165,17 @@ def randomization_test(
 ) -> float:
     """The p-value of the paired randomization (sign-flip) test of two rankers on the same lists.
 
-    Were the rankers alike, each difference might as well have the other sign: the p-value is the
-    share of random signs, the observed ones among them, that give a mean difference at least as
-    high, (1 + #{mean(±d) >= mean(d)}) / (1 + samples), or as low; two-sided, twice the smaller of
-    the two. It is never 0.
+    If the rankers were equally good, each difference d might as well have the other sign. The
+    p-value is the share of random signs, with the observed ones among them, whose mean difference
+    is at least as high as observed, (1 + #{mean(±d) >= mean(d)}) / (1 + samples), or at least as
+    low; two-sided, it is twice the smaller of the two. It is never 0.
 
     Args:
         one: the values of a ranker, one per list.
         other: the values of another on the same lists.
         alternative: ``"two-sided"``, or that ``one`` is ``"greater"`` or ``"less"``.
-        samples: how many times signs are drawn; all 2^n of them are gone through where that is
-            not more.
+        samples: how many times signs are drawn. If there are no more than so many signs, 2^n, each
+            of them counts once.
         seed: of the draws.
 
     Returns:
@@ -185,8 +189,8 @@ def randomization_test(
     0.25
     """
     differences = _paired_differences(one, other)[:, None]
-    found = randomization_tests(differences, alternative=alternative, samples=samples, seed=seed)
-    return float(found[0])
+    p = randomization_tests(differences, alternative=alternative, samples=samples, seed=seed)
+    return float(p[0])
 
 
 def randomization_tests(
@@ -199,7 +203,7 @@ def randomization_tests(
     """:func:`randomization_test` of several rankers against one; signs are drawn once for all.
 
     Args:
-        differences: of each ranker from the one, ``[lists, rankers]``; NaN marks a list left out.
+        differences: of each ranker from the one, ``[lists, rankers]``; NaN marks lists left out.
         alternative: ``"two-sided"``, or that differences are ``"greater"`` or ``"less"`` than 0.
         samples: how many times signs are drawn.
         seed: of the draws.
@@ -212,21 +216,22 @@ def randomization_tests(
     [0.25, 1.0]
     """
     check_choice("alternative", alternative, get_args(_Alternative))
-    given = np.asarray(differences, np.float64)
-    values = np.nan_to_num(given[~np.isnan(given).all(1)])
-    moved = (values != 0).sum(0)  # on lists without a difference a sign changes nothing
-    few = (moved < 63) & (2.0**moved <= samples)
+    array = np.asarray(differences, np.float64)
+    values = np.nan_to_num(array[~np.isnan(array).all(1)])
+    nonzero = (values != 0).sum(0)  # per ranker: the sign of a difference of 0 changes nothing
+    is_exact = (nonzero < 63) & (2.0**nonzero <= samples)
     p = np.ones(values.shape[1])
-    for at in np.flatnonzero(few):
-        column = values[values[:, at] != 0, at]
-        p[at] = _sign_test_p_values(column[:, None], 2 ** len(column), True, seed, alternative)[0]
-    if not few.all():
-        p[~few] = _sign_test_p_values(values[:, ~few], samples, False, seed, alternative)
+    for ranker in np.flatnonzero(is_exact):
+        column = values[values[:, ranker] != 0, ranker]
+        total = 2 ** len(column)
+        p[ranker] = _sign_test_p_values(column[:, None], total, True, seed, alternative)[0]
+    if not is_exact.all():
+        p[~is_exact] = _sign_test_p_values(values[:, ~is_exact], samples, False, seed, alternative)
     return p
 
 
 def bonferroni(p_values: Any) -> NDArray[np.float64]:
-    """P-values of m tests, each times m: the chance of one false finding among them is bounded.
+    """P-values of m tests times m, which bounds the chance of any false finding among the tests.
 
     Args:
         p_values: of all tests, ``[m]``.
@@ -243,9 +248,9 @@ def bonferroni(p_values: Any) -> NDArray[np.float64]:
 
 
 def holm(p_values: Any) -> NDArray[np.float64]:
-    """P-values of m tests after Holm: the i-th smallest times m + 1 - i, never falling.
+    """P-values of m tests corrected by Holm: the i-th smallest times m + 1 - i, made monotone.
 
-    It bounds the same chance as Bonferroni's and finds at least as much.
+    It bounds the same chance as :func:`bonferroni`, and finds at least as many differences.
 
     Args:
         p_values: of all tests, ``[m]``.
@@ -286,10 +291,11 @@ class Significance:
 
     Args:
         test: the paired ``"t"`` test or the paired ``"randomization"`` test, on per-list values.
-        correction: for the number of candidates compared with the same one, metric by metric.
-        sides: 2, or 1: whether a candidate is worse than the best, or better than the baseline.
-        level: of significance.
-        samples: draws of the randomization test.
+        correction: for the number of entries that are compared with the same one, by metric.
+        sides: 2, or 1 to test only whether an entry is worse than the best one, or better than the
+            baseline.
+        level: the level of significance.
+        samples: how many times the randomization test draws signs.
 
     >>> from rankgrad.significance import Significance
     >>> print(Significance("randomization", "holm"))
@@ -313,16 +319,15 @@ class Significance:
     def __str__(self) -> str:
         test = "paired t-test" if self.test == "t" else "paired randomization test"
         sides = "one-sided" if self.sides == 1 else "two-sided"
-        corrected = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction)
-        words = "no correction" if corrected is None else f"{corrected} correction"
-        return f"{test}, {sides}, {words}, at {self.level:.0%}"
+        name = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction, "no")
+        return f"{test}, {sides}, {name} correction, at {self.level:.0%}"
 
     def p_values(self, differences: Any, better: bool) -> NDArray[np.float64]:
-        """Of several rankers' differences from one, ``[lists, rankers]``, before the correction.
+        """The p-values ``[rankers]`` of differences of several rankers from one, not corrected.
 
         Args:
-            differences: higher being better; NaN marks a list that is left out.
-            better: what is asked if one-sided: whether they are better, or else worse.
+            differences: ``[lists, rankers]``, higher is better; NaN marks lists that are left out.
+            better: of a one-sided test, whether it tests that rankers are better, or worse.
         """
         alternative: _Alternative = "greater" if better else "less"
         if self.sides == 2:
@@ -337,9 +342,16 @@ class Significance:
 class Difference:
     """How an entry differs from another, the reference, in a metric.
 
-    ``difference`` is the mean over lists of entry - reference, ``interval`` its 95% bootstrap
-    interval, ``corrected`` the p-value after correction for the number of entries. The p-values are
-    NaN where fewer than two lists count.
+    Attributes:
+        entry: the name of the entry.
+        reference: the name of the reference.
+        metric: the metric.
+        difference: the mean over lists of entry - reference.
+        interval: the 95% bootstrap interval of the difference.
+        p_value: the p-value; NaN if the metric is defined on fewer than two lists.
+        corrected: the p-value after correction for the number of entries.
+        significant: whether the corrected p-value is below the level.
+        better: whether the entry is better than the reference, significantly or not.
     """
 
     entry: str
@@ -354,10 +366,12 @@ class Difference:
 
 
 def intervals(values: Mapping[_Key, Any]) -> dict[_Key, Interval]:
-    """95% bootstrap intervals of means over lists; values that leave out the same share the draws.
+    """95% bootstrap intervals of several means over lists.
+
+    Lists are drawn once for all values that are defined on the same lists.
 
     Args:
-        values: one per list under each key; NaN marks lists that are left out.
+        values: under each key, one per list; NaN marks lists that are left out.
 
     Returns:
         The interval under each key.
@@ -366,16 +380,16 @@ def intervals(values: Mapping[_Key, Any]) -> dict[_Key, Interval]:
     >>> intervals({"ap": [0.5, 0.5], "rr": [1.0, float("nan")]})
     {'ap': Interval(low=0.5, high=0.5), 'rr': Interval(low=1.0, high=1.0)}
     """
-    arrays = {key: np.asarray(own, np.float64).ravel() for key, own in values.items()}
-    alike: dict[bytes, list[_Key]] = {}
-    for key, own in arrays.items():
-        alike.setdefault(np.isnan(own).tobytes(), []).append(key)
-    found: dict[_Key, Interval] = {}
-    for keys in alike.values():
+    arrays = {key: np.asarray(array, np.float64).ravel() for key, array in values.items()}
+    keys_by_lists: dict[bytes, list[_Key]] = {}
+    for key, array in arrays.items():
+        keys_by_lists.setdefault(np.isnan(array).tobytes(), []).append(key)
+    result: dict[_Key, Interval] = {}
+    for keys in keys_by_lists.values():
         columns = np.stack([arrays[key] for key in keys], axis=1)
         ends = bootstrap_intervals(columns[~np.isnan(columns[:, 0])])
-        found |= {key: Interval(*own) for key, own in zip(keys, ends.tolist(), strict=True)}
-    return found
+        result |= {key: Interval(*pair) for key, pair in zip(keys, ends.tolist(), strict=True)}
+    return result
 
 
 def differences(
@@ -392,36 +406,38 @@ def differences(
 
     Args:
         values: of each entry, one per list; NaN marks lists that the metric leaves out.
-        reference: one of them.
-        metric: its name.
+        reference: the name of the entry that all others are tested against.
+        metric: the name of the metric.
         how: the test.
-        lower_is_better: of the metric.
-        better: what a one-sided test asks: whether entries are better than the reference, or worse.
-        ends: the intervals of the differences, where they are known.
+        lower_is_better: whether lower values of the metric are better.
+        better: of a one-sided test, whether it tests that entries are better than the reference,
+            or worse.
+        ends: the intervals of the differences by entry; None to compute them.
 
     Returns:
-        A difference for each of the others, in their order.
+        A difference for each entry but the reference, in their order.
 
     >>> from rankgrad.significance import Significance, differences
     >>> values = {"bm25": [0.4, 0.5, 0.8, 0.6], "mse": [0.5, 0.7, 0.9, 0.6]}
-    >>> (found,) = differences(values, "bm25", "ap", Significance("randomization"))
-    >>> round(found.difference, 4), found.p_value, found.better
+    >>> (mse,) = differences(values, "bm25", "ap", Significance("randomization"))
+    >>> round(mse.difference, 4), mse.p_value, mse.better
     (0.1, 0.25, True)
     """
-    arrays = {name: np.asarray(own, np.float64) for name, own in values.items()}
-    others = {name: own - arrays[reference] for name, own in arrays.items() if name != reference}
-    if not others:
+    arrays = {name: np.asarray(array, np.float64) for name, array in values.items()}
+    base = arrays.pop(reference)
+    per_list = {name: array - base for name, array in arrays.items()}
+    if not per_list:
         return ()
-    apart = np.stack(list(others.values()), axis=1)
+    columns = np.stack(list(per_list.values()), axis=1)
     sign = -1.0 if lower_is_better else 1.0
-    lists = int((~np.isnan(apart).any(1)).sum())
-    p = np.full(len(others), np.nan)
+    lists = int((~np.isnan(columns).any(1)).sum())
+    p = np.full(len(per_list), np.nan)
     corrected = p
     if lists > 1:
-        p = how.p_values(sign * apart, better)
+        p = how.p_values(sign * columns, better)
         corrected = correct(p, how.correction)
-    ends = intervals(others) if ends is None else ends
-    means = {name: float(np.nanmean(own)) if lists else np.nan for name, own in others.items()}
+    ends = intervals(per_list) if ends is None else ends
+    means = {name: float(np.nanmean(x)) if lists else np.nan for name, x in per_list.items()}
     return tuple(
         Difference(
             entry=name,
@@ -429,12 +445,12 @@ def differences(
             metric=metric,
             difference=means[name],
             interval=ends[name],
-            p_value=before,
-            corrected=after,
-            significant=after < how.level,
+            p_value=p_value,
+            corrected=corrected_p,
+            significant=corrected_p < how.level,
             better=sign * means[name] > 0,
         )
-        for name, before, after in zip(others, p.tolist(), corrected.tolist(), strict=True)
+        for name, p_value, corrected_p in zip(per_list, p.tolist(), corrected.tolist(), strict=True)
     )
 
 
@@ -469,12 +485,12 @@ def difference_interval(
 def check_same_queries(
     one: Any, other: Any, *, names: tuple[str, str] = ("the first", "the second")
 ) -> None:
-    """An error that names the difference, if two rankers were not evaluated on the same queries.
+    """Raise if two rankers were not evaluated on the same queries; the message says what differs.
 
     Args:
-        one: the ids of the queries of a ranker, in the order of its values.
-        other: those of another.
-        names: what to call them.
+        one: the query ids of a ranker, in the order of its values.
+        other: the query ids of another.
+        names: the names of the rankers, for the message.
 
     >>> from rankgrad.significance import check_same_queries
     >>> check_same_queries(["1", "2", "3"], ["1", "2"], names=("mse", "ranknet"))
@@ -482,26 +498,27 @@ def check_same_queries(
     ValueError: mse and ranknet were not evaluated on the same queries: 3 and 2 of them; only mse
     has '3'
     """
-    mine, theirs = [str(q) for q in np.asarray(one)], [str(q) for q in np.asarray(other)]
-    if mine == theirs:
+    first, second = [str(q) for q in np.asarray(one)], [str(q) for q in np.asarray(other)]
+    if first == second:
         return
-    begin = f"{names[0]} and {names[1]} were not evaluated on the same queries"
-    parts = [f"{len(mine)} and {len(theirs)} of them"] if len(mine) != len(theirs) else []
-    for name, here, there in ((names[0], mine, theirs), (names[1], theirs, mine)):
-        only = list(dict.fromkeys(q for q in here if q not in set(there)))
-        if only:
-            more = f" and {len(only) - 3} more" if len(only) > 3 else ""
-            parts.append(f"only {name} has {', '.join(map(repr, only[:3]))}{more}")
-    if not parts:
-        at = next(
-            at for at, pair in enumerate(zip(mine, theirs, strict=True)) if len(set(pair)) > 1
-        )
-        parts.append(f"they come in another order: {mine[at]!r} and {theirs[at]!r} at place {at}")
-    raise ValueError(f"{begin}: {'; '.join(parts)}")
+    problems = []
+    if len(first) != len(second):
+        problems.append(f"{len(first)} and {len(second)} of them")
+    for name, qids, other_qids in ((names[0], first, set(second)), (names[1], second, set(first))):
+        extra = list(dict.fromkeys(qid for qid in qids if qid not in other_qids))
+        if extra:
+            more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
+            problems.append(f"only {name} has {', '.join(map(repr, extra[:3]))}{more}")
+    if not problems:
+        i = next(i for i in range(len(first)) if first[i] != second[i])
+        problems.append(f"they come in another order: {first[i]!r} and {second[i]!r} at place {i}")
+    raise ValueError(
+        f"{names[0]} and {names[1]} were not evaluated on the same queries: {'; '.join(problems)}"
+    )
 
 
 def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
-    """One minus the other on the lists that count: NaN marks those that do not, for both."""
+    """One minus the other, without the lists that are NaN for both."""
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     if one.shape != other.shape or one.ndim != 1:
         raise ValueError(
@@ -521,21 +538,32 @@ def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
 def _sign_test_p_values(
     values: NDArray[np.float64], total: int, exact: bool, seed: int, alternative: _Alternative
 ) -> NDArray[np.float64]:
-    """The p-values of columns: the share of signs whose sums are as far off as those observed."""
+    """The p-values ``[rankers]`` of differences ``[lists, rankers]`` under sign flips.
+
+    Args:
+        values: the differences.
+        total: how many signs are tried.
+        exact: whether these are all signs there are, or random ones.
+        seed: the seed of random signs.
+        alternative: the alternative of the test.
+    """
     observed = values.sum(0)
     slack = 1e-12 * np.abs(values).sum(0)  # sums in another order round differently
     counts = np.zeros((2, values.shape[1]))  # sums at least as high, and at least as low
     for sums in _signed_sums(values, total, exact, seed):
         counts += (sums >= observed - slack).sum(0), (sums <= observed + slack).sum(0)
     fractions = counts / total if exact else (1 + counts) / (1 + total)
-    found = [_p_value(float(above), float(below), alternative) for above, below in fractions.T]
-    return np.array(found)
+    p = [_p_value(float(above), float(below), alternative) for above, below in fractions.T]
+    return np.array(p)
 
 
 def _signed_sums(
     values: NDArray[np.float64], total: int, exact: bool, seed: int
 ) -> Iterator[NDArray[np.float64]]:
-    """Sums of columns ``[lists, rankers]`` under signs, all there are or random ones."""
+    """The sums of ``[lists, rankers]`` over lists under all signs, or under random ones.
+
+    Blocks of sums ``[signs, rankers]`` are as large as memory allows.
+    """
     random = np.random.default_rng(seed)
     lists = len(values)
     flipped: NDArray[np.integer[Any]]
@@ -546,12 +574,13 @@ def _signed_sums(
             numbers = np.arange(start, start + rows, dtype=np.int64)[:, None]
             flipped = (numbers >> np.arange(lists)) & 1
         else:
-            eights = random.integers(0, 256, (rows, -(-lists // 8)), dtype=np.uint8)
-            flipped = np.unpackbits(eights, axis=1, count=lists)
+            packed = random.integers(0, 256, (rows, -(-lists // 8)), dtype=np.uint8)
+            flipped = np.unpackbits(packed, axis=1, count=lists)  # a random bit for each list
         yield values.sum(0) - 2 * (flipped.astype(np.float64) @ values)
 
 
 def _p_value(above: float, below: float, alternative: _Alternative) -> float:
+    """The p-value from the chances of values at least as high, and at least as low, as observed."""
     if alternative == "greater":
         return min(1.0, above)
     return min(1.0, below if alternative == "less" else 2 * min(above, below))

@@ -5,9 +5,9 @@ One grammar names every loss, metric, relaxation and schedule::
     spec   = name ["@" k] ["(" [option "=" value {"," option "=" value}] ")"]
     value  = true | false | none | number | "text" | [value, ...] | spec
 
-A value that is a bare word is text or, where an option takes an object, that object's spec. Each
-kind of object has one :class:`Registry`; ``str(object)`` gives the spec back, naming only what
-differs from the defaults.
+A value that is a bare word is text or, where an option takes an object, the spec of that object.
+Each kind of object has one :class:`Registry`. ``str(object)`` is the spec again, with the options
+that differ from their defaults.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
-_DIGITS = 4000  # digits of a number, at most: Python reads no more
-_DEEPEST = 20  # levels of specs and lists within each other, at most
-_MANY, _FEW = 40, 4  # an error lists up to 40 names, or the 4 nearest of more
+_MAX_DIGITS = 4000  # of a number: Python's own limit is a little higher
+_MAX_DEPTH = 20  # levels of specs and lists within each other
+_MAX_LISTED, _NEAREST = 40, 4  # an error lists up to 40 names; of more, the 4 nearest
 _WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 
@@ -84,23 +84,23 @@ def split(text: str) -> list[str]:
     >>> split("mse, neural_ndcg@10(temperature=0.5, sinkhorn=false), ranknet")
     ['mse', 'neural_ndcg@10(temperature=0.5, sinkhorn=false)', 'ranknet']
     """
-    parser, found = _Parser(text), []
+    parser, specs = _Parser(text), []
     while True:
-        parser.move(parser.at)
-        start = parser.at
+        parser.move(parser.position)  # past white space
+        start = parser.position
         parser.spec()
-        found.append(text[start : parser.at].strip())
+        specs.append(text[start : parser.position].strip())
         if not parser.skip(","):
             parser.end()
-            return found
+            return specs
 
 
 def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
     """The spec of an object: the arguments of its ``__init__`` that differ from their defaults.
 
     Args:
-        thing: its attributes have the names of the arguments.
-        name: of the spec.
+        thing: the object; its attributes have the names of the arguments.
+        name: the name in the spec.
         k: the cutoff of the spec.
 
     Returns:
@@ -115,7 +115,7 @@ def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
 
 
 class HasSpec:
-    """A base class of what a spec names: ``str(object)`` is the spec."""
+    """A base class of objects that specs name: ``str(object)`` is the spec."""
 
     name: ClassVar[str]
 
@@ -124,7 +124,7 @@ class HasSpec:
 
 
 class Registry(Generic[_T]):
-    """The named objects of one kind, and how each is made.
+    """The names of one kind of object, such as losses, and the factory of each.
 
     >>> shapes = Registry("shape")
     >>> @shapes.register("box")
@@ -140,8 +140,8 @@ class Registry(Generic[_T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.base_class: type = object  # what an object of this kind is an instance of
-        # Among names with the same ending, errors name these first.
+        self.base_class: type = object  # of all objects of this kind
+        # Names that errors suggest first, among names with the same ending.
         self.preferred: tuple[str, ...] = ()
         self._factories: dict[str, Callable[..., _T]] = {}
         self._former: dict[str, str] = {}
@@ -153,18 +153,18 @@ class Registry(Generic[_T]):
         """A decorator that registers a class or function under one or more names.
 
         Args:
-            names: of the objects it makes; the first is the ``name`` of a class that sets none.
-            former: names that it had; they still work, and warn that the first of ``names``
-                replaces them.
+            names: the names; the first becomes the attribute ``name`` of a class without one.
+            former: earlier names; they still work, and warn that the first of ``names`` replaces
+                them.
         """
 
-        def enter(factory: Callable[..., _T]) -> Callable[..., _T]:
+        def decorate(factory: Callable[..., _T]) -> Callable[..., _T]:
             for name in names:
                 if not _NAME.fullmatch(name):
                     raise ValueError(
                         f"a {self.kind} is named by letters, digits and _, found {quote(name)}"
                     )
-                if name in self._factories or self._further(name) is not None:
+                if name in self._factories or self._find_factory(name) is not None:
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory
             self._former.update(dict.fromkeys(former, names[0]))
@@ -173,32 +173,37 @@ class Registry(Generic[_T]):
                 factory.name = names[0]  # type: ignore[attr-defined]
             return factory
 
-        return enter
+        return decorate
 
     def also(
         self, factory: Callable[[str], Callable[..., _T] | None], names: Callable[[], list[str]]
     ) -> None:
-        """Add objects by a function from a name to a factory or None, and one that lists names."""
-        self._further, self._further_names = factory, names
+        """Add names that are not registered one by one, such as those of the grid of losses.
+
+        Args:
+            factory: gives the factory of a name; None for a name that it does not know.
+            names: gives the list of all these names.
+        """
+        self._find_factory, self._list_names = factory, names
 
     @property
     def kinds(self) -> str:
-        """The kind in the plural, which is also the command that lists what there is."""
+        """The kind in the plural, which is also the command that lists the names."""
         return f"{self.kind}es" if self.kind.endswith("s") else f"{self.kind}s"
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted([*self._factories, *self._further_names()])
+        return sorted([*self._factories, *self._list_names()])
 
     def factory(self, name: str) -> Callable[..., _T]:
         """The class or function that makes the object of this name."""
         if name in self._former:
             name = renamed_value(name, self._former)
-        found = self._factories.get(name) or self._further(name)
-        if found is None:
-            hint = _nearest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)
+        factory = self._factories.get(name) or self._find_factory(name)
+        if factory is None:
+            hint = _suggest(name, self.names(), f"`rankgrad {self.kinds}`", self.preferred)
             raise ValueError(f"unknown {self.kind} {quote(name)}. {hint}")
-        return found
+        return factory
 
     def parse(self, text: str) -> Spec:
         """Parse a spec; a registry may override this to accept other names."""
@@ -209,7 +214,7 @@ class Registry(Generic[_T]):
 
         Args:
             spec: the spec, as text or parsed; an object is returned as it is.
-            options: override those of the spec, or add to them; ``k`` is the cutoff.
+            options: further options, which override those of the spec; ``k`` is the cutoff.
 
         Raises:
             ValueError: the spec cannot be parsed, the name or an option is unknown, or a value is
@@ -227,14 +232,15 @@ class Registry(Generic[_T]):
         if isinstance(spec, str):
             spec = self.parse(spec)
         factory = self.factory(spec.name)
-        known = options_of(factory)
+        parameters = options_of(factory)
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
-        arguments = _by_own_names(factory, {**_words(spec.options, known), **options})
+        spec_options = _restore_none_words(spec.options, parameters)
+        arguments = _resolve_aliases(factory, {**spec_options, **options})
         for option in arguments:
-            if option not in known:
-                hint = _nearest(option, known) or "It takes none"
+            if option not in parameters:
+                hint = _suggest(option, parameters) or "It takes none"
                 raise ValueError(f"{spec.name} has no option {quote(option)}. {hint}")
         if k is not None:
             arguments["k"] = k
@@ -248,7 +254,7 @@ def takes_cutoff(factory: Callable[..., Any]) -> bool:
     """Whether a class or function takes a rank cutoff ``k``.
 
     Args:
-        factory: what makes an object of a spec.
+        factory: the class or function that makes the object of a spec.
 
     Returns:
         Whether it does.
@@ -257,10 +263,10 @@ def takes_cutoff(factory: Callable[..., Any]) -> bool:
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The options of a class or function by name: its public parameters but the cutoff.
+    """The options of a class or function by name: its public parameters without the cutoff.
 
     Args:
-        factory: what makes an object of a spec.
+        factory: the class or function that makes the object of a spec.
 
     Returns:
         The parameters, with their defaults and types.
@@ -272,82 +278,103 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _words(options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]) -> Mapping[str, Any]:
-    """The options of a spec; ``none`` is a word where an option takes words and not None."""
+def _restore_none_words(
+    options: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> Mapping[str, Any]:
+    """The options of a spec; ``none`` is the word, not None, for options that take words only."""
     return {
-        name: "none" if value is None and name in known and _takes_word(known[name]) else value
+        name: "none" if value is None and _takes_words_only(parameters.get(name)) else value
         for name, value in options.items()
     }
 
 
-def _by_own_names(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Options by their own names; ``option_aliases`` of a class maps other names to them.
+def _resolve_aliases(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Options under their own names.
 
-    ``settings_instead`` maps names that are no options to the settings that replace them.
+    A class may have ``option_aliases``, other names of its options, and ``settings_instead``, names
+    that are no options, with the settings to use in their place.
     """
     aliases: Mapping[str, str] = getattr(factory, "option_aliases", {})
-    elsewhere: Mapping[str, str] = getattr(factory, "settings_instead", {})
-    found: dict[str, Any] = {}
+    settings: Mapping[str, str] = getattr(factory, "settings_instead", {})
+    resolved: dict[str, Any] = {}
     for option, value in options.items():
-        if option in elsewhere:
-            raise ValueError(f"{option} is the setting {elsewhere[option]} here, not an option")
+        if option in settings:
+            raise ValueError(f"{option} is the setting {settings[option]} here, not an option")
         name = aliases.get(option, option)
-        if name in found:
+        if name in resolved:
             raise ValueError(f"{name} is there twice: {option} is another name of it")
-        found[name] = value
-    return found
+        resolved[name] = value
+    return resolved
 
 
-def _takes_word(option: inspect.Parameter) -> bool:
-    return isinstance(option.default, str) and "None" not in str(option.annotation)
+def _takes_words_only(option: inspect.Parameter | None) -> bool:
+    if option is None or not isinstance(option.default, str):
+        return False
+    return "None" not in str(option.annotation)
 
 
-def _nearest(
+def _suggest(
     name: str, names: Iterable[str], command: str = "", preferred: Sequence[str] = ()
 ) -> str:
-    """A hint for an unknown name: the nearest known one, and all or the command that lists all."""
+    """A hint for an unknown name: the nearest names, and all names or the command that lists them.
+
+    Args:
+        name: the unknown name.
+        names: all names.
+        command: what lists them, if they are many.
+        preferred: names to suggest before others with the same ending.
+    """
     names = list(names)
-    alike = _with_ending(name, names, preferred)
-    close = alike or difflib.get_close_matches(name, names, n=_FEW)
-    best = [each for each in alike if each in preferred] or close[:1]
+    same_ending = _with_ending(name, names, preferred)
+    close = same_ending or difflib.get_close_matches(name, names, n=_NEAREST)
+    best = [match for match in same_ending if match in preferred] or close[:1]
     hint = f"Did you mean {' or '.join(map(repr, best))}? " if close else ""
-    if len(names) <= _MANY or not command:
-        return f"{hint}There are: {listing(names, most=_MANY)}" if names else ""
+    if len(names) <= _MAX_LISTED or not command:
+        return f"{hint}There are: {listing(names, most=_MAX_LISTED)}" if names else ""
     rest = close[len(best) :]
     others = f"Also near: {', '.join(rest)}. " if rest else ""
     return f"{hint}{others}{command} lists all {len(names)}"
 
 
 def _with_ending(name: str, names: Sequence[str], preferred: Sequence[str]) -> list[str]:
-    """Names that end in this one after an underscore, as approx_ndcg ends in ``ndcg``.
+    """Names whose last word is near this one, as that of approx_ndcg; preferred names first.
 
-    Those that end in one near it, too, if no whole name is nearer.
+    There are none if a whole name is nearer.
     """
     endings = {each.rpartition("_")[2] for each in names}
     near = difflib.get_close_matches(name, sorted(endings.union(names)), n=1)
     if not near or near[0] in names:
         return []
-    found = [each for each in names if each.rpartition("_")[2] == near[0]]
-    return sorted(found, key=lambda each: (each not in preferred, each.count("_"), each))[:_FEW]
+    matches = [each for each in names if each.rpartition("_")[2] == near[0]]
+    matches.sort(key=lambda match: (match not in preferred, match.count("_"), match))
+    return matches[:_NEAREST]
 
 
 def _write(value: object) -> str:
+    """A value as a spec has it."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_write, value)) + "]"
     if isinstance(value, str):
-        bare = _NAME.fullmatch(value) and value not in _WORDS and value != "inf"
+        if _NAME.fullmatch(value) and value not in _WORDS and value != "inf":
+            return value  # a bare word
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return value if bare else f'"{escaped}"'
+        return f'"{escaped}"'
     return str(value)
 
 
 class _Parser:
-    """Recursive descent over the grammar in the module's docstring."""
+    """A recursive descent parser of the grammar in the module's docstring.
+
+    Attributes:
+        text: the text to parse.
+        position: the index of the next character.
+        depth: how many values the current one is inside of.
+    """
 
     def __init__(self, text: str) -> None:
-        self.text, self.at, self.depth = text, 0, 0
+        self.text, self.position, self.depth = text, 0, 0
 
     def spec(self) -> Spec:
         name = self.take(_NAME)
@@ -357,11 +384,11 @@ class _Parser:
         return Spec(name, k, self.options() if self.skip("(") else {})
 
     def value(self) -> Any:
-        """Parse a value; too deep nesting is an error."""
-        if self.depth == _DEEPEST:
-            raise self.error(f"at most {_DEEPEST} values within each other")
+        """Parse a value, and raise if it is nested too deeply."""
+        if self.depth == _MAX_DEPTH:
+            raise self.error(f"at most {_MAX_DEPTH} values within each other")
         self.depth += 1
-        value = self.one_value()
+        value = self.nested_value()
         self.depth -= 1
         return value
 
@@ -369,8 +396,8 @@ class _Parser:
         digits = self.take(_WHOLE)
         if digits is None:
             raise self.error("a whole number after @")
-        if len(digits) > _DIGITS:
-            raise self.error(f"a cutoff of at most {_DIGITS} digits")
+        if len(digits) > _MAX_DIGITS:
+            raise self.error(f"a cutoff of at most {_MAX_DIGITS} digits")
         return int(digits)
 
     def options(self) -> dict[str, Any]:
@@ -382,23 +409,25 @@ class _Parser:
             if name in options:
                 raise self.error(f"each option once ({quote(name)} is given twice)")
             options[name] = self.value()
-            if not self.skip(",") and not self.text.startswith(")", self.at):
+            if not self.skip(",") and not self.text.startswith(")", self.position):
                 raise self.error("',' or ')'")
         return options
 
-    def one_value(self) -> Any:
+    def nested_value(self) -> Any:
         if self.skip("["):
             return self.items()
-        text = _TEXT.match(self.text, self.at)
+        text = _TEXT.match(self.text, self.position)
         if text:
             self.move(text.end())
-            quoted, plain = text.groups()
-            return re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else plain
+            double_quoted, single_quoted = text.groups()  # escapes are in double quotes only
+            if double_quoted is None:
+                return single_quoted
+            return re.sub(r"\\(.)", r"\1", double_quoted)
         number = self.take(_NUMBER)
         if number is not None:
-            whole = re.fullmatch(r"[+-]?[\d_]+", number)
+            is_whole = re.fullmatch(r"[+-]?[\d_]+", number)
             try:
-                return int(number) if whole else float(number)
+                return int(number) if is_whole else float(number)
             except ValueError:
                 raise self.error(f"a number ({quote(number)} is none)") from None
         spec = self.spec()
@@ -410,37 +439,40 @@ class _Parser:
         items: list[Any] = []
         while not self.skip("]"):
             items.append(self.value())
-            if not self.skip(",") and not self.text.startswith("]", self.at):
+            if not self.skip(",") and not self.text.startswith("]", self.position):
                 raise self.error("',' or ']'")
         return items
 
     def take(self, pattern: re.Pattern[str]) -> str | None:
-        self.move(self.at)
-        match = pattern.match(self.text, self.at)
+        """Move past text that matches a pattern, and return it; None if it does not match."""
+        self.move(self.position)
+        match = pattern.match(self.text, self.position)
         if match is None:
             return None
         self.move(match.end())
         return match.group()
 
     def skip(self, character: str) -> bool:
-        if not self.text.startswith(character, self.at):
+        """Move past a character, if it is the next one, and return whether it was."""
+        if not self.text.startswith(character, self.position):
             return False
-        self.move(self.at + 1)
+        self.move(self.position + 1)
         return True
 
-    def move(self, at: int) -> None:
-        """Move to a position and skip the white space after it."""
-        while at < len(self.text) and self.text[at].isspace():
-            at += 1
-        self.at = at
+    def move(self, position: int) -> None:
+        """Move to a position, and past the white space there."""
+        while position < len(self.text) and self.text[position].isspace():
+            position += 1
+        self.position = position
 
     def end(self) -> None:
-        if self.at != len(self.text):
+        """Raise if there is text left."""
+        if self.position != len(self.text):
             raise self.error("the end")
 
-    def error(self, wanted: str) -> ValueError:
-        found = quote(self.text[self.at :]) if self.at < len(self.text) else "the end"
+    def error(self, expected: str) -> ValueError:
+        rest = self.text[self.position :]
         return ValueError(
-            f"cannot read the spec {quote(self.text)}: expected {wanted} at character "
-            f"{self.at + 1}, found {found}"
+            f"cannot read the spec {quote(self.text)}: expected {expected} at character "
+            f"{self.position + 1}, found {quote(rest) if rest else 'the end'}"
         )

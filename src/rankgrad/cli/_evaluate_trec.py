@@ -165,19 +165,14 @@ class Results:
     def _notes(self) -> list[str]:
         notes = []
         for name, evaluation in zip(self.names, self.evaluations, strict=True):
-            if evaluation.unjudged:
-                notes.append(
-                    f"queries of {name} without judgments, left out: {evaluation.unjudged}"
-                )
-            if evaluation.missing and self.conventions.complete:
-                notes.append(
-                    f"judged queries not in {name}, nothing retrieved: {evaluation.missing}"
-                )
-            elif evaluation.missing:
-                notes.append(
-                    f"judged queries not in {name}, left out: {evaluation.missing}; "
-                    "--complete (-c) counts them"
-                )
+            unjudged, missing = evaluation.unjudged, evaluation.missing
+            if unjudged:
+                notes.append(f"queries of {name} without judgments, left out: {unjudged}")
+            if missing and self.conventions.complete:
+                notes.append(f"judged queries not in {name}, nothing retrieved: {missing}")
+            elif missing:
+                text = f"judged queries not in {name}, left out: {missing}"
+                notes.append(f"{text}; --complete (-c) counts them")
         return notes
 
 

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankgrad._validation import DEFAULT_METRICS
+from rankgrad.cli import _evaluate_trec as trec
 from rankgrad.cli._arguments import Fold, check_run_folder, check_stdin, load
-from rankgrad.cli._evaluate_trec import (
-    INTERVAL_COLUMNS,
-    evaluate_runs,
-    interval_rows,
-    is_qrels,
-    lists_dict,
-    means_dict,
-)
 from rankgrad.cli._printing import show_json, show_notes, show_table
 from rankgrad.cli.predict import open_ranker
 
@@ -84,9 +77,9 @@ def evaluate(
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
     conventions = {"complete": complete, "level": level, "ties": ties, "double": double}
-    if is_qrels(data):
+    if trec.is_qrels(data):
         _reject_options(f"{data} has TREC judgments", split=split, fold=fold, save=save)
-        results = evaluate_runs(rankers, data, metric, conventions, test)
+        results = trec.evaluate_runs(rankers, data, metric, conventions, test)
         return results.show_json(per_list) if json else results.show()
     _reject_options(f"{data} has no TREC judgments", **conventions, test=test)
     if len(rankers) > 1:
@@ -164,7 +157,7 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
     """The result for JSON; with the values of each list if their query ids are passed."""
     return {
         "lists": result.lists,
-        **means_dict(result),
+        **trec.means_dict(result),
         "conventions": {
             str(metric): {
                 name: getattr(metric, name)
@@ -174,7 +167,7 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
             for metric in result.metrics
         },
         "item_weights": weighted,
-        **({} if qids is None else lists_dict(result, qids)),
+        **({} if qids is None else trec.lists_dict(result, qids)),
     }
 
 
@@ -182,4 +175,5 @@ def _show(result: Evaluation, weighted: bool, title: str) -> None:
     conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
-    show_table(INTERVAL_COLUMNS, interval_rows(result), title=title, footer=conventions)
+    rows = trec.interval_rows(result)
+    show_table(trec.INTERVAL_COLUMNS, rows, title=title, footer=conventions)

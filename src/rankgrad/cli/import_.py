@@ -68,14 +68,8 @@ def import_(
     check_stdin(*sources)
     if not output.parent.is_dir():
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
-    columns = {
-        "query": query,
-        "label": label,
-        "features": feature,
-        "weight": weight,
-        "id": id,
-        "fill": fill,
-    }
+    columns: dict[str, Any] = {"query": query, "label": label, "features": feature}
+    columns |= {"weight": weight, "id": id, "fill": fill}
     feature_options = {"missing": missing or (), "categorical": categorical or ()}
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not _layout.is_single(source):
@@ -175,9 +169,8 @@ def _import_folder(
     with store.atomic_store(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
-            metadata[output / name] = _import_splits(
-                source, number, unfinished / name, False, options
-            )
+            splits = _import_splits(source, number, unfinished / name, False, options)
+            metadata[output / name] = splits
     return metadata
 
 
