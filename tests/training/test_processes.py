@@ -86,13 +86,13 @@ def test_an_error_in_the_processes_is_raised_here(functions, monkeypatch):
     monkeypatch.setattr(_processes, "connect", lambda settings: None)
     monkeypatch.setattr(_processes, "follow_parent", lambda: None)
     monkeypatch.setenv("RANK", "0")
-    started = _processes._Started(Settings(device="cpu", devices=2))
+    group = _processes._ProcessGroup(Settings(device="cpu", devices=2))
     for function in functions:
         own, other = multiprocessing.Pipe()
-        started.connections.append(own)
-        _processes._work(other, started.settings, function)
+        group.connections.append(own)
+        _processes._work(other, group.settings, function)
     with pytest.raises(FileExistsError, match="run is there already"):
-        started.result()
+        group.result()
 
 
 def test_memory_maps_travel_by_name(tmp_path):

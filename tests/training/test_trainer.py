@@ -105,7 +105,7 @@ def test_columns_derived_once_train_as_those_of_each_batch(loss, train, vali, mo
     model = "tabm(hidden=[8], members=2, dropout=0.2, in_list=[rank, score])"
     once = fit(small(model=model, loss=loss), train, vali, others={"again": vali})
     assert once.history[0]["ndcg@10"] == once.history[0]["again ndcg@10"]
-    monkeypatch.setattr("rankgrad.training.trainer._DERIVED", 0)
+    monkeypatch.setattr("rankgrad.training.trainer._MAX_DERIVED", 0)
     each = fit(small(model=model, loss=loss), train, vali)
     for name, weights in once.model.tensors().items():
         torch.testing.assert_close(weights, each.model.tensors()[name], rtol=1e-4, atol=1e-5)

@@ -66,6 +66,9 @@ class Round(NamedTuple):
     state: Callable[[], BoostingState]
 
 
+#: A function from features ``[N, F]`` to an array with one row, or one number, per item.
+_Predictor = Callable[[Any], Any]
+
 #: A callback after each round. It returns True to end boosting.
 _OnRound = Callable[[Round], bool | None]
 
@@ -187,16 +190,13 @@ def boost(
     return BoostedTrees(config.kind, rounds.best_trees(), rounds.best_round, rounds.state())
 
 
-def _error_class(kind: Kind) -> type[Exception]:
-    """The exception that the library raises."""
+def _error_class(kind: Kind) -> Any:
+    """The class of the errors that the library raises."""
     package = library(kind)
-    error: type[Exception] = (
-        package.basic.LightGBMError if kind == "lightgbm" else package.core.XGBoostError
-    )
-    return error
+    return package.basic.LightGBMError if kind == "lightgbm" else package.core.XGBoostError
 
 
-def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
+def predictor(kind: Kind, saved: bytes, threads: int = 1) -> _Predictor:
     """A function that scores features with saved trees.
 
     Args:
@@ -210,7 +210,7 @@ def predictor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any
     return _prediction_function(kind, saved, threads, contributions=False)
 
 
-def contributor(kind: Kind, saved: bytes, threads: int = 1) -> Callable[[Any], Any]:
+def contributor(kind: Kind, saved: bytes, threads: int = 1) -> _Predictor:
     """A function that attributes the scores of saved trees to the features, by TreeSHAP.
 
     See Lundberg et al. 2018. A row of contributions adds up to the item's score; the last column is
@@ -244,9 +244,7 @@ def seeded_loss(spec: str, seed: int) -> Loss:
     return losses.get(spec)
 
 
-def _prediction_function(
-    kind: Kind, saved: bytes, threads: int, contributions: bool
-) -> Callable[[Any], Any]:
+def _prediction_function(kind: Kind, saved: bytes, threads: int, contributions: bool) -> _Predictor:
     """A function from features to scores, or to contributions of the features."""
     package = library(kind)
     if kind == "lightgbm":
@@ -422,15 +420,15 @@ def _boost_lightgbm(
         weight=train.weights,
         categorical_feature=_categorical_columns(train),
     )
-    validation: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if vali is not None:
         features, group = np.asarray(vali.features), _group_sizes(vali)
         vali_set = train_set.create_valid(features, vali.labels, group=group)
-        validation = {"valid_sets": [vali_set], "feval": rounds.feval}
-    first_trees = None
+        arguments |= {"valid_sets": [vali_set], "feval": rounds.feval}
     if rounds.start is not None:
         first_trees = package.Booster(model_str=rounds.start.saved.decode())
         rounds.save = _lightgbm_saver(first_trees, config)
+        arguments["init_model"] = first_trees
 
     def end_round(env: Any) -> None:
         rounds.save = _lightgbm_saver(env.model, config)
@@ -438,14 +436,7 @@ def _boost_lightgbm(
             raise package.callback.EarlyStopException(env.iteration, [])
 
     if rounds.remaining:
-        package.train(
-            options,
-            train_set,
-            rounds.remaining,
-            callbacks=[end_round],
-            init_model=first_trees,
-            **validation,
-        )
+        package.train(options, train_set, rounds.remaining, callbacks=[end_round], **arguments)
 
 
 def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], bytes]:

@@ -192,9 +192,7 @@ def _hand_over(gradient: Tensor, hessian: Tensor) -> tuple[Any, Any]:
     XGBoost reads a CUDA tensor through its ``__cuda_array_interface__``. PyTorch's does not name
     the stream that the tensor is computed on, so the computation must have finished.
     """
-    gradient, hessian = (
-        tensor.detach().to(torch.float32).contiguous() for tensor in (gradient, hessian)
-    )
+    gradient, hessian = (tensor.detach().float().contiguous() for tensor in (gradient, hessian))
     if not gradient.is_cuda:
         return gradient.numpy(), hessian.numpy()
     torch.cuda.current_stream(gradient.device).synchronize()

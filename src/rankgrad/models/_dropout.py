@@ -118,10 +118,9 @@ class _Drop(torch.autograd.Function):
 def _drop(values: Tensor, seed: int, dropped: int) -> Tensor:
     """:func:`_drop_by_hash` of a tensor of any shape, in its order in memory."""
     values = values.detach().contiguous()
-    results = torch.empty_like(values)
-    arrays = values.view(-1).numpy(), results.view(-1).numpy()
-    _kernel()(arrays[0], np.uint64(seed), np.uint32(dropped), arrays[1])
-    return results
+    out = torch.empty_like(values)
+    _kernel()(values.view(-1).numpy(), np.uint64(seed), np.uint32(dropped), out.view(-1).numpy())
+    return out
 
 
 @cache
@@ -132,10 +131,8 @@ def _kernel() -> Any:
     return compile_cached(_drop_by_hash, nogil=True)
 
 
-def _drop_by_hash(
-    values: np.ndarray, seed: np.uint64, dropped: np.uint32, results: np.ndarray
-) -> None:
-    """``results = values * is_kept / (1 - rate)``; the hash is lowbias32 by C. Wellons.
+def _drop_by_hash(values: np.ndarray, seed: np.uint64, dropped: np.uint32, out: np.ndarray) -> None:
+    """``out = values * is_kept / (1 - rate)``; the hash is lowbias32 by C. Wellons.
 
     :mod:`rankgrad.models._gpu_dropout` and :mod:`rankgrad.models._perceptrons` compute the same.
 
@@ -144,7 +141,7 @@ def _drop_by_hash(
         seed: below 2^63. Its low half is added to the position i, its high half is XORed in between
             the two rounds of the hash.
         dropped: how many of 65,536 values are dropped.
-        results: ``[N]``, written.
+        out: ``[N]``, written.
     """
     scale = np.float32(65536 / (65536 - dropped))
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
@@ -153,7 +150,7 @@ def _drop_by_hash(
         x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
         x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
         is_kept = np.uint32(x >> np.uint32(16)) >= dropped
-        results[i] = values[i] * scale if is_kept else np.float32(0)
+        out[i] = values[i] * scale if is_kept else np.float32(0)
 
 
 def cpu_kernel_applies(values: Tensor) -> bool:

@@ -108,11 +108,11 @@ def _sparse_tie_spans(features: Features, mask: Mask) -> _TieSpans:
     group = begins.flatten().cumsum(0) - 1
     first = begins.flatten().nonzero()[:, 0]
     last = first + first.diff(append=first.new_tensor([begins.numel()])) - 1
-    list_starts = (lengths.cumsum(0) - lengths)[list_of_item]
-    list_starts = list_starts + torch.arange(width)[:, None] * count
+    # Where the list of each sorted item starts in that sequence of count · width positions.
+    starts = (lengths.cumsum(0) - lengths)[list_of_item] + torch.arange(width)[:, None] * count
     spans = []
     for ends in (first, last):
-        sorted_ends = ends[group].view(width, count) - list_starts
+        sorted_ends = ends[group].view(width, count) - starts
         padded = torch.zeros_like(features, dtype=torch.int64)
         padded[mask] = torch.empty_like(order).scatter_(-1, order, sorted_ends).mT
         spans.append(padded)

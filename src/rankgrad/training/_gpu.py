@@ -1,8 +1,10 @@
-"""Training steps that do not wait for the GPU: CUDA graphs, few operations, asynchronous copies.
+"""What the training loop needs on a GPU: CUDA graphs, and values copied without waiting.
 
-A small network's kernels finish before the host has launched the next one. A CUDA graph launches
-all kernels of a forward and a backward pass at once. It works on the memory and the shapes that it
-was captured with, so there is one graph for each size of batch.
+The host launches kernels more slowly than a GPU runs the small ones of a small network. A CUDA
+graph launches all kernels of a forward and a backward pass at once. A graph is tied to the memory
+and the shapes that it was captured with, so :class:`Graphs` has one for each size of batch.
+Anything that waits for the GPU, such as reading a loss, would stop the host from launching ahead:
+hence :class:`AsyncScalars` and :class:`Finite`.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from rankgrad.models import Scorer
 class AsyncScalars:
     """Scalars copied from GPU to host without blocking; :meth:`wait` gives them.
 
-    >>> few = torch.tensor([1.0, 2.0])
-    >>> later = AsyncScalars(few)
-    >>> few += 1
-    >>> later.ready(), later.wait()
+    >>> scalars = torch.tensor([1.0, 2.0])
+    >>> copied = AsyncScalars(scalars)
+    >>> scalars += 1
+    >>> copied.ready(), copied.wait()
     (True, [1.0, 2.0])
     """
 
@@ -55,7 +57,10 @@ class AsyncScalars:
 
 
 class Finite(torch.autograd.Function):
-    """Scores, with 0 in place of those that are not finite; gradients pass as they are.
+    """Scores with 0 in place of NaN and infinities; gradients pass unchanged.
+
+    If training diverges on a GPU, the loop notices only at the end of the epoch. Until then, losses
+    get finite scores.
 
     >>> Finite.apply(torch.tensor([1.0, torch.inf, torch.nan])).tolist()
     [1.0, 0.0, 0.0]
@@ -73,9 +78,15 @@ class Finite(torch.autograd.Function):
 
 
 def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> Tensor:
-    """The sum of lists' losses, the number of those with a loss, and ``nan_flag``, in float64.
+    """The sum of the losses, the number of lists with a loss, and ``nan_flag``: ``[3]``, float64.
 
-    All are divided by the number of members that scored each list. They are not differentiated.
+    All are divided by the number of members that scored each list. They have no gradient.
+
+    Args:
+        values: the loss of each list, ``[members · lists]``.
+        defined: whether the list has a loss, of the same shape.
+        nan_flag: a scalar, NaN if a score is not finite, else 0.
+        members: the number of members.
 
     >>> losses, defined = torch.tensor([0.5, 2.0, 9.0]), torch.tensor([True, True, False])
     >>> sums_of(losses, defined, torch.tensor(0.0), 1).tolist()
@@ -86,42 +97,44 @@ def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> 
     return sums.div_(members) if members > 1 else sums
 
 
-_MOST = 48  # sizes of batches that are captured
-_FRACTION = 0.25  # of the GPU's memory that graphs may take
+_MOST = 48  # the most sizes of batches that are captured
+_MEMORY_FRACTION = 0.25  # of the GPU's memory that graphs may take
 
+#: A forward and a backward pass over a batch: sets gradients, and returns sums as a tensor.
 Passes = Callable[[Batch], Tensor]
 
 
 class Graphs:
-    """Forward and backward passes over batches, of which those of a size seen before are replayed.
+    """Forward and backward passes over batches, as CUDA graphs where possible.
 
-    The first batch of a size goes through ``passes`` itself, which makes sure that all kernels are
-    compiled; the second is captured. All of it is to run on a stream of its own. Where memory does
-    not suffice for another graph, batches go through ``passes``; where it does not suffice for
-    those, all graphs are freed.
+    For the first batch of a size, ``passes`` is called, which compiles all kernels. For the second,
+    a graph is captured; it is replayed for this and all later batches of the size. If memory does
+    not suffice for another graph, ``passes`` is called; if it does not suffice for that, all graphs
+    are freed. Calls must be within :func:`own_stream`.
 
     Args:
-        passes: leaves gradients at the parameters, which had none, and gives some sums.
-        network: whose parameters those are.
+        passes: sets the gradients of the parameters, which have none before.
+        network: the network with these parameters.
     """
 
     def __init__(self, passes: Passes, network: nn.Module) -> None:
         self._passes = passes
-        self._parameters = [each for each in network.parameters() if each.requires_grad]
-        self._fixed = [*network.parameters(), *network.buffers()]  # where graphs expect them
+        self._parameters = [p for p in network.parameters() if p.requires_grad]
+        # Graphs expect these tensors at the addresses that they had when captured.
+        self._fixed = [*network.parameters(), *network.buffers()]
         self._captured: dict[Any, _Captured] = {}
-        self._seen: set[Any] = set()
-        self._pool: Any = None
-        self._free_bytes = 0  # bytes for further graphs
+        self._seen_sizes: set[Any] = set()
+        self._pool: Any = None  # of memory that all graphs share
+        self._free_bytes = 0  # that further graphs may take
 
     def __call__(self, batch: Batch) -> Tensor:
-        """What ``passes`` gives and leaves. The next call overwrites it."""
-        # All that launches depend on.
+        """Set the gradients and return the sums of ``passes``. The next call overwrites both."""
+        # Batches of the same size launch the same kernels.
         size = batch.max_length, *((name, tensor.shape) for name, tensor in batch.tensors.items())
         captured = self._captured.get(size)
-        if captured is None and size in self._seen:
+        if captured is None and size in self._seen_sizes:
             captured = self._capture(size, batch)
-        self._seen.add(size)
+        self._seen_sizes.add(size)
         if captured is not None and captured.addresses == _addresses(self._fixed):
             return captured.replay(batch, self._parameters)
         try:
@@ -133,12 +146,12 @@ class Graphs:
         return self._passes(batch)
 
     def __len__(self) -> int:
-        """How many sizes were captured."""
+        """The number of captured sizes."""
         return len(self._captured)
 
     def _free_graphs(self) -> None:
         """Free the memory of the graphs, and capture no more."""
-        torch.cuda.synchronize()  # the last one may still run
+        torch.cuda.synchronize()  # the last graph may still be running
         self._captured.clear()
         self._free_bytes = 0
         for parameter in self._parameters:
@@ -146,27 +159,28 @@ class Graphs:
         torch.cuda.empty_cache()
 
     def _capture(self, size: Any, batch: Batch) -> _Captured | None:
-        """A graph, or None where there is not enough memory for it."""
+        """Capture a graph for batches of this size; None if there is not enough memory."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-            self._free_bytes = int(_FRACTION * process_memory(batch.features.device))
+            self._free_bytes = int(_MEMORY_FRACTION * process_memory(batch.features.device))
         if self._free_bytes <= 0 or len(self._captured) >= _MOST:
             return None
-        torch.cuda.empty_cache()  # what passes have left there a graph cannot use
+        torch.cuda.empty_cache()  # graphs cannot use the memory that PyTorch caches for passes
         before = torch.cuda.memory_reserved()
         try:
-            captured = self._captured[size] = self._make(batch)
+            captured = self._captured[size] = self._record(batch)
         except torch.cuda.OutOfMemoryError:
             self._free_graphs()
             return None
         self._free_bytes -= torch.cuda.memory_reserved() - before
         return captured
 
-    def _make(self, batch: Batch) -> _Captured:
+    def _record(self, batch: Batch) -> _Captured:
+        """Record the passes over a copy of the batch, whose memory later batches are copied to."""
         copies: dict[str, Any] = {name: tensor.clone() for name, tensor in batch.tensors.items()}
         static_batch = replace(batch, **copies)
         graph = torch.cuda.CUDAGraph()
-        # Another thread may be reading ahead into memory that it asks CUDA for.
+        # thread_local, since a thread that loads the next batches may allocate memory meanwhile.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             sums = self._passes(static_batch)
@@ -178,15 +192,24 @@ class Graphs:
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph, and the memory of its inputs and outputs."""
+    """A graph with its inputs and outputs.
+
+    Attributes:
+        graph: the captured passes.
+        batch: the graph's inputs; the memory that :meth:`replay` copies a batch to.
+        sums: an output, as ``passes`` returned it.
+        gradients: outputs, one for each parameter.
+        addresses: where the network's parameters and buffers were.
+    """
 
     graph: torch.cuda.CUDAGraph
     batch: Batch
     sums: Tensor
     gradients: list[Tensor | None]
-    addresses: list[int]  # of the network's parameters and buffers
+    addresses: list[int]
 
     def replay(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """Run the passes on a batch of the same size; sets gradients, and returns the sums."""
         tensors = batch.tensors
         for name, tensor in self.batch.tensors.items():
             tensor.copy_(tensors[name])
@@ -197,30 +220,31 @@ class _Captured:
 
 
 def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
-    """Whether passes of such a network and loss do the same at each step, and without waiting.
+    """Whether a CUDA graph can capture the passes of a network and a loss.
 
-    Networks say so of themselves, and losses that are stationary.
+    They must launch the same kernels at each step and never wait for the GPU. Networks declare it
+    as ``capturable``, losses by ``is_stationary`` and ``never_waits``.
     """
     if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
         return False
     parameter = next(network.parameters(), None)
     if parameter is None or not loss.is_stationary or torch.is_anomaly_enabled():
         return False
-    few = torch.zeros(1, 2, device=device, dtype=parameter.dtype)
-    return loss.never_waits(unchecked_lists(few, few))
+    probe = torch.zeros(1, 2, device=device, dtype=parameter.dtype)
+    return loss.never_waits(unchecked_lists(probe, probe))
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work on another stream than the default one, as capturing demands."""
-    before = torch.cuda.current_stream(device)
+    """A context on a new stream: graphs cannot be captured on the default stream."""
+    outer = torch.cuda.current_stream(device)
     stream = torch.cuda.Stream(device)
-    stream.wait_stream(before)
+    stream.wait_stream(outer)
     try:
         with torch.cuda.stream(stream):
             yield
     finally:
-        before.wait_stream(stream)
+        outer.wait_stream(stream)
 
 
 def _addresses(tensors: Iterable[Tensor]) -> list[int]:

@@ -1,9 +1,9 @@
 """Progress bar and loggers: the epochs of a run on the terminal, in TensorBoard, MLflow or W&B.
 
-A logger is an ``on_epoch`` callback of :func:`rankgrad.training.fit` that also knows when the run
-starts and ends. All loggers use the same tags: ``train/loss``, ``train/learning_rate``,
-``train/seconds``, ``val/ndcg@10`` and ``NAME/ndcg@10`` for further data sets, with the epoch as
-the step.
+A logger is an ``on_epoch`` callback of :func:`rankgrad.training.fit` that is also called when the
+run starts and ends; the training loops do so through :func:`callbacks`. All loggers use the same
+tags: ``train/loss``, ``train/learning_rate``, ``train/seconds``, ``val/ndcg@10`` and
+``NAME/ndcg@10`` for further data sets, with the epoch as the step.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ _REFRESH = 0.25  # seconds between two reads of the loss
 
 
 class Progress:
-    """Shows a run as it goes: nothing where it is quiet, in other processes than the first."""
+    """The progress bar of a run, on a terminal.
+
+    It shows nothing if the run is quiet, or in processes other than the first.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._shown = trainer, 0.0
+        self._trainer = trainer
         self._enabled = trainer.rank == 0 and not trainer.job.quiet
-        self._bar = _bar() if self._enabled and sys.stderr.isatty() else None
-        self._task: Any = None
-        self._loss: AsyncScalars | None = None
+        self._bar = _new_bar() if self._enabled and sys.stderr.isatty() else None
+        self._task: Any = None  # of the bar
+        self._totals: AsyncScalars | None = None  # summed loss and lists on their way to the host
+        self._shown_at = 0.0
         self._steps = 1
 
     def __enter__(self) -> Progress:
@@ -57,8 +61,8 @@ class Progress:
             self._bar.stop()
 
     def begin(self, epoch: int, step: int, steps: int) -> None:
-        """An epoch begins, at this step."""
-        self._loss = None
+        """Call when an epoch begins, at this step of so many ``steps``."""
+        self._totals = None
         if self._bar is None:
             return
         self._steps = steps
@@ -68,15 +72,15 @@ class Progress:
         self._bar.update(self._task, description=f"epoch {epoch + 1}/{epochs}")
 
     def step(self, totals: Tensor) -> None:
-        """A step is done; ``totals`` are the epoch's summed loss and number of lists."""
+        """Call after each step, with the epoch's summed loss and number of lists, ``[2]``."""
         if self._bar is None:
             return
-        if self._loss is None and time.monotonic() - self._shown >= _REFRESH:
-            self._loss = AsyncScalars(totals)
-        if self._loss is None or not self._loss.ready():
+        if self._totals is None and time.monotonic() - self._shown_at >= _REFRESH:
+            self._totals = AsyncScalars(totals)
+        if self._totals is None or not self._totals.ready():
             return
-        (loss, lists), self._loss = self._loss.wait(), None
-        self._shown = time.monotonic()
+        (loss, lists), self._totals = self._totals.wait(), None
+        self._shown_at = time.monotonic()
         state = self._trainer.state
         self._bar.update(
             self._task,
@@ -85,7 +89,7 @@ class Progress:
         )
 
     def end(self, line: Mapping[str, float]) -> None:
-        """An epoch is finished."""
+        """Call when an epoch is finished, with its entry of the history."""
         if self._bar is None:
             return
         metric = self._trainer.settings.metric
@@ -95,17 +99,18 @@ class Progress:
         self._bar.update(self._task, completed=line["epoch"], loss=f"loss {line['loss']:.4f}")
 
     def interrupted(self) -> None:
-        """Print how far training came."""
+        """Print after how many epochs training was interrupted, and whether it can be resumed."""
         folder = self._trainer.job.folder
         if not self._enabled:
             return
-        rest = f"; {folder} holds all that is needed to resume."
+        hint = f"; {folder} holds all that is needed to resume."
         if folder is None:
-            rest = ". There is no run folder to resume."
-        print(f"Stopped after epoch {self._trainer.state.epoch}{rest}", file=sys.stderr)
+            hint = ". There is no run folder to resume."
+        print(f"Stopped after epoch {self._trainer.state.epoch}{hint}", file=sys.stderr)
 
 
-def _bar() -> Any:
+def _new_bar() -> Any:
+    """A progress bar of rich: epoch, bar, loss, metric, remaining time."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -122,13 +127,13 @@ loggers: Registry[Logger] = Registry("logger")
 
 Mode = Literal["online", "offline", "disabled"]
 
-_RUNS = "loggers.json"  # in the run folder: which run of a tracking server it is
-_OF_TRAINING = ("loss", "learning_rate", "seconds")
-_NOT_ALLOWED = re.compile(r"[^\w\-.:/]+")  # in names of MLflow
+_RUNS = "loggers.json"  # in the run folder: the ids of its runs on tracking servers
+_TRAINING_VALUES = ("loss", "learning_rate", "seconds")  # in an entry of the history
+_INVALID_IN_MLFLOW = re.compile(r"[^\w\-.:/]+")  # in the name of a metric
 
 
 class _Runs(TypedDict):
-    """What ``loggers.json`` holds: the run of each tracking server."""
+    """The contents of ``loggers.json``: the id of the run, by the name of the logger."""
 
     runs: dict[str, str]
 
@@ -136,25 +141,25 @@ class _Runs(TypedDict):
 class Logger(HasSpec):
     """Logs the epochs of one run.
 
-    A subclass implements :meth:`start`, :meth:`log` and :meth:`finish`. Until it is started it
-    holds its options alone, so that it can be sent to another process.
+    A subclass implements :meth:`start`, :meth:`log` and :meth:`finish`. Before :meth:`start` it has
+    only its options, so that it can be pickled and sent to another process.
     """
 
     _settings: Settings | None = None
 
     def begin(self, settings: Settings, folder: Path | None) -> None:
-        """A run begins, or goes on, in the process that logs."""
+        """Call when a run starts or is resumed, in the process that logs."""
         self._settings = settings
         self.start(settings, folder)
 
     def __call__(self, line: Mapping[str, float]) -> None:
-        """An epoch is finished; ``line`` is its entry of the history."""
+        """Log an epoch; ``line`` is its entry of the history."""
         if self._settings is None:
             raise ValueError(f"{self.name} was not started: pass it as on_epoch= of fit")
         self.log(tags(line, self._settings.logged), int(line["epoch"]))
 
     def start(self, settings: Settings, folder: Path | None) -> None:
-        """Open the log. A run folder that is resumed has logged before."""
+        """Open the log; if the run folder was logged before, continue that log."""
         raise TypeError(f"{type(self).__name__} does not say how it starts")
 
     def log(self, values: dict[str, float], epoch: int) -> None:
@@ -162,14 +167,14 @@ class Logger(HasSpec):
         raise TypeError(f"{type(self).__name__} does not say how it logs")
 
     def finish(self, failed: bool) -> None:
-        """The run is over, or has ended with an error."""
+        """Close the log; ``failed`` says whether the run ended with an error."""
 
 
 loggers.base_class = Logger
 
 
 def tags(line: Mapping[str, float], metrics: Sequence[str]) -> dict[str, float]:
-    """The values of an epoch by their tags in a log.
+    """The values of an epoch, by their tags in a log.
 
     Args:
         line: an entry of the history.
@@ -180,41 +185,42 @@ def tags(line: Mapping[str, float], metrics: Sequence[str]) -> dict[str, float]:
     >>> tags(line, ["ndcg@10"])
     {'train/loss': 0.7, 'val/ndcg@10': 0.4, 'train/ndcg@10': 0.5}
     """
-    found = {f"train/{name}": line[name] for name in _OF_TRAINING if name in line}
+    values = {f"train/{name}": line[name] for name in _TRAINING_VALUES if name in line}
     for name, value in line.items():
         for metric in metrics:
             if name == metric:
-                found[f"val/{metric}"] = value
-            elif name.endswith(f" {metric}"):
-                found[f"{name.removesuffix(metric).strip()}/{metric}"] = value
-    return found
+                values[f"val/{metric}"] = value
+            elif name.endswith(f" {metric}"):  # of a further data set
+                values[f"{name.removesuffix(metric).strip()}/{metric}"] = value
+    return values
 
 
 @contextmanager
 def callbacks(job: Job, enabled: bool = True) -> Iterator[Callable[[Mapping[str, float]], None]]:
-    """What is to be called after each epoch of a job; its loggers are started and finished.
+    """A context that gives a function to call after each epoch; it starts and finishes loggers.
 
     Args:
-        job: its callbacks are called, and TensorBoard's logger where its settings ask for it.
-        enabled: whether they are called in this process.
+        job: the function calls its callbacks, and TensorBoard's logger if its settings say so.
+        enabled: False for a function that does nothing, in processes other than the first.
     """
-    called = job.on_epoch if enabled else ()
+    functions = job.on_epoch if enabled else ()
     if enabled and job.settings.tensorboard:
-        called = (TensorBoard(), *called)
+        functions = (TensorBoard(), *functions)
 
     def call_all(line: Mapping[str, float]) -> None:
-        for each in called:
-            each(dict(line))
+        for function in functions:
+            function(dict(line))
 
     with ExitStack() as started:
-        for each in called:
-            if isinstance(each, Logger):
-                each.begin(job.settings, job.folder)
-                started.push(partial(_finish, each))
+        for function in functions:
+            if isinstance(function, Logger):
+                function.begin(job.settings, job.folder)
+                started.push(partial(_finish, function))
         yield call_all
 
 
 def _finish(logger: Logger, error: type[BaseException] | None, *_: object) -> None:
+    """:meth:`Logger.finish` as a stack of contexts calls it on exit."""
     logger.finish(failed=error is not None)
 
 
@@ -224,7 +230,7 @@ class TensorBoard(Logger):
     """Event files for TensorBoard.
 
     Args:
-        folder: where they are written; None for the run folder.
+        folder: where to write them; None for the run folder.
     """
 
     folder: str | None = None
@@ -232,14 +238,14 @@ class TensorBoard(Logger):
 
     @override
     def start(self, settings: Settings, folder: Path | None) -> None:
-        place = self.folder or folder
-        if place is None:
+        path = self.folder or folder
+        if path is None:
             raise ValueError(
                 "tensorboard needs a folder to log into: give folder=, or a run folder"
             )
         with requires("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        self._writer = SummaryWriter(str(place))
+        self._writer = SummaryWriter(str(path))
 
     @override
     def log(self, values: dict[str, float], epoch: int) -> None:
@@ -256,13 +262,13 @@ class TensorBoard(Logger):
 class MLflow(Logger):
     """A run of MLflow: settings as parameters, epochs as metrics.
 
-    Names of MLflow have no ``@`` and no parentheses: ``val/ndcg@10`` is ``val/ndcg-at-10``. A run
-    folder that is resumed goes on in the run of MLflow it began.
+    MLflow allows no ``@`` and no parentheses in names: ``val/ndcg@10`` becomes ``val/ndcg-at-10``.
+    A resumed run folder continues its run of MLflow.
 
     Args:
-        experiment: its name; it is made if it is not there.
-        run: the name of the run; None for one that MLflow makes up.
-        uri: of the tracking server or store; None for what MLflow is configured with.
+        experiment: its name; it is created if it does not exist.
+        run: the name of the run; None for one that MLflow chooses.
+        uri: of the tracking server or store; None for the one MLflow is configured with.
     """
 
     experiment: str = "rankgrad"
@@ -277,30 +283,31 @@ class MLflow(Logger):
             from mlflow import MlflowClient
             from mlflow.entities import Param
         self._client = MlflowClient(tracking_uri=self.uri)
-        before = _runs(folder).get(self.name)
-        if before is not None:
-            self._id = before
+        run_id = _read_run_ids(folder).get(self.name)
+        if run_id is not None:
+            self._id = run_id
             self._client.update_run(self._id, status="RUNNING")
             return
         experiment = self._client.get_experiment_by_name(self.experiment)
-        create = self._client.create_experiment
-        number = create(self.experiment) if experiment is None else experiment.experiment_id
-        self._id = self._client.create_run(number, run_name=self.run).info.run_id
+        if experiment is None:
+            experiment_id = self._client.create_experiment(self.experiment)
+        else:
+            experiment_id = experiment.experiment_id
+        self._id = self._client.create_run(experiment_id, run_name=self.run).info.run_id
         parameters = [Param(name, str(getattr(settings, name))) for name in settings.applicable()]
         self._client.log_batch(self._id, params=parameters)
-        _remember(folder, self.name, self._id)
+        _save_run_id(folder, self.name, self._id)
 
     @override
     def log(self, values: dict[str, float], epoch: int) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        named = {
-            _NOT_ALLOWED.sub("_", k.replace("@", "-at-")).strip("_"): v for k, v in values.items()
-        }
-        self._client.log_batch(
-            self._id, metrics=[Metric(k, v, now, epoch) for k, v in named.items()]
-        )
+        metrics = []
+        for tag, value in values.items():
+            name = _INVALID_IN_MLFLOW.sub("_", tag.replace("@", "-at-")).strip("_")
+            metrics.append(Metric(name, value, now, epoch))
+        self._client.log_batch(self._id, metrics=metrics)
 
     @override
     def finish(self, failed: bool) -> None:
@@ -312,14 +319,14 @@ class MLflow(Logger):
 class WandB(Logger):
     """A run of Weights & Biases: settings as its config, epochs as its history.
 
-    A run folder that is resumed goes on in the run it began.
+    A resumed run folder continues its run of Weights & Biases.
 
     Args:
         project: its name.
-        run: the name of the run; None for one that is made up.
-        mode: ``online``, ``offline`` (``wandb sync`` sends it later) or ``disabled``; None for what
-            the environment says.
-        folder: where files are written; None for the run folder, or the working folder without one.
+        run: the name of the run; None for one that W&B chooses.
+        mode: ``online``, ``offline`` (``wandb sync`` uploads it later) or ``disabled``; None for
+            the mode that the environment sets.
+        folder: where to write files; None for the run folder, or the working folder without one.
     """
 
     project: str = "rankgrad"
@@ -336,20 +343,20 @@ class WandB(Logger):
     def start(self, settings: Settings, folder: Path | None) -> None:
         with requires("wandb"):
             import wandb
-        place = self.folder or folder
-        before = _runs(folder).get(self.name)
+        path = self.folder or folder
+        run_id = _read_run_ids(folder).get(self.name)
         self._run = wandb.init(
             project=self.project,
             name=self.run,
             mode=self.mode,
-            dir=None if place is None else str(place),
+            dir=None if path is None else str(path),
             config=settings.applicable(),
-            id=before,
-            resume=None if before is None else "allow",
-            reinit="create_new",  # a run of the user's own stays as it is
+            id=run_id,
+            resume=None if run_id is None else "allow",
+            reinit="create_new",  # an open run of the user stays open
             settings=wandb.Settings(silent=True, console="off"),
         )
-        _remember(folder, self.name, str(self._run.id))
+        _save_run_id(folder, self.name, str(self._run.id))
 
     @override
     def log(self, values: dict[str, float], epoch: int) -> None:
@@ -360,14 +367,14 @@ class WandB(Logger):
         self._run.finish(exit_code=int(failed))
 
 
-def _runs(folder: Path | None) -> dict[str, str]:
-    """The runs of tracking servers in which a run folder has been logged, by logger."""
+def _read_run_ids(folder: Path | None) -> dict[str, str]:
+    """The ids of the runs on tracking servers in which a run folder was logged, by logger."""
     if folder is None or not (folder / _RUNS).is_file():
         return {}
     runs: dict[str, str] = _schemas.read_json(folder / _RUNS, _Runs)["runs"]
     return runs
 
 
-def _remember(folder: Path | None, logger: str, run: str) -> None:
+def _save_run_id(folder: Path | None, logger: str, run_id: str) -> None:
     if folder is not None:
-        _files.write_json(folder / _RUNS, {"runs": _runs(folder) | {logger: run}})
+        _files.write_json(folder / _RUNS, {"runs": _read_run_ids(folder) | {logger: run_id}})

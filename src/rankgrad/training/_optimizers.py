@@ -1,4 +1,7 @@
-"""Optimizers, learning-rate schedules and the moving average of weights, by spec.
+"""Optimizers and learning-rate schedules, by spec, and the moving average of weights.
+
+The training loop (:mod:`rankgrad.training.trainer`) gets them by the settings ``optimizer``,
+``schedule`` and ``average``.
 
 >>> print(optimizers.get("sgd(momentum=0.9)"), learning_rates.get("step(every=50)").factor(60, 100))
 sgd(momentum=0.9) 0.1
@@ -30,7 +33,11 @@ class Optimizer(HasSpec):
     def build(
         self, network: nn.Module, learning_rate: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        """PyTorch's optimizer. Weights decay; biases and the scales of normalizations do not."""
+        """PyTorch's optimizer of the network's parameters.
+
+        Weight decay applies to matrices, and not to vectors: biases and the scales of
+        normalizations.
+        """
         parameters = [p for p in network.parameters() if p.requires_grad]
         groups = [
             {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
@@ -39,12 +46,13 @@ class Optimizer(HasSpec):
         return self._make([group for group in groups if group["params"]], learning_rate)
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
+        """PyTorch's optimizer of these groups of parameters, with this learning rate."""
         raise TypeError(f"{type(self).__name__} does not say how it is made")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments(Optimizer):
-    """An optimizer with running means of the gradient and of its square."""
+    """Adam and AdamW: running means of the gradient and of its square."""
 
     kind: ClassVar[type[torch.optim.Adam]]
     beta1: float = 0.9
@@ -83,7 +91,7 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al. 2011).
 
     Args:
-        initial: what the sums of squared gradients start from; TensorFlow's default is 0.1.
+        initial: the initial sum of squared gradients; TensorFlow's default is 0.1.
     """
 
     initial: float = 0.0
@@ -112,14 +120,14 @@ class LearningRate(HasSpec):
     """A factor of the learning rate as a function of the epoch."""
 
     def factor(self, epoch: float, epochs: int) -> float:
-        """The factor after this many epochs, and parts of one, of all epochs."""
+        """The factor after ``epoch`` of ``epochs`` epochs; ``epoch`` may be a fraction."""
         raise TypeError(f"{type(self).__name__} does not say its factor")
 
 
 @learning_rates.register("constant")
 @dataclass(frozen=True, kw_only=True)
 class Constant(LearningRate):
-    """The same throughout."""
+    """A constant learning rate."""
 
     @override
     def factor(self, epoch: float, epochs: int) -> float:
@@ -168,12 +176,12 @@ class Cosine(LearningRate):
     def factor(self, epoch: float, epochs: int) -> float:
         if epoch < self.warmup:
             return epoch / self.warmup
-        share = min(1.0, (epoch - self.warmup) / max(epochs - self.warmup, 1e-9))
-        return self.end + (1 - self.end) * (1 + math.cos(math.pi * share)) / 2
+        progress = min(1.0, (epoch - self.warmup) / max(epochs - self.warmup, 1e-9))
+        return self.end + (1 - self.end) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimizer, by the number of the parameter and the name: ``0.exp_avg``."""
+    """The state of an optimizer as tensors, named as ``0.exp_avg``: parameter number and name."""
     return {
         f"{number}.{name}": torch.as_tensor(value)
         for number, values in optimizer.state_dict()["state"].items()
@@ -183,7 +191,7 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Load what :func:`state_tensors` gave."""
+    """Load tensors that :func:`state_tensors` returned."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         number, name = key.split(".", 1)
@@ -192,13 +200,17 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-class FusedAdam:
-    """The steps of PyTorch's fused Adam or AdamW on a CPU, by its kernel alone.
+#: Options of a group of parameters that PyTorch's kernels take under the same names.
+_ADAM_OPTIONS = ("lr", "weight_decay", "eps", "amsgrad", "maximize")
 
-    On a small network, what PyTorch does around the kernel at each step takes longer than it.
+
+class FusedAdam:
+    """The steps of PyTorch's fused Adam or AdamW on a CPU, by a direct call of its kernel.
+
+    For a small network, PyTorch's code around the kernel takes longer than the kernel.
 
     Args:
-        optimizer: whose parameters, all of one type, and state they are.
+        optimizer: its parameters, all of one dtype, and its state are updated.
     """
 
     def __init__(self, optimizer: torch.optim.Adam) -> None:
@@ -212,51 +224,48 @@ class FusedAdam:
         """Update the parameters that have a gradient."""
         state = self.optimizer.state
         if len(state) < self._count:
-            self.optimizer.step()  # the first one, which makes the state
+            self.optimizer.step()  # the first step, which creates the state
             return
         for group in self.optimizer.param_groups:
-            parameters = [each for each in group["params"] if each.grad is not None]
+            parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
-                self._update(group, parameters, [state[each] for each in parameters])
+                self._update(group, parameters, [state[p] for p in parameters])
 
     def _update(
         self, group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Tensor]]
     ) -> None:
-        steps = [each["step"] for each in states]
+        """Update the parameters of a group; ``states`` has their moments and step counts."""
+        steps = [state["step"] for state in states]
         torch._foreach_add_(steps, 1)
         beta1, beta2 = group["betas"]
         self._kernel(
             parameters,
-            [each.grad for each in parameters if each.grad is not None],
-            [each["exp_avg"] for each in states],
-            [each["exp_avg_sq"] for each in states],
-            [],
+            [p.grad for p in parameters if p.grad is not None],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],  # maxima of amsgrad, which is off
             steps,
-            lr=group["lr"],
             beta1=beta1,
             beta2=beta2,
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
+            **{name: group[name] for name in _ADAM_OPTIONS},
         )
 
     def zero_grad(self) -> None:
-        """Take the gradients off the parameters."""
+        """Set the gradients of all parameters to None."""
         for group in self.optimizer.param_groups:
-            for each in group["params"]:
-                each.grad = None
+            for parameter in group["params"]:
+                parameter.grad = None
 
 
 class WeightAverage:
-    """``a ← d a + (1 - d) w`` after every step, of all floating-point tensors of a network.
+    """A moving average a of a network's weights w: ``a ← d a + (1 - d) w`` after every step.
 
-    The decay d rises to its value as ``(1 + t) / (10 + t)`` after t steps, so that the weights the
-    network started from are soon forgotten. Whole numbers are taken as they are.
+    At first the decay d is ``(1 + t) / (10 + t)`` after t steps, until that reaches ``decay``: so
+    the initial weights soon lose their influence. Integer tensors are copied.
 
     Args:
-        network: whose weights w are averaged.
-        decay: d, in [0, 1).
+        network: the network whose tensors w are averaged.
+        decay: the largest d, in [0, 1).
 
     >>> net = nn.Linear(1, 1)
     >>> average = WeightAverage(net, decay=0.5)
@@ -276,18 +285,18 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the average by the weights after a step of the optimizer."""
+        """Update the average; to be called after each step of the optimizer."""
         self.steps += 1
-        share = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
+        new_weight = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, value in self.network.state_dict().items():
             if value.is_floating_point():
-                self.tensors[name].lerp_(value, share)
+                self.tensors[name].lerp_(value, new_weight)
             else:
                 self.tensors[name].copy_(value)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The network with the averaged weights in place of its own."""
+        """A context in which the network has the averaged weights in place of its own."""
         weights = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
         self.network.load_state_dict(self.tensors)
         try:
@@ -296,11 +305,11 @@ class WeightAverage:
             self.network.load_state_dict(weights)
 
     def state(self) -> dict[str, Tensor]:
-        """Its state, by name."""
+        """The state to save, by name."""
         return {"steps": torch.tensor(self.steps), **self.tensors}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Load what :meth:`state` gave."""
+        """Load a state that :meth:`state` returned."""
         if "steps" not in state:
             raise ValueError(
                 "the run has no averaged weights to go on from, since an earlier version started "

@@ -1,8 +1,10 @@
-"""Preparation: what a network takes in, computed by one compiled pass over flat lists.
+"""Preparation: the inputs of a network, computed from raw features by one compiled pass.
 
-Neither PyTorch nor onnxruntime has a sort of many short columns and a search that are as fast:
-ranks in lists and quantiles, which the default model begins with, would take longer than its
-layers. The pass is in :mod:`rankgrad.data._preparation_kernel`.
+The default model begins with quantiles and with ranks within lists. In PyTorch or onnxruntime these
+would take longer than the network's layers, since neither has a fast sort of many short columns or
+a fast search. The pass is in :mod:`rankgrad.data._preparation_kernel`; this module translates a
+ranker's transforms to the tables that it takes. :class:`~rankgrad.training.FittedRanker` uses it in
+prediction on a CPU, and so does serving.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Transforms and columns derived within lists: items ``[N, f]`` to inputs ``[N, width]``.
+    """Transforms and columns derived within lists: raw items ``[N, f]`` to inputs ``[N, width]``.
 
     Attributes:
-        columns: the ``g`` transformed features.
-        quantiles: of them.
-        in_list: kinds of columns within lists, in their order.
+        columns: how each of the ``g`` transformed features is computed.
+        quantiles: the tables of the quantile transform.
+        in_list: the kinds of columns derived within lists, in their order.
     """
 
     columns: Columns
@@ -49,14 +51,14 @@ class Preparation:
 
     @classmethod
     def of(cls, ranker: FittedRanker) -> Preparation | None:
-        """That of a ranker; None where it has other transforms, or a network of another kind."""
+        """The preparation of a ranker; None if the pass cannot compute its network's inputs."""
         network, pipeline = ranker.network, ranker.transform
         if type(network) not in (MLPNet, TabMNet) or not isinstance(pipeline, transforms.Pipeline):
             return None
-        found = _Steps(np.arange(ranker.n_features))
-        if not all(found.take(step) for step in pipeline.steps):
+        steps = _Steps(np.arange(ranker.n_features))
+        if not all(steps.add(step) for step in pipeline.steps):
             return None
-        return cls(*found.tables(), tuple(getattr(network, "in_list", ())))
+        return cls(*steps.tables(), tuple(getattr(network, "in_list", ())))
 
     @property
     def n_columns(self) -> int:
@@ -65,16 +67,16 @@ class Preparation:
 
     @property
     def width(self) -> int:
-        """The number of columns it gives."""
+        """The number of columns of the inputs."""
         return self.n_columns * (1 + len(self.in_list))
 
     def __call__(self, items: np.ndarray, offsets: np.ndarray, first: int = 0) -> np.ndarray:
-        """The inputs of items, of which list b is the rows ``offsets[b]:offsets[b + 1]``.
+        """The inputs ``[N, width]`` of items.
 
         Args:
             items: raw features ``[N, f]``.
-            offsets: of the lists.
-            first: the number of the first row, by which an error names rows.
+            offsets: ``[B + 1]``: list b is the rows ``offsets[b]:offsets[b + 1]``.
+            first: the number of the first row, for the error that names a row.
 
         Raises:
             ValueError: a value is infinite.
@@ -86,18 +88,18 @@ class Preparation:
         return inputs
 
     def entries(self, items: np.ndarray) -> Entries:
-        """The inputs of one list, by column and without what most of its items have."""
+        """The inputs of one list of items ``[n, f]``, in the sparse layout of :class:`Entries`."""
         kinds = tuple(kind for kind in self.in_list if kind != "score")
         count, size = self.n_columns, padded_size(len(items))
-        found = Entries(
+        entries = Entries(
             np.empty((count, size), np.int32),
             np.empty((count, 1 + len(kinds), size), np.float32),
             np.empty(count, np.int64),
             np.empty((2, count), np.float32),
         )
         offsets, inputs = np.array([0, len(items)]), np.empty((0, 0), np.float32)
-        self._compute(items, offsets, (*kinds, "score"), 1, inputs, found)
-        return found
+        self._compute(items, offsets, (*kinds, "score"), 1, inputs, entries)
+        return entries
 
     def _compute(
         self,
@@ -108,7 +110,16 @@ class Preparation:
         inputs: np.ndarray,
         entries: Entries,
     ) -> None:
-        """Run the pass, which writes columns of the kinds, so many apart."""
+        """Run the pass, which writes to ``inputs`` or to ``entries``.
+
+        Args:
+            items: raw features ``[N, f]``.
+            offsets: ``[B + 1]``.
+            kinds: the kinds of derived columns, in their order.
+            spacing: the number of columns between the first columns of two kinds.
+            inputs: ``[N, width]``, written; empty for entries.
+            entries: the sparse layout, written; ``NO_ENTRIES`` for inputs.
+        """
 
         def start(kind: str) -> int:
             return (1 + kinds.index(kind)) * spacing if kind in kinds else 0
@@ -120,9 +131,18 @@ class Preparation:
 
 
 class _Steps:
-    """Transforms taken one after the other, as long as they come in the order of the pass.
+    """A pipeline's transforms, as far as they come in the order in which the pass applies them.
 
-    That is: features left out, quantiles, standardization, missing values replaced.
+    That order is: drop features, quantiles, standardization, missing values replaced.
+
+    Attributes:
+        sources: the raw feature of each column, ``[g]``.
+        knots: of the quantiles.
+        scaling: the mean and the deviation of each column, ``[g]`` both.
+        fill: the value in place of a missing one, ``[g]``.
+        weights: ``[g, g]``, by which the other features predict a missing value; see
+            :class:`~rankgrad.data.transforms.Impute`. Empty if ``fill`` replaces all of them.
+        indicated: the columns with an indicator of missing values.
     """
 
     def __init__(self, sources: np.ndarray) -> None:
@@ -133,8 +153,8 @@ class _Steps:
         self.weights = np.empty((0, 0))
         self.indicated = np.empty(0, np.int64)
 
-    def take(self, step: nn.Module) -> bool:
-        """Take in a transform; whether that is possible."""
+    def add(self, step: nn.Module) -> bool:
+        """Add the next transform; returns whether the pass can apply it."""
         unscaled = self.scaling is None and self.fill is None
         first = unscaled and self.knots is None
         if isinstance(step, transforms.DropConstant) and first:
@@ -152,14 +172,14 @@ class _Steps:
         return True
 
     def tables(self) -> tuple[Columns, Quantiles]:
-        """All of them."""
-        count, more = len(self.sources), len(self.indicated)
+        """The tables of the pass."""
+        count, n_indicators = len(self.sources), len(self.indicated)
         mean, deviation = self.scaling or (np.zeros(count), np.ones(count))
         fill = np.full(count, np.nan) if self.fill is None else self.fill
-        pad = np.zeros(more)
+        pad = np.zeros(n_indicators)
         columns = Columns(
             np.concatenate([self.sources, self.sources[self.indicated]]),
-            np.arange(count + more) >= count,
+            np.arange(count + n_indicators) >= count,
             _float32(mean, pad),
             _float32(deviation, pad + 1),
             _float32(fill, pad),
@@ -169,8 +189,8 @@ class _Steps:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    found: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
-    return found
+    array: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
+    return array
 
 
 def _float32(*parts: np.ndarray) -> np.ndarray:

@@ -1,6 +1,12 @@
-"""Processes: the devices a run trains on, connected by Lightning Fabric, and Ctrl-C in all of them.
+"""Processes that train together, one per device: starting them, connecting them, Ctrl-C in them.
 
-One process needs nothing. Several are started here, or by ``torchrun``, which also spans machines.
+:func:`connect` gives each process its Fabric (Lightning Fabric connects the processes); a single
+process on a CPU gets the cheaper :class:`SingleProcess`. Several processes are started by
+:func:`start`, or by ``torchrun``, which also spans machines. ``rankgrad.experiments`` starts its
+workers by :func:`spawn`, too.
+
+Ctrl-C reaches the parent process only, which passes it on: see :class:`Interrupts` and
+:func:`follow_parent`. :class:`DatasetHandle` sends data sets to processes without copying them.
 """
 
 from __future__ import annotations
@@ -39,13 +45,13 @@ from rankgrad.training._settings import Settings
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
+    """A context with further environment variables, which processes started in it inherit."""
+    previous = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -55,41 +61,48 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 def spawn(
     target: Callable[..., None], *arguments: Any, variables: Mapping[str, str]
 ) -> tuple[Any, Connection]:
-    """Start ``target(connection, *arguments)`` in a new process; the process, and the other end.
+    """Start ``target(connection, *arguments)`` in a new process.
 
     Args:
-        target: what it does.
-        arguments: are pickled.
-        variables: of its environment, beside those of this process.
+        target: the function that the process runs.
+        arguments: its arguments, which are pickled.
+        variables: further environment variables of the process.
+
+    Returns:
+        The process, and this process's end of the connection.
     """
     context = multiprocessing.get_context("spawn")
-    connection, other = context.Pipe()
-    process = context.Process(target=target, args=(other, *arguments), daemon=True)
-    # It takes no Ctrl-C until it is ready for one.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    connection, child_connection = context.Pipe()
+    process = context.Process(target=target, args=(child_connection, *arguments), daemon=True)
+    # The process inherits the mask: Ctrl-C is blocked in it until it calls take_interrupts.
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with _environment(variables):
             process.start()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    other.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+    child_connection.close()
     return process, connection
 
 
-_follows = False  # whether this process was started by one of these functions' callers
+_was_spawned = False  # whether this process called follow_parent
 
 
 def take_interrupts() -> None:
-    """In a process started by :func:`spawn`: it is ready for Ctrl-C.
+    """Unblock Ctrl-C in a process started by :func:`spawn`.
 
-    In other processes nothing is changed: who blocks the signal there has a reason.
+    In other processes nothing is changed: there, somebody else blocked the signal for a reason.
     """
-    if _follows:
+    if _was_spawned:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; after a destructor, in which it would be printed and lost."""
+    """The handler of SIGINT: raise KeyboardInterrupt.
+
+    In a destructor Python would print the exception and go on, so there the signal is sent again a
+    little later.
+    """
     while frame is not None:
         if frame.f_code.co_name == "__del__":
             threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
@@ -99,16 +112,19 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def follow_parent() -> None:
-    """In a new process: leave Ctrl-C to the parent, which tells it once, and end when it ends."""
-    global _follows
-    _follows = True
+    """To be called first in a new process: it ends when its parent ends.
+
+    Ctrl-C on the terminal does not reach it any more; the parent sends the signal.
+    """
+    global _was_spawned
+    _was_spawned = True
     os.setsid()
     signal.signal(signal.SIGINT, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def exit_reason(code: int | None) -> str:
-    """How a process ended, as the end of a sentence.
+    """How a process with this exit code ended, as the end of a sentence.
 
     >>> exit_reason(1), exit_reason(-9)
     ('ended with exit code 1', 'was killed by signal 9, as happens where memory runs out')
@@ -127,30 +143,30 @@ def _end_with_parent() -> None:
 
 
 class Interrupts:
-    """While open, the first Ctrl-C sets ``stop_requested``; the second one interrupts as usual.
+    """A context in which the first Ctrl-C sets ``stop_requested``; the second interrupts as usual.
 
-    Outside the main thread, where signals do not arrive, nothing is changed.
+    Outside the main thread nothing is changed, since signals arrive in the main thread only.
 
     Args:
-        on_request: called at the first one.
+        on_request: called at the first Ctrl-C.
     """
 
     def __init__(self, on_request: Callable[[], None] | None = None) -> None:
         self.stop_requested = False
         self._on_request = on_request
-        self._before: Any = None
+        self._previous_handler: Any = None
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
-            take_interrupts()  # one that came before, to a process of several, counts now
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle)
+            take_interrupts()  # a Ctrl-C that was blocked until now arrives here
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
@@ -158,20 +174,20 @@ class Interrupts:
             self._on_request()
 
 
-_SMALL = 1 << 26  # bytes up to which a map is compared: its file may be replaced on the way
-_GUARD = "a script must call this under `if __name__ == '__main__':`"
+_GUARD_HINT = "a script must call this under `if __name__ == '__main__':`"
 _GRACE = 5.0  # seconds that processes have to end when one of them has failed
 
 
 def launched() -> bool:
-    """Whether this is one of several processes already, started by ``torchrun`` or the like."""
+    """Whether this is already one of several processes, started here or by ``torchrun``."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 class SingleProcess:
-    """What training asks of Fabric, where one process trains on its CPU in float32.
+    """Stands in for Fabric where one process trains on a CPU in float32.
 
-    Fabric itself takes longer to make than a small network to train.
+    It has the attributes and methods of Fabric that training uses. Importing and making a Fabric
+    takes longer than training a small network.
     """
 
     device = torch.device("cpu")
@@ -180,57 +196,57 @@ class SingleProcess:
     def setup(
         self, module: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer | FusedAdam]:
-        """The module as it is, and what makes the steps of its optimizer."""
-        types = {each.dtype for group in optimizer.param_groups for each in group["params"]}
-        if isinstance(optimizer, torch.optim.Adam) and len(types) == 1:
+        """The module unchanged, and its optimizer; a faster one in place of Adam."""
+        dtypes = {p.dtype for group in optimizer.param_groups for p in group["params"]}
+        if isinstance(optimizer, torch.optim.Adam) and len(dtypes) == 1:
             return module, FusedAdam(optimizer)
         return module, optimizer
 
     def backward(self, total: Tensor, gradient: Tensor) -> None:
-        """Gradients at the parameters."""
+        """Compute the gradients of the parameters."""
         total.backward(gradient)
 
     def no_backward_sync(
         self, module: nn.Module, enabled: bool = True
     ) -> contextlib.AbstractContextManager[None]:
-        """Nothing is synchronized."""
+        """A context that does nothing: there is nothing to synchronize."""
         return contextlib.nullcontext()
 
     def clip_gradients(
         self, module: nn.Module, optimizer: Any, max_norm: float, error_if_nonfinite: bool
     ) -> None:
-        """Clip the norm of all gradients."""
+        """Clip the norm of all gradients together."""
         nn.utils.clip_grad_norm_(
             module.parameters(), max_norm, error_if_nonfinite=error_if_nonfinite
         )
 
     def all_reduce(self, data: Tensor, *, reduce_op: str) -> Tensor:
-        """The values of this process, which are all there are."""
+        """The data of this process, which are those of all processes."""
         return data
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process has, which is this one."""
+        """The value of the first process, which is this one."""
         return value
 
 
 def connect(settings: Settings) -> Any:
-    """The Fabric of this process, connected with the others where there are others."""
+    """The Fabric of this process, connected with the other processes if there are any."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A new process runs the script that started it.
-        raise ChildProcessError(f"processes cannot be started: {_GUARD}")
-    plain = settings.precision == "32-true" and accelerator(settings) == "cpu"
-    if plain and not launched():
+        # A new process imports the script that started it, and the script calls fit again.
+        raise ChildProcessError(f"processes cannot be started: {_GUARD_HINT}")
+    is_float32_cpu = settings.precision == "32-true" and accelerator(settings) == "cpu"
+    if is_float32_cpu and not launched():
         return SingleProcess()
     with _version_only("torchmetrics"):
         from lightning_fabric import Fabric
 
-    # No lines about how the processes found each other; warnings still come through.
+    # Hides messages on how the processes were connected; warnings are still shown.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     options: dict[str, Any] = {"devices": 1}
     if launched():
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-        nodes = int(os.environ["WORLD_SIZE"]) // local
-        options = {"devices": local, "num_nodes": nodes, "strategy": "ddp"}
+        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+        nodes = int(os.environ["WORLD_SIZE"]) // per_node
+        options = {"devices": per_node, "num_nodes": nodes, "strategy": "ddp"}
     fabric = Fabric(accelerator=accelerator(settings), precision=settings.precision, **options)
     fabric.launch()
     return fabric
@@ -238,10 +254,10 @@ def connect(settings: Settings) -> Any:
 
 @contextlib.contextmanager
 def _version_only(package: str) -> Iterator[None]:
-    """While open, importing a package gives its version and nothing else.
+    """A context in which importing a package gives a module with its version and nothing else.
 
-    Fabric imports torchmetrics to ask for its version. That takes seconds, of which most go to
-    transformers, which torchmetrics imports.
+    Fabric imports torchmetrics only for its version. The real import takes seconds, mostly since
+    torchmetrics imports transformers.
     """
     try:
         version = metadata.version(package)
@@ -260,35 +276,40 @@ def _version_only(package: str) -> Iterator[None]:
 
 
 def start(settings: Settings, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run ``function(*arguments, fabric)`` in as many new processes; what the first one gives.
+    """Run ``function(*arguments, fabric)`` in ``settings.devices`` new processes.
 
-    An error in one of them is raised here, as is :class:`ChildProcessError` where one was killed.
-    The first Ctrl-C is passed on to all of them, which save and stop; the second one ends them.
+    The first Ctrl-C is passed on to all processes, which save and stop; the second one ends them.
+
+    Returns:
+        The result of the first process.
+
+    Raises:
+        ChildProcessError: a process was killed. An error in a process is raised here as well.
     """
     check_devices(settings)
     accelerator(settings)
-    started = _Started(settings)
+    group = _ProcessGroup(settings)
     try:
-        started.begin(partial(function, *arguments))
-        with Interrupts(started.interrupt):
-            return started.result()
+        group.start(partial(function, *arguments))
+        with Interrupts(group.interrupt):
+            return group.result()
     finally:
-        started.end()
+        group.end()
 
 
-class _Started:
-    """The processes that train together, and their messages."""
+class _ProcessGroup:
+    """The processes that train together, and the connections to them, by rank."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.count = settings, settings.devices
         self.processes: list[Any] = []
         self.connections: list[Connection] = []
 
-    def begin(self, function: Callable[..., Any]) -> None:
+    def start(self, function: Callable[..., Any]) -> None:
         """Start the processes, with the environment variables that ``torchrun`` sets."""
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count))
-        if "OMP_NUM_THREADS" not in os.environ:  # the threads, divided among the processes
+        if "OMP_NUM_THREADS" not in os.environ:  # divide the threads among the processes
             sizes["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // self.count))
         for rank in range(self.count):
             ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
@@ -298,50 +319,56 @@ class _Started:
             self.connections.append(connection)
 
     def interrupt(self) -> None:
-        """Ask all of them to save and stop."""
+        """Ask all processes to save and stop."""
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGINT)
 
     def result(self) -> Any:
-        """Wait for all of them; what the first one gives, or the error that explains the others."""
+        """Wait for all processes; returns the result of the first one, or raises an error."""
         answers: dict[int, _Answer] = {}
         while len(answers) < self.count and not any(answer.error for answer in answers.values()):
             answers |= self._receive(answers, None)
         if any(answer.error for answer in answers.values()):
-            raise self._explain(answers)
+            raise self._root_error(answers)
         return answers[0].value
 
     def _receive(self, answers: dict[int, _Answer], timeout: float | None) -> dict[int, _Answer]:
-        """What those that had not answered say."""
-        ranks = {end: rank for rank, end in enumerate(self.connections) if rank not in answers}
-        ready = [ranks[end] for end in wait(list(ranks), timeout)]  # type: ignore[index]
-        return {rank: self._answer(rank) for rank in ready}
+        """New answers, by rank; waits until there is one, or for ``timeout`` seconds."""
+        ranks = {pipe: rank for rank, pipe in enumerate(self.connections) if rank not in answers}
+        ready = [ranks[pipe] for pipe in wait(list(ranks), timeout)]  # type: ignore[index]
+        return {rank: self._read_answer(rank) for rank in ready}
 
-    def _answer(self, rank: int) -> _Answer:
+    def _read_answer(self, rank: int) -> _Answer:
+        """The answer that a process sent, or an error if it died without one."""
         try:
             answer: _Answer = self.connections[rank].recv()
-        except (EOFError, OSError):  # it died
+        except (EOFError, OSError):
             process = self.processes[rank]
             process.join()
             ended = f"process {rank + 1} of {self.count} {exit_reason(process.exitcode)}"
             text = f"{ended}; the training was stopped, and --resume goes on from its last epoch"
-            if process.exitcode == 1:  # before it reached its function, which answers
-                text = f"{ended}; its own error is above, and {_GUARD}"
+            if process.exitcode == 1:  # it failed before _work, which sends errors as answers
+                text = f"{ended}; its own error is above, and {_GUARD_HINT}"
             return _Answer(error=ChildProcessError(text))
         return answer
 
-    def _explain(self, answers: dict[int, _Answer]) -> BaseException:
-        """The error to raise: where a process dies, the others fail too, and may be heard first."""
+    def _root_error(self, answers: dict[int, _Answer]) -> BaseException:
+        """The error to raise.
+
+        If a process dies, the others fail too, since they lose the connection, and their answers
+        may arrive first. So wait a little for the other answers, and prefer the more specific
+        error.
+        """
         deadline = time.monotonic() + _GRACE
-        while len(answers) < self.count and (left := deadline - time.monotonic()) > 0:
-            answers |= self._receive(answers, left)
+        while len(answers) < self.count and (remaining := deadline - time.monotonic()) > 0:
+            answers |= self._receive(answers, remaining)
         errors = [error for _, (_, error) in sorted(answers.items()) if error is not None]
         kinds = (ChildProcessError, ValueError, OSError, BaseException)
         return next(error for kind in kinds for error in errors if isinstance(error, kind))
 
     def end(self) -> None:
-        """End all processes; those that have answered end by themselves."""
+        """Wait for the processes to end, and kill those that do not end in time."""
         deadline = time.monotonic() + _GRACE
         for process, connection in zip(self.processes, self.connections, strict=True):
             connection.close()
@@ -352,15 +379,20 @@ class _Started:
 
 
 class _Answer(NamedTuple):
+    """The message that a process sends when it is done: the result, or an error."""
+
     value: Any = None
     error: BaseException | None = None
 
 
 def _work(connection: Connection, settings: Settings, function: Callable[..., Any]) -> None:
-    """The work of a process. Ctrl-C is blocked until training is ready for it: see Interrupts."""
+    """Run ``function(fabric)`` in a new process, and send its result or error.
+
+    Ctrl-C is blocked until training enters :class:`Interrupts`.
+    """
     follow_parent()
     try:
-        # As in the command line, warnings are single lines; only the first process prints.
+        # Only the first process prints warnings.
         if os.environ["RANK"] != "0":
             warnings.simplefilter("ignore")
         answer = _Answer(function(connect(settings)))
@@ -373,71 +405,75 @@ def _work(connection: Connection, settings: Settings, function: Callable[..., An
         connection.send(answer)
     except (BrokenPipeError, ConnectionResetError):
         pass
-    except Exception:  # an error that cannot be sent
+    except Exception:  # the error cannot be pickled
         connection.send(_Answer(error=RuntimeError(repr(answer.error))))
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def check_devices(settings: Settings) -> None:
-    """An error if there are not the devices that the settings ask for."""
-    there = torch.cuda.device_count()
-    if accelerator(settings) == "cuda" and settings.devices > there and not launched():
-        raise ValueError(f"devices is {settings.devices}, but there are {there} GPUs")
+    """Raise if this machine has fewer GPUs than the settings ask for."""
+    n_gpus = torch.cuda.device_count()
+    if accelerator(settings) == "cuda" and settings.devices > n_gpus and not launched():
+        raise ValueError(f"devices is {settings.devices}, but there are {n_gpus} GPUs")
 
 
 def accelerator(settings: Settings) -> str:
-    """``"cpu"`` or ``"cuda"``."""
-    there = torch.cuda.is_available()
-    if settings.device == "cuda" and not there:
+    """The kind of device to train on, ``"cpu"`` or ``"cuda"``; raises if there is no GPU for it."""
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
         raise ValueError("device is cuda, but no GPU is found: take device=cpu or auto")
-    return "cuda" if there and settings.device != "cpu" else "cpu"
+    return "cuda" if has_gpu and settings.device != "cpu" else "cpu"
+
+
+_MAX_COMPARED = 1 << 26  # bytes up to which a memory map is compared with what was sent
 
 
 @dataclass(frozen=True)
 class DatasetHandle:
-    """A data set on its way to another process, in which it is unpickled as the data set itself.
+    """Pickles a data set for another process; it is unpickled as the data set itself.
 
-    What is mapped from a file is mapped again there.
-
-    Without this, a memory map larger than memory would be copied into each process.
+    Arrays that are mapped from a file are mapped again in the other process. Otherwise, a memory
+    map larger than memory would be copied to each process.
     """
 
     dataset: Dataset
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = [each.name for each in fields(self.dataset)]
-        return _receive, ({name: _pack(getattr(self.dataset, name)) for name in names},)
+        names = [field.name for field in fields(self.dataset)]
+        return _unpack_dataset, ({name: _pack(getattr(self.dataset, name)) for name in names},)
 
 
-def _receive(values: Mapping[str, Any]) -> Dataset:
-    opened = {k: v() if isinstance(v, partial) else v for k, v in values.items()}
-    return Dataset(**opened, check=False)
+def _unpack_dataset(packed: Mapping[str, Any]) -> Dataset:
+    """The data set of packed fields; those that are calls are called."""
+    values = {k: v() if isinstance(v, partial) else v for k, v in packed.items()}
+    return Dataset(**values, check=False)
 
 
 def _pack(array: Any) -> Any:
-    """What to send for an array: a call that maps its file again, where it is mapped from one."""
+    """A call that maps the file again, for an array mapped from a file; other values unchanged."""
     if isinstance(array, ChecksummedArray):
         file = array.file.path.resolve(), array.file.sums
         return partial(_map_checked, *file, array.dtype, array.shape, array.offset)
-    # A part of a map says its offset wrong, so only a whole one goes by name.
+    # A slice of a memmap has the wrong ``offset``, so only a whole one is sent as a path.
     if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename:
-        checksum = _checksums.of_bytes(array) if array.nbytes <= _SMALL else None
+        checksum = _checksums.of_bytes(array) if array.nbytes <= _MAX_COMPARED else None
         path = os.fspath(array.filename)
         return partial(_map, checksum, path, array.dtype, "r", array.offset, array.shape)
     return array
 
 
 def _map_checked(path: Path, sums: str, *layout: Any) -> ChecksummedArray:
-    """A part of a file that is compared with its checksums as it is read, there as here."""
+    """Map a part of a file that is compared with its checksums as it is read."""
     return ChecksummedArray(ChecksummedFile(path, sums), *layout)
 
 
 def _map(checksum: str | None, path: str, *layout: Any) -> np.memmap[Any, Any]:
+    """Map a file; raises if it is not the one that was sent, as far as a checksum was sent."""
     array: np.memmap[Any, Any] = np.memmap(path, *layout)
     if checksum not in (None, _checksums.of_bytes(array)):
         raise ValueError(f"{path} was replaced while processes were started: start again")

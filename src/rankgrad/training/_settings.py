@@ -1,11 +1,11 @@
-"""Settings: everything a training run depends on besides its data, validated, as TOML and back.
+"""Settings: everything a training run depends on besides its data, validated, to and from TOML.
 
-Names, types, defaults and help texts of settings are written here and nowhere else: the options of
-``rankgrad train`` and ``rankgrad compare`` are made of them. So this module imports nothing heavy;
-registries are imported where a spec is validated.
+Names, types, defaults and help texts of settings are defined here only; the options of ``rankgrad
+train`` and ``rankgrad compare`` are generated from them. So that ``--help`` is fast, this module
+imports nothing heavy; registries are imported when a spec is validated.
 
-What is left open follows the size of the training data (:func:`for_data`). Measured effect of these
-rules: ``docs/results/simulated.md``.
+Defaults of some settings depend on the size of the training data: see :func:`for_data`. The effect
+of these rules is measured in ``docs/results/simulated.md``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from numbers import Integral
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 def parse_none(value: Any) -> Any:
-    """None for the word ``none``: TOML and command lines have no None."""
+    """Turn the word ``none`` into None, which TOML and command lines do not have."""
     return None if isinstance(value, str) and value.lower() == "none" else value
 
 
 def _canonical(module: str, registry: str, spec: str) -> str:
-    """A spec in the form that ``str`` gives it, by a registry's name."""
+    """The canonical form of a spec: ``str`` of the object that a registry makes of it."""
     return str(getattr(import_module(module), registry).get(spec))
 
 
@@ -57,7 +57,7 @@ def _canonical_loss(spec: str) -> str:
     return str(loss)
 
 
-# Specs, which are stored in the form that ``str`` gives.
+# Types of settings that are specs: stored in canonical form.
 LossSpec = Annotated[str, AfterValidator(_canonical_loss)]
 MetricSpec = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.metrics", "metrics"))]
 _Model = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.models", "models"))]
@@ -69,39 +69,43 @@ MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]
 
 
-#: The most epochs, or trees, that the patience ``auto`` waits:
-#: see :func:`rankgrad.training._evaluations.is_over`.
+#: The most epochs, or trees, that ``patience="auto"`` waits for a gain: see
+#: :func:`rankgrad.training._evaluations.is_over`.
 AUTO_PATIENCE = 20
 
 
-def _patience(value: Any) -> Any:
+def _parse_patience(value: Any) -> Any:
     """A whole number, ``auto`` or None."""
     value = parse_none(value)
     if value is None or value == "auto":
         return value
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or not 1 <= int(value) < 2**31:
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or not 1 <= int(value) < 2**31:
         raise ValueError(f"a whole number of at least 1, auto or none; found {quote(value)}")
     return int(value)
 
 
 def _longest_wait(patience: int | str | None) -> float:
+    """A number by which values of patience are ordered: the most epochs that they wait."""
     if patience == "auto":
-        return AUTO_PATIENCE - 0.5  # at first it waits for less
+        return AUTO_PATIENCE - 0.5  # below the number AUTO_PATIENCE, since it waits less at first
     return math.inf if patience is None else float(patience)
 
 
 class TomlSettings(BaseModel):
-    """Settings of a training; specs of losses and metrics are stored in the form ``str`` gives."""
+    """The base class of training settings: errors in plain words, TOML, comparison.
+
+    Subclasses are :class:`Settings` and the settings for text, ``TextSettings``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     #: Settings that may differ between runs that count as equal.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
-    if TYPE_CHECKING:  # each class has them, in their place among its own
+    if TYPE_CHECKING:  # each subclass defines them, in their place among its own fields
         metric: MetricSpec
         metrics: tuple[str, ...]
 
@@ -109,8 +113,8 @@ class TomlSettings(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            known = type(self).model_fields
-            sentences = [_sentence(found, known) for found in error.errors()]
+            names = list(type(self).model_fields)
+            sentences = [_sentence(details, names) for details in error.errors()]
             raise ValueError("; ".join(sentences)) from None
 
     @field_validator("metrics", check_fields=False)
@@ -122,23 +126,23 @@ class TomlSettings(BaseModel):
 
     @property
     def logged(self) -> tuple[str, ...]:
-        """All validation metrics, the one that counts first."""
+        """All validation metrics; first the one that chooses the best epoch."""
         return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
     def to_toml(self) -> str:
-        """The settings that count, every one of them, as TOML."""
+        """The settings that apply to the model, defaults included, as TOML."""
         import tomli_w
 
         values = self.applicable()
         return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
 
     def applicable(self) -> dict[str, Any]:
-        """The settings that count for the model, as JSON has them."""
+        """The settings that apply to the model, as values of JSON."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_toml(cls, text: str, **overrides: Any) -> Self:
-        """Settings from TOML; what is not said there is the default.
+        """Settings from TOML; missing ones have their defaults.
 
         Args:
             text: the TOML.
@@ -151,19 +155,19 @@ class TomlSettings(BaseModel):
         return cls(**values | overrides)
 
     def differences(self, other: Self) -> list[str]:
-        """What differs between two settings, in words."""
-        mine, theirs = (each.model_dump(exclude=set(self.not_compared)) for each in (self, other))
+        """The settings that differ from others, in words."""
+        mine = self.model_dump(exclude=set(self.not_compared))
+        theirs = other.model_dump(exclude=set(self.not_compared))
         different = (k for k in mine if mine[k] != theirs[k])
         return [f"{k}: {quote(mine[k])}, not {quote(theirs[k])}" for k in different]
 
 
-def _sentence(error: Mapping[str, Any], names: Iterable[str]) -> str:
-    """One finding of pydantic's in plain words."""
+def _sentence(error: Mapping[str, Any], names: Sequence[str]) -> str:
+    """One of pydantic's errors in plain words."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        known = list(names)
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(known)}"
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(names)}"
         return f"there is no setting {quote(name)}. {hint}"
     if error["type"] == "missing":
         return f"the setting {name!r} is missing"
@@ -184,7 +188,7 @@ NETWORK_ONLY = (
 
 
 class Settings(TomlSettings):
-    """The settings of a training run. Specs are validated and stored in the form ``str`` gives.
+    """The settings of a training run. Specs are validated and stored in canonical form.
 
     >>> settings = Settings(loss="neural_ndcg@10( temperature=1.0 )", model="comparison")
     >>> settings.loss, settings.model
@@ -196,7 +200,7 @@ class Settings(TomlSettings):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    #: CUDA graphs change only the rounding.
+    #: CUDA graphs change nothing but rounding.
     not_compared = frozenset({"graphs"})
 
     loss: LossSpec = "softmax"
@@ -247,7 +251,7 @@ class Settings(TomlSettings):
     epochs: Count = 100
     """The number of epochs, at most; for boosted trees, the number of trees."""
 
-    patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_patience)] = "auto"
+    patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_parse_patience)] = "auto"
     """Stop after so many epochs without a better value of the metric; none for never. auto waits
     for the average of three epochs to rise by half a percent: two thirds as many epochs as led to
     the last rise and 3 more, 60 steps at least and 20 epochs at most. For boosted trees it is
@@ -297,9 +301,9 @@ class Settings(TomlSettings):
     """Also log for TensorBoard, in the run folder."""
 
     def extension(self, other: Settings) -> dict[str, Any]:
-        """Epochs and patience, where they are more than in other settings.
+        """Epochs and patience, if there are more than in other settings.
 
-        A run may be resumed with more of them than it was started with.
+        A run may be resumed with more epochs and patience than it was started with.
 
         >>> Settings(epochs=150).extension(Settings())
         {'epochs': 150}
@@ -313,7 +317,7 @@ class Settings(TomlSettings):
 
     @property
     def load_options(self) -> dict[str, Any]:
-        """Those that say how data are read, as :func:`rankgrad.data.load` takes them."""
+        """The settings that say how data are read: arguments of :func:`rankgrad.data.load`."""
         return {"missing": self.missing, "categorical": self.categorical}
 
     @field_validator("missing", "categorical", mode="before")
@@ -329,7 +333,7 @@ class Settings(TomlSettings):
         return tuple(str(transforms.get(spec)) for spec in specs)
 
     def applicable(self) -> dict[str, Any]:
-        """The settings that count for the model, as JSON has them.
+        """The settings that apply to the model, as values of JSON.
 
         >>> sorted({*Settings().applicable()} - {*Settings(model="lightgbm").applicable()})[:3]
         ['accumulate', 'average', 'batch_size']
@@ -337,34 +341,38 @@ class Settings(TomlSettings):
         from rankgrad.models import models
         from rankgrad.models.trees import TreeModel
 
-        tree = isinstance(models.get(self.model), TreeModel)
-        left_out = {*NETWORK_ONLY, "device", "devices"} if tree else set()
-        return self.model_dump(mode="json", exclude=left_out)
+        is_tree = isinstance(models.get(self.model), TreeModel)
+        excluded = {*NETWORK_ONLY, "device", "devices"} if is_tree else set()
+        return self.model_dump(mode="json", exclude=excluded)
 
 
-#: From this many training items on, the model is ``medium`` or ``large``.
+#: From this many training items on, the default model is ``medium`` or ``large``.
 MANY_ITEMS = 50_000
-#: Up to this many training lists they have 20 epochs, from there on 10.
+#: Up to this many training lists, these models are trained for 20 epochs; for more lists, 10.
 MANY_LISTS = 10_000
-#: Settings that rules may change, or that keep rules of training from applying.
+#: Settings that the rules may change. If one is explicit, the rules for training do not apply.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
-_ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes for an item
+_ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes per item
 
 
 def for_data(
     settings: Settings, train: Dataset, explicit: Collection[str]
 ) -> tuple[Settings, list[str]]:
-    """Settings with rules applied to what was not given, and sentences on those that were applied.
+    """Choose defaults by the size of the training data.
 
-    On few items the model is the default of :class:`Settings`; on many, a network that takes in
-    more, with a learning rate that falls to 0.
+    For few items the model is the default of :class:`Settings`; for many it is a larger network,
+    with a learning rate that decreases to 0.
 
     Args:
-        settings: with defaults where nothing was given.
-        train: training lists, those held out of them included.
-        explicit: names of settings that stay as they are. Rules of training apply only where the
-            model is left open, too: they were measured with it.
+        settings: the settings, with defaults for those that the user did not set.
+        train: the training lists, including those to be held out.
+        explicit: the names of the settings that the user set, which stay as they are. The rules for
+            training apply only if the model is not explicit: they were measured with the models
+            chosen here.
+
+    Returns:
+        The settings, and sentences that say which rules were applied.
 
     >>> import numpy as np
     >>> from rankgrad.data import Dataset
@@ -382,19 +390,19 @@ for fewer)
     """
     if train.n_items < MANY_ITEMS or "model" in explicit:
         return settings, []
-    model, why = _model(settings, train)
+    model, reason = _large_data_model(settings, train)
     changes: dict[str, Any] = {"model": model}
-    what = f"model {model}"
+    choice = f"model {model}"
     if not set(RULE_SETTINGS) & set(explicit):
         epochs = 20 if len(train) <= MANY_LISTS else 10
         changes |= {"schedule": "cosine", "epochs": epochs, "patience": None}
-        what += f", cosine schedule of {epochs} epochs"
-    note = f"{train.n_items:,} training items{why}: {what} (model=small is for fewer)"
+        choice += f", cosine schedule of {epochs} epochs"
+    note = f"{train.n_items:,} training items{reason}: {choice} (model=small is for fewer)"
     return Settings(**settings.model_dump() | changes), [note]
 
 
-def _model(settings: Settings, train: Dataset) -> tuple[str, str]:
-    """The model for many items, and what of the machine decides it."""
+def _large_data_model(settings: Settings, train: Dataset) -> tuple[str, str]:
+    """The model for many items, and the reason for it, to follow the number of items."""
     import torch
 
     from rankgrad.data.batches import process_memory

@@ -1,4 +1,10 @@
-"""fit for boosted trees: the same arguments, run folder and result as for networks."""
+"""fit for boosted trees: the same arguments, run folder and result as for networks.
+
+:func:`rankgrad.training.fit` calls :func:`fit_trees` if the model is ``lightgbm`` or ``xgboost``. A
+round of boosting, which grows one tree, is an epoch. The trees are grown by
+:func:`rankgrad.boosting.boosters.boost`; this module transforms features, logs, and saves
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,7 @@ from rankgrad.training._processes import Interrupts
 from rankgrad.training._settings import AUTO_PATIENCE, NETWORK_ONLY, Settings
 from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
 
-#: Files in ``last/``: the random state of the loss and, for DART, the trees after the best round.
+#: Files in ``last/``: the random state of the loss; for DART, the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
 _CPU = torch.device("cpu")
 _SAVE_EVERY = 60.0  # seconds between two checkpoints
@@ -48,9 +54,9 @@ def is_tree(settings: Settings) -> bool:
 
 
 def for_trees(settings: Settings) -> Settings:
-    """Settings without transforms, where the model is one of trees: a split needs none.
+    """Settings without transforms if the model is one of trees, which do not need them.
 
-    So the saved trees, in their library's own format, take features as they are.
+    So the saved trees, in their library's own format, take raw features.
     """
     return settings.model_copy(update={"transforms": ()}) if is_tree(settings) else settings
 
@@ -59,31 +65,31 @@ def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
     The settings that apply are loss, model, metric, metrics, transforms, epochs (the number of
-    trees), patience and seed. All trees are saved every minute, and on Ctrl-C once the current tree
-    is grown. A resumed run continues from them: see :func:`rankgrad.boosting.boosters.boost` for
-    what is the same then.
+    trees), patience and seed. All trees are saved every minute, and after Ctrl-C once the current
+    tree is grown. A resumed run continues from them; :func:`rankgrad.boosting.boosters.boost` says
+    when it grows the same trees as a run without a break.
     """
-    _check(job.settings)
-    # As a run folder has it: saved settings leave out the device.
+    _check_settings(job.settings)
+    # The settings saved in a run folder have no device, so that of a resumed run is "auto".
     job = replace(job, settings=job.settings.model_copy(update={"device": "auto"}))
     with ExitStack() as lock:
-        run = _folder(job, lock)
+        run = _open_folder(job, lock)
         if run is not None and _has_best_only(run):
             history = run.history
             seconds = history[-1]["seconds"] if history else 0.0
             return _result(run.best(), history, run.settings, seconds)
-        checkpoint = _Checkpoint() if run is None or not job.resume else _checkpoint(run)
+        checkpoint = _Checkpoint() if run is None or not job.resume else _read_checkpoint(run)
         try:
             with callbacks(job) as callback, Interrupts() as interrupts:
-                return _Trees(job, run, callback, interrupts, checkpoint).fit()
-        except Exception:  # a run with trees stays, to be resumed
+                return _TreeTrainer(job, run, callback, interrupts, checkpoint).fit()
+        except Exception:  # remove the folder, unless it has a checkpoint to resume from
             if run is not None and not job.resume and not run.started:
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
 
 
 class _TreeState(TypedDict):
-    """What the ``state.json`` of trees holds."""
+    """The contents of ``state.json`` in ``last/``."""
 
     history: list[dict[str, float]]
     trees: list[int]  # after each round
@@ -92,7 +98,14 @@ class _TreeState(TypedDict):
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """What boosting goes on from; by default, nothing that was done before."""
+    """What a run resumes from; the default is that of a new run.
+
+    Attributes:
+        state: the trees so far; None for a new run.
+        history: the entries so far.
+        seconds: how long the run has taken so far.
+        random: the state of each of the loss's generators, by name.
+    """
 
     state: BoostingState | None = None
     history: list[dict[str, float]] = field(default_factory=list)
@@ -100,8 +113,16 @@ class _Checkpoint:
     random: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class _Trees:
-    """A training: the job, its folder, and what was logged so far."""
+class _TreeTrainer:
+    """One training run of trees.
+
+    Args:
+        job: the arguments of ``fit``.
+        run: the run folder, if the run is saved.
+        callback: called with each new entry of the history.
+        interrupts: says whether Ctrl-C was pressed.
+        checkpoint: what to resume from.
+    """
 
     def __init__(
         self,
@@ -127,12 +148,13 @@ class _Trees:
                 generator.set_state(checkpoint.random[name])
 
     def fit(self) -> FitResult:
+        """Fit the transforms, boost the trees, and save."""
         job = self.job
         transform = Pipeline(job.settings.transforms)
         self.transform = transform.fit(job.train.features, job.train.offsets)
-        train = _transformed(job.train, transform)
-        vali = None if job.vali is None else _transformed(job.vali, transform)
-        config = _boosting(job.settings, self.model, self.loss)
+        train = _apply_transform(transform, job.train)
+        vali = None if job.vali is None else _apply_transform(transform, job.vali)
+        config = _boosting_config(job.settings, self.model, self.loss)
         boosted = boost(train, vali, config, self._end_round, self.checkpoint.state)
         ranker = self._ranker(boosted.saved)
         if self.run is not None and len(self.history) > len(self.checkpoint.history):
@@ -141,7 +163,7 @@ class _Trees:
         return _result(ranker, self.history, job.settings, self._seconds())
 
     def _end_round(self, done: Round) -> bool:
-        """Log a round, and save now and then; whether Ctrl-C asks to stop."""
+        """Log a finished round, and save once a minute; returns whether Ctrl-C was pressed."""
         values: Mapping[str, float] = {}
         if self.job.vali is not None:
             logged = self.job.settings.logged
@@ -157,24 +179,25 @@ class _Trees:
         return self.interrupts.stop_requested
 
     def _save(self, state: BoostingState) -> None:
-        """Replace ``last/``, which has all trees and what boosting goes on from."""
+        """Replace ``last/``, which has all trees and the rest of the checkpoint."""
         if self.run is None:
             return
         seconds = self._seconds()
         saved: _TreeState = {"history": self.history, "trees": state.trees, "seconds": seconds}
         generators = generators_of(self.loss, _CPU)
-        random = {name: each.get_state() for name, each in generators.items()}
-        with _files.atomic_folder(self.run.path / LAST) as place:
-            self._ranker(state.saved).write(place)
-            _files.write_tensors(place / RANDOM, random)
-            parts = [RANDOM]
+        random = {name: generator.get_state() for name, generator in generators.items()}
+        with _files.atomic_folder(self.run.path / LAST) as folder:
+            self._ranker(state.saved).write(folder)
+            _files.write_tensors(folder / RANDOM, random)
+            files = [RANDOM]
             if state.best is not None:
-                _files.write(place / DART, state.best)
-                parts.append(DART)
-            _files.write_json(place / STATE, saved, parts)
+                _files.write(folder / DART, state.best)
+                files.append(DART)
+            _files.write_json(folder / STATE, saved, files)
         self.saved_at = time.perf_counter()
 
     def _ranker(self, saved: bytes) -> FittedRanker:
+        """A ranker with these trees, in their library's own format."""
         scorer = TreeScorer(self.model, saved).eval()
         return FittedRanker(self.job.settings, self.transform, scorer, **describe(self.job.train))
 
@@ -182,9 +205,9 @@ class _Trees:
         return self.checkpoint.seconds + time.perf_counter() - self.began
 
 
-def _boosting(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfig:
+def _boosting_config(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfig:
     return BoostingConfig(
-        kind=model.name,  # type: ignore[arg-type]  # a library
+        kind=model.name,  # type: ignore[arg-type]  # models are named as their libraries
         loss=loss,
         metric=settings.metric,
         options=model.options(),
@@ -197,8 +220,9 @@ def _boosting(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfi
     )
 
 
-def _check(settings: Settings) -> None:
-    kind, wrong = settings.model.partition("(")[0], []
+def _check_settings(settings: Settings) -> None:
+    """Raise if settings that apply only to networks have other values than their defaults."""
+    kind, errors = settings.model.partition("(")[0], []
     if settings.devices > 1 or settings.device == "cuda":
         raise ValueError(
             f"{kind} is trained on the CPU, in one process: leave out device and devices. Where "
@@ -208,12 +232,13 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if value != Settings.model_fields[name].default:
             remedy = f"write {kind}({name}={value})" if name == "learning_rate" else "leave it out"
-            wrong.append(f"{name}={value} is a setting of networks: {remedy}")
-    if wrong:
-        raise ValueError(f"{kind} is trained without an optimizer and batches. {'; '.join(wrong)}")
+            errors.append(f"{name}={value} is a setting of networks: {remedy}")
+    if errors:
+        raise ValueError(f"{kind} is trained without an optimizer and batches. {'; '.join(errors)}")
 
 
-def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
+def _open_folder(job: Job, lock: ExitStack) -> RunFolder | None:
+    """The run folder of a job, new or resumed, locked until ``lock`` is closed; None without."""
     if job.folder is None:
         return None
     run = RunFolder.of_job(job, lock)
@@ -225,12 +250,12 @@ def _folder(job: Job, lock: ExitStack) -> RunFolder | None:
 
 
 def _has_best_only(run: RunFolder) -> bool:
-    """Whether an earlier version has finished the run: it saved its best trees only."""
+    """Whether an earlier version wrote the run, one that saved only the best trees."""
     return (run.path / BEST).exists() and not run.started
 
 
-def _checkpoint(run: RunFolder) -> _Checkpoint:
-    """What a run goes on from; ``metrics.jsonl`` is cut back to it."""
+def _read_checkpoint(run: RunFolder) -> _Checkpoint:
+    """The checkpoint in a run folder, or that of a new run; ``metrics.jsonl`` is cut back to it."""
     run.recover()
     last = run.path / LAST
     if not last.exists():
@@ -257,7 +282,7 @@ def _checkpoint(run: RunFolder) -> _Checkpoint:
 def _result(
     ranker: FittedRanker, history: list[dict[str, float]], settings: Settings, seconds: float
 ) -> FitResult:
-    """What training gives. Without validation values, the last round is the best."""
+    """The result of training. Without validation values, the last round is the best."""
     values = [line[settings.metric] for line in history if settings.metric in line]
     rounds = len(history)
     best = rounds or settings.epochs
@@ -274,12 +299,12 @@ def _result(
 
 
 def _patience(settings: Settings) -> int | None:
-    """How many trees to wait for a better value; None for all."""
+    """How many trees to wait for a better value; None to never stop early."""
     return AUTO_PATIENCE if settings.patience == "auto" else settings.patience
 
 
-def _transformed(lists: Dataset, transform: Pipeline) -> Dataset:
-    """The lists with transformed features; trees need none, so usually themselves."""
+def _apply_transform(transform: Pipeline, lists: Dataset) -> Dataset:
+    """The lists with transformed features; the lists themselves if there are no transforms."""
     if not transform.steps:
         return lists
     features = transform.transform(torch.from_numpy(np.array(lists.features))).numpy()

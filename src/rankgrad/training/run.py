@@ -1,6 +1,7 @@
 """RunFolder: the files of a training run, from which it can be resumed.
 
-::
+:func:`rankgrad.training.fit` writes one if it is given a folder; the command line, experiments and
+reports read it. Text rankers write the same files (:class:`TrainingFolder`)::
 
     settings.toml     everything the run depends on besides its data
     run.json          versions, checksums of the data, the command
@@ -62,18 +63,19 @@ __all__ = [
 ]
 
 SETTINGS, RUN, METRICS, BEST, LAST = "settings.toml", "run.json", "metrics.jsonl", "best", "last"
-LOCK = "run.lock"  # while it is trained
+LOCK = "run.lock"  # locked by the process that trains
 STATE, _OPTIMIZER = "state.json", "optimizer.safetensors"
 
 _PACKAGES = ("rankgrad", "torch", "numpy", "lightning-fabric", "safetensors")
 
 
+#: A callback that is called with each new entry of the history.
 OnEpoch = Callable[[dict[str, float]], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of :func:`rankgrad.training.fit`."""
+    """The arguments of :func:`rankgrad.training.fit`, checked; see there for what they mean."""
 
     settings: Settings
     train: Dataset
@@ -87,22 +89,22 @@ class Job:
 
     @property
     def data(self) -> dict[str, Dataset]:
-        """The data sets by name."""
-        chosen = {"train": self.train, "vali": self.vali}
-        return {name: data for name, data in chosen.items() if data is not None} | self.others
+        """All data sets, by name."""
+        required = {"train": self.train, "vali": self.vali}
+        return {name: data for name, data in required.items() if data is not None} | self.others
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: data sets as handles, which are unpickled as data sets."""
-        sent = {name: _processes.DatasetHandle(dataset) for name, dataset in self.data.items()}
-        train, vali = sent.pop("train"), sent.pop("vali", None)
-        return vars(self) | {"train": train, "vali": vali, "others": sent}
+        """The state to pickle: data sets as handles, which are unpickled as data sets."""
+        handles = {name: _processes.DatasetHandle(dataset) for name, dataset in self.data.items()}
+        train, vali = handles.pop("train"), handles.pop("vali", None)
+        return vars(self) | {"train": train, "vali": vali, "others": handles}
 
 
 @dataclass
 class EpochState:
-    """The state of training between two epochs, but for tensors."""
+    """The state of training between two epochs, without its tensors: ``state.json``."""
 
-    epoch: int = 0  # epochs that are finished
+    epoch: int = 0  # finished epochs
     best_epoch: int = 0
     best_value: float | None = None
     seconds: float = 0.0
@@ -111,22 +113,22 @@ class EpochState:
 
 @dataclass
 class TrainState(EpochState):
-    """The state of training, but for tensors."""
+    """The state of training between two steps, without its tensors."""
 
-    step: int = 0  # batches of the next epoch that are done
-    loss: float = 0.0  # its sum over the lists of those batches
-    lists: float = 0.0  # how many those were
+    step: int = 0  # finished batches of the current epoch
+    loss: float = 0.0  # the sum of the losses of their lists
+    lists: float = 0.0  # the number of these lists
 
 
 _State = TypeVar("_State", bound=EpochState)
 
 
 def read_state(kind: type[_State], saved: Any, path: Path) -> _State:
-    """A state of training, as ``state.json`` has it.
+    """Check the contents of ``state.json``, and make a state of training of them.
 
     Args:
         kind: the class of the state.
-        saved: what the file holds.
+        saved: the contents.
         path: of the file, for errors.
 
     Returns:
@@ -136,30 +138,30 @@ def read_state(kind: type[_State], saved: Any, path: Path) -> _State:
         FileError: a field is missing, unknown or of another type.
     """
     _schemas.check(path, saved, _schemas.fields_of(kind, files=NotRequired[dict[str, str]]))
-    # The values as read: validation turns integers into floats.
+    # Not the validated values: validation turns integers into floats.
     return kind(**{name: value for name, value in saved.items() if name != "files"})
 
 
-class _Logged(TypedDict):
-    """What the ``state.json`` of any run holds: the lines of ``metrics.jsonl`` so far."""
+class _LoggedState(TypedDict):
+    """The part of ``state.json`` that all kinds of runs have: the lines of ``metrics.jsonl``."""
 
     history: list[dict[str, float]]
 
 
 class _DataMetadata(TypedDict):
-    """What ``run.json`` says of a data set."""
+    """The entry of a data set in ``run.json``."""
 
     lists: int
     items: int
-    features: NotRequired[int]  # of texts there are none
+    features: NotRequired[int]  # texts have none
     checksum: str
 
 
 class RunMetadata(TypedDict):
-    """What ``run.json`` holds, as far as it is read."""
+    """The part of ``run.json`` that is read."""
 
     data: dict[str, _DataMetadata]
-    held_out: NotRequired[list[str]]  # queries of the training data that validated
+    held_out: NotRequired[list[str]]  # the queries of the training data used for validation
     command: NotRequired[str]
     versions: NotRequired[dict[str, str]]
     labels: NotRequired[dict[str, _schemas.Scalar]]
@@ -171,7 +173,14 @@ class RunMetadata(TypedDict):
 
 @dataclass
 class Checkpoint:
-    """What training goes on from: the model's tensors and all others (optimizer, randomness)."""
+    """What training resumes from.
+
+    Attributes:
+        state: of training.
+        model: the tensors of the ranker.
+        other: the tensors of optimizer, averaged weights and random number generators.
+        best: the tensors of the ranker of the best epoch.
+    """
 
     state: TrainState
     model: dict[str, Tensor]
@@ -183,7 +192,7 @@ _Settings = TypeVar("_Settings", bound=TomlSettings)
 
 
 class TrainingFolder(Generic[_Settings]):
-    """A folder in which training is saved.
+    """A folder in which training is saved: of a run on features, or of a text ranker.
 
     Args:
         path: the folder.
@@ -197,19 +206,19 @@ class TrainingFolder(Generic[_Settings]):
         """Lock the folder: one process at a time trains in it.
 
         Raises:
-            LockedError: another one does; the error says which.
+            LockedError: another process trains in it; the error says which.
         """
         return _locks.hold(self.path / LOCK, "training")
 
     def recover(self) -> None:
-        """Clean up after a writer that was killed; a run has one writer at a time."""
+        """Clean up after a process that was killed while writing. Needs the lock."""
         for name in (BEST, LAST, METRICS):
             _files.recover(self.path / name)
             _files.clean(self.path / name)
 
 
 class RunFolder(TrainingFolder[Settings]):
-    """A run folder on disk; made by :meth:`create`, found again by :meth:`open`."""
+    """A run folder; :meth:`create` makes a new one, :meth:`open` opens an existing one."""
 
     @classmethod
     def create(
@@ -219,7 +228,7 @@ class RunFolder(TrainingFolder[Settings]):
         data: Mapping[str, Dataset],
         command: str | None = None,
     ) -> RunFolder:
-        """Make a new run folder; an existing one is an error, as only resuming uses it again."""
+        """Make a new run folder; raises if the path exists."""
         held_out = {"held_out": data["vali"].qids.tolist()} if settings.holdout > 0 else {}
         cls.write_new(Path(path), settings, lambda: run_metadata(data, command) | held_out)
         return cls(Path(path), settings)
@@ -228,17 +237,22 @@ class RunFolder(TrainingFolder[Settings]):
     def write_new(
         path: Path, settings: TomlSettings, metadata: Callable[[], dict[str, Any]]
     ) -> None:
-        """Write what a run folder has before the first epoch.
+        """Write the files of a run folder before the first epoch.
+
+        Args:
+            path: the folder.
+            settings: of the run.
+            metadata: returns the contents of ``run.json``.
 
         Raises:
-            FileExistsError: the path exists, or another process has made it meanwhile.
+            FileExistsError: the path exists, or another process has just made it.
         """
         RunFolder.check_new(path)
         try:
-            with _files.atomic_folder(path, replace=False) as place:
-                _files.write(place / SETTINGS, settings.to_toml())
-                _files.write_json(place / RUN, metadata(), [SETTINGS])
-                _files.write(place / METRICS, "")
+            with _files.atomic_folder(path, replace=False) as folder:
+                _files.write(folder / SETTINGS, settings.to_toml())
+                _files.write_json(folder / RUN, metadata(), [SETTINGS])
+                _files.write(folder / METRICS, "")
         except OSError:
             if RunFolder.is_run(path):
                 raise FileExistsError(
@@ -250,7 +264,7 @@ class RunFolder(TrainingFolder[Settings]):
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Raise if the path exists, or another process trains there."""
+        """Raise if the path exists; the error says whether another process trains there."""
         if path.exists():
             _locks.check(path / LOCK, "training")
             hint = "resume it, or choose another" if RunFolder.is_run(path) else "choose another"
@@ -263,11 +277,11 @@ class RunFolder(TrainingFolder[Settings]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """A run folder that is there."""
+        """Open an existing run folder."""
         path = Path(path)
         if not cls.is_run(path):
-            what = "is not a run folder" if path.exists() else "is not there"
-            raise FileNotFoundError(f"{path} {what}: nothing to resume")
+            reason = "is not a run folder" if path.exists() else "is not there"
+            raise FileNotFoundError(f"{path} {reason}: nothing to resume")
         if _read_metadata(path).get("ranker") == "text":
             raise ValueError(
                 f"{path} is of a ranker of texts: `rankgrad text rerank` uses it, and its test.run "
@@ -287,7 +301,7 @@ class RunFolder(TrainingFolder[Settings]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What ``run.json`` says: versions, data, command."""
+        """The contents of ``run.json``: versions, data, command."""
         return _read_metadata(self.path)
 
     @property
@@ -305,33 +319,33 @@ class RunFolder(TrainingFolder[Settings]):
         return FittedRanker.load(self.path / BEST)
 
     def check_free(self) -> None:
-        """An error if another process trains in the folder."""
+        """Raise if another process trains in the folder."""
         _locks.check(self.path / LOCK, "training")
 
     def check_settings(self, settings: Settings) -> None:
-        """An error that says what differs, if these are not the settings of this run.
+        """Raise an error that says what differs, if these are not the settings of this run.
 
-        There may be more epochs and patience: see :meth:`extend`.
+        More epochs and more patience are allowed: see :meth:`extend`.
         """
         refuse_differences(self.path, settings.differences(_extended(self.settings, settings)))
 
     def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
-        """An error that says what differs, if these are not the settings and data of this run."""
+        """Raise an error that says what differs from the settings or the data of this run."""
         self.check_settings(settings)
-        then = self.metadata["data"]
-        for name in {**then, **data}:
-            now = _data_metadata(data[name]) if name in data else None
-            if now != then.get(name):
+        original = self.metadata["data"]
+        for name in {**original, **data}:
+            current = _data_metadata(data[name]) if name in data else None
+            if current != original.get(name):
                 raise ValueError(
                     f"the {name} data are not those {self.path} was started with: "
-                    f"{_describe(now)} now, {_describe(then.get(name))} then"
+                    f"{_describe(current)} now, {_describe(original.get(name))} then"
                 )
 
     def extend(self, settings: Settings) -> None:
-        """Take over settings with more epochs or patience, so that training goes on.
+        """Save settings with more epochs or patience, so that training continues.
 
-        A kill between two of the writes leaves a folder that is read, without a checksum of its
-        settings until it is extended again.
+        The checksum of the settings is removed first and written last. So if the process is killed
+        between two of the writes, the folder can still be read.
         """
         if not settings.extension(self.settings):
             return
@@ -342,28 +356,29 @@ class RunFolder(TrainingFolder[Settings]):
         self.settings = settings
 
     def log(self, line: Mapping[str, float]) -> None:
-        """Add an epoch to ``metrics.jsonl``."""
+        """Append an epoch to ``metrics.jsonl``."""
         with _files.appended(self.path / METRICS) as file:
             file.write(history_line(line).encode())
 
     def save_best(self, ranker: FittedRanker) -> None:
         """Replace ``best/``."""
-        with _files.atomic_folder(self.path / BEST) as place:
-            ranker.write(place)
+        with _files.atomic_folder(self.path / BEST) as folder:
+            ranker.write(folder)
 
     def save_last(
         self, ranker: FittedRanker, state: TrainState, other: Mapping[str, Tensor]
     ) -> None:
-        """Replace ``last/``."""
-        with _files.atomic_folder(self.path / LAST) as place:
-            ranker.write(place)
-            _files.write_tensors(place / _OPTIMIZER, other)
-            _files.write_json(place / STATE, asdict(state), [_OPTIMIZER])
+        """Replace ``last/``; ``other`` are the tensors that are not the ranker's."""
+        with _files.atomic_folder(self.path / LAST) as folder:
+            ranker.write(folder)
+            _files.write_tensors(folder / _OPTIMIZER, other)
+            _files.write_json(folder / STATE, asdict(state), [_OPTIMIZER])
 
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to resume from, or None if no epoch was finished.
+        """The checkpoint to resume from, or None if there is none yet.
 
-        ``metrics.jsonl`` is cut back to it: a kill may have come between the two.
+        ``metrics.jsonl`` is cut back to it, since an epoch is logged before its checkpoint is
+        saved.
         """
         self.recover()
         last = self.path / LAST
@@ -376,41 +391,42 @@ class RunFolder(TrainingFolder[Settings]):
         if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
             raise _files.damaged(last / STATE, "its counts are wrong")
         manifest = read_manifest(last)
-        self._check_saved(manifest["settings"], last)
+        self._check_checkpoint_settings(manifest["settings"], last)
         model = _files.read_tensors(last / WEIGHTS, manifest)
         other = _files.read_tensors(last / _OPTIMIZER, saved)
-        best = self.path / BEST
-        chosen = _files.read_tensors(best / WEIGHTS, read_manifest(best)) if best.exists() else {}
+        folder, best = self.path / BEST, {}
+        if folder.exists():
+            best = _files.read_tensors(folder / WEIGHTS, read_manifest(folder))
         _files.write(self.path / METRICS, "".join(map(history_line, state.history)))
-        return Checkpoint(state, model, other, chosen)
+        return Checkpoint(state, model, other, best)
 
-    def _check_saved(self, saved: Mapping[str, Any], place: Path) -> None:
-        """An error if ``settings.toml`` does not say what the checkpoint was trained with."""
+    def _check_checkpoint_settings(self, saved: Mapping[str, Any], folder: Path) -> None:
+        """Raise if the settings saved in the checkpoint's folder differ from ``settings.toml``."""
         try:
             differences = self.settings.differences(_extended(Settings(**saved), self.settings))
         except ValueError as error:
-            raise _files.damaged(place / MANIFEST, str(error)) from None
+            raise _files.damaged(folder / MANIFEST, str(error)) from None
         if differences:
             raise _files.damaged(
                 self.path / SETTINGS,
-                f"it differs from the checkpoint in {place}: {'; '.join(differences)}",
+                f"it differs from the checkpoint in {folder}: {'; '.join(differences)}",
             )
 
 
-def _extended(before: Settings, now: Settings) -> Settings:
-    """Settings of a run with as many epochs and as much patience as it is resumed with."""
-    return before.model_copy(update=now.extension(before))
+def _extended(settings: Settings, resumed: Settings) -> Settings:
+    """Settings with the epochs and the patience of those of the resumed run, if these are more."""
+    return settings.model_copy(update=resumed.extension(settings))
 
 
 def refuse_differences(path: Path, differences: Sequence[str]) -> None:
-    """Raise if a run is to be resumed with other settings than it was started with.
+    """Raise if a run is to be resumed with settings that differ from its own.
 
     Args:
         path: of the run.
         differences: in words.
 
     Raises:
-        ValueError: there are differences; the message has them.
+        ValueError: there are differences; the message lists them.
     """
     if differences:
         raise ValueError(
@@ -420,7 +436,7 @@ def refuse_differences(path: Path, differences: Sequence[str]) -> None:
 
 
 def command() -> list[str]:
-    """The command that is running, without the path of the program."""
+    """The command line of this process, without the path of the program."""
     program = Path(sys.argv[0])
     is_module = program.name == "__main__.py" and program.parent.name == "rankgrad"
     return ["rankgrad" if is_module else program.name, *sys.argv[1:]]
@@ -436,7 +452,7 @@ def read_settings(path: Path) -> str:
         The text.
 
     Raises:
-        FileError: it is not as it was written.
+        FileError: the file was changed or damaged.
     """
     content = _files.read_part(path / SETTINGS, _read_metadata(path))
     try:
@@ -466,39 +482,40 @@ def parse_settings(path: Path, kind: type[_Settings]) -> _Settings:
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """The lines of ``metrics.jsonl`` in a run folder, compared with what the folder knows of them.
+    """Read ``metrics.jsonl`` of a run folder, and check that it was not changed.
 
-    ``last/`` has the lines up to its epoch, which is that of the last line or the one before; runs
-    that are written at once have a checksum.
+    The checkpoint in ``last/`` also has the lines up to its epoch, the last one or the one before.
+    Runs that are written all at once have a checksum.
 
     Args:
         path: of the run.
 
     Returns:
-        The lines, one per epoch.
+        The entries, one per epoch.
 
     Raises:
-        FileError: a line is damaged, or not the one that was written.
+        FileError: a line is damaged, or is not the one that was written.
     """
-    metadata, known, state = _read_metadata(path), [], path / LAST / STATE
-    if _files.readable_path(state).exists():  # before the lines, which may become more
+    metadata, saved_history, state = _read_metadata(path), [], path / LAST / STATE
+    if _files.readable_path(state).exists():  # read before the lines, which training appends to
         saved = _files.snapshot(
             lambda: [state], lambda: _files.read_json(_files.readable_path(state))
         )
-        _schemas.check(state, saved, _Logged)
-        known = saved["history"]
+        _schemas.check(state, saved, _LoggedState)
+        saved_history = saved["history"]
     if METRICS in metadata.get("files", {}):
         content = _files.read_part(path / METRICS, metadata)
     else:
         content = (path / METRICS).read_bytes()
-    lines = [_parse(line, at, path) for at, line in enumerate(content.splitlines(), start=1)]
-    written = content.splitlines(keepends=True)[: len(known)]
-    if "files" in metadata and written != [history_line(line).encode() for line in known]:
+    history = [_parse_line(line, n, path) for n, line in enumerate(content.splitlines(), start=1)]
+    written = content.splitlines(keepends=True)[: len(saved_history)]
+    if "files" in metadata and written != [history_line(line).encode() for line in saved_history]:
         raise _files.damaged(path / METRICS, f"it does not have the lines of {LAST}/{STATE}")
-    return lines
+    return history
 
 
-def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
+def _parse_line(text: bytes, number: int, path: Path) -> dict[str, float]:
+    """An entry of the history, from a line of ``metrics.jsonl``."""
     try:
         values: dict[str, float] = json.loads(text)
         _schemas.check(path / METRICS, values, dict[str, float])
@@ -508,13 +525,13 @@ def _parse(text: bytes, number: int, path: Path) -> dict[str, float]:
 
 
 def history_line(values: Mapping[str, float]) -> str:
-    """An epoch as a line of ``metrics.jsonl``.
+    """An entry of the history as a line of ``metrics.jsonl``.
 
     Args:
         values: of the epoch, by name.
 
     Returns:
-        The line, with its end.
+        The line, with a line feed.
     """
     return json.dumps(values) + "\n"
 
@@ -527,15 +544,15 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 def run_metadata(
     data: Mapping[str, Dataset], started_by: str | None = None, packages: Sequence[str] = _PACKAGES
 ) -> dict[str, Any]:
-    """What ``run.json`` says of a run on these data.
+    """The contents of ``run.json`` for a run on these data.
 
     Args:
         data: the data sets by name.
-        started_by: the command; None for the one that is running.
-        packages: whose versions it says.
+        started_by: the command line; None for that of this process.
+        packages: the packages whose versions are included.
 
     Returns:
-        What is to be written.
+        The contents.
     """
     return {
         "format": "rankgrad run",
@@ -556,11 +573,11 @@ def _data_metadata(dataset: Dataset) -> dict[str, Any]:
 
 
 def _describe(metadata: Mapping[str, Any] | None) -> str:
+    """The size and the checksum of a data set, for an error."""
     if metadata is None:
         return "none"
-    return (
-        f"{metadata['lists']} lists, {metadata['items']} items, checksum {metadata['checksum'][:8]}"
-    )
+    checksum = metadata["checksum"][:8]
+    return f"{metadata['lists']} lists, {metadata['items']} items, checksum {checksum}"
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
@@ -572,10 +589,10 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     Returns:
         The versions by name; ``unknown`` where a package is not installed.
     """
-    found = {"python": platform.python_version()}
+    by_name = {"python": platform.python_version()}
     for package in packages:
         try:
-            found[package] = version(package)
+            by_name[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
+            by_name[package] = "unknown"
+    return by_name

@@ -1,4 +1,13 @@
-"""The training loop, on Lightning Fabric: data, model and loss put together by their specs."""
+"""Trainer: the training loop of networks, on Lightning Fabric.
+
+:func:`rankgrad.training.fit` makes one :class:`Trainer` per process and calls :meth:`Trainer.run`.
+An epoch is a sequence of batches; ``settings.accumulate`` batches, a group, make one step of the
+optimizer. After each epoch the trainer validates, remembers the best weights and saves a
+checkpoint.
+
+On a GPU the loop never waits for results during an epoch: sums of losses stay on the device, and a
+loss that is not finite is noticed at the end of the epoch.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +23,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from rankgrad._threads import for_work, passes
+from rankgrad.boosting.objectives import undefined_message
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.inputs import unchecked_lists
@@ -41,12 +51,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Trainer"]
 
-_DERIVED = 1 << 27  # values of features of which further columns are derived in memory
-_STOP_DELAY = {"cuda": 16}  # steps until a stop request takes effect: nothing waits for a GPU
+_MAX_DERIVED = 1 << 27  # values of features up to which derived columns are computed in advance
+_STOP_DELAY = {"cuda": 16}  # steps after which a stop request takes effect, by device
 
 
 class Trainer:
-    """One training run in one process."""
+    """One training run in one process.
+
+    Args:
+        fabric: the Fabric of this process, or what stands in for it.
+        job: the arguments of ``fit``.
+        folder: the run folder, in the first process of a run that is saved.
+        checkpoint: what to resume from; None to start.
+        random: the random numbers of this training.
+    """
 
     def __init__(
         self,
@@ -60,7 +78,7 @@ class Trainer:
         self.rank, self.ranks = fabric.global_rank, fabric.world_size
         settings = job.settings
         self.random = random
-        random.seed(_seed(settings.seed))  # the same network in every process
+        random.seed(_combine_seeds(settings.seed))  # the same initial weights in every process
         with random.building():
             train = job.train
             ranker = FittedRanker.new(
@@ -75,23 +93,22 @@ class Trainer:
         )
         decay = settings.average
         self.average = None if decay is None else WeightAverage(self.ranker.network, decay)
-        self.graphs = self._graphs()
-        self.train, self.vali = self._batches(job.train, _with_loss(self.loss, job.train)), None
-        if job.vali is not None:
-            self.vali = self._batches(job.vali)
-        self.others = {name: self._batches(data) for name, data in job.others.items()}
-        self.scorer = self._scorer()
+        self.graphs = self._make_graphs()
+        self.train = self._make_batches(job.train, _lists_with_loss(self.loss, job.train))
+        self.vali = None if job.vali is None else self._make_batches(job.vali)
+        self.others = {name: self._make_batches(data) for name, data in job.others.items()}
+        self.scorer = self._make_scorer()
         self.module, self.fabric_optimizer = fabric.setup(self.scorer, self.optimizer)
         self.state = TrainState()
-        self.best: dict[str, Tensor] = {}
-        self.stop_requested = False  # to stop, in any of the processes
-        self.stop_requests: deque[AsyncScalars] = deque()  # what the last steps say of that
-        # Lists with a loss since the last step of the optimizer.
+        self.best: dict[str, Tensor] = {}  # the ranker's tensors after the best epoch
+        self.stop_requested = False  # in any process
+        self.stop_requests: deque[AsyncScalars] = deque()  # of the last steps, in all processes
+        # The number of lists with a loss since the last step of the optimizer.
         self.lists_since_step = torch.zeros((), dtype=torch.float64, device=fabric.device)
-        random.seed(_seed(settings.seed, self.rank))  # but not the same dropout
+        random.seed(_combine_seeds(settings.seed, self.rank))  # different dropout in each process
         if checkpoint is not None:
             self._restore(checkpoint)
-        self.resumed_at = self.state.seconds
+        self.seconds_before = self.state.seconds  # before this run was resumed
         self.began = time.perf_counter()
 
     def run(self) -> FitResult:
@@ -102,21 +119,22 @@ class Trainer:
             with own_stream(self.fabric.device):
                 return self._run()
         finally:
-            self.graphs = None  # frees their memory at once, not at the next garbage collection
+            self.graphs = None  # frees their memory now, not at the next garbage collection
 
     def _run(self) -> FitResult:
+        """:meth:`run` on the current stream."""
         settings, state = self.settings, self.state
         self.ranker.network.train()
-        stopped = self._reason()
-        draw = self.random.training(self.ranker.network, self.loss)
-        items = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
-        threads = for_work(passes(self.ranker.network, items))
+        stopped = self._stop_reason()
+        rng = self.random.training(self.ranker.network, self.loss)
+        items_per_step = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
+        threads = for_work(passes(self.ranker.network, items_per_step))
         logging = callbacks(self.job, enabled=self.rank == 0)
-        with Progress(self) as progress, logging as log, Interrupts() as interrupts, draw, threads:
+        with Progress(self) as progress, logging as log, Interrupts() as interrupts, rng, threads:
             while stopped is None:
                 if self._epoch(progress, interrupts):
                     log(self._finish_epoch(progress))
-                stopped = self._reason() or ("interrupted" if self.stop_requested else None)
+                stopped = self._stop_reason() or ("interrupted" if self.stop_requested else None)
             if stopped == "interrupted":
                 self._save()
                 progress.interrupted()
@@ -134,8 +152,8 @@ class Trainer:
             stopped=stopped,
         )
 
-    def _reason(self) -> str | None:
-        """Why training is over, or None."""
+    def _stop_reason(self) -> str | None:
+        """Why training ends after the epochs so far; None if it goes on."""
         state = self.state
         if state.epoch >= self.settings.epochs:
             return "epochs"
@@ -147,28 +165,33 @@ class Trainer:
         return "patience" if over else None
 
     def _epoch(self, progress: Progress, interrupts: Interrupts) -> bool:
-        """The rest of an epoch; False if it was interrupted between two steps."""
-        state, every = self.state, self.settings.accumulate
-        steps = self.train.steps(state.epoch)
+        """Train until the end of the epoch; returns False if it was interrupted before.
+
+        A resumed epoch starts at the batch ``state.step``, with the sums of the batches before it.
+        """
+        state, accumulate = self.state, self.settings.accumulate
+        steps = self.train.steps(state.epoch)  # batches of the epoch
+        # As _passes gives them: the sum of losses, the number of lists, the NaN flag.
         totals = torch.tensor(
             [state.loss, state.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
         batches = self.train.epoch(state.epoch, rank=self.rank, ranks=self.ranks, start=state.step)
         progress.begin(state.epoch, state.step, steps)
         for batch in batches:
-            first = state.step // every * every  # of those that make one step of the optimizer
-            group = range(first, min(first + every, steps))
+            # The batches that make one step of the optimizer.
+            first = state.step // accumulate * accumulate
+            group = range(first, min(first + accumulate, steps))
             ends_group = state.step == group[-1]
             sums = self._step(batch, steps, group, interrupts.stop_requested)
             state.step += 1
             totals += sums[:3]
             progress.step(totals[:2])
-            self.stop_requested = (
-                self._any_stop_requested(sums[3:]) if self.ranks > 1 else interrupts.stop_requested
-            )
+            self.stop_requested = interrupts.stop_requested
+            if self.ranks > 1:
+                self.stop_requested = self._any_stop_requested(sums[3:])
             if self.stop_requested and ends_group:
                 break
-        while self.stop_requests:
+        while self.stop_requests:  # those that have not taken effect yet
             self.stop_requested |= self.stop_requests.popleft().wait()[0] > 0
         state.loss, state.lists, nan_flag = totals.tolist()
         if math.isnan(nan_flag):
@@ -176,10 +199,13 @@ class Trainer:
         return state.step == steps
 
     def _any_stop_requested(self, request: Tensor) -> bool:
-        """Whether any process is asked to stop.
+        """Whether a process was asked to stop, at this step or some steps ago.
 
-        On GPUs the request takes effect some steps later, at the same step in all processes, so
-        that none waits.
+        On GPUs a request takes effect ``_STOP_DELAY`` steps later, when its copy to the host has
+        arrived without waiting; it does so at the same step in all processes.
+
+        Args:
+            request: ``[1]``, how many processes were asked to stop.
         """
         self.stop_requests.append(AsyncScalars(request))
         if len(self.stop_requests) <= _STOP_DELAY.get(request.device.type, 0):
@@ -187,16 +213,23 @@ class Trainer:
         return self.stop_requests.popleft().wait()[0] > 0
 
     def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
-        """One batch, over all processes.
+        """Train on one batch; at the end of a group, make the step of the optimizer.
 
-        The sum of its lists' losses, their number, and NaN if training diverged, else 0; with
-        several processes also how many are asked to stop. The batches of a group make one step of
-        the optimizer, the one that a single batch of all their lists would make. On a GPU nothing
-        here waits for it.
+        That step is the one that a single batch with all lists of the group would make. Nothing
+        here waits for a GPU.
+
+        Args:
+            batch: the lists of this process.
+            steps: the number of batches of the epoch.
+            group: the batches that make one step of the optimizer.
+            interrupted: whether this process was asked to stop.
+
+        Returns:
+            The sums over all processes that :meth:`_passes` returns.
         """
         self._set_rates(group.start / self.settings.accumulate, steps)
         ends_group, single_batch = self.state.step == group[-1], len(group) == 1
-        # At the end of the group, by the number of its lists.
+        # The mean over the lists of a group: their number is known only at its end.
         divide_later = self.loss.reduction == "mean" and not single_batch
         if self.graphs is not None:
             sums = self.graphs(batch)
@@ -209,12 +242,9 @@ class Trainer:
             if divide_later:
                 self._divide_gradients(self.lists_since_step.clamp(min=1e-12))
                 self.lists_since_step = torch.zeros_like(self.lists_since_step)
-            if self.settings.clip is not None:
+            if (clip := self.settings.clip) is not None:
                 self.fabric.clip_gradients(
-                    self.module,
-                    self.fabric_optimizer,
-                    max_norm=self.settings.clip,
-                    error_if_nonfinite=False,
+                    self.module, self.fabric_optimizer, max_norm=clip, error_if_nonfinite=False
                 )
             self.fabric_optimizer.step()
             self.fabric_optimizer.zero_grad()
@@ -223,28 +253,44 @@ class Trainer:
         return sums
 
     def _passes(self, batch: Batch, single_batch: bool = True, interrupted: bool = False) -> Tensor:
-        """Forward and backward: gradients at the parameters, and the sums that a step gives."""
+        """The forward and backward pass over a batch; sets the gradients.
+
+        Args:
+            batch: the lists of this process.
+            single_batch: whether the batch is a group by itself.
+            interrupted: whether this process was asked to stop.
+
+        Returns:
+            Sums over all processes, ``[3]``: the losses of the lists, the number of lists with a
+            loss, and NaN if training diverged, else 0. With several processes, ``[4]``: also how
+            many were asked to stop.
+        """
         values, defined, sums = self._loss(batch)
         if self.ranks > 1:
             stop_flag = torch.full_like(sums[:1], float(interrupted))
             sums = self.fabric.all_reduce(torch.cat([sums, stop_flag]), reduce_op="sum")
-        # Gradients are averaged over the processes, but the loss is the mean over the lists of all
-        # of them, those on which it is undefined left out. How many those of a group are is known
-        # at its end.
-        mean = self.loss.reduction == "mean"
-        count = sums[1].clamp(min=1e-12) if mean and single_batch else torch.ones_like(sums[1])
-        of_list = self.ranks / count / self.ranker.members
-        self.fabric.backward(values, gradient=defined * of_list.to(values.dtype))
+        # The loss is the mean over the lists of all processes on which it is defined. Fabric
+        # averages gradients over the processes, hence the factor ``ranks``. If the group has
+        # further batches, _step divides by the number of lists at the end.
+        is_mean = self.loss.reduction == "mean"
+        count = sums[1].clamp(min=1e-12) if is_mean and single_batch else torch.ones_like(sums[1])
+        list_weight = self.ranks / count / self.ranker.members
+        self.fabric.backward(values, gradient=defined * list_weight.to(values.dtype))
         return sums
 
     def _set_rates(self, step: float, batches: int) -> None:
-        """Set the learning rate and the loss's schedules for a step of the optimizer."""
+        """Set the learning rate and the loss's schedules for a step of the optimizer.
+
+        Args:
+            step: the steps of the optimizer before it in this epoch.
+            batches: the number of batches of the epoch.
+        """
         steps = math.ceil(batches / self.settings.accumulate)
-        done = self.state.epoch + step / steps
-        self.loss.progress = done / self.settings.epochs
-        rate = self.settings.learning_rate * self.lr_schedule.factor(done, self.settings.epochs)
+        epochs_done = self.state.epoch + step / steps
+        self.loss.progress = epochs_done / self.settings.epochs
+        factor = self.lr_schedule.factor(epochs_done, self.settings.epochs)
         for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
+            parameters["lr"] = self.settings.learning_rate * factor
 
     def _divide_gradients(self, divisor: Tensor) -> None:
         for parameter in self.ranker.network.parameters():
@@ -252,24 +298,28 @@ class Trainer:
                 parameter.grad.div_(divisor)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The lists' losses, where they are defined, and sums.
+        """The losses of a batch's lists.
 
-        The sums are that of the losses, the number of lists with one and a NaN flag. The flag is
-        NaN if training diverged, else 0. On a CPU that raises at once. A GPU is not waited for: it
-        goes on to the end of the epoch, with zeros in place of scores that are not finite.
+        If scores are not finite, training has diverged. On a CPU this raises an error. On a GPU,
+        finding that out would wait, so the epoch goes on, with zeros in place of such scores, and
+        :meth:`_epoch` raises at its end.
+
+        Returns:
+            The loss of each list as scored by each member; whether it is defined there; and the
+            sums of :func:`~rankgrad.training._gpu.sums_of`.
         """
         scores = score(self.module, batch)
-        nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0
+        nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0  # 0 · inf and 0 · NaN are NaN
         if not scores.is_cuda and math.isnan(nan_flag.item()):
             raise self._diverged()
-        if len(batch) == 0:  # of another process's batch; all parameters still take part
+        if len(batch) == 0:  # the other processes have lists, and wait for all gradients
             values = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())[None]
             defined = torch.zeros_like(values, dtype=torch.bool)
             return values, defined, sums_of(values, defined, nan_flag, 1)
         members = self.ranker.members
         if scores.is_cuda:
             scores = Finite.apply(scores)
-        values, defined = self.loss.values(_lists(scores, batch, members))
+        values, defined = self.loss.values(_member_lists(scores, batch, members))
         return values, defined, sums_of(values, defined, nan_flag, members)
 
     def _diverged(self) -> ValueError:
@@ -279,7 +329,7 @@ class Trainer:
         )
 
     def _finish_epoch(self, progress: Progress) -> dict[str, float]:
-        """Validate, choose and save; the new entry of the history."""
+        """Validate, remember the best weights, and save; returns the new entry of the history."""
         state = self.state
         line = {
             "epoch": state.epoch + 1,
@@ -321,19 +371,20 @@ class Trainer:
             return True
         value, best = line[self.settings.metric], self.state.best_value
         if math.isnan(value):
-            raise ValueError(
-                f"{self.settings.metric} is undefined on every list of the validation data"
-            )
+            raise ValueError(undefined_message(self.settings.metric))
         if best is None:
             return True
         return value < best if self.metrics[0].lower_is_better else value > best
 
     def _save(self, best: bool = False, line: Mapping[str, float] | None = None) -> None:
-        """Bring the run folder up to date. ``last/`` comes last: it says how far all of it is."""
+        """Update the run folder; ``best/`` if ``best``, and the history by ``line``.
+
+        ``last/`` is written last: resuming trusts its state, and cuts the history back to it.
+        """
         if self.job.folder is None:
             return
-        other = self._training_tensors()
-        if self.folder is None:
+        other = self._training_tensors()  # gathered from all processes
+        if self.folder is None:  # only the first process writes
             return
         if best:
             with self._averaged():
@@ -344,7 +395,7 @@ class Trainer:
         self.folder.save_last(self.ranker, self.state, other)
 
     def _training_tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state and that of all random numbers, of every process."""
+        """The states of the optimizer, the averaged weights and all processes' generators."""
         state = {f"optimizer.{k}": v for k, v in state_tensors(self.optimizer).items()}
         if self.average is not None:
             state |= {f"average.0.{name}": value for name, value in self.average.state().items()}
@@ -354,11 +405,11 @@ class Trainer:
                 on_device = gathered[0].to(self.fabric.device)
                 gathered = [torch.empty_like(on_device) for _ in range(self.ranks)]
                 distributed.all_gather(gathered, on_device)
-            state |= {f"random.{rank}.{name}": each.cpu() for rank, each in enumerate(gathered)}
+            state |= {f"random.{rank}.{name}": s.cpu() for rank, s in enumerate(gathered)}
         return state
 
     def _generators(self) -> dict[str, torch.Generator]:
-        """Everything that draws random numbers in training: the training's own, and the loss's."""
+        """The generators that training draws from, by name: its own, the GPU's and the loss's."""
         generators = {"cpu": self.random.generator}
         device = self.fabric.device
         if device.type == "cuda":
@@ -366,7 +417,7 @@ class Trainer:
         return generators | generators_of(self.loss, device)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Load a checkpoint."""
         self.state, self.best = checkpoint.state, checkpoint.best
         self.ranker.load_tensors(checkpoint.model)
         other = checkpoint.other.items()
@@ -380,39 +431,43 @@ class Trainer:
                 raise ValueError("the run was started with other devices: resume with the same")
             generator.set_state(saved)
 
-    def _graphs(self) -> Graphs | None:
-        """Graphs of the passes, where those of all steps are alike and each makes a whole step."""
+    def _make_graphs(self) -> Graphs | None:
+        """CUDA graphs of the passes, if all steps are alike and each batch is a group by itself."""
         network = self.ranker.network
         single = self.ranks == 1 and self.settings.accumulate == 1
-        # Flat items of several members with padding between them are no lists one after the other.
+        # Graphs pad flat batches to a few sizes. With several members the padding would be between
+        # the members' items, but in flat layout each list begins where the previous one ends.
         flat_members = self.ranker.per_item and self.ranker.members > 1
         usable = self.settings.graphs and single and not flat_members
         if usable and capturable(network, self.loss, self.fabric.device):
             return Graphs(self._passes, network)
         return None
 
-    def _scorer(self) -> nn.Module:
-        """What is called in each step: the network, or the part of it after its derived inputs.
+    def _make_scorer(self) -> nn.Module:
+        """The module that scores batches: the network, or its part after the derived inputs.
 
-        Columns that are derived of whole lists, such as ranks within the list, are the same in
-        every epoch: where memory suffices, they are derived once.
+        Columns derived within lists, such as ranks, are the same in every epoch. If memory
+        suffices, they are computed once, here, and the batches contain them.
         """
         network = self.ranker.network
         if not (isinstance(network, Scorer) and network.inputs_score_alone):
             return network
         batches = [self.train, *([] if self.vali is None else [self.vali]), *self.others.values()]
-        values = network.n_features * sum(each.dataset.n_items for each in batches)
-        plain = self.ranks == 1 and self.settings.precision == "32-true" and self.graphs is None
-        plain = plain and self.fabric.device.type == "cpu" and self.settings.memory is None
-        fits_in_memory = values <= _DERIVED and all(each.resident for each in batches)
-        if network.per_item or not plain or self.train.is_cut or not fits_in_memory:
+        n_values = network.n_features * sum(part.dataset.n_items for part in batches)
+        fits_in_memory = n_values <= _MAX_DERIVED and all(part.resident for part in batches)
+        on_cpu = self.fabric.device.type == "cpu" and self.ranks == 1 and self.graphs is None
+        default_memory = self.settings.precision == "32-true" and self.settings.memory is None
+        if not (fits_in_memory and on_cpu and default_memory):
+            return network
+        if network.per_item or self.train.is_cut:  # nothing is derived, or from lists cut anew
             return network
         with torch.no_grad():
-            for each in batches:
-                each.derive(network.inputs)
+            for part in batches:
+                part.derive(network.inputs)
         return _InputScorer(network)
 
-    def _batches(self, dataset: Dataset, trained: np.ndarray | None = None) -> Batches:
+    def _make_batches(self, dataset: Dataset, trained: np.ndarray | None = None) -> Batches:
+        """Batches of a data set; ``trained`` says which lists training uses, None for all."""
         settings = self.settings
         return Batches(
             dataset,
@@ -430,11 +485,11 @@ class Trainer:
         )
 
     def _seconds(self) -> float:
-        return self.resumed_at + time.perf_counter() - self.began
+        return self.seconds_before + time.perf_counter() - self.began
 
 
 class _InputScorer(nn.Module):
-    """Scores items by their derived inputs: see :meth:`rankgrad.models.Scorer.inputs`."""
+    """Scores batches whose features are already the inputs that ``network.inputs`` derives."""
 
     def __init__(self, network: Scorer) -> None:
         super().__init__()
@@ -444,19 +499,20 @@ class _InputScorer(nn.Module):
         return self.network.score_inputs(inputs, mask)
 
 
-def _with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
-    """Which lists have a loss; None for all of them.
+def _lists_with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
+    """Which lists have a loss, ``[B]`` booleans; None for all of them.
 
-    Without a label above 0, most losses are undefined, whatever the scores: such lists add nothing
-    to the mean, and need not be scored. Losses of the user's own get all lists.
+    Most losses are undefined on a list without a label above 0, whatever the scores. Such lists add
+    nothing to the mean and need not be scored. A user's own loss gets all lists.
     """
     if not loss.kernel_applies:
         return None
     relevant = np.zeros(len(dataset), bool)
-    filled = np.flatnonzero(dataset.lengths)
-    relevant[filled] = np.maximum.reduceat(dataset.labels, dataset.offsets[filled]) > 0
-    if not len(filled) or not relevant.any() or relevant[filled].all():
+    nonempty = np.flatnonzero(dataset.lengths)
+    relevant[nonempty] = np.maximum.reduceat(dataset.labels, dataset.offsets[nonempty]) > 0
+    if not len(nonempty) or not relevant.any() or relevant[nonempty].all():
         return None
+    # A new loss, so that this one draws no random numbers.
     probe = losses.get(str(loss))
     for randomness in randomness_of(probe).values():
         randomness.fallback = torch.Generator()
@@ -464,27 +520,34 @@ def _with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
     return None if bool(defined) else relevant
 
 
-def _lists(scores: Tensor, batch: Batch, members: int) -> Lists:
-    """The lists of a batch as scored by each member, member after member."""
+def _member_lists(scores: Tensor, batch: Batch, members: int) -> Lists:
+    """The lists of a batch as scored by each member: ``members`` times as many lists.
+
+    Args:
+        scores: ``[members, ...]``, or ``[...]`` of a single member.
+        batch: padded or flat.
+        members: the number of members.
+    """
     offsets = batch.offsets
     if members > 1 and offsets is not None:
         total = len(batch.labels)
         starts = torch.arange(members, device=offsets.device)[:, None] * total + offsets[:-1]
         offsets = torch.cat([starts.flatten(), members * offsets[-1:]])
     labels, weights = batch.labels, batch.weights
-    mask = batch.mask if offsets is None else None  # lists end before the padding of flat batches
+    mask = batch.mask if offsets is None else None  # the padding of flat batches is in no list
     if members > 1:
-        labels, mask, weights = (_repeated(each, members) for each in (labels, mask, weights))
+        labels, mask, weights = (_repeat(part, members) for part in (labels, mask, weights))
     scores = scores.reshape(-1, *batch.labels.shape[1:])
     return unchecked_lists(
         scores, labels, mask, offsets=offsets, max_length=batch.max_length, weights=weights
     )
 
 
-def _repeated(values: Any, members: int) -> Any:
+def _repeat(values: Any, members: int) -> Any:
+    """The values of the lists once for each member."""
     return None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
 
 
-def _seed(*numbers: int) -> int:
-    """One seed of several numbers; (1, 0) and (0, 1) give different ones."""
+def _combine_seeds(*numbers: int) -> int:
+    """One seed from several numbers; (1, 0) and (0, 1) give different ones."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
