@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = "src/rankgrad"
+#: Tokens that do not make a line one of code.
 _NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
@@ -31,22 +32,26 @@ def code_lines(text: str) -> int:
         if token.type not in _NO_CODE:
             lines |= set(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text and isinstance(node.value.value, str):
+        is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_constant and isinstance(node.value.value, str):  # a docstring
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
 
 
 def by_package(commit: str) -> Counter[str]:
-    """Count by package, those of kernels by their own; an empty commit is the working tree."""
-    found: Counter[str] = Counter()
+    """Count lines by package; ``kernels/cpu`` and ``kernels/gpu`` count as packages.
+
+    Args:
+        commit: a commit; empty for the files of the working tree.
+    """
+    counts: Counter[str] = Counter()
     for path in _git("ls-tree", "-r", "--name-only", commit or "HEAD", SOURCE).splitlines():
         if not path.endswith(".py") or not (commit or (ROOT / path).is_file()):
             continue
         text = _git("show", f"{commit}:{path}") if commit else (ROOT / path).read_text("utf-8")
         *packages, _ = Path(path).relative_to(SOURCE).parts
-        found["/".join(packages[:2]) or "(root)"] += code_lines(text)
-    return found
+        counts["/".join(packages[:2]) or "(root)"] += code_lines(text)
+    return counts
 
 
 def _git(*arguments: str) -> str:

@@ -1,8 +1,11 @@
 """Compile the CPU kernels into the package: ``python tools/precompile.py [--all]``.
 
-For this machine's level of x86-64, or for all levels. What the archives in the package hold already
-is not compiled again. Kernels compile themselves where there is no archive, but then each new
-machine and each process of the tests does so.
+It compiles for the x86-64 level of this machine, or for all levels. Code that the archives of the
+package already have is not compiled again. Without an archive kernels are compiled at their first
+call, by each new machine, and by each process of the tests.
+
+This program calls everything that has a CPU kernel, so that Numba compiles it, and writes the
+compiled code to the archives that :mod:`rankgrad._precompiled` reads.
 """
 
 import argparse
@@ -25,13 +28,14 @@ from rankgrad.metrics import evaluate, metrics
 from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._served_ranker import ServedRanker
 
+#: Three small lists to call the kernels with.
 LABELS = torch.tensor([2.0, 0, 1, 1, 0, 0, 3, 1])
 QUERIES = torch.tensor([0, 0, 0, 1, 2, 2, 2, 2])
 OFFSETS = torch.tensor([0, 3, 4, 8])
 
 
 def call(loss, dtype: torch.dtype, padded: bool) -> None:
-    """A loss and its gradient."""
+    """Compute a loss and its gradient."""
     random = torch.Generator().manual_seed(0)
     labels = LABELS.to(dtype)
     scores = torch.randn(8, dtype=dtype, generator=random, requires_grad=True)
@@ -44,17 +48,17 @@ def call(loss, dtype: torch.dtype, padded: bool) -> None:
 
 
 def call_losses() -> None:
-    """All that are registered, on scores of each dtype, flat and padded."""
+    """Call all registered losses on scores of each dtype, flat and padded."""
     for dtype in (torch.float32, torch.float64):
         for name, padded in product(losses.names(), (False, True)):
             call(losses.get(name), dtype, padded)
         kernels.use("eager")
-        call(losses.get("fastsort_ndcg"), dtype, True)  # isotonic regression
+        call(losses.get("fastsort_ndcg"), dtype, True)  # the eager form has a kernel, too: isotonic
         kernels.use("auto")
 
 
 def call_metrics() -> None:
-    """All that are registered, on scores of each dtype, and what sorts and boosts."""
+    """Call all registered metrics on scores of each dtype, and the integrations with kernels."""
     for dtype in (torch.float32, torch.float64):
         scores = torch.arange(8, dtype=dtype)
         evaluate(scores, LABELS.to(dtype), offsets=OFFSETS, metrics=metrics.names())
@@ -63,13 +67,13 @@ def call_metrics() -> None:
 
 
 def fit_and_serve() -> None:
-    """The parser, quantile normalization, the default model, and what prepares its inputs."""
+    """Call the parser, quantile normalization, the default model and the service."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.txt"
         path.write_text("1 qid:1 1:0.5 2:1\n0 qid:1 1:0.25 # id\n")
         letor.read(path)
     features = torch.randn(8, 2).numpy()
-    # The losses are compiled elsewhere: a small one.
+    # call_losses compiles the losses: here a small one will do.
     ranker = Ranker("mse", epochs=1).fit(features, LABELS.numpy(), qid=QUERIES.numpy())
     ranker.predict(features, qid=QUERIES.numpy())
     ServedRanker.of(ranker.model_, "a").score(features, OFFSETS.numpy())
@@ -77,18 +81,18 @@ def fit_and_serve() -> None:
 
 
 def compile_for(level: str) -> dict[str, bytes]:
-    """The code of every function called so far, by its name in the archive of a level."""
+    """The machine code of every function called so far, by its name in the archive of a level."""
     path = _precompiled.archive_path(level)
-    found: dict[str, bytes] = {}
+    packaged: dict[str, bytes] = {}
     if path.exists():
-        with zipfile.ZipFile(path) as old:
-            found = {name: old.read(name) for name in old.namelist()}
-    made = {}
+        with zipfile.ZipFile(path) as archive:
+            packaged = {name: archive.read(name) for name in archive.namelist()}
+    codes = {}
     for entry_point in _linking.entry_points:
         for arguments in entry_point.signatures:
             name = _precompiled.member_name(entry_point.py_func, arguments, level)
-            made[name] = found.get(name) or _linking.machine_code(entry_point, arguments, level)
-    return made
+            codes[name] = packaged.get(name) or _linking.machine_code(entry_point, arguments, level)
+    return codes
 
 
 def write(level: str, codes: dict[str, bytes]) -> None:
@@ -96,17 +100,19 @@ def write(level: str, codes: dict[str, bytes]) -> None:
     path = _precompiled.archive_path(level)
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_suffix(".partial")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, code in codes.items():
-            new.writestr(name, code)
+            archive.writestr(name, code)
     os.replace(temporary, path)
     print(f"{path.name}: {len(codes)} functions, {path.stat().st_size / 1e6:.1f} MB")
 
 
-def part(calls: Sequence[Callable[[], None]], levels: Sequence[str]) -> list[dict[str, bytes]]:
-    """Call, and give the code of what was called for each level."""
-    for each in calls:
-        each()
+def call_and_compile(
+    functions: Sequence[Callable[[], None]], levels: Sequence[str]
+) -> list[dict[str, bytes]]:
+    """Call functions, and return the code of all kernels that they called, for each level."""
+    for function in functions:
+        function()
     return [compile_for(level) for level in levels]
 
 
@@ -115,14 +121,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="for all levels, as wheels have it")
     host = _precompiled.host_level()
-    levels = list(_precompiled.LEVELS) if parser.parse_args().all else [host] if host else []
+    levels = [host] if host else []
+    if parser.parse_args().all:
+        levels = list(_precompiled.LEVELS)
     if not _linking.AVAILABLE:
         levels = []
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        calls = ([call_losses], [call_metrics, fit_and_serve])
-        parts = pool.starmap(part, [(each, levels) for each in calls], chunksize=1)
-    for level, *codes in zip(levels, *parts, strict=True):
-        write(level, dict(sorted({**codes[0], **codes[1]}.items())))
+    jobs = [([call_losses], levels), ([call_metrics, fit_and_serve], levels)]
+    with multiprocessing.get_context("fork").Pool(len(jobs)) as pool:
+        results = pool.starmap(call_and_compile, jobs, chunksize=1)
+    for level, first, second in zip(levels, *results, strict=True):
+        write(level, dict(sorted({**first, **second}.items())))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,17 @@
     python benchmarks/direct_study speed                            time of a few losses, on a CPU
     python benchmarks/direct_study page RESULTS -o PAGE.md          the page
 
-``RESULTS`` of the page in the documentation are ``benchmarks/results/direct.jsonl.gz``.
+The page in the documentation, ``docs/results/direct.md``, is made from
+``benchmarks/results/direct.jsonl.gz``.
 
-``run`` goes on with what RESULTS and ``--previous`` have, on a machine with a GPU or without; it
-needs nothing but the library and its ``train`` extra.
+``run`` trains what neither RESULTS nor ``--previous`` has, with or without a GPU. It needs only the
+library and its ``train`` extra.
+
+In this folder: ``plan.py`` lists the trainings, ``data.py`` simulates their data, ``candidates.py``
+and ``networks.py`` define the losses and networks, ``train.py`` trains one of them while
+``diagnose.py`` measures its gradients, and ``pool.py`` trains many side by side. ``show.py``,
+``page.py`` and ``figure.py`` present the results; ``tiny.py`` and ``speed.py`` are experiments of
+their own.
 """
 
 from __future__ import annotations
@@ -77,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     solve = commands.add_parser("tiny", help="exact minimization on tiny problems, some minutes")
     solve.add_argument("-o", "--output", type=Path, required=True)
     commands.add_parser("speed", help="time of a few losses on a CPU")
-    for name, what in (("pack", "results in one file"), ("page", "the page of the study")):
-        command = commands.add_parser(name, help=what)
+    for name, text in (("pack", "results in one file"), ("page", "the page of the study")):
+        command = commands.add_parser(name, help=text)
         command.add_argument("results", type=Path, nargs="+")
         command.add_argument("-o", "--output", type=Path, required=True)
         if name == "page":

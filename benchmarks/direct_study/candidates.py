@@ -1,9 +1,10 @@
-"""Losses of the study that are not in the library; registered, so that specs name them.
+"""Losses of the study that are not in the library; they are registered, so that specs name them.
 
-Every loss of scores has a gradient that is a sum over pairs of items. ``pair_field`` takes the two
-factors of each pair apart: a weight, which says what the pair matters to the metric, and the slope
-of a function of the score gap, which says how a pair in the wrong order differs from one in the
-right order. Relaxed metrics, LambdaRank and LambdaLoss are cells of that table.
+The gradient of a loss of scores is a sum over pairs of items. ``pair_field`` separates the two
+factors of each pair: a weight, which says how much the pair matters to the metric, and the
+derivative of a surrogate of the score gap, such as the logistic loss, which says how a pair in the
+wrong order differs from one in the right order. Relaxed metrics, LambdaRank and LambdaLoss are
+combinations of these two.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ from rankgrad.metrics import NDCG
 from rankgrad.sorting import relaxations
 
 WEIGHTS = ("none", "swap", "distance", "tangent")
+SURROGATES = ("logistic", "sigmoid")
 _LOG2 = math.log(2)
-SLOPES = ("logistic", "sigmoid")
-_CAPTURED = KernelCall("pair_field", ())  # tells training that a CUDA graph can be made of it
+#: A loss that has a kernel call can be captured in a CUDA graph; training asks only for that.
+_CAPTURED = KernelCall("pair_field", ())
 
 
 class StudyLoss(Loss):
-    """A loss that says ``values``; training can make a CUDA graph of it."""
+    """A loss that defines ``values``: the value of each list, and on which lists it is defined.
+
+    Training can capture it in a CUDA graph.
+    """
 
     def per_list(self, lists: Lists) -> tuple[Tensor, Tensor]:
         return self.values(lists)
@@ -46,7 +51,7 @@ class StudyLoss(Loss):
 
 @losses.register("pair_field")
 class PairField(StudyLoss):
-    """``Σ_{y_i > y_j} w_ij φ(s_i - s_j)`` with weights that are not differentiated.
+    """``Σ_{y_i > y_j} w_ij φ(s_i - s_j)`` with weights w that are not differentiated.
 
     Args:
         k: the cutoff of NDCG.
@@ -54,10 +59,11 @@ class PairField(StudyLoss):
             in LambdaRank. ``distance``: LambdaLoss's, by the distance of the ranks. ``tangent``:
             the derivative of NDCG@k by the rank of i, ``G_i |D'(π_i)|``, on the pairs of i with all
             other items: the weights in the gradient of approx_ndcg. ``none``: 1, as in RankNet.
-        slope: ``logistic``: φ = log(1 + exp(-gap)), convex. ``sigmoid``: φ = 1 / (1 + exp(gap)), as
-            in relaxed ranks; the gradient of a confident mistake vanishes.
-        relaxation: whose ranks or permutation give the discounts D of ``swap`` and ``tangent``;
-            empty for the exact ranks.
+        surrogate: the function φ of the score gap. ``logistic``: log(1 + exp(-gap)), convex.
+            ``sigmoid``: 1 / (1 + exp(gap)), as in relaxed ranks; the gradient of a confident
+            mistake vanishes.
+        relaxation: the relaxation whose ranks or permutation give the discounts D of ``swap`` and
+            ``tangent``; empty for the exact ranks.
         gain: ``exponential`` or ``linear``.
         reduction: over lists.
     """
@@ -69,72 +75,75 @@ class PairField(StudyLoss):
         k: int | None = None,
         *,
         weights: str = "swap",
-        slope: str = "logistic",
+        surrogate: str = "logistic",
         relaxation: str = "",
         gain: Literal["exponential", "linear"] = "exponential",
         reduction: Any = "mean",
     ) -> None:
         super().__init__(k, reduction=reduction)
         check_choice("weights", weights, WEIGHTS)
-        check_choice("slope", slope, SLOPES)
-        self.weights, self.slope, self.relaxation, self.gain = weights, slope, relaxation, gain
+        check_choice("surrogate", surrogate, SURROGATES)
+        self.weights, self.surrogate = weights, surrogate
+        self.relaxation, self.gain = relaxation, gain
         self._relaxed = relaxations.get(relaxation) if relaxation else None
 
     def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
-        found: Tensor = _FieldSum.apply(lists.scores, self, lists)
-        return found, has_pairs(lists.labels, lists.mask)
+        values: Tensor = _PairSum.apply(lists.scores, self, lists)
+        return values, has_pairs(lists.labels, lists.mask)
 
     def items(self, lists: Lists) -> Tensor:
-        """Per item, ``[6, b, n]``: label, gain over the ideal DCG, discount or tangent, rank,
-        LambdaLoss's factor past the cutoff, and 1 on real items.
+        """What the weights of pairs are computed from, ``[6, b, n]``.
+
+        Per item: its label; its gain over the ideal DCG; its discount or tangent; its rank;
+        LambdaLoss's factor past the cutoff; and 1 on real items.
         """
         scores, mask, labels = lists.scores.detach(), lists.mask, lists.labels
         ndcg = NDCG(self.k, gain=self.gain)
-        raw = (torch.exp2(labels) - 1 if self.gain == "exponential" else labels) * mask
-        ideal = ndcg.ideal(raw)
-        gains = raw / torch.where(ideal > 0, ideal, 1.0)[:, None]
+        gains = (torch.exp2(labels) - 1 if self.gain == "exponential" else labels) * mask
+        ideal = ndcg.ideal(gains)
+        gains = gains / torch.where(ideal > 0, ideal, 1.0)[:, None]
         ranks = hard_ranks(scores, mask, labels)
-        last = ranks.clamp(min=2.0)
-        past = torch.ones_like(ranks)
+        past_cutoff = torch.ones_like(ranks)
         if self.k is not None:
-            past = torch.where(last > self.k, 1 / (1 - 1 / torch.log2(1 + last)), 1.0)
-        second = self._tangents(ranks, scores, mask) * gains
-        if self.weights != "tangent":
-            second = self._discounts(ranks, scores, mask)
-        return torch.stack([labels, gains, second, ranks, past, mask.to(scores.dtype)])
+            rank = ranks.clamp(min=2.0)
+            past_cutoff = torch.where(rank > self.k, 1 / (1 - 1 / torch.log2(1 + rank)), 1.0)
+        if self.weights == "tangent":
+            discounts = self._tangents(ranks, scores, mask) * gains
+        else:
+            discounts = self._discounts(ranks, scores, mask)
+        return torch.stack([labels, gains, discounts, ranks, past_cutoff, mask.to(scores.dtype)])
 
     def _discounts(self, ranks: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
+        """The discount of each item by its exact or relaxed rank, ``[b, n]``."""
         if self._relaxed is not None and self._relaxed.forms[0] == "permutation":
             k = min(self.k or ranks.shape[-1], ranks.shape[-1])
             rows = self._relaxed._permutation(scores, mask, k)
             discounts = 1 / torch.log2(1 + torch.arange(1, k + 1, device=ranks.device))
             return torch.where(mask, discounts.to(rows) @ rows, 0.0)
-        ranks = self._soft(ranks, scores, mask)
+        ranks = self._relax_ranks(ranks, scores, mask)
         discounts = 1 / torch.log2(1 + ranks)
         if self.k is None:
             return discounts
-        # A cutoff over soft ranks is soft as well, with a width of one rank.
-        return (
-            discounts * torch.sigmoid(4 * (self.k + 0.5 - ranks))
-            if self._relaxed
-            else (torch.where(ranks <= self.k, discounts, 0.0))
-        )
+        if self._relaxed:  # the cutoff is soft as well, with a width of one rank
+            return discounts * torch.sigmoid(4 * (self.k + 0.5 - ranks))
+        return torch.where(ranks <= self.k, discounts, 0.0)
 
     def _tangents(self, ranks: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-        """``|D'(π)|``; past a cutoff, as at the cutoff times (k / π)²."""
-        ranks = self._soft(ranks, scores, mask)
-        inside = ranks if self.k is None else ranks.clamp(max=self.k)
-        slope = 1 / ((1 + inside) * _LOG2 * torch.log2(1 + inside) ** 2)
-        return torch.where(mask, slope * (inside / ranks) ** 2, 0.0)
+        """``|D'(π)|`` of each item, ``[b, n]``; past the cutoff k, ``|D'(k)| (k / π)²``."""
+        ranks = self._relax_ranks(ranks, scores, mask)
+        up_to_k = ranks if self.k is None else ranks.clamp(max=self.k)
+        derivative = 1 / ((1 + up_to_k) * _LOG2 * torch.log2(1 + up_to_k) ** 2)
+        return torch.where(mask, derivative * (up_to_k / ranks) ** 2, 0.0)
 
-    def _soft(self, ranks: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
+    def _relax_ranks(self, ranks: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
+        """The relaxed ranks ``[b, n]``, or the exact ones without a relaxation."""
         if self._relaxed is None:
             return ranks
         return torch.where(mask, self._relaxed.rank(scores, mask), 1.0).clamp(min=1.0)
 
 
-class _FieldSum(torch.autograd.Function):
-    """The sum over pairs; its gradient is found on the way forward."""
+class _PairSum(torch.autograd.Function):
+    """The sum over pairs, ``[b]``; the forward pass also computes the gradient."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, loss: PairField, lists: Lists) -> Tensor:
@@ -142,9 +151,9 @@ class _FieldSum(torch.autograd.Function):
         if scores.is_cuda:
             from pair_kernel import sum_pairs
 
-            values, gradient = sum_pairs(scores, items, loss.weights, loss.slope)
+            values, gradient = sum_pairs(scores, items, loss.weights, loss.surrogate)
         else:
-            values, gradient = sum_pairs_eager(scores, items, loss.weights, loss.slope)
+            values, gradient = sum_pairs_eager(scores, items, loss.weights, loss.surrogate)
         ctx.save_for_backward(gradient)
         return values
 
@@ -156,31 +165,45 @@ class _FieldSum(torch.autograd.Function):
 
 
 def sum_pairs_eager(
-    scores: Tensor, items: Tensor, weights: str, slope: str
+    scores: Tensor, items: Tensor, weights: str, surrogate: str
 ) -> tuple[Tensor, Tensor]:
-    """Values ``[b]`` and gradients ``[b, n]`` in plain PyTorch: what the kernel computes."""
-    labels, gains, second, ranks, past, real = items
+    """Values ``[b]`` and gradients ``[b, n]`` in plain PyTorch: what the kernel computes.
+
+    Args:
+        scores: ``[b, n]``.
+        items: :meth:`PairField.items`, ``[6, b, n]``.
+        weights: as in :class:`PairField`.
+        surrogate: as in :class:`PairField`.
+    """
+    labels, gains, discounts, ranks, past_cutoff, real = items
     gaps = scores[:, :, None] - scores[:, None, :]
     pairs = real[:, :, None] * real[:, None, :]
     preferred = pairs * (labels[:, :, None] > labels[:, None, :])
     if weights == "tangent":
         eye = torch.eye(scores.shape[-1], device=scores.device)
-        found = second[:, :, None] * pairs * (1 - eye)
+        pair_weights = discounts[:, :, None] * pairs * (1 - eye)
     elif weights == "none":
-        found = preferred
+        pair_weights = preferred
     else:
-        found = preferred * (gains[:, :, None] - gains[:, None, :]).abs()
+        pair_weights = preferred * (gains[:, :, None] - gains[:, None, :]).abs()
         if weights == "swap":
-            found = found * (second[:, :, None] - second[:, None, :]).abs()
+            pair_weights = pair_weights * (discounts[:, :, None] - discounts[:, None, :]).abs()
         else:
-            apart = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1.0)
-            found = found * (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart))
+            distance = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1.0)
+            pair_weights = pair_weights * (
+                1 / torch.log2(1 + distance) - 1 / torch.log2(2 + distance)
+            )
             lower = ranks[:, :, None] > ranks[:, None, :]
-            found = found * torch.where(lower, past[:, :, None], past[:, None, :])
-    chance = torch.sigmoid(-gaps)
-    term = F.softplus(-gaps) if slope == "logistic" else chance
-    steep = found * (chance if slope == "logistic" else chance * (1 - chance))
-    return (found * term).sum((-2, -1)), steep.sum(-2) - steep.sum(-1)
+            pair_weights = pair_weights * torch.where(
+                lower, past_cutoff[:, :, None], past_cutoff[:, None, :]
+            )
+    probability = torch.sigmoid(-gaps)  # of the wrong order
+    if surrogate == "logistic":
+        terms, derivatives = F.softplus(-gaps), probability
+    else:
+        terms, derivatives = probability, probability * (1 - probability)
+    pulls = pair_weights * derivatives
+    return (pair_weights * terms).sum((-2, -1)), pulls.sum(-2) - pulls.sum(-1)
 
 
 @losses.register("mixed")
@@ -188,9 +211,9 @@ class Mixed(StudyLoss):
     """``first + weight × second``.
 
     Args:
-        first: a loss, or its spec.
-        second: another.
-        weight: of the second.
+        first: the spec of a loss.
+        second: the spec of another.
+        weight: the weight of the second.
         reduction: over lists.
     """
 
@@ -207,8 +230,11 @@ class Mixed(StudyLoss):
     def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
         for part in self.parts:
             part.progress = self.progress
-        (one, here), (two, there) = (part.values(lists) for part in self.parts)
-        return one.where(here, 0.0) + self.weight * two.where(there, 0.0), here & there
+        (first, first_defined), (second, second_defined) = (
+            part.values(lists) for part in self.parts
+        )
+        first, second = first.where(first_defined, 0.0), second.where(second_defined, 0.0)
+        return first + self.weight * second, first_defined & second_defined
 
     def kernel_call(self, lists: Lists) -> KernelCall | None:
         calls = [part.kernel_call(lists) for part in self.parts]
@@ -221,15 +247,15 @@ class Mixed(StudyLoss):
 
 @losses.register("by_member")
 class ByMember(StudyLoss):
-    """One loss for the first half of a batch's lists, another for the rest.
+    """One loss for the first half of the lists of a batch, another for the rest.
 
-    In training, the lists of an ensemble stand member after member: half of the members are trained
-    on one loss, half on the other.
+    A batch of an ensemble has the lists of one member after those of another, so half of the
+    members are trained on one loss and half on the other.
 
     Args:
-        first: a loss, or its spec.
-        second: another.
-        scale: of the second.
+        first: the spec of a loss.
+        second: the spec of another.
+        scale: the factor of the second.
         reduction: over lists.
     """
 
@@ -249,12 +275,13 @@ class ByMember(StudyLoss):
 
     def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
         half = (len(lists.scores) + 1) // 2
-        found = []
-        for part, own in zip(self.parts, (slice(half), slice(half, None)), strict=True):
-            arrays = (lists.scores[own], lists.labels[own], lists.mask[own])
-            found.append(part.values(Lists.from_padded(*arrays, None)))
-        (one, here), (two, there) = found
-        return torch.cat([one, self.scale * two]), torch.cat([here, there])
+        results = []
+        for part, rows in zip(self.parts, (slice(half), slice(half, None)), strict=True):
+            tensors = (lists.scores[rows], lists.labels[rows], lists.mask[rows])
+            results.append(part.values(Lists.from_padded(*tensors, None)))
+        (first, first_defined), (second, second_defined) = results
+        values = torch.cat([first, self.scale * second])
+        return values, torch.cat([first_defined, second_defined])
 
     def kernel_call(self, lists: Lists) -> KernelCall | None:
         calls = [part.kernel_call(lists) for part in self.parts]
@@ -269,17 +296,17 @@ class ByMember(StudyLoss):
 class RankBound(StudyLoss):
     """``Σ_i G_i f(1 / p_i) / ideal DCG@k`` with ``p = softmax(s)``.
 
-    ``1 / p_i = Σ_j exp(s_j - s_i)`` bounds the rank of i from above, so that with f = 1 - D it is a
-    bound of 1 - NDCG; with f = log it is the cross-entropy of softmax with gains as targets. Past a
-    confident mistake of gap d, the gradient falls as 1 / d² for NDCG's D, where that of a sigmoid
-    falls as exp(-d), and not at all for the logarithm.
+    ``1 / p_i = Σ_j exp(s_j - s_i)`` bounds the rank of i from above. So with f = 1 - D the loss
+    bounds 1 - NDCG; with f = log it is the cross-entropy of softmax with gains as targets. For a
+    mistake with a score gap d, the gradient falls as 1 / d² with f = 1 - D and not at all with the
+    logarithm, while that of a sigmoid falls as exp(-d).
 
     Args:
         k: the cutoff of the ideal DCG.
-        of: f of the rank r: ``power``, with the derivative ``(1 + log r)^-p`` by log r, or
-            ``ndcg``: 1 - D.
-        p: of ``power``. With 0, f is the logarithm; with 1, ``log(1 + log r)``; with 2 it bends as
-            much as NDCG's.
+        of: the function f of the rank r: ``power``, whose derivative by log r is
+            ``(1 + log r)^-p``, or ``ndcg``: 1 - D.
+        p: the exponent of ``power``. With 0, f is the logarithm; with 1, ``log(1 + log r)``; with 2
+            it is about as concave as 1 - D.
         gain: ``exponential``, ``linear`` or ``power`` (``1.5^y - 1``).
         ideal: whether to divide by the ideal DCG.
         reduction: over lists.
@@ -306,14 +333,15 @@ class RankBound(StudyLoss):
         base = {"exponential": 2.0, "power": 1.5, "linear": 1.0}[self.gain]
         gains = lists.labels if base == 1 else base**lists.labels - 1
         gains = gains * lists.mask
-        terms = gains * self._of_rank(-log_softmax(lists.scores, lists.mask))
+        terms = gains * self._penalty(-log_softmax(lists.scores, lists.mask))
         values = terms.where(lists.mask, 0.0).sum(-1)
         if self.ideal:
             ideal = NDCG(self.k).ideal(gains)
             values = values / torch.where(ideal > 0, ideal, 1.0)
         return values, has_pairs(lists.labels, lists.mask)
 
-    def _of_rank(self, log_rank: Tensor) -> Tensor:
+    def _penalty(self, log_rank: Tensor) -> Tensor:
+        """``f(r)`` by the logarithm of r."""
         if self.of == "ndcg":  # log2(1 + r) = log2(r) + log2(1 + 1 / r), for any size of r
             return 1 - _LOG2 / (log_rank + torch.log1p(torch.exp(-log_rank)))
         if self.p == 1:
@@ -323,11 +351,11 @@ class RankBound(StudyLoss):
 
 @losses.register("standardized")
 class Standardized(StudyLoss):
-    """A loss of scores brought to mean 0 and a deviation of ``scale`` within each list.
+    """A loss of scores that are standardized to mean 0 and deviation ``scale`` within each list.
 
     Args:
-        loss: or its spec.
-        scale: the deviation.
+        loss: the spec of the loss.
+        scale: the standard deviation.
         reduction: over lists.
     """
 
@@ -345,11 +373,11 @@ class Standardized(StudyLoss):
         mask = lists.mask
         count = mask.sum(-1, keepdim=True).clamp(min=1)
         mean = (lists.scores * mask).sum(-1, keepdim=True) / count
-        apart = (lists.scores - mean) * mask
-        variance = apart.square().sum(-1, keepdim=True) / count
-        scores = self.scale * apart / (variance + 1e-6).sqrt()
-        own = Lists.from_padded(scores, lists.labels, mask, lists.item_weights)
-        return self.inner.values(own)
+        centered = (lists.scores - mean) * mask
+        variance = centered.square().sum(-1, keepdim=True) / count
+        scores = self.scale * centered / (variance + 1e-6).sqrt()
+        standardized = Lists.from_padded(scores, lists.labels, mask, lists.item_weights)
+        return self.inner.values(standardized)
 
     def kernel_call(self, lists: Lists) -> KernelCall | None:
         return self.inner.kernel_call(lists) and _CAPTURED

@@ -1,4 +1,4 @@
-"""The data of the study: simulated, made once, with everything a model takes in beside it."""
+"""The simulated data of the study, and the inputs of its networks, computed once and cached."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from rankgrad.models._in_list import in_list_columns
 from rankgrad.training import Settings
 
 PARTS = ("train", "vali", "test")
-_ITEMS = 1 << 17  # transformed at a time
+_ITEMS = 1 << 17  # how many items are transformed at a time
 
 
 @dataclass(frozen=True)
 class Data:
-    """Some lists of the simulated world.
+    """A simulated data set.
 
     Args:
-        lists: of training, validation and test.
-        seed: of the queries.
-        features: of an item.
-        noise: deviation of the judgement's noise, times that of the simulator.
-        shift: added to every judgement: below 0, few items are relevant; above 0, many are.
-        length: lists are cut to so many items, drawn at random; 0 for whole lists.
+        lists: the numbers of training, validation and test lists.
+        seed: the seed of the queries.
+        features: the number of features.
+        noise: the deviation of the noise of judgments, relative to that of the simulator.
+        shift: added to every judgment: below 0, few items are relevant; above 0, many are.
+        length: lists are cut to this many items, drawn at random; 0 for whole lists.
         world: ``listwise``, or ``pointwise``, where no term of the utility compares items.
-        in_list: what models take in beside features of where they put an item in its list.
-        transforms: of features, in a row with ``"; "`` between them; the columns of several such
-            rows stand side by side. Empty for the default ones.
+        in_list: inputs of models besides the features: where they place an item in its list.
+        transforms: pipelines of transforms of the features, specs with ``"; "`` between them. Their
+            outputs are concatenated. Empty for the default pipeline.
     """
 
     lists: tuple[int, int, int]
@@ -53,16 +53,21 @@ class Data:
 
     @property
     def key(self) -> str:
-        """What its folder is called."""
-        lists = "-".join(map(str, self.lists))
-        own = [f"s{self.seed}", f"f{self.features}"]
-        own += [f"noise{self.noise:g}"] * (self.noise != 1)
-        own += [f"shift{self.shift:g}"] * (self.shift != 0)
-        own += [f"length{self.length}"] * (self.length != 0)
-        own += [self.world] * (self.world != "listwise")
-        own += ["-".join(("in", *self.in_list))] * (self.in_list != ("rank", "score"))
-        own += ["-".join(re.findall(r"[a-z]+", " ".join(self.transforms)))] * bool(self.transforms)
-        return "_".join([lists, *own])
+        """The name of its folder: what differs from the defaults."""
+        parts = ["-".join(map(str, self.lists)), f"s{self.seed}", f"f{self.features}"]
+        if self.noise != 1:
+            parts.append(f"noise{self.noise:g}")
+        if self.shift != 0:
+            parts.append(f"shift{self.shift:g}")
+        if self.length != 0:
+            parts.append(f"length{self.length}")
+        if self.world != "listwise":
+            parts.append(self.world)
+        if self.in_list != ("rank", "score"):
+            parts.append("-".join(("in", *self.in_list)))
+        if self.transforms:
+            parts.append("-".join(re.findall(r"[a-z]+", " ".join(self.transforms))))
+        return "_".join(parts)
 
     @property
     def is_original(self) -> bool:
@@ -70,72 +75,78 @@ class Data:
         return self.noise == 1 and self.shift == 0 and self.length == 0
 
     def make(self, part: str) -> Dataset:
-        """Lists with raw features; labels as the simulator's or drawn again by its rule."""
+        """Simulate a part: lists with raw features and labels."""
         count = self.lists[PARTS.index(part)]
-        made = synthetic.make(
+        dataset = synthetic.make(
             count, seed=self.seed, features=self.features, split=part, world=self.world
         )
-        return made if self.is_original else self._change(made, PARTS.index(part))
+        return dataset if self.is_original else self._change(dataset, PARTS.index(part))
 
-    def _change(self, made: Dataset, part: int) -> Dataset:
+    def _change(self, dataset: Dataset, part: int) -> Dataset:
+        """Cut the lists, and draw their labels again by the simulator's rule, changed."""
         random = np.random.default_rng([self.seed, part, 18])
         if self.world != "listwise":
             raise ValueError("noise, shift and length are of the listwise world")
         if self.length:
-            made = _cut(made, self.length, random)
-        lengths = np.diff(made.offsets)
-        generosity = 0.56 * random.standard_normal(len(lengths))
-        judged = synthetic.oracle(made) + np.repeat(generosity, lengths) + self.shift
-        judged += self.noise * synthetic._NOISE * random.standard_normal(made.n_items)
-        labels = np.searchsorted(synthetic._THRESHOLDS, judged).astype(np.float32)
-        names = made.feature_names
-        return Dataset(made.features, labels, made.offsets, made.qids, feature_names=names)
+            dataset = _cut(dataset, self.length, random)
+        lengths = np.diff(dataset.offsets)
+        generosity = 0.56 * random.standard_normal(len(lengths))  # of the judge of each query
+        judgments = synthetic.oracle(dataset) + np.repeat(generosity, lengths) + self.shift
+        judgments += self.noise * synthetic._NOISE * random.standard_normal(dataset.n_items)
+        labels = np.searchsorted(synthetic._THRESHOLDS, judgments).astype(np.float32)
+        names = dataset.feature_names
+        return Dataset(dataset.features, labels, dataset.offsets, dataset.qids, feature_names=names)
 
 
-def _cut(made: Dataset, length: int, random: np.random.Generator) -> Dataset:
-    """So many items of each list, in the order they stand in."""
-    lists = np.repeat(np.arange(len(made)), made.lengths)
-    order = np.lexsort((random.random(made.n_items), lists))
-    place = np.arange(made.n_items) - np.repeat(made.offsets[:-1], made.lengths)
-    rows = np.sort(order[place < length])
-    offsets = np.concatenate([[0], np.minimum(made.lengths, length).cumsum()])
-    names = made.feature_names
-    return Dataset(made.features[rows], made.labels[rows], offsets, made.qids, feature_names=names)
+def _cut(dataset: Dataset, length: int, random: np.random.Generator) -> Dataset:
+    """At most ``length`` random items of each list, in their order."""
+    lists = np.repeat(np.arange(len(dataset)), dataset.lengths)
+    order = np.lexsort((random.random(dataset.n_items), lists))
+    position = np.arange(dataset.n_items) - np.repeat(dataset.offsets[:-1], dataset.lengths)
+    rows = np.sort(order[position < length])
+    offsets = np.concatenate([[0], np.minimum(dataset.lengths, length).cumsum()])
+    names = dataset.feature_names
+    return Dataset(
+        dataset.features[rows], dataset.labels[rows], offsets, dataset.qids, feature_names=names
+    )
 
 
 _DEFAULT = "; ".join(Settings().transforms)
 
 
 class Union:
-    """Columns of several pipelines of transforms, side by side.
+    """Several pipelines of transforms, whose outputs are concatenated.
 
     Args:
-        pipelines: each the specs of its transforms.
+        pipelines: the specs of the transforms of each.
     """
 
     def __init__(self, pipelines: Sequence[Sequence[str]]) -> None:
-        self.pipelines = [Pipeline(each) for each in pipelines]
+        self.pipelines = [Pipeline(specs) for specs in pipelines]
 
-    def fit(self, made: Dataset, device: str) -> None:
-        """Learn from training lists."""
-        self.pipelines = [p.fit(made.features, made.offsets).to(device) for p in self.pipelines]
+    def fit(self, train: Dataset, device: str) -> None:
+        """Fit all pipelines on training lists, and move them to a device."""
+        self.pipelines = [p.fit(train.features, train.offsets).to(device) for p in self.pipelines]
 
     @property
     def n_outputs(self) -> int:
-        """The number of columns."""
-        return sum(each.n_outputs for each in self.pipelines)
+        """The number of columns of all outputs."""
+        return sum(pipeline.n_outputs for pipeline in self.pipelines)
 
     def transform(self, raw: torch.Tensor) -> torch.Tensor:
-        """All columns."""
-        return torch.cat([each.transform(raw) for each in self.pipelines], -1)
+        """Features ``[items, features]`` to outputs ``[items, n_outputs]``."""
+        return torch.cat([pipeline.transform(raw) for pipeline in self.pipelines], -1)
 
 
 def prepare(data: Data, cache: Path, device: str) -> Path:
-    """Make the data and the inputs of the default model, unless they are there.
+    """Simulate the data and compute the inputs of the networks, unless the cache has them.
 
-    Inputs are what the network of the default settings computes from features in every step:
-    transformed features, their ranks and their scores in the list. Computed once, runs are the
-    same and take a fraction of the time.
+    The inputs are what the network of the default settings computes from features in every step:
+    transformed features, their ranks and their scores in the list. To compute them once changes no
+    result, and runs take a fraction of the time.
+
+    Returns:
+        The folder of the data in the cache.
     """
     folder = cache / data.key
     if (folder / "done.json").is_file():
@@ -144,19 +155,19 @@ def prepare(data: Data, cache: Path, device: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pipeline = None
     for part in PARTS:
-        made = data.make(part)
-        if pipeline is None:
-            pipeline = Union([each.split("; ") for each in data.transforms or (_DEFAULT,)])
-            pipeline.fit(made, device)
-        np.save(folder / f"{part}_labels.npy", made.labels)
-        np.save(folder / f"{part}_offsets.npy", made.offsets)
-        best = synthetic.oracle(made, world=data.world)
-        np.save(folder / f"{part}_oracle.npy", best.astype(np.float32))
+        dataset = data.make(part)
+        if pipeline is None:  # the first part is the training lists
+            pipeline = Union([specs.split("; ") for specs in data.transforms or (_DEFAULT,)])
+            pipeline.fit(dataset, device)
+        np.save(folder / f"{part}_labels.npy", dataset.labels)
+        np.save(folder / f"{part}_offsets.npy", dataset.offsets)
+        best_scores = synthetic.oracle(dataset, world=data.world)
+        np.save(folder / f"{part}_oracle.npy", best_scores.astype(np.float32))
         width = (1 + len(data.in_list)) * pipeline.n_outputs
         inputs = np.lib.format.open_memmap(
-            folder / f"{part}_inputs.npy", "w+", np.float32, (made.n_items, width)
+            folder / f"{part}_inputs.npy", "w+", np.float32, (dataset.n_items, width)
         )
-        _write_inputs(inputs, made, pipeline, data.in_list, device)
+        _write_inputs(inputs, dataset, pipeline, data.in_list, device)
     seconds = round(time.perf_counter() - began, 2)
     text = json.dumps({**asdict(data), "seconds": seconds})
     temporary = folder / f".done{os.getpid()}"
@@ -167,33 +178,32 @@ def prepare(data: Data, cache: Path, device: str) -> Path:
 
 @torch.no_grad()
 def _write_inputs(
-    inputs: np.ndarray, made: Dataset, pipeline: Union, in_list: Any, device: str
+    inputs: np.ndarray, dataset: Dataset, pipeline: Union, in_list: Any, device: str
 ) -> None:
-    """Lists of like length together, so that little is padding."""
-    order = np.argsort(made.lengths, kind="stable")
+    """Compute inputs ``[items, width]`` in batches of lists of similar length, to pad little."""
+    order = np.argsort(dataset.lengths, kind="stable")
     start = 0
     while start < len(order):
-        count = max(1, _ITEMS // max(1, int(made.lengths[order[start]])))
-        while count > 1 and count * made.lengths[order[start : start + count]].max() > _ITEMS:
+        count = max(1, _ITEMS // max(1, int(dataset.lengths[order[start]])))
+        while count > 1 and count * dataset.lengths[order[start : start + count]].max() > _ITEMS:
             count = math.ceil(count / 2)
         lists = order[start : start + count]
         start += count
-        lengths = made.lengths[lists]
-        width = int(lengths.max())
-        places = np.arange(width)
-        mask = places < lengths[:, None]
-        rows = np.where(mask, made.offsets[:-1][lists][:, None] + places, 0)
-        raw = torch.from_numpy(made.features[rows[mask]]).to(device)
-        here = torch.from_numpy(mask).to(device)
+        lengths = dataset.lengths[lists]
+        positions = np.arange(int(lengths.max()))
+        mask = positions < lengths[:, None]
+        rows = np.where(mask, dataset.offsets[:-1][lists][:, None] + positions, 0)
+        raw = torch.from_numpy(dataset.features[rows[mask]]).to(device)
+        device_mask = torch.from_numpy(mask).to(device)
         values = pipeline.transform(raw)
         padded = values.new_zeros(*mask.shape, values.shape[-1])
-        padded[here] = values
-        found = torch.cat([padded, *in_list_columns(padded, here, in_list)], -1)
-        inputs[rows[mask]] = found[here].cpu().numpy()
+        padded[device_mask] = values
+        columns = torch.cat([padded, *in_list_columns(padded, device_mask, in_list)], -1)
+        inputs[rows[mask]] = columns[device_mask].cpu().numpy()
 
 
 def load(folder: Path, part: str, lists: int | None = None) -> Dataset:
-    """The inputs and labels of a part, or of its first lists."""
+    """Read the inputs and labels of a part, or of its first lists, from the cache."""
     offsets = np.load(folder / f"{part}_offsets.npy")
     offsets = offsets[: (lists or len(offsets)) + 1]
     inputs = np.load(folder / f"{part}_inputs.npy", mmap_mode="c")[: offsets[-1]]

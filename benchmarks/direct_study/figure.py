@@ -1,4 +1,4 @@
-"""Line charts as SVG, in the reader's light or dark colors."""
+"""Draws line charts as SVG, in light or dark colors as the reader prefers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 Curves = Mapping[str, Sequence[tuple[float, float]]]
 
-# Mid-tones, told apart on white and on black.
+# Mid-tones, which can be distinguished on white and on black.
 _COLORS = ("#1f9d6f", "#3f7fd9", "#b8860b", "#c2569b", "#d1495b", "#8a6fe0", "#1f9bb5", "#b06a2f")
 _STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #57606a; }
@@ -19,7 +19,7 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #57606
   text { fill: #9ea7b3; } .title { fill: #e6edf3; } .grid { stroke: #30363d; }
 }
 """
-_TOP, _BOTTOM, _WIDTH, _GAP, _LEFT = 44, 300, 300, 78, 48
+_TOP, _BOTTOM, _WIDTH, _GAP, _LEFT = 44, 300, 300, 78, 48  # pixels of panels
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Panel:
     """Axes with curves.
 
     Args:
-        title: above it.
-        curves: points by name.
-        ticks: values on the vertical axis, from the lowest to the highest; curves stay between.
-        across: values on the horizontal axis, likewise.
-        label: of the horizontal axis.
-        logarithmic: whether the vertical axis is.
+        title: the text above.
+        curves: the points (x, y) of each curve, by its name.
+        ticks: values marked on the vertical axis; the first and last are the ends of the axis.
+        across: values marked on the horizontal axis, likewise.
+        label: the text under the horizontal axis.
+        logarithmic: whether the vertical axis is logarithmic.
     """
 
     title: str
@@ -44,7 +44,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], name: str) -> str:
-    """Panels side by side, with the names of the curves below."""
+    """An SVG of panels side by side, with the names of the curves below; ``name`` describes it."""
     names = list(dict.fromkeys(curve for panel in panels for curve in panel.curves))
     colors = {curve: _COLORS[number % len(_COLORS)] for number, curve in enumerate(names)}
     width = _LEFT + len(panels) * (_WIDTH + _GAP)
@@ -70,9 +70,10 @@ def _panel(panel: Panel, left: float, colors: Mapping[str, str]) -> Iterator[str
     first, last = panel.across[0], panel.across[-1]
 
     def place(x: float, y: float) -> str:
-        up = (min(max(scale(max(y, 1e-9)), low), high) - low) / (high - low)
+        """The pixel of a point; values outside of the vertical axis are at its ends."""
+        fraction = (min(max(scale(max(y, 1e-9)), low), high) - low) / (high - low)
         across = left + (x - first) / (last - first) * _WIDTH
-        return f"{across:.1f} {_BOTTOM - up * (_BOTTOM - _TOP):.1f}"
+        return f"{across:.1f} {_BOTTOM - fraction * (_BOTTOM - _TOP):.1f}"
 
     yield f'<text class="title" x="{left}" y="{_TOP - 18}">{escape(panel.title)}</text>'
     for tick in panel.ticks:

@@ -1,4 +1,7 @@
-"""Networks of the studies that are not in the library; registered, so that specs name them."""
+"""Networks of the studies that are not in the library; registered, so that specs name them.
+
+``direct_study`` and ``default_study`` train them on inputs that ``data.py`` has computed.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from rankgrad.models.tabm import TabM, TabMNet
 
 
 class PreparedNet(TabMNet):
-    """The default network on inputs that are there already.
+    """The default network on inputs that were computed before.
 
-    It takes lists as a whole although it scores item by item: training makes CUDA graphs of that.
+    On a GPU it takes lists as a whole although it scores item by item: training captures such
+    networks in CUDA graphs.
     """
 
     capturable = True
@@ -33,7 +37,7 @@ class NoisyTabM(TabM):
     """Perceptrons whose inputs have normal noise added in training (Qin et al. 2021).
 
     Args:
-        noise: its deviation.
+        noise: the standard deviation of the noise.
     """
 
     name: ClassVar[str] = "noisy_tabm"
@@ -70,9 +74,11 @@ class EncodedTabM(TabM):
     function of it. All members share the weights of the encoding.
 
     Args:
-        bins: of equal width, so of about equal count behind a quantile transform.
-        blocks: how many of the blocks of inputs are encoded: features, then columns of the list.
-        of: how many blocks there are.
+        bins: the number of bins, of equal width; after a quantile transform they have about equal
+            counts.
+        blocks: how many blocks of inputs are encoded: first the features, then their columns in the
+            list.
+        of: how many blocks of inputs there are.
     """
 
     name: ClassVar[str] = "encoded_tabm"
@@ -98,40 +104,40 @@ class EncodedNet(PreparedNet):
 
 
 class _Encoded(nn.Module):
-    """A first layer that adds a linear function of encoded features."""
+    """A first layer plus a linear function of encoded features."""
 
     def __init__(self, first: nn.Module, encoded: int, bins: int, size: int) -> None:
         super().__init__()
         self.first, self.encoded, self.bins = first, encoded, bins
         self.linear = nn.Linear(encoded * bins, size, bias=False)
-        limit = 1.75  # standardized uniform values end at the root of 3
+        limit = 1.75  # standardized uniform values are within ±√3
         self.register_buffer("edges", torch.linspace(-limit, limit, bins + 1)[:-1])
         self.per_width = bins / (2 * limit)
 
     def forward(self, items: Tensor) -> Tensor:
         plain = items[0, :, : self.encoded]
         ramps = ((plain[..., None] - self.edges) * self.per_width).clamp(0.0, 1.0)
-        found: Tensor = self.first(items) + self.linear(ramps.flatten(-2))
-        return found
+        outputs: Tensor = self.first(items) + self.linear(ramps.flatten(-2))
+        return outputs
 
 
 @models.register("attentive_tabm")
 @dataclass(frozen=True, kw_only=True)
 class AttentiveTabM(TabM):
-    """Perceptrons that also take in what attention over the list gives for each item.
+    """Perceptrons whose inputs also have the output of attention over the list.
 
     Args:
-        heads: of the attention, shared by all members.
-        head_width: of queries, keys and values.
-        similar: whether queries are the keys, at unit length, and items attend to others only: an
-            item then sees how those most like it differ from it, and how like they are. Else it is
-            plain attention.
-        layers: attention is over the outputs of so many hidden layers of ``head_width * heads``
-            units; 0 for the inputs.
-        bins: of a piecewise linear encoding of features, as in :class:`EncodedTabM`; 0 for none.
-        of: how many blocks of inputs there are, of which the first is encoded.
-        seen_dropout: the share of what attention gives that is set to 0 in training.
-        gated: whether what attention gives is scaled by learned factors that start at 0.
+        heads: the number of attention heads, which all members share.
+        head_width: the width of queries, keys and values.
+        similar: whether queries are also the keys, at unit length, and items attend only to others.
+            The output is then how the most similar items differ from an item, and how similar they
+            are. Otherwise it is plain attention.
+        layers: the number of hidden layers of ``head_width * heads`` units before the attention.
+        bins: the bins of a piecewise linear encoding of features, as in :class:`EncodedTabM`; 0 for
+            no encoding.
+        of: how many blocks of inputs there are; the first is encoded.
+        seen_dropout: the dropout rate of the output of the attention.
+        gated: whether the output of the attention is scaled by learned factors that start at 0.
     """
 
     name: ClassVar[str] = "attentive_tabm"
@@ -186,20 +192,21 @@ class AttentiveNet(TabMNet):
         return self.score_inputs(torch.cat([features, seen], -1), mask)
 
     def _attend(self, items: Tensor, mask: Tensor) -> Tensor:
+        """The output of the attention ``[..., n, width]`` for inputs ``[..., n, f]``."""
         hidden = self.before(items)
         query, key, value = (
-            each(hidden).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
-            for each in (self.query, self.key, self.value)
+            layer(hidden).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+            for layer in (self.query, self.key, self.value)
         )
         real = mask[..., None, None, :]
         if not self.similar:
-            real = real | ~mask.any(-1)[..., None, None, None]
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=real)
-            return found.transpose(-3, -2).flatten(-2)
+            real = real | ~mask.any(-1)[..., None, None, None]  # no NaN for lists without items
+            attended = F.scaled_dot_product_attention(query, key, value, attn_mask=real)
+            return attended.transpose(-3, -2).flatten(-2)
         query = F.normalize(query, dim=-1)
-        likeness = query @ query.mT
-        itself = torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)
-        likeness = likeness.masked_fill(~real | itself, -1.0)
-        weights = (likeness * self.sharpness.exp()).softmax(-1)
-        found = (weights @ value - value).transpose(-3, -2).flatten(-2)
-        return torch.cat([found, likeness.amax(-1).transpose(-2, -1)], -1)
+        similarity = query @ query.mT
+        diagonal = torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)
+        similarity = similarity.masked_fill(~real | diagonal, -1.0)
+        weights = (similarity * self.sharpness.exp()).softmax(-1)
+        differences = (weights @ value - value).transpose(-3, -2).flatten(-2)
+        return torch.cat([differences, similarity.amax(-1).transpose(-2, -1)], -1)

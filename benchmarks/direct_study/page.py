@@ -1,4 +1,4 @@
-"""The page of the study: tables and figures of what was run, between the words of ``page.md``."""
+"""Writes the page of the study: the template ``page.md`` filled with tables and figures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from rankgrad.metrics import evaluate
 from rankgrad.significance import holm, paired_t_test
 
 Runs = list[dict[str, Any]]
-#: Losses of the study that the library has by another name.
+#: The names in the library of losses that it took over from the study.
 NAMES = {LOGLOG: "ndcg_bound@10(penalty=loglog)", BOUND: "ndcg_bound@10"}
+#: The groups of the plan, for the table of what was run.
 GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
     "pairs' weights and derivatives, candidates (medium)": plan.field,
     "wider networks (medium)": plan.wider,
@@ -45,41 +46,42 @@ def write(results: Iterable[Path], solved: Path, path: Path, *, best: bool = Tru
     """Write the page, and its figures beside it.
 
     Args:
-        results: files or folders.
-        solved: what :func:`tiny.run` wrote.
-        path: of the page.
+        results: files or folders of results.
+        solved: the file that :func:`tiny.run` wrote.
+        path: the page to write.
         best: whether to compute the best achievable NDCG, which takes a minute.
     """
-    found = Found(read_results(results))
+    study = StudyResults(read_results(results))
     tiny_results = json.loads(solved.read_text(encoding="utf-8"))
-    words = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
-    text = words.substitute(
+    template = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
+    text = template.substitute(
         best_medium=_best(MEDIUM, best),
         best_web30k=_best(WEB30K, best),
-        medium=found.table(MEDIUM, "cosine", _specs(plan.field())),
-        field=found.field(),
-        web30k=found.table(WEB30K, "short", _specs(plan.web30k())),
-        fresh=found.table(FRESH, "short", (LAMBDA, LOGLOG)),
-        wider=found.wider(),
-        wider_web30k=found.wider_web30k(),
-        recipes=found.recipes(),
-        temperatures=found.table(MEDIUM, "cosine", _temperatures(), reference="approx_ndcg"),
-        continuation=found.continuation(),
-        budgets=found.budgets(),
-        diagnosis=found.diagnosis(),
+        medium=study.table(MEDIUM, "cosine", _specs(plan.field())),
+        field=study.field(),
+        web30k=study.table(WEB30K, "short", _specs(plan.web30k())),
+        fresh=study.table(FRESH, "short", (LAMBDA, LOGLOG)),
+        wider=study.wider(),
+        wider_web30k=study.wider_web30k(),
+        recipes=study.recipes(),
+        temperatures=study.table(MEDIUM, "cosine", _temperatures(), reference="approx_ndcg"),
+        continuation=study.continuation(),
+        budgets=study.budgets(),
+        diagnosis=study.diagnosis(),
         free="\n".join(tiny.free_table(tiny_results)),
         linear="\n".join(tiny.linear_table(tiny_results)),
         tiny_lists=tiny_results["lists"],
         tiny_problems=tiny_results["problems"],
         tiny_steps=tiny_results["steps"],
-        coverage=found.coverage(),
-        **found.numbers(),
+        coverage=study.coverage(),
+        **study.numbers(),
     )
     path.write_text(text, encoding="utf-8")
-    (path.parent / "direct_training.svg").write_text(found.figure(), encoding="utf-8")
+    (path.parent / "direct_training.svg").write_text(study.figure(), encoding="utf-8")
 
 
 def _specs(tasks: Iterable[Task]) -> list[str]:
+    """The losses of tasks with the usual network, each once."""
     return list(dict.fromkeys(task.losses[0] for task in tasks if task.model == plan.MODEL))
 
 
@@ -87,20 +89,21 @@ def _temperatures() -> list[str]:
     return ["approx_ndcg", *(task.losses[0] for task in plan.scales() if len(task.losses) == 1)]
 
 
-def _best(data: Data, wanted: bool) -> str:
-    if not wanted:
+def _best(data: Data, compute: bool) -> str:
+    """The best achievable NDCG@10 on test lists, by the simulator; ``?`` if not computed."""
+    if not compute:
         return "?"
-    made = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
+    test = replace(data, features=len(synthetic.INFORMATIVE)).make("test")
     values = evaluate(
-        synthetic.oracle(made), made.labels, offsets=made.offsets, metrics=["ndcg@10"]
+        synthetic.oracle(test), test.labels, offsets=test.offsets, metrics=["ndcg@10"]
     )
     return f"{values['ndcg@10']:.4f}"
 
 
 def name(spec: str) -> str:
-    """What the page calls a loss."""
-    for own, public in NAMES.items():
-        spec = public if spec == own else spec.replace(f'"{own}"', f'"{public}"')
+    """The name of a loss on the page; names within specs of mixtures are replaced, too."""
+    for study_name, public in NAMES.items():
+        spec = public if spec == study_name else spec.replace(f'"{study_name}"', f'"{public}"')
     return f"`{spec}`"
 
 
@@ -112,21 +115,21 @@ def _mean(runs: Runs, key: str) -> str:
     return f"{np.mean([run[key] for run in runs]):.4f}"
 
 
-class Found:
-    """Results by task, and tables of them.
+class StudyResults:
+    """The results of the study, and the tables and figures of the page.
 
     Args:
-        results: by task.
+        results: by the key of the task.
     """
 
     def __init__(self, results: Mapping[str, Any]) -> None:
         self.results = results
 
     def runs(self, task: Task) -> Runs:
-        """The runs of a task, whatever its seed."""
-        keys = [replace(task, seed=seed).key for seed in range(3)]
+        """The runs of a task with the seeds 0, 1 and 2, as far as there are results."""
+        keys = {seed: replace(task, seed=seed).key for seed in range(3)}
         return [
-            {**self.results[key], "seed": n} for n, key in enumerate(keys) if key in self.results
+            {**self.results[key], "seed": seed} for seed, key in keys.items() if key in self.results
         ]
 
     def table(
@@ -137,15 +140,13 @@ class Found:
         return self.compare({name(spec): runs for spec, runs in rows.items()}, name(reference))
 
     def compare(self, rows: Mapping[str, Runs], reference: str) -> str:
-        """Rows with runs, and what has none below."""
-        there = {label: runs for label, runs in rows.items() if runs}
-        there = dict(
-            sorted(there.items(), key=lambda item: _mean(item[1], "best_value"), reverse=True)
-        )
-        versus = _versus(there, reference)
+        """A table of the rows that have runs, best first, tested against one of them."""
+        run_rows = [(label, runs) for label, runs in rows.items() if runs]
+        run_rows.sort(key=lambda row: _mean(row[1], "best_value"), reverse=True)
+        versus = _versus(dict(run_rows), reference)
         lines = ["| | seeds | validation | test | training | difference | 95 % | p |"]
         lines.append("|:--|--:|--:|--:|--:|--:|:-:|--:|")
-        for label, runs in there.items():
+        for label, runs in run_rows:
             values = [_mean(runs, key) for key in ("best_value", "test", "train")]
             lines.append(_row([label, len(runs), *values, *versus.get(label, ("", "", ""))]))
         missing = [label for label, runs in rows.items() if not runs]
@@ -154,36 +155,34 @@ class Found:
         return "\n".join(lines)
 
     def field(self) -> str:
-        """Weights by derivatives: test and training NDCG."""
+        """A table of weights by surrogates: test and training NDCG."""
         lines = [
             "| weight of a pair | logistic derivative | saturating derivative | difference | p |"
         ]
         lines.append("|:--|--:|--:|--:|--:|")
-        words = {
+        labels = {
             "none": "none (RankNet)",
             "tangent": "tangent of the discount (ApproxNDCG)",
             "swap": "change of NDCG when swapped (LambdaRank)",
             "distance": "distance of ranks (LambdaLoss)",
         }
-        cells = []
-        for weight, label in words.items():
+        rows, p_values = [], []
+        for weight, label in labels.items():
             pair = [
-                self.runs(Task(MEDIUM, (FIELD[weight, slope],)))
-                for slope in ("logistic", "sigmoid")
+                self.runs(Task(MEDIUM, (FIELD[weight, surrogate],)))
+                for surrogate in ("logistic", "sigmoid")
             ]
             if all(pair):
-                one, two = (per_query(runs) for runs in pair)
-                shown = [f"{_mean(runs, 'test')} ({_mean(runs, 'train')})" for runs in pair]
-                cells.append(
-                    ([label, *shown, f"{np.mean(two - one):+.4f}"], paired_t_test(two, one))
-                )
-        corrected = holm([p for _, p in cells])
-        return "\n".join(
-            [*lines, *(_row([*c, _p(p)]) for (c, _), p in zip(cells, corrected, strict=True))]
-        )
+                logistic, sigmoid = (per_query(runs) for runs in pair)
+                means = [f"{_mean(runs, 'test')} ({_mean(runs, 'train')})" for runs in pair]
+                rows.append([label, *means, f"{np.mean(sigmoid - logistic):+.4f}"])
+                p_values.append(paired_t_test(sigmoid, logistic))
+        for row, p in zip(rows, holm(p_values), strict=True):
+            lines.append(_row([*row, _p(p)]))
+        return "\n".join(lines)
 
     def wider(self) -> str:
-        """The networks of which there is a run."""
+        """Tables of the wider networks that have runs."""
         parts = []
         for label, model in WIDER.items():
             specs = (LAMBDA, BOUND, LOGLOG, "approx_ndcg")
@@ -193,40 +192,41 @@ class Found:
         return "\n\n".join(parts)
 
     def wider_web30k(self) -> str:
-        """A wider network at WEB30K's size."""
+        """A table of a wider network at WEB30K's size."""
         task = Task(WEB30K, (LAMBDA,), recipe="short", model=WIDER["hidden 256, 128"])
         specs = (LAMBDA, BOUND, LOGLOG)
         rows = {name(spec): self.runs(replace(task, losses=(spec,))) for spec in specs}
         return self.compare(rows, name(LAMBDA))
 
     def recipes(self) -> str:
-        """Learning rate, batch size, list truncation: test NDCG by loss."""
+        """A table of test NDCG by loss and by learning rate, batch size and list truncation."""
         specs = (LAMBDA, BOUND, "approx_ndcg")
         lines = [_row(["", *map(name, specs)]), "|:--" + "|--:" * len(specs) + "|"]
         for recipe in ("cosine", *dict.fromkeys(task.recipe for task in plan.recipes())):
             runs = [self.runs(Task(MEDIUM, (spec,), recipe=recipe)) for spec in specs]
             label = "rate 3e-3, batch 32" if recipe == "cosine" else recipe
-            lines.append(_row([label, *(_mean(own, "test") if own else "not run" for own in runs)]))
+            cells = [_mean(loss_runs, "test") if loss_runs else "not run" for loss_runs in runs]
+            lines.append(_row([label, *cells]))
         return "\n".join(lines)
 
     def continuation(self) -> str:
-        """One loss for ten epochs, then another from there for ten."""
+        """A table of one loss for ten epochs, then another for ten."""
         tasks = [task for task in plan.scales() if len(task.losses) == 2]
         rows = {", then ".join(map(name, task.losses)): self.runs(task) for task in tasks}
         return self.compare(rows, f"{name(BOUND)}, then {name(LAMBDA)}")
 
     def budgets(self) -> str:
-        """By the number of training lists, those that have more than one loss."""
+        """A table for each number of training lists that has runs of more than one loss."""
         parts = []
         for budget in dict.fromkeys(task.budget for task in plan.budgets()):
-            own = [task for task in plan.budgets() if task.budget == budget]
-            rows = {name(task.losses[0]): self.runs(task) for task in own}
+            tasks = [task for task in plan.budgets() if task.budget == budget]
+            rows = {name(task.losses[0]): self.runs(task) for task in tasks}
             if sum(map(bool, rows.values())) > 1:
                 parts.append(f"{budget:,} lists:\n\n{self.compare(rows, name(LAMBDA))}")
         return "\n\n".join(parts)
 
     def diagnosis(self) -> str:
-        """Where the gradient goes, after the last epoch."""
+        """A table of where the gradient goes, after the last epoch."""
         lines = [
             "| | deviation of scores | gradient on deep mistakes | on the first ten | curvature |"
         ]
@@ -247,9 +247,11 @@ class Found:
 
         def curves(key: str, factor: float = 1.0) -> dict[str, list[tuple[float, float]]]:
             return {
-                name(spec).strip("`"): [(d["epoch"], factor * d[key]) for d in own[0]["diagnosis"]]
-                for spec, own in runs.items()
-                if own
+                name(spec).strip("`"): [
+                    (line["epoch"], factor * line[key]) for line in spec_runs[0]["diagnosis"]
+                ]
+                for spec, spec_runs in runs.items()
+                if spec_runs
             }
 
         epochs = (1, 5, 10, 15, 20)
@@ -262,48 +264,55 @@ class Found:
         return draw(panels, "Deviation of scores and share of the gradient on deep mistakes")
 
     def numbers(self) -> dict[str, str]:
-        """What the text says about bias and temperature."""
-        own = {}
+        """The numbers in the text about bias and temperature, by their names in the template."""
+        values = {}
         first, *_, last = self.runs(Task(MEDIUM, ("smoothi_ndcg@10",)))[0]["diagnosis"]
         for suffix, line in (("_first", first), ("", last)):
-            own[f"smoothi_relaxed{suffix}"] = f"{1 - line['value']:.3f}"
-            own[f"smoothi_exact{suffix}"] = f"{line['ndcg']:.3f}"
+            values[f"smoothi_relaxed{suffix}"] = f"{1 - line['value']:.3f}"
+            values[f"smoothi_exact{suffix}"] = f"{line['ndcg']:.3f}"
         for key, alpha in (("1", 1.0), ("03", 0.3), ("01", 0.1)):
             spec = "approx_ndcg" if alpha == 1 else f"approx_ndcg(alpha={alpha})"
             spread = self.runs(Task(MEDIUM, (spec,)))[0]["diagnosis"][-1]["spread"]
-            own |= {f"spread_{key}": f"{spread:.0f}", f"scaled_{key}": f"{alpha * spread:.0f}"}
-        return own
+            values[f"spread_{key}"] = f"{spread:.0f}"
+            values[f"scaled_{key}"] = f"{alpha * spread:.0f}"
+        return values
 
     def coverage(self) -> str:
-        """How much of each group of the plan there is."""
+        """A table of how many tasks of each group were run."""
         lines = ["| | planned | run |", "|:--|--:|--:|"]
-        for label, tasks in GROUPS.items():
-            own = list(tasks())
-            lines.append(_row([label, len(own), sum(task.key in self.results for task in own)]))
+        for label, group in GROUPS.items():
+            tasks = list(group())
+            lines.append(_row([label, len(tasks), sum(task.key in self.results for task in tasks)]))
         return "\n".join(lines)
 
 
 def _versus(rows: Mapping[str, Runs], reference: str) -> dict[str, tuple[str, str, str]]:
-    """Difference from the reference over the seeds that both have, its interval, Holm's p-value."""
+    """Of each row but the reference: the difference from it, its interval, and Holm's p-value.
+
+    The difference is over the seeds that both have; if these are fewer, their number is shown.
+    """
     if reference not in rows:
         return {}
-    found, tests = {}, []
+    cells, p_values = {}, []
     for label, runs in rows.items():
         seeds = {run["seed"] for run in runs} & {run["seed"] for run in rows[reference]}
         if label == reference or not seeds:
             continue
-        one, two = (
-            per_query(run for run in each if run["seed"] in seeds)
-            for each in (runs, rows[reference])
+        values, base = (
+            per_query(run for run in group if run["seed"] in seeds)
+            for group in (runs, rows[reference])
         )
-        mean, apart = np.mean(one - two), np.std(one - two, ddof=1)
-        half = 1.96 * apart / len(one) ** 0.5
-        few = f" ({len(seeds)})" if len(seeds) < len(runs) else ""
-        found[label] = (f"{mean:+.4f}{few}", f"{mean - half:+.4f} to {mean + half:+.4f}")
-        tests.append(paired_t_test(one, two))
-    corrected = holm(tests) if tests else []
-    return {label: (*own, _p(p)) for (label, own), p in zip(found.items(), corrected, strict=True)}
+        mean, deviation = np.mean(values - base), np.std(values - base, ddof=1)
+        half = 1.96 * deviation / len(values) ** 0.5
+        count = f" ({len(seeds)})" if len(seeds) < len(runs) else ""
+        cells[label] = (f"{mean:+.4f}{count}", f"{mean - half:+.4f} to {mean + half:+.4f}")
+        p_values.append(paired_t_test(values, base))
+    corrected = holm(p_values) if p_values else []
+    return {
+        label: (*pair, _p(p)) for (label, pair), p in zip(cells.items(), corrected, strict=True)
+    }
 
 
 def _p(value: float) -> str:
+    """A p-value, bold if it is significant."""
     return f"**{value:.2g}**" if value < 0.05 else f"{value:.2g}"

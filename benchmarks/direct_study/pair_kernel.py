@@ -1,4 +1,7 @@
-"""The sums of ``pair_field`` on a GPU: pairs are never written down."""
+"""The sums over pairs of ``pair_field`` on a GPU, in tiles: no ``n × n`` matrix is in memory.
+
+Each program sums the pairs of a block of rows of one list, tile by tile.
+"""
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-untyped-def"
 
@@ -9,12 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS, _COLUMNS = 16, 64
+_ROWS, _COLUMNS = 16, 64  # of a tile
+#: The weights as numbers for the kernel.
 _WEIGHTS = {"none": 0, "swap": 1, "distance": 2, "tangent": 3}
 
 
-def sum_pairs(scores: Tensor, items: Tensor, weights: str, slope: str) -> tuple[Tensor, Tensor]:
-    """As ``sum_pairs_eager`` of :mod:`candidates`, of lists with their padding at the end."""
+def sum_pairs(scores: Tensor, items: Tensor, weights: str, surrogate: str) -> tuple[Tensor, Tensor]:
+    """``sum_pairs_eager`` of :mod:`candidates`, for lists whose padding is at the end."""
     lists, n = scores.shape
     scores, items = scores.detach().contiguous(), items.contiguous()
     lengths = items[-1].sum(-1).to(torch.int32)
@@ -23,20 +27,20 @@ def sum_pairs(scores: Tensor, items: Tensor, weights: str, slope: str) -> tuple[
     gradient = torch.zeros_like(scores)
     _sum_pairs[(lists, blocks)](
         scores, items, lengths, values, gradient, lists * n, n, blocks,
-        _WEIGHTS[weights], slope == "logistic", _ROWS, _COLUMNS, num_warps=2,
+        _WEIGHTS[weights], surrogate == "logistic", _ROWS, _COLUMNS, num_warps=2,
     )  # fmt: skip
     return values.sum(-1), gradient
 
 
 @triton.jit
-def _load(items, plane, at, inside):
-    """Label, gain, discount or tangent, rank and factor of some items."""
-    label = tl.load(items + at, mask=inside, other=0.0)
-    gain = tl.load(items + plane + at, mask=inside, other=0.0)
-    second = tl.load(items + 2 * plane + at, mask=inside, other=0.0)
-    rank = tl.load(items + 3 * plane + at, mask=inside, other=0.0)
-    past = tl.load(items + 4 * plane + at, mask=inside, other=0.0)
-    return label, gain, second, rank, past
+def _load(items, plane, index, mask):
+    """Label, gain, discount or tangent, rank and factor past the cutoff of some items."""
+    label = tl.load(items + index, mask=mask, other=0.0)
+    gain = tl.load(items + plane + index, mask=mask, other=0.0)
+    discount = tl.load(items + 2 * plane + index, mask=mask, other=0.0)
+    rank = tl.load(items + 3 * plane + index, mask=mask, other=0.0)
+    past_cutoff = tl.load(items + 4 * plane + index, mask=mask, other=0.0)
+    return label, gain, discount, rank, past_cutoff
 
 
 @triton.jit(do_not_specialize=["plane", "n", "blocks"])
@@ -44,36 +48,43 @@ def _sum_pairs(
     scores, items, lengths, values, gradient, plane, n, blocks,
     WEIGHTS: tl.constexpr, LOGISTIC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    at_list, block = tl.program_id(0), tl.program_id(1)
-    length = tl.load(lengths + at_list)
-    start = at_list.to(tl.int64) * n
-    wide = plane.to(tl.int64)
+    """``items`` has 6 planes of ``plane`` numbers each; names in the plural are of the columns."""
+    list_index, block = tl.program_id(0), tl.program_id(1)
+    length = tl.load(lengths + list_index)
+    start = list_index.to(tl.int64) * n
+    plane_size = plane.to(tl.int64)
     row = block * ROWS + tl.arange(0, ROWS)
-    inside = row < length
-    score = tl.load(scores + start + row, mask=inside, other=0.0)
-    label, gain, second, rank, past = _load(items, wide, start + row, inside)
-    pulls = tl.zeros([ROWS, COLUMNS], tl.float32)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    is_row = row < length
+    score = tl.load(scores + start + row, mask=is_row, other=0.0)
+    label, gain, discount, rank, past_cutoff = _load(items, plane_size, start + row, is_row)
+    gradients = tl.zeros([ROWS, COLUMNS], tl.float32)
+    totals = tl.zeros([ROWS, COLUMNS], tl.float32)
     tiles = tl.cdiv(length, COLUMNS) * (block * ROWS < length).to(tl.int32)
     for tile in range(0, tiles):
         column = tile * COLUMNS + tl.arange(0, COLUMNS)
-        real = column < length
-        other = tl.load(scores + start + column, mask=real, other=0.0)
-        labels, gains, seconds, ranks, pasts = _load(items, wide, start + column, real)
-        pair = (inside[:, None] & real[None, :]).to(tl.float32)
-        gap = score[:, None] - other[None, :]
+        is_column = column < length
+        column_scores = tl.load(scores + start + column, mask=is_column, other=0.0)
+        labels, gains, discounts, ranks, past_cutoffs = _load(
+            items, plane_size, start + column, is_column
+        )
+        pair = (is_row[:, None] & is_column[None, :]).to(tl.float32)
+        gap = score[:, None] - column_scores[None, :]
         if WEIGHTS == 3:
-            apart = (row[:, None] != column[None, :]).to(tl.float32) * pair
+            is_pair = (row[:, None] != column[None, :]).to(tl.float32) * pair
             gap = tl.minimum(tl.maximum(gap, -60.0), 60.0)
-            chance = 1.0 / (1.0 + tl.exp(gap))
+            probability = 1.0 / (1.0 + tl.exp(gap))
             if LOGISTIC:
-                steep = second[:, None] * chance - seconds[None, :] * (1.0 - chance)
+                derivative = discount[:, None] * probability - discounts[None, :] * (
+                    1.0 - probability
+                )
                 term = tl.log(1.0 + tl.exp(-tl.abs(gap))) + tl.maximum(-gap, 0.0)
             else:
-                steep = (second[:, None] - seconds[None, :]) * chance * (1.0 - chance)
-                term = chance
-            pulls -= apart * steep
-            total += apart * second[:, None] * term
+                derivative = (
+                    (discount[:, None] - discounts[None, :]) * probability * (1.0 - probability)
+                )
+                term = probability
+            gradients -= is_pair * derivative
+            totals += is_pair * discount[:, None] * term
         else:
             higher = (label[:, None] > labels[None, :]).to(tl.float32)
             sign = (higher - (label[:, None] < labels[None, :]).to(tl.float32)) * pair
@@ -81,21 +92,21 @@ def _sum_pairs(
             if WEIGHTS != 0:
                 weight *= tl.abs(gain[:, None] - gains[None, :])
             if WEIGHTS == 1:
-                weight *= tl.abs(second[:, None] - seconds[None, :])
+                weight *= tl.abs(discount[:, None] - discounts[None, :])
             if WEIGHTS == 2:
                 distance = tl.maximum(tl.abs(rank[:, None] - ranks[None, :]), 1.0)
                 weight *= 1.0 / tl.log2(1.0 + distance) - 1.0 / tl.log2(2.0 + distance)
                 lower = rank[:, None] > ranks[None, :]
-                weight *= tl.where(lower, past[:, None], pasts[None, :])
+                weight *= tl.where(lower, past_cutoff[:, None], past_cutoffs[None, :])
             gap = tl.minimum(tl.maximum(gap * sign, -60.0), 60.0)
-            chance = 1.0 / (1.0 + tl.exp(gap))
+            probability = 1.0 / (1.0 + tl.exp(gap))
             if LOGISTIC:
-                steep = chance
+                derivative = probability
                 term = tl.log(1.0 + tl.exp(-tl.abs(gap))) + tl.maximum(-gap, 0.0)
             else:
-                steep = chance * (1.0 - chance)
-                term = chance
-            pulls -= sign * weight * steep
-            total += 0.5 * weight * term
-    tl.store(gradient + start + row, tl.sum(pulls, 1), mask=inside)
-    tl.store(values + at_list * blocks + block, tl.sum(tl.sum(total, 1), 0))
+                derivative = probability * (1.0 - probability)
+                term = probability
+            gradients -= sign * weight * derivative
+            totals += 0.5 * weight * term
+    tl.store(gradient + start + row, tl.sum(gradients, 1), mask=is_row)
+    tl.store(values + list_index * blocks + block, tl.sum(tl.sum(totals, 1), 0))

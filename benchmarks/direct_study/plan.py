@@ -1,4 +1,4 @@
-"""What is trained: data, losses and recipes, the most useful first."""
+"""The plan of the study: which losses are trained on which data by which recipe."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rankgrad.data.synthetic import SIZES
 from rankgrad.training import Settings
 
 METRIC = "ndcg@10"
-MODEL = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3)"  # on inputs of the list
+MODEL = "tabm(hidden=[64], members=8, share=nothing, dropout=0.3)"  # on inputs of data.py
 
 MEDIUM, WEB30K = Data(SIZES["medium"]), Data(SIZES["web30k"], seed=1)
-#: Queries on which nothing was chosen.
+#: Queries that were not used to choose anything.
 FRESH = Data(SIZES["web30k"], seed=7)
 
 #: Settings of training that differ from the defaults.
@@ -36,18 +36,18 @@ RECIPES: dict[str, dict[str, Any]] = {
 LAMBDA, SOFTMAX = "lambdaloss@10", "softmax"
 BOUND, LOGLOG = "rank_bound@10", "rank_bound@10(p=1.0)"
 DIRECT = ("approx_ndcg", "neural_ndcg", "smoothi_ndcg@10")
-#: The two factors of a pair in the gradient: rows are weights, columns derivatives.
+#: Losses by the two factors of a pair in their gradient: the weight and the surrogate.
 FIELD = {
     ("none", "logistic"): "ranknet",
-    ("none", "sigmoid"): "pair_field(weights=none, slope=sigmoid)",
+    ("none", "sigmoid"): "pair_field(weights=none, surrogate=sigmoid)",
     ("tangent", "logistic"): "pair_field(weights=tangent, relaxation=approx)",
     ("tangent", "sigmoid"): "approx_ndcg",
     ("swap", "logistic"): "lambdarank@10",
-    ("swap", "sigmoid"): "pair_field@10(slope=sigmoid)",
+    ("swap", "sigmoid"): "pair_field@10(surrogate=sigmoid)",
     ("distance", "logistic"): LAMBDA,
-    ("distance", "sigmoid"): "pair_field@10(weights=distance, slope=sigmoid)",
+    ("distance", "sigmoid"): "pair_field@10(weights=distance, surrogate=sigmoid)",
 }
-#: What may beat lambdaloss@10; the best on validation is confirmed on fresh queries.
+#: Losses that may beat lambdaloss@10; the best on validation lists is confirmed on fresh queries.
 CANDIDATES = (
     BOUND,
     LOGLOG,
@@ -57,7 +57,7 @@ CANDIDATES = (
     "pair_field@10(relaxation=softsort)",
     'pair_field@10(relaxation="neural(sinkhorn=false)")',
 )
-#: Networks with more to learn with, on the same inputs.
+#: Networks with more parameters, on the same inputs.
 WIDER = {
     "hidden 256": "tabm(hidden=[256], members=8, share=nothing, dropout=0.3)",
     "hidden 256, 128": "tabm(hidden=[256, 128], members=8, share=nothing, dropout=0.2)",
@@ -68,17 +68,17 @@ WIDER = {
 
 @dataclass(frozen=True)
 class Task:
-    """One training, or several one after the other, each going on from the one before.
+    """One training, or several in a row, each of which starts from the network of the one before.
 
     Args:
-        data: whose lists.
-        losses: specs.
-        seed: of the training.
+        data: the data set.
+        losses: the spec of the loss of each training.
+        seed: the seed of the training.
         recipe: a name in :data:`RECIPES`.
-        model: of inputs that are there.
-        budget: only the first training lists; 0 for all.
-        changes: settings, as name and value, that differ from the recipe's.
-        diagnosed: whether gradients are measured along training.
+        model: the spec of the network, which takes the inputs of ``data.py``.
+        budget: train on so many lists, the first ones; 0 for all.
+        changes: names and values of settings that differ from the recipe's.
+        diagnosed: whether :class:`diagnose.Diagnosis` measures gradients along training.
     """
 
     data: Data
@@ -92,30 +92,29 @@ class Task:
 
     @property
     def key(self) -> str:
-        """What it is called in results."""
-        own = {**asdict(self), "data": asdict(self.data)}
-        return json.dumps(own, sort_keys=True)
+        """The task as JSON, by which results name it."""
+        return json.dumps({**asdict(self), "data": asdict(self.data)}, sort_keys=True)
 
     @classmethod
     def of(cls, key: str) -> Task:
-        """The task of a key."""
-        own = json.loads(key)
-        data = own.pop("data")
+        """The task of a key. In earlier results the option ``surrogate`` is called ``slope``."""
+        fields = json.loads(key)
+        data = fields.pop("data")
         for name in {"lists", "in_list", "transforms"} & set(data):
             data[name] = tuple(data[name])
-        own["losses"] = tuple(own["losses"])
-        own["changes"] = tuple((name, value) for name, value in own.get("changes", ()))
-        return cls(Data(**data), **own)
+        fields["losses"] = tuple(x.replace("slope=", "surrogate=") for x in fields["losses"])
+        fields["changes"] = tuple((name, value) for name, value in fields.get("changes", ()))
+        return cls(Data(**data), **fields)
 
     def settings(self, spec: str, changes: Mapping[str, Any]) -> Settings:
-        """Of one of its trainings."""
+        """The settings of one of its trainings."""
         values = {"metric": METRIC, "metrics": (), "transforms": (), **RECIPES[self.recipe]}
         values |= {"loss": spec, "model": self.model, "seed": self.seed}
         return Settings(**{**values, **dict(self.changes), **changes})
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What it has in common with tasks that take about as long."""
+        """Tasks of equal kind take about the same time."""
         return (self.data.key, self.recipe, self.model, len(self.losses), self.changes)
 
 
@@ -123,29 +122,29 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def tasks(results: Results) -> list[Task]:
-    """All that is known to be of use, most useful first; what depends on results comes with them.
+    """All tasks, the most useful first. Some depend on results: they are added once those exist.
 
-    The same loss and data stand in several groups; a task is done once.
+    The groups overlap; each task is listed once.
     """
-    found = [*confirmation(results), *field(), *web30k(), *scales(), *parts(), *recipes()]
-    found += [*second_world(), *worlds(), *budgets(), *seeds(), *grid(), *wider(), *capacity()]
-    return list(dict.fromkeys(found))
+    planned = [*confirmation(results), *field(), *web30k(), *scales(), *parts(), *recipes()]
+    planned += [*second_world(), *worlds(), *budgets(), *seeds(), *grid(), *wider(), *capacity()]
+    return list(dict.fromkeys(planned))
 
 
 def field() -> Iterable[Task]:
-    """Weights and derivatives of pairs, and what may win, at medium size."""
-    main = [LAMBDA, BOUND, SOFTMAX, *DIRECT, *FIELD.values(), *CANDIDATES]
-    return [Task(MEDIUM, (spec,)) for spec in main]
+    """Weights and surrogates of pairs, and the candidates, at medium size."""
+    specs = [LAMBDA, BOUND, SOFTMAX, *DIRECT, *FIELD.values(), *CANDIDATES]
+    return [Task(MEDIUM, (spec,)) for spec in specs]
 
 
 def wider() -> Iterable[Task]:
-    """Whether losses part where the network is not the limit."""
+    """Whether losses differ more where the network is not the limit."""
     specs = (LAMBDA, BOUND, LOGLOG, "approx_ndcg")
     return [Task(MEDIUM, (spec,), model=model) for model in WIDER.values() for spec in specs]
 
 
 def web30k() -> Iterable[Task]:
-    """What may win, at the size where it counts, three seeds."""
+    """The candidates at the size of WEB30K, with three seeds."""
     specs = (LAMBDA, *CANDIDATES[:2], *CANDIDATES[3:7], SOFTMAX, "approx_ndcg")
     first = [Task(WEB30K, (spec,), recipe="short") for spec in specs]
     wide = [replace(task, model=WIDER["hidden 256, 128"]) for task in first[:3]]
@@ -153,22 +152,22 @@ def web30k() -> Iterable[Task]:
 
 
 def best(results: Results) -> str | None:
-    """The candidate with the best mean over seeds on validation lists; None while one is missing.
+    """The candidate with the best mean over three seeds on validation lists of WEB30K's size.
 
-    Candidates that have no result at all at this size take no part.
+    Candidates without results of all three seeds are left out; None if there is no other.
     """
     means = {}
     for spec in CANDIDATES:
-        own = [results.get(Task(WEB30K, (spec,), seed, "short").key) for seed in (0, 1, 2)]
-        if all(own):
-            means[spec] = float(np.mean([each["best_value"] for each in own if each]))
+        runs = [results.get(Task(WEB30K, (spec,), seed, "short").key) for seed in (0, 1, 2)]
+        if all(runs):
+            means[spec] = float(np.mean([run["best_value"] for run in runs if run]))
     return max(means, key=lambda spec: means[spec]) if means else None
 
 
 def confirmation(results: Results) -> Iterable[Task]:
-    """The best candidate beside lambdaloss@10, on queries not used before."""
-    chosen = best(results)
-    specs = () if chosen is None else (LAMBDA, chosen)
+    """The best candidate and lambdaloss@10, on queries not used before."""
+    candidate = best(results)
+    specs = () if candidate is None else (LAMBDA, candidate)
     return [Task(FRESH, (spec,), seed, "short") for seed in (0, 1, 2) for spec in specs]
 
 
@@ -180,10 +179,10 @@ def scales() -> Iterable[Task]:
     specs += [f"standardized(scale={scale})" for scale in (0.5, 1.0, 3.0)]
     specs += [f'standardized(loss="{LAMBDA}", scale={scale})' for scale in (1.0, 3.0)]
     specs += [f'mixed(first=softmax, second="{loss}", weight=10.0)' for loss in DIRECT[:2]]
-    one = [Task(MEDIUM, (spec,)) for spec in specs]
-    then = [(BOUND, "approx_ndcg"), (BOUND, "neural_ndcg"), (LAMBDA, "approx_ndcg")]
-    then += [(BOUND, LAMBDA), (BOUND, "rank_bound@10(of=ndcg)")]
-    return one + [Task(MEDIUM, pair, recipe="short") for pair in then]
+    single = [Task(MEDIUM, (spec,)) for spec in specs]
+    sequences = [(BOUND, "approx_ndcg"), (BOUND, "neural_ndcg"), (LAMBDA, "approx_ndcg")]
+    sequences += [(BOUND, LAMBDA), (BOUND, "rank_bound@10(of=ndcg)")]
+    return single + [Task(MEDIUM, pair, recipe="short") for pair in sequences]
 
 
 def budgets() -> Iterable[Task]:
@@ -206,24 +205,24 @@ def worlds() -> Iterable[Task]:
         {"length": 20},
     ]
     specs = (LAMBDA, BOUND, SOFTMAX, "approx_ndcg")
-    return [Task(replace(MEDIUM, **own), (spec,)) for own in changes for spec in specs]
+    return [Task(replace(MEDIUM, **change), (spec,)) for change in changes for spec in specs]
 
 
 def parts() -> Iterable[Task]:
-    """What of the bound does it: gains, or the ideal DCG that lists are divided by."""
+    """Which part of the bound matters: the gains, the ideal DCG, or the penalty of the rank."""
     specs = ("rank_bound@10(gain=linear)", "rank_bound@10(ideal=false)")
     specs += ("rank_bound@10(p=0.5)", "rank_bound@10(p=2.0)", "rank_bound@10(of=ndcg)")
     return [Task(MEDIUM, (spec,)) for spec in specs]
 
 
 def second_world() -> Iterable[Task]:
-    """Where no term of the utility compares items of a list."""
+    """The simulated world in which no term of the utility compares items of a list."""
     specs = (LAMBDA, BOUND, LOGLOG, SOFTMAX, "approx_ndcg")
     return [Task(replace(MEDIUM, world="pointwise"), (spec,)) for spec in specs]
 
 
 def grid() -> Iterable[Task]:
-    """One of each kind of loss, in the training that is the default."""
+    """One loss of each kind, with the default settings of training."""
     specs = (LAMBDA, SOFTMAX, BOUND, "ranknet", *DIRECT, "softsort_ndcg@10", "lapsum_ndcg")
     specs += ("pirank_ndcg@10", "fastsort_ndcg", "ot_ndcg@10", "neural_ndcg@10", "listnet")
     specs += ("lambdaloss", "listmle", "ordinal", "mse", "rank_bound@10(of=ndcg)")

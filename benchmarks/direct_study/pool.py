@@ -1,4 +1,4 @@
-"""Several workers share a GPU for as long as there is time; results are saved as they come."""
+"""Trains tasks in several processes that share a GPU, until a deadline; saves each result."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from data import Data, prepare
 from plan import Task
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-_PREPARING = 3  # data sets made at a time, while others are trained on
-_FOR_WORKERS = 0.85  # of a GPU: CUDA itself and processes that make data take the rest
-_ATTEMPTS = 3  # at a run that has failed for want of memory
+_PREPARING = 3  # data sets that are simulated at a time, while others are trained on
+_WORKERS_SHARE = 0.85  # of GPU memory; CUDA itself and processes that simulate data take the rest
+_ATTEMPTS = 3  # at a run that fails for lack of memory
 
 
 def run(
@@ -36,33 +36,33 @@ def run(
     tasks: Any = plan.tasks,
     first: Iterable[Data] = (),
 ) -> None:
-    """Train everything that has no result yet, most useful first, until the time is over.
+    """Train every task that has no result yet, in their order, until the time is over.
 
     Args:
-        output: where results go; it goes on with what is there.
-        cache: where data are made.
+        output: the folder of results; those that it has are not trained again.
+        cache: the folder of simulated data.
         previous: files or folders with results of earlier calls.
-        seconds: no run is begun that would not be finished by then.
-        workers: processes side by side; 0 for this process alone.
-        changes: of settings, for a trial.
-        tasks: gives the tasks, of the results that there are.
-        first: data to make before any other.
+        seconds: a run is started only if it is likely to end within this time.
+        workers: the number of processes; 0 to train in this process.
+        changes: settings of all runs that differ from the plan, for a trial.
+        tasks: a function from the results so far to the tasks.
+        first: data to simulate before all others.
     """
     output.mkdir(parents=True, exist_ok=True)
     results = read_results([output, *previous])
     print(f"{len(results)} results are there", flush=True)
-    share = _FOR_WORKERS / max(1, workers)
+    share = _WORKERS_SHARE / max(1, workers)
     pool = Pool(workers, (cache, dict(changes), share), time.monotonic() + seconds)
     pool.perform(tasks, results, output, first)
 
 
 class Pool:
-    """Worker processes, and others that make the data before they are needed.
+    """Processes that train, and others that simulate data before they are needed.
 
     Args:
-        count: of workers.
-        arguments: of the :class:`train.Worker` of each.
-        deadline: by the monotonic clock.
+        count: the number of processes that train.
+        arguments: the arguments of the :class:`train.Worker` of each.
+        deadline: when to stop, by the monotonic clock.
     """
 
     def __init__(
@@ -70,24 +70,29 @@ class Pool:
     ) -> None:
         self.count, self.arguments, self.deadline = count, arguments, deadline
         self.context = multiprocessing.get_context("spawn")
-        self.given, self.found = self.context.Queue(), self.context.Queue()
-        self.longest: dict[tuple[Any, ...], float] = {}
-        self.begun: set[str] = set()
+        self.task_queue, self.result_queue = self.context.Queue(), self.context.Queue()
+        self.max_seconds: dict[tuple[Any, ...], float] = {}  # by kind of task
+        self.started: set[str] = set()
         self.attempts: Counter[str] = Counter()
 
     def perform(
         self, tasks: Any, results: dict[str, Any], output: Path, first: Iterable[Data] = ()
     ) -> None:
-        """Do tasks in their order; those whose data are not made yet wait for them.
+        """Train tasks in their order; a task is skipped while its data are being simulated.
 
-        The data in ``first`` are made first.
+        The data in ``first`` are simulated first.
         """
         if not self.count:
-            return self._alone(tasks, results, output)
-        processes = [self._start(work) for _ in range(self.count)]
-        wanted = self.context.Queue()
+            return self._perform_here(tasks, results, output)
+        workers = [
+            self._start(work, self.arguments, self.task_queue, self.result_queue)
+            for _ in range(self.count)
+        ]
+        data_queue = self.context.Queue()
         requested: set[Data] = set()
-        makers = [self._start(make_data, wanted) for _ in range(_PREPARING)]
+        simulators = [
+            self._start(make_data, self.arguments[0], data_queue) for _ in range(_PREPARING)
+        ]
         running = 0
         try:
             while True:
@@ -95,10 +100,10 @@ class Pool:
                 for data in dict.fromkeys([*first, *(task.data for task in waiting)]):
                     if data not in requested:
                         requested.add(data)
-                        wanted.put(data)
+                        data_queue.put(data)
                 while running < self.count and (task := self._next(tasks, results)):
-                    self.begun.add(task.key)
-                    self.given.put(task)
+                    self.started.add(task.key)
+                    self.task_queue.put(task)
                     running += 1
                 late = time.monotonic() > self.deadline
                 if not running and (late or not self._waiting(tasks, results)):
@@ -107,71 +112,73 @@ class Pool:
                     print("time is over: what was finished is saved", flush=True)
                     return
                 try:
-                    done, found = self.found.get(timeout=1.0)
+                    finished, result = self.result_queue.get(timeout=1.0)
                 except queue.Empty:
-                    if not all(process.is_alive() for process in processes):
+                    if not all(process.is_alive() for process in workers):
                         print("a worker died: what was finished is saved", flush=True)
                         return
                     continue
                 running -= 1
-                self._record(done, found, results, output)
+                self._record(finished, result, results, output)
         finally:
-            for process in (*processes, *makers):
+            for process in (*workers, *simulators):
                 process.terminate()
 
-    def _alone(self, tasks: Any, results: dict[str, Any], output: Path) -> None:
+    def _perform_here(self, tasks: Any, results: dict[str, Any], output: Path) -> None:
+        """Train in this process."""
         from train import Worker
 
         worker = Worker(*self.arguments)
         while time.monotonic() < self.deadline:
-            task = next((t for t in self._waiting(tasks, results)), None)
+            task = next(iter(self._waiting(tasks, results)), None)
             if task is None:
                 return
-            self.begun.add(task.key)
+            self.started.add(task.key)
             self._record(task, attempt(worker, task), results, output)
 
-    def _start(self, target: Any, *more: Any) -> Any:
-        arguments = (self.arguments, self.given, self.found) if target is work else more
-        if target is make_data:
-            arguments = (self.arguments[0], *more)
+    def _start(self, target: Any, *arguments: Any) -> Any:
+        """Start a process that calls a function."""
         process = self.context.Process(target=target, args=arguments, daemon=True)
         process.start()
         return process
 
     def _waiting(self, tasks: Any, results: dict[str, Any]) -> list[Task]:
-        return [t for t in tasks(results) if t.key not in results and t.key not in self.begun]
+        """The tasks that have no result and were not started."""
+        return [t for t in tasks(results) if t.key not in results and t.key not in self.started]
 
     def _next(self, tasks: Any, results: dict[str, Any]) -> Task | None:
-        """The first task whose data are there and that can be finished."""
-        left = self.deadline - time.monotonic()
+        """The first task whose data are simulated and that is likely to end in time."""
+        seconds_left = self.deadline - time.monotonic()
         for task in self._waiting(tasks, results):
-            if 1.2 * self.longest.get(task.kind, 0.0) > left or left <= 0:
+            if 1.2 * self.max_seconds.get(task.kind, 0.0) > seconds_left or seconds_left <= 0:
                 continue
             if (self.arguments[0] / task.data.key / "done.json").is_file():
                 return task
         return None
 
     def _record(
-        self, task: Task, found: dict[str, Any], results: dict[str, Any], output: Path
+        self, task: Task, result: dict[str, Any], results: dict[str, Any], output: Path
     ) -> None:
-        write_result(output, task, found)
+        """Save the result of a task, and print it; without enough memory it is tried again."""
+        write_result(output, task, result)
         self.attempts[task.key] += 1
-        if "OutOfMemoryError" in found.get("error", "") and self.attempts[task.key] < _ATTEMPTS:
-            self.begun.discard(task.key)
-        if "error" not in found:
-            results[task.key] = found
-            self.longest[task.kind] = max(self.longest.get(task.kind, 0.0), found["seconds"])
-        left = self.deadline - time.monotonic()
-        print(f"{left:5.0f} s left  {_words(task, found)}", flush=True)
+        if "OutOfMemoryError" in result.get("error", "") and self.attempts[task.key] < _ATTEMPTS:
+            self.started.discard(task.key)
+        if "error" not in result:
+            results[task.key] = result
+            seconds = max(self.max_seconds.get(task.kind, 0.0), result["seconds"])
+            self.max_seconds[task.kind] = seconds
+        seconds_left = self.deadline - time.monotonic()
+        print(f"{seconds_left:5.0f} s left  {_describe(task, result)}", flush=True)
 
 
-def make_data(cache: Path, wanted: Any) -> None:
-    """What a process does that makes data."""
+def make_data(cache: Path, data_queue: Any) -> None:
+    """The loop of a process that simulates data."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     while True:
-        data: Data = wanted.get()
+        data: Data = data_queue.get()
         try:
             prepare(data, cache, device)
         except Exception:
@@ -180,7 +187,7 @@ def make_data(cache: Path, wanted: Any) -> None:
 
 
 def work(arguments: tuple[Path, dict[str, Any], float], tasks: Any, results: Any) -> None:
-    """What a worker process does."""
+    """The loop of a process that trains."""
     import torch
     from train import Worker
 
@@ -192,56 +199,63 @@ def work(arguments: tuple[Path, dict[str, Any], float], tasks: Any, results: Any
 
 
 def attempt(worker: Any, task: Task) -> dict[str, Any]:
-    """What a run gives, or its error: whatever it is, the other runs go on."""
+    """The result of a run, or the traceback of any error, so that the other runs continue."""
     try:
-        found: dict[str, Any] = worker.perform(task)
+        result: dict[str, Any] = worker.perform(task)
     except Exception:
-        found = {"error": traceback.format_exc()}
+        result = {"error": traceback.format_exc()}
     worker.release()
-    return found
+    return result
 
 
-def _words(task: Task, found: Mapping[str, Any]) -> str:
-    own = [task.data.key, task.recipe, str(task.budget or "")]
-    own += [task.model] * (task.model != plan.MODEL) + [f"{n}={v}" for n, v in task.changes]
-    name = " then ".join(task.losses) + " | " + " ".join(own)
-    if "error" in found:
-        return f"{name} FAILED: {found['error'].strip().splitlines()[-1]}"
-    values = f"vali {found['best_value']:.4f} test {found['test']:.4f} train {found['train']:.4f}"
-    return f"{name} seed {task.seed}: {values}, {found['seconds']} s"
+def _describe(task: Task, result: Mapping[str, Any]) -> str:
+    """A line about a run and its result."""
+    parts = [task.data.key, task.recipe, str(task.budget or "")]
+    if task.model != plan.MODEL:
+        parts.append(task.model)
+    parts += [f"{name}={value}" for name, value in task.changes]
+    name = " then ".join(task.losses) + " | " + " ".join(parts)
+    if "error" in result:
+        return f"{name} FAILED: {result['error'].strip().splitlines()[-1]}"
+    metrics = {"vali": result["best_value"], "test": result["test"], "train": result["train"]}
+    values = " ".join(f"{part} {value:.4f}" for part, value in metrics.items())
+    return f"{name} seed {task.seed}: {values}, {result['seconds']} s"
 
 
-def write_result(folder: Path, task: Task, found: Mapping[str, Any]) -> None:
-    """Add a line to the results; failures have a file of their own."""
-    line = json.dumps({"task": task.key, **found})
-    with (folder / (FAILURES if "error" in found else RESULTS)).open("a", encoding="utf-8") as file:
+def write_result(folder: Path, task: Task, result: Mapping[str, Any]) -> None:
+    """Append a line to the file of results, or to that of failures."""
+    line = json.dumps({"task": task.key, **result})
+    path = folder / (FAILURES if "error" in result else RESULTS)
+    with path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def pack(places: Iterable[Path], path: Path) -> None:
-    """Write the results of some files or folders into one, compressed."""
-    lines = [json.dumps({"task": key, **own}) for key, own in read_results(places).items()]
+    """Write the results of some files or folders into one compressed file."""
+    results = read_results(places)
+    lines = [json.dumps({"task": key, **result}) for key, result in results.items()]
     data = gzip.compress("".join(line + "\n" for line in lines).encode(), mtime=0)
     path.write_bytes(data)
 
 
 def read_results(places: Iterable[Path]) -> dict[str, Any]:
-    """All results by task; a line that was not written to its end is passed over."""
-    found: dict[str, Any] = {}
+    """All results of some files or folders by the key of the task, without incomplete lines."""
+    results: dict[str, Any] = {}
     for place in places:
         path = place / RESULTS if place.is_dir() else place
         if not path.is_file():
             continue
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8") as file:
+        open_file = gzip.open if path.suffix == ".gz" else open
+        with open_file(path, "rt", encoding="utf-8") as file:
             lines = file.read().splitlines()
         for line in lines:
             try:
-                own = json.loads(line)
+                result = json.loads(line)
             except json.JSONDecodeError:
                 print(f"{path}: an unfinished line", file=sys.stderr)
                 continue
-            found[Task.of(own.pop("task")).key] = own  # keys of today, whenever it was written
-    return found
+            # An earlier version may have written the key in another way than Task.key does.
+            results[Task.of(result.pop("task")).key] = result
+    return results

@@ -1,4 +1,4 @@
-"""Tables of the results, for a terminal and for the page."""
+"""Prints tables of all results on a terminal."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Group = tuple[str, str, int, str]
 
 
 def groups(results: dict[str, Any]) -> dict[Group, dict[tuple[str, ...], list[dict[str, Any]]]]:
-    """Runs by data, recipe, budget and model, and there by loss: one for each seed."""
-    found: dict[Group, dict[tuple[str, ...], list[dict[str, Any]]]] = {}
-    for key, own in results.items():
+    """The runs of each group (data, recipe, budget, model) and each loss, one for each seed."""
+    grouped: dict[Group, dict[tuple[str, ...], list[dict[str, Any]]]] = {}
+    for key, result in results.items():
         task = Task.of(key)
         group = (task.data.key, task.recipe, task.budget, task.model)
-        runs = found.setdefault(group, {}).setdefault(task.losses, [])
-        runs.append({**own, "seed": task.seed})
-    return found
+        runs = grouped.setdefault(group, {}).setdefault(task.losses, [])
+        runs.append({**result, "seed": task.seed})
+    return grouped
 
 
 def per_query(runs: Iterable[dict[str, Any]]) -> np.ndarray:
-    """NDCG@10 of every test query, the mean of the seeds."""
+    """NDCG@10 of every test query, ``[queries]``: the mean over runs, one for each seed."""
     mean: np.ndarray = np.mean([decode(run["per_query"]) for run in runs], axis=0)
     return mean
 
 
 def show(paths: Iterable[Path]) -> str:
-    """All groups, with differences from lambdaloss@10 where it has a run of the same seeds."""
+    """Tables of all groups, with differences from lambdaloss@10 over the seeds that both have."""
     lines = []
     for (data, recipe, budget, model), losses in groups(read_results(paths)).items():
         lines.append(f"\n{data}, {recipe}, {budget or 'all'} lists, {model}")
@@ -54,10 +54,11 @@ def _mean(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def _versus(runs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
-    """The difference in the mean of test queries over the seeds that both have, and its p-value."""
+    """The mean difference on test queries over the seeds that both have, and its p-value."""
     seeds = {run["seed"] for run in runs} & {run["seed"] for run in reference}
-    own, other = ([run for run in each if run["seed"] in seeds] for each in (runs, reference))
-    if not seeds or {id(run) for run in own} == {id(run) for run in other}:
+    if not seeds or runs is reference:
         return " " * 24
-    one, two = per_query(own), per_query(other)
-    return f"{np.mean(one - two):+.4f} ({len(seeds)})  {paired_t_test(one, two):9.2g}"
+    values, base = (
+        per_query(run for run in group if run["seed"] in seeds) for group in (runs, reference)
+    )
+    return f"{np.mean(values - base):+.4f} ({len(seeds)})  {paired_t_test(values, base):9.2g}"

@@ -1,4 +1,4 @@
-"""How long losses take on a CPU: forward and backward, one thread, the fastest of seven calls."""
+"""Measures losses on a CPU: forward and backward, one thread, the fastest of seven calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CALLS = 7
 
 
 def measure() -> str:
-    """A line for each number of lists and items."""
+    """A table with a line for each number of lists and items."""
     torch.set_num_threads(1)
     lines = [f"{'lists × items':16s}" + "".join(f"{spec:>16s}" for spec in LOSSES)]
     for lists, items in SHAPES:
@@ -24,7 +24,7 @@ def measure() -> str:
 
 
 def milliseconds(spec: str, lists: int, items: int) -> float:
-    """Of one call; what compiles at the first one is not counted."""
+    """The time of one call; the first call, which compiles, is not counted."""
     scores = torch.randn(lists, items, requires_grad=True)
     labels = torch.randint(0, 5, (lists, items))
     loss, seconds = losses.get(spec), []

@@ -1,12 +1,12 @@
-"""Exact minimization on tiny problems: do losses lead to the best NDCG that there is?
+"""Minimizes losses on tiny problems whose best NDCG is known: do they reach it?
 
-Two kinds of problems, on a CPU:
+There are two kinds of problems, which take some minutes on a CPU:
 
-- ``free``: every item has a score of its own, so that the best NDCG is 1. Gradient descent, from
-  ties, from random scores and from the reversed order.
-- ``linear``: two features, five lists, one weight vector. NDCG depends on the direction of the
-  weights alone, and changes only where two items tie: all directions are tried, so that the best is
-  known exactly.
+- ``free``: every item has a score of its own, so that the best NDCG is 1. Gradient descent starts
+  from ties, from random scores and from the reversed order.
+- ``linear``: two features, five lists, one weight vector. NDCG depends only on the direction of the
+  weights, and changes only where two items tie. So a finite number of directions has all values of
+  NDCG, and the best is known exactly.
 """
 
 from __future__ import annotations
@@ -38,78 +38,78 @@ RATES = (0.1, 1.0, 10.0, 100.0)
 FREE_STARTS = ("ties", "random", "random × 10", "reversed", "reversed × 10")
 LINEAR_STARTS = ("zero", "random", "random × 10")
 _DRAWS = 8  # random starts of each scale
-_LEAST = 1e-6  # NDCG closer than this is the same
+_TOLERANCE = 1e-6  # values of NDCG that are closer than this are the same
 
 
 def run(path: Path, *, lists: int = 40, problems: int = 24, steps: int = 600) -> None:
-    """Solve the problems with every loss, and write what was reached.
+    """Solve the problems with every loss, and write the NDCG that was reached.
 
     Args:
-        path: of a JSON file.
-        lists: of free scores.
-        problems: of linear models.
-        steps: of gradient descent, and of Adam.
+        path: the JSON file to write.
+        lists: the number of lists with free scores.
+        problems: the number of problems for linear models.
+        steps: the number of steps of gradient descent, and of Adam.
     """
-    found: dict[str, Any] = {"lists": lists, "problems": problems, "steps": steps}
-    found["free"] = {spec: free(spec, lists, steps) for spec in LOSSES}
-    found["linear"] = {spec: linear(spec, problems, steps) for spec in LOSSES}
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    results: dict[str, Any] = {"lists": lists, "problems": problems, "steps": steps}
+    results["free"] = {spec: free(spec, lists, steps) for spec in LOSSES}
+    results["linear"] = {spec: linear(spec, problems, steps) for spec in LOSSES}
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def free(spec: str, lists: int, steps: int) -> dict[str, dict[str, float]]:
     """Mean NDCG and the share of lists in perfect order, by start; the best of four step sizes."""
     random = torch.Generator().manual_seed(0)
     labels = _labels(torch.randn(lists, 10, generator=random, dtype=torch.float64))
-    drawn = torch.randn(lists, 10, generator=random, dtype=torch.float64)
-    backwards = -labels + 0.1 * drawn
-    starts = torch.stack([0 * drawn, drawn, 10 * drawn, backwards, 10 * backwards])
+    noise = torch.randn(lists, 10, generator=random, dtype=torch.float64)
+    reverse = -labels + 0.1 * noise
+    starts = torch.stack([0 * noise, noise, 10 * noise, reverse, 10 * reverse])
     size = (len(FREE_STARTS), len(RATES), lists, 10)
     scores = starts[:, None].expand(size).reshape(-1, 10).clone().requires_grad_()
     rates = torch.tensor(RATES, dtype=torch.float64)[None, :, None, None].expand(size)
-    known = labels.expand(size).reshape(-1, 10)
+    all_labels = labels.expand(size).reshape(-1, 10)
     loss = losses.get(spec, reduction="sum")
     for _ in range(steps):
-        (gradient,) = torch.autograd.grad(loss(scores, known), scores)
+        (gradient,) = torch.autograd.grad(loss(scores, all_labels), scores)
         with torch.no_grad():
             scores -= rates.reshape(-1, 10) * gradient
-    values = metrics.get("ndcg@10")(scores.detach(), known).reshape(size[:3])
-    found = {}
-    for name, by_rate in zip(FREE_STARTS, values, strict=True):
+    values = metrics.get("ndcg@10")(scores.detach(), all_labels).reshape(size[:3])
+    result = {}
+    for start, by_rate in zip(FREE_STARTS, values, strict=True):
         best = by_rate[by_rate.mean(-1).argmax()]
-        found[name] = {
+        result[start] = {
             "ndcg": float(best.mean()),
-            "solved": float((best > 1 - _LEAST).double().mean()),
+            "solved": float((best > 1 - _TOLERANCE).double().mean()),
         }
-    return found
+    return result
 
 
 def linear(spec: str, problems: int, steps: int) -> dict[str, dict[str, float]]:
     """By start, the mean distance from the best NDCG and the share of problems that reach it.
 
-    ``own``: of all starts, the one where the loss itself ends lowest: what is missing there is not
-    the optimizer's fault, but that of where the loss has its minimum.
+    ``own`` is, for each problem, the start from which the loss itself ends lowest. If that misses
+    the best NDCG, the reason is not the optimizer but where the loss has its minimum.
     """
     features, labels = _problems(problems)
     best = _best(features, labels)
     random = torch.Generator().manual_seed(1)
-    drawn = torch.randn(problems, _DRAWS, 2, generator=random, dtype=torch.float64)
-    weights = torch.cat([0 * drawn[:, :1], drawn, 10 * drawn], 1).requires_grad_()
-    known = labels[:, None].expand(-1, weights.shape[1], -1, -1).reshape(-1, labels.shape[-1])
-    each = losses.get(spec, reduction="none")
+    starts = torch.randn(problems, _DRAWS, 2, generator=random, dtype=torch.float64)
+    weights = torch.cat([0 * starts[:, :1], starts, 10 * starts], 1).requires_grad_()
+    all_labels = labels[:, None].expand(-1, weights.shape[1], -1, -1).reshape(-1, labels.shape[-1])
+    loss = losses.get(spec, reduction="none")
     optimizer = torch.optim.Adam([weights], lr=0.2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         optimizer.zero_grad()
-        each(_scores(features, weights), known).sum().backward()
+        loss(_scores(features, weights), all_labels).sum().backward()
         optimizer.step()
         schedule.step()
     with torch.no_grad():
         scores = _scores(features, weights)
         shape = (*weights.shape[:2], labels.shape[1])
-        reached = metrics.get("ndcg@10")(scores, known).reshape(shape).mean(-1)
-        costs = each(scores, known).reshape(shape).mean(-1)
+        reached = metrics.get("ndcg@10")(scores, all_labels).reshape(shape).mean(-1)
+        final_losses = loss(scores, all_labels).reshape(shape).mean(-1)
     missing = best[:, None] - reached
-    own = missing.gather(1, costs.argmin(1, keepdim=True))
+    own = missing.gather(1, final_losses.argmin(1, keepdim=True))
     parts = dict(zip(LINEAR_STARTS, missing.split([1, _DRAWS, _DRAWS], 1), strict=True))
     return {name: _summary(part) for name, part in {**parts, "own": own}.items()}
 
@@ -117,12 +117,12 @@ def linear(spec: str, problems: int, steps: int) -> dict[str, dict[str, float]]:
 def _summary(missing: Tensor) -> dict[str, float]:
     return {
         "missing": float(missing.mean()),
-        "solved": float((missing < _LEAST).double().mean()),
+        "solved": float((missing < _TOLERANCE).double().mean()),
     }
 
 
 def _problems(problems: int) -> tuple[Tensor, Tensor]:
-    """Features ``[problems, 5, 8, 2]`` and labels that no linear model explains wholly."""
+    """Features ``[problems, 5, 8, 2]`` and labels that no linear model explains completely."""
     random = torch.Generator().manual_seed(2)
     features = torch.randn(problems, 5, 8, 2, generator=random, dtype=torch.float64)
     noise = torch.randn(problems, 5, 8, generator=random, dtype=torch.float64)
@@ -130,46 +130,47 @@ def _problems(problems: int) -> tuple[Tensor, Tensor]:
 
 
 def _labels(utility: Tensor) -> Tensor:
-    """0 to 4 as in web search: half of the items are irrelevant; the best item of a list is not."""
+    """Labels 0 to 4: about half of the items are irrelevant, but the best item of a list is not."""
     labels = torch.bucketize(utility, torch.tensor([0.0, 0.8, 1.5, 2.0], dtype=utility.dtype))
     first = torch.zeros_like(labels).scatter(-1, utility.argmax(-1, keepdim=True), 1)
     return torch.maximum(labels, first).to(utility.dtype)
 
 
 def _scores(features: Tensor, weights: Tensor) -> Tensor:
-    """Of every start's weights: ``[problems × starts × lists, items]``."""
+    """The scores by the weights of every start, ``[problems × starts × lists, items]``."""
     return torch.einsum("plnf,psf->psln", features, weights).reshape(-1, features.shape[2])
 
 
 def _best(features: Tensor, labels: Tensor) -> Tensor:
-    """The best mean NDCG over all directions: one between each two where items of a list tie."""
-    apart = (features[:, :, :, None] - features[:, :, None]).flatten(1, 3)
-    ties = torch.atan2(
-        apart[..., 0], -apart[..., 1]
-    )  # the directions that give such items one score
+    """The best mean NDCG of each problem over all directions of the weights, ``[problems]``.
+
+    NDCG is constant between two directions in which items of a list tie: one in between is tried.
+    """
+    differences = (features[:, :, :, None] - features[:, :, None]).flatten(1, 3)
+    ties = torch.atan2(differences[..., 0], -differences[..., 1])  # orthogonal to the difference
     ties = torch.cat([ties, ties + torch.pi], 1).remainder(2 * torch.pi).sort(1).values
     ends = torch.cat([ties, ties[:, :1] + 2 * torch.pi], 1)
     middle = (ends[:, 1:] + ends[:, :-1]) / 2
     weights = torch.stack([middle.cos(), middle.sin()], -1)
-    known = labels[:, None].expand(-1, weights.shape[1], -1, -1).reshape(-1, labels.shape[-1])
-    values = metrics.get("ndcg@10")(_scores(features, weights), known)
+    all_labels = labels[:, None].expand(-1, weights.shape[1], -1, -1).reshape(-1, labels.shape[-1])
+    values = metrics.get("ndcg@10")(_scores(features, weights), all_labels)
     return values.reshape(len(features), -1, labels.shape[1]).mean(-1).amax(1)
 
 
-def free_table(found: dict[str, Any]) -> Iterable[str]:
-    """Markdown: NDCG that free scores reach, and the share of lists in perfect order."""
+def free_table(results: dict[str, Any]) -> Iterable[str]:
+    """A Markdown table: the NDCG that free scores reach, and the share of perfect lists."""
     yield "| loss | " + " | ".join(FREE_STARTS) + " |"
     yield "|:--|" + "--:|" * len(FREE_STARTS)
-    for spec, own in found["free"].items():
-        cells = [f"{own[n]['ndcg']:.3f} ({own[n]['solved']:.0%})" for n in FREE_STARTS]
+    for spec, starts in results["free"].items():
+        cells = [f"{starts[n]['ndcg']:.3f} ({starts[n]['solved']:.0%})" for n in FREE_STARTS]
         yield f"| `{spec}` | " + " | ".join(cells) + " |"
 
 
-def linear_table(found: dict[str, Any]) -> Iterable[str]:
-    """Markdown: what linear models miss of the best NDCG, and the share of problems solved."""
+def linear_table(results: dict[str, Any]) -> Iterable[str]:
+    """A Markdown table: what linear models miss of the best NDCG, and the share of solved ones."""
     names = (*LINEAR_STARTS, "own")
     yield "| loss | " + " | ".join((*LINEAR_STARTS, "the start where the loss ends lowest")) + " |"
     yield "|:--|" + "--:|" * len(names)
-    for spec, own in found["linear"].items():
-        cells = [f"{own[n]['missing']:.4f} ({own[n]['solved']:.0%})" for n in names]
+    for spec, starts in results["linear"].items():
+        cells = [f"{starts[n]['missing']:.4f} ({starts[n]['solved']:.0%})" for n in names]
         yield f"| `{spec}` | " + " | ".join(cells) + " |"

@@ -1,4 +1,4 @@
-"""One worker: it trains run after run, and measures each on test lists."""
+"""Trains the tasks of the plan one after the other, and evaluates each on test lists."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from rankgrad.models import Model, Scorer, models
 from rankgrad.models.tabm import TabM
 from rankgrad.training import Settings, _evaluations, fit
 
-_ITEMS = 1 << 16  # scored at a time
-#: Before a loss: a new network is trained on the scores of the one before.
+_ITEMS = 1 << 16  # how many items are scored at a time
+#: A prefix of a loss: a new network is trained on the scores of the previous one.
 AGAIN = "born again: "
-_TRAINING_LISTS = 2000  # on which training NDCG is measured
+_TRAINING_LISTS = 2000  # the first lists, on which training NDCG is measured
 
 
 class Worker:
     """Trains one task after another on one device.
 
     Args:
-        cache: where data are, or are made.
-        changes: of the settings of every run, for a trial.
-        memory: the share of a GPU's memory that it may take. Training sizes its CUDA graphs,
-            features on the device and batches of validation lists by that.
+        cache: the folder of simulated data.
+        changes: settings of all runs that differ from the plan, for a trial.
+        memory: the share of a GPU's memory that this process may use. Training sizes its CUDA
+            graphs, features on the device and batches of validation lists by it.
     """
 
     def __init__(self, cache: Path, changes: dict[str, Any], memory: float = 1.0) -> None:
@@ -48,53 +48,50 @@ class Worker:
         if self.device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.cuda.set_per_process_memory_fraction(memory)
-            _evaluations._GPU_BYTES = 1 << 20  # networks with attention take more for an item
+            _evaluations._GPU_BYTES = 1 << 20  # networks with attention need more memory per item
 
     def perform(self, task: Task) -> dict[str, Any]:
-        """Train on training lists, choose the epoch on validation lists, measure on test lists."""
-        began = time.perf_counter()
+        """Train on training lists, choose the epoch on validation lists, evaluate on test lists."""
+        start = time.perf_counter()
         folder, splits, inputs = self._data(task.data)
         train = load(folder, "train", task.budget or None)
-        found: dict[str, Any] = {"losses": list(task.losses)}
+        result: dict[str, Any] = {"losses": list(task.losses)}
         network, width = None, train.n_features
         torch.manual_seed(task.seed)
         history: list[dict[str, float]] = []
-        for number, spec in enumerate(task.losses):
-            again, lists = spec.startswith(AGAIN), train
-            if again:
+        for stage, spec in enumerate(task.losses):
+            is_again, lists = spec.startswith(AGAIN), train
+            if is_again:
                 assert network is not None
-                spec, lists = spec.removeprefix(AGAIN), taught(network.to(self.device), train)
+                spec = spec.removeprefix(AGAIN)
+                lists = label_by_scores(network.to(self.device), train)
             settings = task.settings(spec, self.changes)
-            if network is None or again:
+            if network is None or is_again:
                 network = build(models.get(task.model), width)
             diagnosis = Diagnosis(network, spec, train, self.device) if task.diagnosed else None
-            done = self._fit(settings, lists, splits["vali"], network, diagnosis)
-            network = done.model.network
-            history += [{**line, "stage": number} for line in done.history]
+            fitted = self._fit(settings, lists, splits["vali"], network, diagnosis)
+            network = fitted.model.network
+            history += [{**epoch, "stage": stage} for epoch in fitted.history]
             if diagnosis is not None:
-                found["diagnosis"] = found.get("diagnosis", []) + diagnosis.lines
-            found["best_epoch"], found["best_value"] = done.best_epoch, done.best_value
+                result["diagnosis"] = result.get("diagnosis", []) + diagnosis.lines
+            result["best_epoch"], result["best_value"] = fitted.best_epoch, fitted.best_value
         assert network is not None
-        found["fit_seconds"] = round(time.perf_counter() - began, 2)
+        result["fit_seconds"] = round(time.perf_counter() - start, 2)
         network.to(self.device).eval()
-        for part in ("test", "train"):
-            own = inputs[part] if part == "test" else inputs[part][: train.n_items]
-            lists = train if part == "train" else splits[part]
-            scores = score(network, own, lists.offsets)
-            values = ndcg(scores, lists)
-            found[part] = float(values.mean())
-            if part == "test":
-                found["per_query"] = encode(values)
-        found["curve"] = [round(line[METRIC], 5) for line in history]
-        found["loss_curve"] = [float(f"{line['loss']:.5g}") for line in history]
-        ends = [line["seconds"] for line in done.history]
-        found["epoch_seconds"] = round(float(np.median(np.diff([0.0, *ends]))), 3)
-        found["seconds"] = round(time.perf_counter() - began, 2)
-        return found
+        test_values = ndcg(score(network, inputs["test"], splits["test"].offsets), splits["test"])
+        train_scores = score(network, inputs["train"][: train.n_items], train.offsets)
+        result["test"], result["per_query"] = float(test_values.mean()), encode(test_values)
+        result["train"] = float(ndcg(train_scores, train).mean())
+        result["curve"] = [round(epoch[METRIC], 5) for epoch in history]
+        result["loss_curve"] = [float(f"{epoch['loss']:.5g}") for epoch in history]
+        ends = [epoch["seconds"] for epoch in fitted.history]
+        result["epoch_seconds"] = round(float(np.median(np.diff([0.0, *ends]))), 3)
+        result["seconds"] = round(time.perf_counter() - start, 2)
+        return result
 
     def release(self) -> None:
-        """Give memory that is not in use back to the GPU."""
-        gc.collect()  # a run that failed leaves its tensors in a traceback
+        """Release GPU memory that is not in use."""
+        gc.collect()  # the traceback of a run that failed refers to its tensors
         if self.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -106,29 +103,33 @@ class Worker:
         network: Scorer,
         diagnosis: Diagnosis | None,
     ) -> Any:
-        """A training; where no CUDA graph can be made of a loss, without graphs."""
-        before = copy.deepcopy(network)
+        """Train; if the loss cannot be captured in a CUDA graph, start again without graphs."""
+        initial = copy.deepcopy(network)
         try:
             return fit(settings, train, vali, network=network, on_epoch=diagnosis)
         except RuntimeError as error:
             if "captur" not in str(error) or not settings.graphs:
                 raise
             torch.cuda.synchronize()
-            network.load_state_dict(before.state_dict())
+            network.load_state_dict(initial.state_dict())
             if diagnosis is not None:
                 diagnosis.lines.clear()
-            plain = settings.model_copy(update={"graphs": False})
-            return fit(plain, train, vali, network=network, on_epoch=diagnosis)
+            settings = settings.model_copy(update={"graphs": False})
+            return fit(settings, train, vali, network=network, on_epoch=diagnosis)
 
     def _data(self, data: Data) -> tuple[Path, dict[str, Dataset], dict[str, Tensor]]:
+        """The folder, the validation and test lists, and inputs on the device for evaluation.
+
+        They stay in memory until a task with other data comes.
+        """
         if self._loaded is None or self._loaded[0].name != data.key:
             self._loaded = None
             folder = prepare(data, self.cache, self.device)
             splits = {part: load(folder, part) for part in ("vali", "test")}
-            some = load(folder, "train", min(_TRAINING_LISTS, data.lists[0]))
+            train_sample = load(folder, "train", min(_TRAINING_LISTS, data.lists[0]))
             inputs = {
                 "test": torch.from_numpy(splits["test"].features).to(self.device),
-                "train": torch.from_numpy(some.features).to(self.device),
+                "train": torch.from_numpy(train_sample.features).to(self.device),
             }
             self._loaded = (folder, splits, inputs)
         return self._loaded
@@ -141,21 +142,28 @@ def build(model: Model, n_features: int) -> Scorer:
 
 @torch.no_grad()
 def score(network: Scorer, inputs: Tensor, offsets: np.ndarray) -> Tensor:
-    """The mean score of the members, of the items of the lists that ``inputs`` has all of."""
+    """The scores ``[items]``, means over members, of the lists that are completely in ``inputs``.
+
+    Args:
+        network: the network.
+        inputs: ``[items, width]``, of the first lists.
+        offsets: ``[lists + 1]``, of these lists and further ones.
+    """
     if isinstance(network, PreparedNet):
         parts = inputs.split(_ITEMS)
         return torch.cat([network.score_inputs(part[None], None)[0] for part in parts])
     offsets = offsets[offsets <= len(inputs)]
-    found = inputs.new_zeros(int(offsets[-1]))
-    for lists in _of_like_length(np.diff(offsets)):
-        places, mask = _padded(offsets, lists)
-        rows, real = (torch.from_numpy(each).to(inputs.device) for each in (places, mask))
-        found[rows[real]] = network(inputs[rows], real)[real].float()
-    return found
+    scores = inputs.new_zeros(int(offsets[-1]))
+    for lists in _batches(np.diff(offsets)):
+        rows, mask = (
+            torch.from_numpy(array).to(inputs.device) for array in _padded_rows(offsets, lists)
+        )
+        scores[rows[mask]] = network(inputs[rows], mask)[mask].float()
+    return scores
 
 
-def _of_like_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Lists of like length together, the longest first, so few pairs of items at a time."""
+def _batches(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Batches of lists of similar length, the longest first, with a bounded number of items."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
@@ -164,47 +172,48 @@ def _of_like_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
         start += count
 
 
-def _padded(offsets: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _padded_rows(offsets: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the items of lists as ``[b, n]``, and the mask."""
     lengths = np.diff(offsets)[lists]
-    places = np.arange(int(lengths.max()))
-    mask = places < lengths[:, None]
-    return np.where(mask, offsets[:-1][lists][:, None] + places, 0), mask
+    positions = np.arange(int(lengths.max()))
+    mask = positions < lengths[:, None]
+    return np.where(mask, offsets[:-1][lists][:, None] + positions, 0), mask
 
 
 @torch.no_grad()
-def taught(network: Scorer, lists: Dataset) -> Dataset:
-    """The lists with a trained network's scores in place of labels (born-again networks).
+def label_by_scores(network: Scorer, lists: Dataset) -> Dataset:
+    """The lists with labels from the scores of a trained network (born-again networks).
 
-    Scores are brought to mean 0 and deviation 1 in their list, and those below -1 to 0: an affine
-    function of scores, not below 0, which Qin et al. (2021) found better as the target of softmax
-    than probabilities.
+    A label is max(z + 1, 0), where z is the score standardized within its list. Qin et al. (2021)
+    found such an affine function of scores, cut off at 0, a better target of softmax than
+    probabilities.
     """
     device = next(network.parameters()).device
     network.eval()
     inputs = torch.from_numpy(np.ascontiguousarray(lists.features)).to(device)
     scores = score(network, inputs, lists.offsets).double().cpu().numpy()
-    of_list = np.repeat(np.arange(len(lists)), lists.lengths)
+    list_of_item = np.repeat(np.arange(len(lists)), lists.lengths)
     count = np.maximum(lists.lengths, 1)
-    scores -= (np.bincount(of_list, scores, len(lists)) / count)[of_list]
-    spread = np.sqrt(np.bincount(of_list, scores * scores, len(lists)) / count)
-    labels = np.maximum(scores / (spread[of_list] + 1e-6) + 1, 0).astype(np.float32)
+    scores -= (np.bincount(list_of_item, scores, len(lists)) / count)[list_of_item]
+    deviation = np.sqrt(np.bincount(list_of_item, scores * scores, len(lists)) / count)
+    labels = np.maximum(scores / (deviation[list_of_item] + 1e-6) + 1, 0).astype(np.float32)
     return Dataset(lists.features, labels, lists.offsets, lists.qids, check=False)
 
 
 def ndcg(scores: Tensor, lists: Dataset) -> np.ndarray:
-    """NDCG@10 of the first lists, as many as there are scores for."""
-    ends = lists.offsets[lists.offsets <= len(scores)]
-    labels = torch.from_numpy(lists.labels[: ends[-1]]).to(scores.device)
-    offsets = torch.from_numpy(ends).to(scores.device)
+    """NDCG@10 of the first lists, as many as there are scores ``[items]`` for, ``[lists]``."""
+    scored = lists.offsets[lists.offsets <= len(scores)]
+    labels = torch.from_numpy(lists.labels[: scored[-1]]).to(scores.device)
+    offsets = torch.from_numpy(scored).to(scores.device)
     values: Tensor = metrics.get(METRIC)(scores, labels, offsets=offsets)
     return values.cpu().numpy()
 
 
 def encode(values: np.ndarray) -> str:
-    """Float16 as text."""
+    """Values as text: base64 of float16."""
     return base64.b64encode(values.astype("<f2").tobytes()).decode()
 
 
 def decode(text: str) -> np.ndarray:
-    """What :func:`encode` was given."""
+    """The values of a text of :func:`encode`."""
     return np.frombuffer(base64.b64decode(text), "<f2").astype(np.float64)

@@ -44,7 +44,7 @@ def some_lists():
         ("pair_field(weights=none)", "ranknet"),
         ("pair_field@10", "lambdarank@10"),
         ("pair_field@10(weights=distance)", "lambdaloss@10"),
-        ("pair_field(weights=tangent, slope=sigmoid, relaxation=approx)", "approx_ndcg"),
+        ("pair_field(weights=tangent, surrogate=sigmoid, relaxation=approx)", "approx_ndcg"),
         ("rank_bound(gain=linear, ideal=false)", "softmax"),
         ("rank_bound@10", "ndcg_bound@10"),
         ("rank_bound@10(p=1.0)", "ndcg_bound@10(penalty=loglog)"),
@@ -71,15 +71,16 @@ def test_rank_bound_bounds_ndcg_from_below(study):
     assert bool((total - bound <= exact + 1e-9)[:3].all())
 
 
-@pytest.mark.parametrize("slope", ["logistic", "sigmoid"])
+@pytest.mark.parametrize("surrogate", ["logistic", "sigmoid"])
 @pytest.mark.parametrize("weights", ["none", "swap", "distance", "tangent"])
-def test_the_kernel_sums_as_the_eager_form(study, weights, slope):
+def test_the_kernel_sums_as_the_eager_form(study, weights, surrogate):
     scores, labels, mask = some_lists()
-    loss = study["candidates"].PairField(10, weights=weights, slope=slope, relaxation="approx")
+    options = {"weights": weights, "surrogate": surrogate, "relaxation": "approx"}
+    loss = study["candidates"].PairField(10, **options)
     lists = as_lists(*(x.to(DEVICE) for x in (scores.float(), labels, mask)))
     items = loss.items(lists)
-    expected = study["candidates"].sum_pairs_eager(lists.scores, items, weights, slope)
-    found = study["pair_kernel"].sum_pairs(lists.scores, items, weights, slope)
+    expected = study["candidates"].sum_pairs_eager(lists.scores, items, weights, surrogate)
+    found = study["pair_kernel"].sum_pairs(lists.scores, items, weights, surrogate)
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -144,6 +145,12 @@ def test_the_page_is_that_of_the_results(study, tmp_path):
         for best in ("0.6743", "0.6656"):  # measured on test lists, which takes a while
             there = there.replace(best, "?", 1)
         assert made == there
+
+
+def test_specs_of_earlier_results_are_read(study):
+    plan = study["plan"]
+    task = plan.Task(plan.MEDIUM, ("pair_field@10(surrogate=sigmoid)",))
+    assert plan.Task.of(task.key.replace("surrogate=", "slope=")) == task
 
 
 def test_results_are_packed_and_read_again(study, tmp_path):

@@ -67,16 +67,16 @@ def stage(folder: Path, plots: bool = True) -> None:
 
 
 def render(folder: Path, out: Path) -> None:
-    """Let Zensical make HTML of a staged folder."""
-    done = subprocess.run(
+    """Let Zensical render a staged folder as HTML."""
+    process = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--clean"],
         cwd=folder,
         capture_output=True,
         text=True,
     )
-    if done.returncode or not (folder / "site" / "index.html").exists():
-        sys.exit(done.stdout + done.stderr)
-    # A page opened from disk may not fetch JSON: its search index is a script.
+    if process.returncode or not (folder / "site" / "index.html").exists():
+        sys.exit(process.stdout + process.stderr)
+    # A page that is opened from disk may not fetch JSON, so the search index is also a script.
     worker = (ROOT / "tools" / "docs" / "offline_search.js").read_text()
     index = (folder / "site" / "search.json").read_text()
     (folder / "site" / "search.js").write_text(f"{worker}\nvar __index = {index};\n")
@@ -87,18 +87,20 @@ def render(folder: Path, out: Path) -> None:
 
 def _link_files(page: Path, pages: Path) -> str:
     """The text of a page; files of the repository that it links to are copied into the site."""
-    up = "../" * len(page.relative_to(pages).parts)
+    to_root = "../" * len(page.relative_to(pages).parts)  # as links on pages in docs/ begin
+    to_site = to_root.removeprefix("../")
 
     def copy(link: re.Match[str]) -> str:
         source, target = ROOT / link[1], pages / "files" / link[1]
         if not source.is_file():
-            return link[0]  # the test of links tells of it
+            return link[0]  # a broken link, which the test of links reports
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
-        return f"]({up[3:]}files/{link[1]})"
+        return f"]({to_site}files/{link[1]})"
 
-    text = page.read_text().replace(f"]({up}CONTRIBUTING.md", f"]({up[3:]}contributing.md")
-    return re.sub(rf"\]\({re.escape(up)}((?:benchmarks|examples|src|tests)/[^)#]+)\)", copy, text)
+    text = page.read_text().replace(f"]({to_root}CONTRIBUTING.md", f"]({to_site}contributing.md")
+    folders = "benchmarks|examples|src|tests"
+    return re.sub(rf"\]\({re.escape(to_root)}((?:{folders})/[^)#]+)\)", copy, text)
 
 
 if __name__ == "__main__":

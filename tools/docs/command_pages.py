@@ -1,4 +1,7 @@
-"""The reference of the command line: a page for each command, from the parser itself."""
+"""The reference of the command line: a page for each command, generated from its parser.
+
+``reference_pages.py`` calls this.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from typer.main import get_command
 
 from rankgrad.cli import app
 
-_PLAIN = "Options"  # of no panel
+_NO_PANEL = "Options"  # the heading of options that are in no panel
 
 
 def write_commands(folder: Path) -> list[Any]:
     """Write a page for each command, and one that lists them.
 
     Args:
-        folder: of these pages.
+        folder: the folder of these pages.
 
     Returns:
-        What they add to the navigation.
+        The entries of the site's navigation for them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     commands = all_commands()
@@ -41,29 +44,30 @@ def write_commands(folder: Path) -> list[Any]:
 
 
 def all_commands() -> dict[str, Any]:
-    """Every command by what is typed, those of groups included."""
-    found = {}
+    """Every command by its name as it is typed, such as ``text train``."""
+    commands = {}
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         if hasattr(command, "commands"):
-            found |= {f"{name} {inner}": value for inner, value in command.commands.items()}
+            commands |= {f"{name} {inner}": value for inner, value in command.commands.items()}
         else:
-            found[name] = command
-    return found
+            commands[name] = command
+    return commands
 
 
 def _page(name: str, command: Any) -> str:
+    """The page of a command, as Markdown."""
     text, _, examples = inspect.cleandoc(command.help).partition("\b\nExamples:\n")
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     usage = " ".join([f"rankgrad {name}", *map(_placeholder, arguments), "[OPTIONS]"])
     parts = [f"# rankgrad {name}", f"```text\n{usage}\n```", _escape(text.strip())]
-    shown = inspect.cleandoc(examples).replace("\\\\\n", "\\\n")
-    parts.append(f"## Examples\n\n```sh\n{shown}\n```" if shown else "")
+    examples = inspect.cleandoc(examples).replace("\\\\\n", "\\\n")
+    parts.append(f"## Examples\n\n```sh\n{examples}\n```" if examples else "")
     if arguments:
         rows = [f"| `{_placeholder(p)}` | {_escape(p.help or '')} |" for p in arguments]
         parts.append("## Arguments\n\n| argument | |\n|:--|:--|\n" + "\n".join(rows))
-    for panel in dict.fromkeys(p.rich_help_panel or _PLAIN for p in options):
-        rows = [_option(p) for p in options if (p.rich_help_panel or _PLAIN) == panel]
+    for panel in dict.fromkeys(p.rich_help_panel or _NO_PANEL for p in options):
+        rows = [_option_row(p) for p in options if (p.rich_help_panel or _NO_PANEL) == panel]
         parts.append(
             f"## {panel}\n\n| option | | default |\n|:--|:--|:--|\n" + "\n".join(sorted(rows))
         )
@@ -73,17 +77,18 @@ def _page(name: str, command: Any) -> str:
 
 
 def _placeholder(argument: Any) -> str:
+    """An argument in a usage line, in brackets if it is optional."""
     name = argument.metavar or argument.name.upper()
     return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
-def _option(option: Any) -> str:
+def _option_row(option: Any) -> str:
     flags = ", ".join(f"`{flag}`" for flag in [*option.opts, *option.secondary_opts])
     if isinstance(option.show_default, str):
-        shown = _escape(option.show_default)  # words, or a value
+        default = _escape(option.show_default)  # words, or a value
     else:
-        shown = "" if option.default in (None, False) else f"`{option.default}`"
-    return f"| {flags} | {_escape(option.help or '')} | {shown} |"
+        default = "" if option.default in (None, False) else f"`{option.default}`"
+    return f"| {flags} | {_escape(option.help or '')} | {default} |"
 
 
 def _summary(command: Any) -> str:
@@ -91,6 +96,6 @@ def _summary(command: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    """Help as Markdown: angle brackets and bars are no markup, and commands stay code."""
+    """A help text as Markdown, in which angle brackets and bars are not markup."""
     text = re.sub(r"<", "&lt;", text).replace("|", "&#124;")
     return text if "\n\n" in text else " ".join(text.split())

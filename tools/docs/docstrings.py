@@ -1,6 +1,7 @@
 """Docstrings as Markdown: examples between fences, roles and literals as code.
 
-Also an extension of Griffe, by which mkdocstrings reads the docstrings of modules so.
+:class:`Docstrings` is an extension of Griffe, which reads docstrings for mkdocstrings: it converts
+each of them before the pages of modules are made.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ import griffe
 
 
 def to_markdown(text: str) -> str:
-    """A docstring's text; sections such as ``Args:`` stay as they are."""
+    """A docstring as Markdown; sections such as ``Args:`` stay as they are."""
     text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
     return fence_examples(re.sub(r"::$", ":", text, flags=re.MULTILINE))
 
 
 def fence_examples(text: str) -> str:
-    """Interactive examples between fences."""
-    fenced: list[str] = []
-    inside = False
+    """The text with fences around its interactive examples."""
+    lines: list[str] = []
+    in_example = False
     for line in text.splitlines():
-        if not inside and line.startswith(">>> "):
-            fenced += ["", "```pycon"]
-            inside = True
-        elif inside and not line.strip():
-            fenced.append("```")
-            inside = False
-        fenced.append(line)
-    return "\n".join([*fenced, "```"] if inside else fenced)
+        if not in_example and line.startswith(">>> "):
+            lines += ["", "```pycon"]
+            in_example = True
+        elif in_example and not line.strip():
+            lines.append("```")
+            in_example = False
+        lines.append(line)
+    return "\n".join([*lines, "```"] if in_example else lines)
 
 
 class Docstrings(griffe.Extension):

@@ -1,4 +1,4 @@
-"""Formulas between dollar signs as MathML, which browsers draw without a script."""
+"""Renders formulas between dollar signs as MathML, which browsers draw without a script."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _INLINE = re.compile(r"(?<![\\$\w])\$(?=\S)([^$\n]+?)(?<=\S)\$(?![\w$])")
 
 
 def render_formulas(text: str) -> str:
-    """Markdown in which LaTeX between $ (inline) and $$ (display) is MathML."""
+    """Markdown with LaTeX between $ (inline) and $$ (display) replaced by MathML."""
     parts = _CODE.split(text)
     return "".join(part if index % 2 else _render(part) for index, part in enumerate(parts))
 
 
 def _render(text: str) -> str:
-    text = _DISPLAY.sub(lambda found: _mathml(found[1], "block"), text)
-    return _INLINE.sub(lambda found: _mathml(found[1], "inline"), text)
+    text = _DISPLAY.sub(lambda match: _mathml(match[1], "block"), text)
+    return _INLINE.sub(lambda match: _mathml(match[1], "inline"), text)
 
 
 def _mathml(latex: str, display: str) -> str:

@@ -1,4 +1,7 @@
-"""The reference of specs, models, transforms and settings, from the registries and the classes."""
+"""The reference of specs, models, transforms and settings, generated from registries and classes.
+
+``reference_pages.py`` calls this.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from rankgrad.training._loggers import loggers
 from rankgrad.training._optimizers import learning_rates, optimizers
 from rankgrad.training._settings import Settings
 
-#: Each kind of object that a spec names, where it is written, and an example that is tested.
+#: Each kind of object that specs name: its registry, where its specs are written, and an example.
 KINDS: dict[str, tuple[Registry[Any], str, str]] = {
     "Losses": (losses, "`losses.get`, `--loss`", "lambdaloss@10(truncation=heuristic)"),
     "Metrics": (metrics, "`metrics.get`, `--metric`", "ndcg@10(gain=linear, empty=skip)"),
@@ -37,17 +40,17 @@ KINDS: dict[str, tuple[Registry[Any], str, str]] = {
     "Schedules of the learning rate": (learning_rates, "`--schedule`", "step(every=50, by=0.1)"),
     "Loggers": (loggers, "`--log`", "mlflow(experiment=ranking)"),
 }
-_LONGEST = 60  # names that are listed one by one
+_MAX_LISTED = 60  # longer lists of names are summarized
 
 
 def write_grammar(folder: Path) -> list[Any]:
     """Write the pages of specs, models, transforms and settings.
 
     Args:
-        folder: of the reference.
+        folder: the folder of the reference.
 
     Returns:
-        What they add to the navigation.
+        The entries of the site's navigation for them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pages = {
@@ -62,6 +65,7 @@ def write_grammar(folder: Path) -> list[Any]:
 
 
 def _specs() -> str:
+    """The page of specs; the grammar is that of the docstring of ``specs.py``."""
     text = inspect.cleandoc(rankgrad.specs.__doc__ or "").replace("``", "`")
     grammar = text[text.index("    spec ") : text.index("A value that")]
     parts = [
@@ -76,33 +80,34 @@ def _specs() -> str:
         "own.",
         "## What there is",
     ]
-    for title, (registry, where, example) in KINDS.items():
+    for title, (registry, places, example) in KINDS.items():
         names = registry.names()
         listed = ", ".join(f"`{name}`" for name in names)
-        if len(names) > _LONGEST:
+        if len(names) > _MAX_LISTED:
             stochastic = sum(name.startswith("gumbel_") for name in names)
             listed = (
                 f"{len(names)} names, [a page each](losses/index.md) but for the {stochastic} that "
                 "begin with `gumbel_`, the stochastic forms of the grid's losses: see the page of "
                 "the name without it"
             )
-        parts.append(f"### {title}\n\n{where}: `{example}`\n\n{listed}.")
+        parts.append(f"### {title}\n\n{places}: `{example}`\n\n{listed}.")
     return "\n\n".join(parts) + "\n"
 
 
 def _registry(title: str, registry: Registry[Any]) -> str:
+    """A page with a section for each name of a registry."""
     parts = [f"# {title}"]
     for name in registry.names():
         factory = registry.factory(name)
         text = (inspect.getdoc(factory) or "").split(">>>")[0].split("\nArgs:")[0].strip()
         parts += [f"## {name}", text.replace("``", "`").replace("::\n", ":\n")]
-        shown = [
+        rows = [
             f"| `{p.name}` | `{_default(p.default)}` |"
             for p in inspect.signature(factory).parameters.values()
             if p.name not in ("self", "k") and p.kind is not p.VAR_KEYWORD
         ]
-        if shown:
-            parts.append("| option | default |\n|:--|:--|\n" + "\n".join(shown))
+        if rows:
+            parts.append("| option | default |\n|:--|:--|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -115,16 +120,16 @@ def _settings() -> str:
     ]
     for panel, names in PANELS.items():
         rows = [
-            f"| `{name}` | `{_shown(Settings.model_fields[name].default)}` | "
+            f"| `{name}` | `{_format_default(Settings.model_fields[name].default)}` | "
             f"{plain_markdown(Settings.model_fields[name].description)} |"
             for name in names
         ]
         parts.append(
             f"## {panel}\n\n| setting | default | what it is |\n|:--|:--|:--|\n" + "\n".join(rows)
         )
-    described = describe_options(TextSettings)
+    descriptions = describe_options(TextSettings)
     rows = [
-        f"| `{name}` | `{_shown(field.default)}` | {described.get(name, '')} |"
+        f"| `{name}` | `{_format_default(field.default)}` | {descriptions.get(name, '')} |"
         for name, field in TextSettings.model_fields.items()
     ]
     parts.append(
@@ -135,7 +140,8 @@ def _settings() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(default: Any) -> str:
+def _format_default(default: Any) -> str:
+    """The default of a setting as TOML has it, or in words."""
     if repr(default) == "PydanticUndefined":
         return "required"
     if isinstance(default, tuple):

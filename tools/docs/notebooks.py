@@ -1,4 +1,4 @@
-"""A tutorial as a notebook: the same text and code."""
+"""Makes Jupyter notebooks of tutorials, with the same text and code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-#: Python, shell, and what the page takes for granted, in a comment: <!-- setup
+#: Blocks of Python and shell, and code that the page does not show: a comment <!-- setup
 _BLOCK = re.compile(
     r"^(?:```(python|sh)|<!-- (?:setup))\n(.*?)^(?:```|-->)$", re.MULTILINE | re.DOTALL
 )
@@ -19,9 +19,9 @@ def write_notebook(page: Path) -> Path:
     """Write the notebook beside the page, and a link to it under the page's title.
 
     Args:
-        page: Markdown. Its Python blocks and its setup become cells; its shell blocks become
-            cells that run each command, but for those that begin with a comment and need what
-            the reader has: they stay text.
+        page: Markdown. Its Python blocks and its setup become cells. Its shell blocks become
+            cells that run each command, except for blocks that begin with a comment: these need
+            data of the reader, and stay text.
 
     Returns:
         The notebook's path.
@@ -40,7 +40,7 @@ def write_notebook(page: Path) -> Path:
         end = block.end()
     _add_text(notebook, text[end:])
     for number, cell in enumerate(notebook.cells):
-        cell["id"] = f"cell-{number}"  # else random: two builds differ
+        cell["id"] = f"cell-{number}"  # random by default, so that two builds would differ
     path = page.with_suffix(".ipynb")
     nbformat.write(notebook, path)
     title, _, rest = text.partition("\n")

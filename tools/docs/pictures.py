@@ -1,4 +1,7 @@
-"""Draw the pictures of explanations: ``python tools/docs/pictures.py``, into ``docs/assets``."""
+"""Draw the picture of the page on Sinkhorn scaling: ``python tools/docs/pictures.py``.
+
+It is written to ``docs/assets``.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from torch import Tensor
 from rankgrad.sorting import NeuralSort
 
 ASSETS = Path(__file__).resolve().parents[2] / "docs" / "assets"
-ITEMS, TILE, CELL = 48, 6, 4
-SMALLEST = 2.0**-24  # beside one, in float32
+ITEMS, TILE = 48, 6  # the size of the matrix, and of a tile of it
+CELL = 4  # the pixels of an entry of the matrix
+SMALLEST = 2.0**-24  # in float32, what is smaller than this part of a sum does not change it
 _STYLE = (
     "<style>text { font: 12px system-ui, sans-serif; fill: #24292f; } .cell { fill: #1f5fbf; } "
     ".skip { fill: #d0d7de; } .tile { fill: none; stroke: #8c959f; stroke-width: 0.7; } "
@@ -42,21 +46,21 @@ def sinkhorn() -> str:
         ("tiles that are computed", "gray: below float32's precision"),
         ("diag(u) K diag(v)", "rows and columns sum to one"),
     )
-    words = "".join(
-        f'<text x="{at * (side + gap)}" y="14" font-weight="600">{first}</text>'
-        f'<text x="{at * (side + gap)}" y="32">{second}</text>'
-        for at, (first, second) in enumerate(titles)
+    captions = "".join(
+        f'<text x="{panel * (side + gap)}" y="14" font-weight="600">{first}</text>'
+        f'<text x="{panel * (side + gap)}" y="32">{second}</text>'
+        for panel, (first, second) in enumerate(titles)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {3 * side + 2 * gap} {top + side}" '
-        f'role="img" aria-label="NeuralSort before and after Sinkhorn scaling">{_STYLE}{words}'
+        f'role="img" aria-label="NeuralSort before and after Sinkhorn scaling">{_STYLE}{captions}'
         + "".join(parts)
         + "</svg>\n"
     )
 
 
 def _cells(matrix: Tensor, left: float, top: float) -> str:
-    shades = (matrix / matrix.max()).sqrt()  # small entries are to be seen
+    shades = (matrix / matrix.max()).sqrt()  # the root makes small entries visible
     return "".join(
         f'<rect class="cell" x="{left + j * CELL}" y="{top + i * CELL}" width="{CELL}" '
         f'height="{CELL}" opacity="{shades[i, j]:.2f}"/>'
@@ -67,19 +71,19 @@ def _cells(matrix: Tensor, left: float, top: float) -> str:
 
 
 def _tiles(matrix: Tensor, left: float, top: float) -> str:
-    drawn = []
+    rectangles = []
     for i in range(0, ITEMS, TILE):
         for j in range(0, ITEMS, TILE):
             block = matrix[i : i + TILE, j : j + TILE]
-            computed = bool((block > SMALLEST * matrix[i : i + TILE].amax(1, True)).any())
-            drawn.append(
-                f'<rect class="{"cell" if computed else "skip"}" x="{left + j * CELL}" '
+            is_computed = bool((block > SMALLEST * matrix[i : i + TILE].amax(1, True)).any())
+            rectangles.append(
+                f'<rect class="{"cell" if is_computed else "skip"}" x="{left + j * CELL}" '
                 f'y="{top + i * CELL}" width="{TILE * CELL}" height="{TILE * CELL}" '
-                f'opacity="{0.55 if computed else 0.6}"/>'
+                f'opacity="{0.55 if is_computed else 0.6}"/>'
                 f'<rect class="tile" x="{left + j * CELL}" y="{top + i * CELL}" '
                 f'width="{TILE * CELL}" height="{TILE * CELL}"/>'
             )
-    return "".join(drawn)
+    return "".join(rectangles)
 
 
 if __name__ == "__main__":

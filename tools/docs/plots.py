@@ -20,8 +20,9 @@ def sweep(name: str) -> tuple[Tensor, Tensor, Tensor]:
     """The loss and its derivative while one score moves.
 
     Args:
-        name: of the loss. Of a stochastic one (``gumbel_``) the mean over ``NOISES`` draws of the
-            noise, the same at every score: the curves show the loss and not the draws.
+        name: the name of the loss. For a stochastic one (``gumbel_``) values are means over
+            ``NOISES`` draws of the noise, which are the same at every score, so that the curves
+            show the loss and not the draws.
 
     Returns:
         Scores from -4 to 4, the values and the derivatives, [points] each.
@@ -51,6 +52,7 @@ def sweep_metric(name: str, points: int = 481) -> tuple[Tensor, Tensor]:
 
 
 def _lists(points: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The score that moves ``[points]``, and the scores and labels of a list for each of them."""
     moving = torch.linspace(-4.0, 4.0, points, dtype=torch.float64)
     scores = SCORES.double().repeat(points, 1)
     scores[:, 0] = moving
@@ -64,6 +66,7 @@ def svg(x: Tensor, y: Tensor, label: str) -> str:
     right, top = WIDTH - 8, 20
 
     def place(a: float, b: float) -> tuple[float, float]:
+        """The pixel of a point of the plot."""
         across = LEFT + (a + 4) / 8 * (right - LEFT)
         return across, HEIGHT - BOTTOM - (b - low) / span * (HEIGHT - BOTTOM - top)
 
@@ -76,11 +79,11 @@ def svg(x: Tensor, y: Tensor, label: str) -> str:
         f'<text x="{place(a, 0)[0]:.0f}" y="{HEIGHT - 18}" text-anchor="middle">{a}</text>'
         for a in (-4, -2, 0, 2, 4)
     )
-    sides = "".join(
+    level_texts = "".join(
         f'<text x="{LEFT - 6}" y="{place(0, b)[1] + 4:.0f}" text-anchor="end">{b:.3g}</text>'
         for b in (*levels, 0.0)
     )
-    others = "".join(
+    other_scores = "".join(
         f'<line x1="{place(float(s), 0)[0]:.1f}" x2="{place(float(s), 0)[0]:.1f}" '
         f'y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 5}" stroke="currentColor"/>'
         for s in SCORES[1:]
@@ -88,7 +91,7 @@ def svg(x: Tensor, y: Tensor, label: str) -> str:
     return (
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}" '
         'font-size="11" fill="currentColor">'
-        f'<text x="{LEFT}" y="12">{label}</text>{ticks}{sides}{others}'
+        f'<text x="{LEFT}" y="12">{label}</text>{ticks}{level_texts}{other_scores}'
         f'<line x1="{LEFT}" x2="{right}" y1="{zero:.1f}" y2="{zero:.1f}" stroke="currentColor" '
         'stroke-dasharray="2 3" opacity="0.6"/>'
         f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 4}" text-anchor="middle">'

@@ -1,4 +1,8 @@
-"""The reference: a page for each loss, metric and relaxation, from registries and docstrings."""
+"""The reference: a page for each loss, metric and relaxation, from registries and docstrings.
+
+The pages of commands, specs and settings are made by ``command_pages.py`` and ``grammar_pages.py``;
+those of Python modules by mkdocstrings.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ _MODULES = (
     "rankgrad.integrations.pyterrier",
 )
 
-#: Of what an integration is for, the package must be installed to read its names.
+#: The modules that get a page. An integration needs the package that it is for.
 API = [
     module
     for module in _MODULES
@@ -51,7 +55,7 @@ CONTENT = Path(__file__).resolve().parents[2] / "docs"
 
 Nav = list[dict[str, Any]]
 
-#: The libraries that tables of other names cover; those of a cell are in reference.toml.
+#: For losses of the grid that no other library has.
 _NOWHERE = "None of allRank, rax, TF-Ranking, sentence-transformers and LightGBM has this loss."
 _JUMPS = "It jumps where ranks change: weights of pairs are those of the current ranks."
 _RETURNED = "A scalar comes back, or one value per list with `reduction=none`."
@@ -61,11 +65,11 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
     """Write all generated pages.
 
     Args:
-        folder: of the reference.
-        plots: draw each loss and its gradient.
+        folder: the folder of the reference.
+        plots: whether to draw each loss and its gradient.
 
     Returns:
-        What they add to the navigation.
+        The entries of the site's navigation for them.
     """
     losses = [name for name in LOSSES.names() if name not in _cells()]
     pages: dict[str, dict[str, str]] = {"losses": {}, "relaxations": {}, "metrics": {}}
@@ -80,17 +84,17 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
     for name in METRICS.names():
         pages["metrics"][name] = _page_of_metric(name, plots)
     nav: Nav = []
-    for kind, written in pages.items():
+    for kind, texts in pages.items():
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        for name, text in written.items():
+        for name, text in texts.items():
             (folder / kind / f"{name}.md").write_text(text)
         (folder / kind / "index.md").write_text(_index(kind, losses))
-        names = losses if kind == "losses" else list(written)
-        below: list[Any] = [f"reference/{kind}/index.md"]
-        below += [{name: f"reference/{kind}/{name}.md"} for name in names]
+        names = losses if kind == "losses" else list(texts)
+        entries: list[Any] = [f"reference/{kind}/index.md"]
+        entries += [{name: f"reference/{kind}/{name}.md"} for name in names]
         if kind == "losses":
-            below += [*_grid_navigation(""), {"Gumbel forms": _grid_navigation("gumbel_")}]
-        nav.append({kind.capitalize(): below})
+            entries += [*_grid_navigation(""), {"Gumbel forms": _grid_navigation("gumbel_")}]
+        nav.append({kind.capitalize(): entries})
     return [
         *nav,
         *write_grammar(folder),
@@ -100,7 +104,7 @@ def write_reference(folder: Path, plots: bool = True) -> Nav:
 
 
 def _grid_navigation(prefix: str) -> Nav:
-    """Losses of the grid, folded by relaxation."""
+    """Entries of the navigation for losses of the grid, one group for each relaxation."""
     return [
         {
             f"{prefix}{family}_": [
@@ -114,36 +118,39 @@ def _grid_navigation(prefix: str) -> Nav:
 
 
 def _write_api(folder: Path) -> list[Any]:
-    """A page for each public module, from the docstrings of its public names."""
+    """Write a page for each public module; mkdocstrings fills in the docstrings of its names."""
     folder.mkdir(parents=True, exist_ok=True)
     for module in API:
-        shown = [name for name in public_names(module) if not name.startswith("__")]
+        names = [name for name in public_names(module) if not name.startswith("__")]
         (folder / f"{module}.md").write_text(
             f"# {module}\n\n::: {module}\n    options:\n      show_root_heading: false\n"
-            f"      members: {shown}\n" + _shadowed(module, shown)
+            f"      members: {names}\n" + _shadowing_modules(module, names)
         )
     return [{module: f"reference/api/{module}.md"} for module in API]
 
 
-def _shadowed(module: str, names: list[str]) -> str:
-    """Names that are also those of submodules, which is what mkdocstrings finds: the submodules."""
+def _shadowing_modules(module: str, names: list[str]) -> str:
+    """Directives for submodules with the name of a function or class that they define.
+
+    mkdocstrings takes such a name for the submodule, and would leave out the function or class.
+    """
     if not _has_all(module):
         return ""
-    found = importlib.import_module(module)
+    imported = importlib.import_module(module)
     modules = set()
     for name in names:
-        defined = getattr(getattr(found, name), "__module__", "")
-        if hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{name}"):
+        defined_in = getattr(getattr(imported, name), "__module__", "")
+        if hasattr(imported, "__path__") and importlib.util.find_spec(f"{module}.{name}"):
             modules.add(f"{module}.{name}")
-        elif defined.endswith(f".{name}"):
-            modules.add(defined)
+        elif defined_in.endswith(f".{name}"):
+            modules.add(defined_in)
     return "".join(f"\n::: {name}\n" for name in sorted(modules))
 
 
 def public_names(module: str) -> list[str]:
-    """The names of ``__all__`` but for modules; without one, what the module defines.
+    """The names of ``__all__`` without modules; without ``__all__``, what the module defines.
 
-    A module without ``__all__`` is read, not imported: some of its packages take seconds to load.
+    A module without ``__all__`` is parsed, not imported: what it imports may take seconds to load.
     """
     if not _has_all(module):
         return [
@@ -151,8 +158,8 @@ def public_names(module: str) -> list[str]:
             for node in _parsed(module).body
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
         ]
-    found = importlib.import_module(module)
-    return [name for name in found.__all__ if not inspect.ismodule(getattr(found, name))]
+    imported = importlib.import_module(module)
+    return [name for name in imported.__all__ if not inspect.ismodule(getattr(imported, name))]
 
 
 def _parsed(module: str) -> ast.Module:
@@ -168,6 +175,7 @@ def _has_all(module: str) -> bool:
 
 
 def _cells() -> set[str]:
+    """The names of all losses of the grid."""
     return {
         f"{prefix}{family}_{metric}"
         for family in FAMILIES
@@ -178,17 +186,17 @@ def _cells() -> set[str]:
 
 def _page_of_loss(name: str, draw: bool) -> str:
     factory = LOSSES.factory(name)
-    known = _entry("losses", name)
+    reference = _entry("losses", name)
     return _join(
         f"# {name}",
-        _formula(known.formula),
-        _symbols(known),
+        _formula(reference.formula),
+        _symbols(reference),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), factory),
         _shapes(),
         _plots(name) if draw else "",
         _JUMPS if draw and issubclass(factory, LambdaPairs) else "",  # type: ignore[arg-type]
-        _known(known),
+        _reference_sections(reference),
         _example(name, "k" in inspect.signature(factory).parameters),
     )
 
@@ -197,18 +205,19 @@ def _page_of_cell(family: str, metric: str, draw: bool, noise: bool) -> str:
     """The page of a loss of the grid, or of its stochastic form."""
     plain = f"{family}_{metric}"
     name = f"gumbel_{plain}" if noise else plain
-    relaxation, measured = _entry("relaxations", family), _entry("metrics", metric)
+    relaxation, metric_entry = _entry("relaxations", family), _entry("metrics", metric)
     lower = METRICS.get(metric).lower_is_better
-    known = cell_entry(family, metric, cell_route(family, metric), lower, noise)
-    if known is None:
+    reference = cell_entry(family, metric, cell_route(family, metric), lower, noise)
+    if reference is None:
         raise KeyError(f"reference.toml has no relaxed form of {metric} for {family}: add one")
     cutoff = getattr(METRICS.factory(metric), "has_cutoff", True)
     return _join(
-        f"# {name}: {measured.title} through {family}" + (" with Gumbel noise" if noise else ""),
+        f"# {name}: {metric_entry.title} through {family}"
+        + (" with Gumbel noise" if noise else ""),
         _about_noise(plain) if noise else _about_cell(family, metric, lower, cutoff),
-        *_formulas_of_cell(known.formula),
+        *_formulas_of_cell(reference.formula),
         _formula(relaxation.formula),
-        _symbols(known),
+        _symbols(reference),
         _options(
             inspect.signature(LOSSES.factory(name)).parameters.values(),
             *cell_classes(family, metric, noise),
@@ -218,16 +227,16 @@ def _page_of_cell(family: str, metric: str, draw: bool, noise: bool) -> str:
         f"The mean over {plots.NOISES} draws of the noise, the same at every score."
         if draw and noise
         else "",
-        _known(replace(known, elsewhere=known.elsewhere or _NOWHERE)),
+        _reference_sections(replace(reference, elsewhere=reference.elsewhere or _NOWHERE)),
         _example(name, cutoff),
     )
 
 
 def _formulas_of_cell(formula: str) -> list[str]:
-    """The loss of a list; of a stochastic form first the mean over the noise."""
+    """The formula of the loss of a list; a stochastic loss has that of the mean before it."""
     *mean, loss = formula.split(r", \quad L(s) = ")
-    said = "L is the loss without noise" if mean else "The loss of a list"
-    return [*map(_formula, mean), f"{said}, and the relaxed sort in it:", _formula(loss)]
+    words = "L is the loss without noise" if mean else "The loss of a list"
+    return [*map(_formula, mean), f"{words}, and the relaxed sort in it:", _formula(loss)]
 
 
 def _about_cell(family: str, metric: str, lower: bool, cutoff: bool) -> str:
@@ -250,26 +259,26 @@ def _about_noise(plain: str) -> str:
 
 
 def _page_of_relaxation(family: str, draw: bool) -> str:
-    known = _entry("relaxations", family)
+    reference = _entry("relaxations", family)
     cells = ", ".join(
         f"[{family}_{metric}](../losses/{family}_{metric}.md)" for metric in grid_metrics(family)
     )
     factory = FAMILIES[family]
     return _join(
         f"# {family}",
-        _formula(known.formula),
-        _symbols(known),
+        _formula(reference.formula),
+        _symbols(reference),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), *cell_classes(family, "ndcg")),
         _shapes_of_relaxation(family),
         _plots(f"{family}_ndcg") if draw else "",
-        _known(known),
+        _reference_sections(reference),
         f"## Losses\n\n{cells}.",
     )
 
 
 def _page_of_metric(name: str, draw: bool) -> str:
-    known = _entry("metrics", name)
+    reference = _entry("metrics", name)
     cells = [
         f"[{family}_{name}](../losses/{family}_{name}.md)"
         for family in FAMILIES
@@ -277,20 +286,20 @@ def _page_of_metric(name: str, draw: bool) -> str:
     ]
     factory = METRICS.factory(name)
     return _join(
-        f"# {name}: {known.title}",
-        _formula(known.formula),
-        _symbols(known),
+        f"# {name}: {reference.title}",
+        _formula(reference.formula),
+        _symbols(reference),
         _documentation(factory),
         _options(inspect.signature(factory).parameters.values(), factory),
         _shapes("One value per list comes back."),
         _metric_plots(name) if draw else "",
-        _known(known),
+        _reference_sections(reference),
         f"## As a loss\n\n{', '.join(cells)}." if cells else "",
     )
 
 
 def _index(kind: str, losses: list[str]) -> str:
-    """What there is of a kind, one line each; losses of the grid as a table."""
+    """The page that lists all names of a kind; losses of the grid are a table on it."""
     if kind == "losses":
         rows = [f"| [{name}]({name}.md) | {_summary(LOSSES.factory(name))} |" for name in losses]
         return _join(
@@ -306,12 +315,11 @@ def _index(kind: str, losses: list[str]) -> str:
     registry: Registry[Any] | None = METRICS if kind == "metrics" else None
     names = METRICS.names() if registry else list(FAMILIES)
     factories = {name: registry.factory(name) if registry else FAMILIES[name] for name in names}
-    titles = {name: known.title for name in names if (known := entry("metrics", name))}
-    said = {
-        name: ": ".join(part for part in (titles.get(name, ""), _summary(factories[name])) if part)
-        for name in names
-    }
-    rows = [f"| [{name}]({name}.md) | {said[name]} |" for name in names]
+    rows = []
+    for name in names:
+        reference = entry("metrics", name)
+        parts = (reference.title if reference else "", _summary(factories[name]))
+        rows.append(f"| [{name}]({name}.md) | {': '.join(part for part in parts if part)} |")
     return _join(f"# {kind.capitalize()}", "| | |\n|:--|:--|\n" + "\n".join(rows))
 
 
@@ -322,10 +330,10 @@ def _grid_table(prefix: str) -> str:
         "| | " + " | ".join(f"[{m}](../metrics/{m}.md)" for m in metrics) + " |",
         "|:--|" + ":-:|" * len(metrics),
     ]
-    shown = prefix.replace("_", "_<wbr>")
+    breakable_prefix = prefix.replace("_", "_<wbr>")  # lines may break after the underscore
     for family in FAMILIES:
         cells = [
-            f"[{shown}{family}_<wbr>{metric}]({prefix}{family}_{metric}.md)"
+            f"[{breakable_prefix}{family}_<wbr>{metric}]({prefix}{family}_{metric}.md)"
             if metric in grid_metrics(family)
             else ""
             for metric in metrics
@@ -335,21 +343,21 @@ def _grid_table(prefix: str) -> str:
 
 
 def _entry(kind: Kind, name: str) -> NameReference:
-    found = entry(kind, name)
-    if found is None:
+    reference = entry(kind, name)
+    if reference is None:
         raise KeyError(f"reference.toml has no entry for {name!r} under {kind}: add one")
-    return found
+    return reference
 
 
 def _formula(latex: str) -> str:
-    """A formula, and what it is followed by on lines of their own: a phone's is short."""
+    """A formula; its definitions of symbols are on lines of their own, for narrow screens."""
     first, *more = re.split(r",\s*(?=\\quad|\\text)", latex)
     lines = [first, *(part.removeprefix(r"\quad ") for part in more)]
     return "\n".join(f"$$ {line}{',' if line != lines[-1] else ''} $$" for line in lines)
 
 
-def _symbols(known: NameReference) -> str:
-    return f"{known.symbols}." if known.symbols else ""
+def _symbols(reference: NameReference) -> str:
+    return f"{reference.symbols}." if reference.symbols else ""
 
 
 def _documentation(factory: Any) -> str:
@@ -373,19 +381,19 @@ def _documentation(factory: Any) -> str:
     return fence_examples("\n".join(lines))
 
 
-def _options(parameters: Iterable[inspect.Parameter], *described: Any) -> str:
-    """A table of options; what each is for is said in the docstrings of these classes."""
-    shown = [p for p in parameters if not p.name.startswith("_") and p.kind not in (p.VAR_KEYWORD,)]
-    if not shown:
+def _options(parameters: Iterable[inspect.Parameter], *classes: Any) -> str:
+    """A table of options, with their descriptions in the docstrings of these classes."""
+    public = [p for p in parameters if not p.name.startswith("_") and p.kind is not p.VAR_KEYWORD]
+    if not public:
         return ""
-    said = describe_options(*described)
+    descriptions = describe_options(*classes)
     rows = [
-        f"| `{p.name}` | `{_default(p.default)}` | {said.get(p.name, '')} |"
-        for p in shown
+        f"| `{p.name}` | `{_default(p.default)}` | {descriptions.get(p.name, '')} |"
+        for p in public
         if p.name not in ("self", "k")
     ]
-    if "k" in said and any(p.name == "k" for p in shown):
-        rows.insert(0, f"| `@k` |  | {said['k']} |")
+    if "k" in descriptions and any(p.name == "k" for p in public):
+        rows.insert(0, f"| `@k` |  | {descriptions['k']} |")
     return "## Options\n\n| option | default | what it is |\n|:--|:--|:--|\n" + "\n".join(rows)
 
 
@@ -399,7 +407,7 @@ def _plots(name: str) -> str:
 
 
 def _metric_plots(name: str) -> str:
-    """The exact metric, and it through NeuralSort or, where it needs ranks, through LapSum."""
+    """The exact metric beside its relaxation by NeuralSort or, if it needs ranks, by LapSum."""
     family = next((f for f in ("neural", "lapsum") if name in grid_metrics(f)), None)
     x, exact = plots.sweep_metric(name)
     pictures = [plots.svg(x, exact, name)]
@@ -420,17 +428,18 @@ def _pictures(*pictures: str) -> str:
     )
 
 
-def _known(known: NameReference) -> str:
+def _reference_sections(reference: NameReference) -> str:
+    """The sections about the paper, the use, the cost and other libraries."""
     return _join(
-        f"## Paper\n\n{_link_papers(known.paper)}",
-        f"## When to use it\n\n{_link_pages(known.use)}",
-        f"## Cost\n\n{known.cost}",
-        f"## Elsewhere\n\n{known.elsewhere}" if known.elsewhere else "",
+        f"## Paper\n\n{_link_papers(reference.paper)}",
+        f"## When to use it\n\n{_link_pages(reference.use)}",
+        f"## Cost\n\n{reference.cost}",
+        f"## Elsewhere\n\n{reference.elsewhere}" if reference.elsewhere else "",
     )
 
 
 def _link_pages(text: str) -> str:
-    """A text in which pages of ``docs/`` are links, by their titles."""
+    """The text with paths of pages in ``docs/`` replaced by links with their titles."""
 
     def link(page: re.Match[str]) -> str:
         first = (CONTENT / page[1]).read_text().partition("\n")[0]
@@ -441,6 +450,7 @@ def _link_pages(text: str) -> str:
 
 
 def _link_papers(text: str) -> str:
+    """The text with links for DOIs and arXiv numbers."""
     text = re.sub(r"doi:(10\.[^\s,;]+[^\s,;.])", r"[doi:\1](https://doi.org/\1)", text)
     return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
 

@@ -1,8 +1,8 @@
 """Take the picture of a report that the README shows: ``python tools/docs/screenshot.py REPORT``.
 
-The report of ``make demo`` is at ``rankgrad-demo/report.html``. The picture has the sentence at its
-top and the chart of means, less high than there; what is around them is left out. Needs playwright
-and Chromium.
+The report of ``make demo`` is at ``rankgrad-demo/report.html``. The picture shows the sentence at
+the top of the report and the chart of means, reduced in height, and nothing else. It needs
+playwright and Chromium.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 ASSETS = Path(__file__).resolve().parents[2] / "docs" / "assets"
 
-#: What the picture leaves out, and less space around what it shows.
+#: Hides what the picture leaves out, and reduces the space around the rest.
 _STYLE = """
 .brand, h1, .subtitle, .aside, .cards, nav.jump, .controls, .meanings, #overview :is(h2, h3),
 figcaption, #overview-differences-title ~ * { display: none !important; }
@@ -36,7 +36,8 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        # Shown 400 pixels wide, text stays readable; twice the pixels, for screens that have them.
+        # The README shows it about 400 pixels wide: this viewport keeps text readable. Twice the
+        # pixels are for screens of high resolution.
         page = browser.new_page(viewport={"width": 560, "height": 400}, device_scale_factor=2)
         page.goto(options.report.resolve().as_uri())
         page.wait_for_load_state("networkidle")
