@@ -8,7 +8,7 @@ import pytest
 
 from rankgrad.data import Dataset, store
 from rankgrad.papers import figures
-from rankgrad.papers.figures import FIGURES, Inputs, _one_score
+from rankgrad.papers.figures import FIGURES, Inputs, _vary_last_score
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_figure_2_tends_to_ndcg_as_the_temperature_falls():
     assert gaps[0] < 1e-3 and gaps == sorted(gaps)
 
 
-def test_one_score_takes_any_loss():
-    series = _one_score([1, 0], [0.0], [-1.0, 1.0], {"approx": "approx_ndcg(alpha=50)"})
+def test_vary_last_score_takes_any_loss():
+    series = _vary_last_score([1, 0], [0.0], [-1.0, 1.0], {"approx": "approx_ndcg(alpha=50)"})
     assert series[1].y == pytest.approx(series[0].y, abs=1e-3)
 
 

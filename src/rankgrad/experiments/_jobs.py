@@ -98,10 +98,9 @@ def chosen(task: Task) -> dict[str, Any]:
     """The values that tuning chose for the runs of an entry on a fold; {} without tuning."""
     if not task.entry.is_tuned(task.plan):
         return {}
-    metadata = _schemas.read_json(task.trial_log, TrialLog)
-    if metadata["chosen"] is None:
+    values: dict[str, Any] | None = _schemas.read_json(task.trial_log, TrialLog)["chosen"]
+    if values is None:
         raise _files.damaged(task.trial_log, "nothing was chosen")
-    values: dict[str, Any] = metadata["chosen"]
     return values
 
 

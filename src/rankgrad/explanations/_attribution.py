@@ -1,19 +1,26 @@
 """Why one item stands above another: integrated gradients of the difference of their scores.
 
-Integrated gradients (Sundararajan et al. 2017) of ``F = s_A - s_B`` go along a straight path from a
-baseline to the items as they are. The baseline is made for the pair: both items have the mean of
-their two values in every feature, and the other items of the list stay. There the two are the same
-item, so ``F = 0`` for models without positions; and a feature in which they do not differ gets
-nothing.
+The attribution of a feature to ``F = s_A - s_B``, the difference of the scores of items A and B, is
+its integrated gradient (Sundararajan et al. 2017) along the straight path from a baseline to the
+items as they are::
 
-A model may use the rank of an item by a feature within its list. Such ranks jump along the path,
-their gradient is 0, and attributions would not add up. So the path is one of the inputs of the
-layers (:meth:`rankgrad.models.Scorer.inputs`): transformed features and the columns derived from
-them, each from its value at the baseline to its value in the item. The attribution of a raw feature
-is the sum of those of its columns.
+    a_j = (x_j - x'_j) ∫ ∂F/∂x_j (x' + t (x - x')) dt,  t from 0 to 1;    Σ_j a_j = F(x) - F(x')
 
-Boosted trees have no gradients. There the attribution of a feature is the difference of its
-TreeSHAP values (Lundberg et al. 2018) in the two items, which also add up to that of the scores.
+The baseline x' is made for the pair: in every feature, both items have the mean of their two
+values, and the other items of the list are unchanged. At the baseline the two items are equal, so
+``F(x') = 0`` unless the model uses positions, and a feature with equal values in both gets 0.
+
+A model may use the rank of an item by a feature within its list. Such ranks jump along the path, so
+their gradient is 0 and attributions would not add up. Therefore the path is through the inputs of
+the layers (:meth:`rankgrad.models.Scorer.inputs`): transformed features and the columns derived
+from them, each from its value at the baseline to its value in the item. The attribution of a raw
+feature is the sum of those of its columns.
+
+Boosted trees have no gradients. Their attributions are the differences of TreeSHAP values (Lundberg
+et al. 2018) between the two items, which also add up to the difference of the scores.
+
+Shapes: ``n`` items of a list, ``F`` raw features, ``g`` columns after the transforms, ``w`` inputs
+of the layers, ``P`` pairs, ``s`` positions on the path.
 """
 
 from __future__ import annotations
@@ -33,13 +40,13 @@ from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 
 _STEPS, _MAX_STEPS = 32, 2048  # of the integration, at first and at most
-_TOLERANCE = 3e-4  # of the sum of attributions, relative to the sum of their sizes
-_VALUES = 1 << 22  # the most inputs scored at a time
+_TOLERANCE = 3e-4  # error of the sum of attributions, relative to the sum of their absolute values
+_MAX_INPUTS = 1 << 22  # numbers that are scored at a time
 
 
 @dataclass(frozen=True)
 class Attributions:
-    """The part of each feature in the difference of the scores of two items, for several pairs.
+    """What each feature adds to the difference of the scores of two items, for several pairs.
 
     ``values.sum(1) + baselines`` is ``differences`` up to ``residuals``.
 
@@ -67,11 +74,14 @@ def pair_attributions(
 
     Args:
         ranker: the trained ranker.
-        features: ``[n, F]`` of all items of the list, raw.
+        features: ``[n, F]`` raw features of all items of the list.
         pairs: ``(upper, lower)`` items, counting from 0.
 
     Returns:
         What each feature adds to the difference of each pair, ``[P, F]``, with the differences.
+
+    Raises:
+        ValueError: a pair is not two items of the list.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 3), dtype=np.float32)
@@ -86,22 +96,22 @@ def pair_attributions(
         if len(set(pair)) < 2 or not all(0 <= item < n for item in pair):
             raise ValueError(f"a pair must be two of the {n} items of the list, found {pair}")
     items = torch.from_numpy(np.array(features, np.float32))
-    sources = ranker.transform.sources.cpu()
+    sources = ranker.transform.sources.cpu()  # the raw feature of each transformed column
     with torch.no_grad():
         transform = copy.deepcopy(ranker.transform).to("cpu")
         transformed = transform.transform(items)
         if isinstance(ranker.network, TreeScorer):
-            return _of_trees(ranker.network, transformed, pairs, sources, features.shape[1])
-        scores = _Scores(ranker.network)
+            return _from_tree_shap(ranker.network, transformed, pairs, sources, features.shape[1])
+        scores = _Scorer(ranker.network)
         paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
     expand: Any = getattr(ranker.network, "expand_sources", None)
     if expand is not None:  # a categorical feature has several columns
         sources = expand(sources)
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
-        # Column c of the inputs is derived from column c % g after the transforms.
-        raw = sources.repeat(path.change.shape[1] // max(1, len(sources)))
-        row[:] = _integrate(path, raw, len(row)).numpy()
+        # Input c of the layers is derived from column c % g after the transforms.
+        input_sources = sources.repeat(path.change.shape[1] // max(1, len(sources)))
+        row[:] = _integrate(path, input_sources, len(row)).numpy()
     return Attributions(
         values=values,
         differences=np.array([path.end for path in paths]),
@@ -109,35 +119,46 @@ def pair_attributions(
     )
 
 
-def _of_trees(
+def _from_tree_shap(
     trees: TreeScorer,
     transformed: Float[Tensor, "n g"],
     pairs: Sequence[tuple[int, int]],
     sources: Int[Tensor, " g"],
-    count: int,
+    n_features: int,
 ) -> Attributions:
-    """The attributions of ``count`` raw features by their TreeSHAP values in the two items."""
+    """The attributions of raw features by their TreeSHAP values in the two items.
+
+    Args:
+        trees: the ranker.
+        transformed: features of the list.
+        pairs: ``(upper, lower)`` items.
+        sources: the raw feature of each transformed column.
+        n_features: the number of raw features.
+    """
     upper, lower = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
-    columns, scores = trees.contributions(transformed), trees(transformed).double()
-    parts = columns.new_zeros(len(columns), count).index_add(1, sources, columns)
+    by_column, scores = trees.contributions(transformed), trees(transformed).double()
+    by_feature = by_column.new_zeros(len(by_column), n_features).index_add(1, sources, by_column)
     return Attributions(
-        values=(parts[upper] - parts[lower]).numpy(),
+        values=(by_feature[upper] - by_feature[lower]).numpy(),
         differences=(scores[upper] - scores[lower]).numpy(),
         baselines=np.zeros(len(pairs)),
     )
 
 
-class _Scores:
-    """The scores of a list as a function of the inputs of the layers, in float64."""
+class _Scorer:
+    """The scores of a list as a function of the inputs of the layers, in float64.
+
+    A network without the methods ``inputs`` and ``score_inputs`` has its features as inputs.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         self.network: Any = copy.deepcopy(network).to("cpu").double().eval()
         self.network.requires_grad_(False)
-        self._split = hasattr(network, "score_inputs")
+        self._has_inputs = hasattr(network, "score_inputs")
 
     def inputs(self, features: Float[Tensor, "n g"]) -> Float[Tensor, "n w"]:
         """The inputs of the layers for one list."""
-        if not self._split:
+        if not self._has_inputs:
             return features
         mask = torch.ones(1, len(features), dtype=torch.bool)
         inputs: Tensor = self.network.inputs(features[None], mask)[0]
@@ -145,7 +166,7 @@ class _Scores:
 
     def __call__(self, inputs: Float[Tensor, "s n w"]) -> Float[Tensor, "s n"]:
         mask = torch.ones(inputs.shape[:-1], dtype=torch.bool)
-        score = self.network.score_inputs if self._split else self.network
+        score = self.network.score_inputs if self._has_inputs else self.network
         scores: Tensor = score(inputs, mask)
         return scores
 
@@ -154,29 +175,38 @@ class _Scores:
 class _Path:
     """The straight path from the baseline of a pair to the items as they are.
 
-    If the score of an item depends on its own inputs only, it has the inputs of the pair alone.
+    If the score of an item depends on its own inputs only, the path has only the two items of the
+    pair instead of the whole list.
+
+    Attributes:
+        scores: of the list, as a function of inputs.
+        origin: the inputs at the baseline.
+        change: the inputs of the items as they are, less those at the baseline.
+        upper: the row of the upper item.
+        lower: the row of the lower item.
     """
 
-    scores: _Scores
+    scores: _Scorer
     origin: Float[Tensor, "n w"]
     change: Float[Tensor, "n w"]
     upper: int
     lower: int
 
     @classmethod
-    def of(cls, scores: _Scores, transformed: Float[Tensor, "n g"], pair: tuple[int, int]) -> _Path:
+    def of(cls, scores: _Scorer, transformed: Float[Tensor, "n g"], pair: tuple[int, int]) -> _Path:
+        """The path of a pair of items in a list."""
         rows = list(pair)
         baseline = transformed.clone()
         baseline[rows] = transformed[rows].mean(0)
-        now, origin = scores.inputs(transformed), scores.inputs(baseline)
-        pair_inputs = torch.stack([now[rows], origin[rows]])
-        pair_scores = scores(torch.stack([now, origin]))[:, rows]
-        if torch.allclose(scores(pair_inputs), pair_scores, rtol=1e-9, atol=1e-9):
-            now, origin, rows = now[rows], origin[rows], [0, 1]
-        return cls(scores, origin, now - origin, rows[0], rows[1])
+        end, origin = scores.inputs(transformed), scores.inputs(baseline)
+        pair_alone = scores(torch.stack([end[rows], origin[rows]]))
+        pair_in_list = scores(torch.stack([end, origin]))[:, rows]
+        if torch.allclose(pair_alone, pair_in_list, rtol=1e-9, atol=1e-9):
+            end, origin, rows = end[rows], origin[rows], [0, 1]
+        return cls(scores, origin, end - origin, rows[0], rows[1])
 
     def difference(self, positions: Float[Tensor, " s"]) -> tuple[Tensor, Tensor]:
-        """The difference of the scores at some positions from 0 to 1, and the inputs there."""
+        """The differences ``[s]`` of the scores at positions from 0 to 1, and the inputs there."""
         points = self.origin + positions[:, None, None] * self.change
         points.requires_grad_()
         scores = self.scores(points)
@@ -184,37 +214,40 @@ class _Path:
 
     @property
     def start(self) -> float:
+        """The difference of the scores at the baseline."""
         return self.difference(torch.zeros(1, dtype=torch.float64))[0].item()
 
     @property
     def end(self) -> float:
+        """The difference of the scores of the items as they are."""
         return self.difference(torch.ones(1, dtype=torch.float64))[0].item()
 
 
-def _integrate(path: _Path, raw: Int[Tensor, " w"], count: int) -> Float[Tensor, " f"]:
-    """The attribution of each raw feature, by the midpoint rule; steps double until they add up.
+def _integrate(path: _Path, sources: Int[Tensor, " w"], n_features: int) -> Float[Tensor, " f"]:
+    """The attribution of each raw feature; steps double until attributions add up.
 
     Args:
         path: of the integration.
-        raw: the raw feature that each column of the inputs is derived from.
-        count: the number of raw features.
+        sources: the raw feature that each input of the layers is derived from.
+        n_features: the number of raw features.
     """
     total = path.end - path.start
     steps = _STEPS
     while True:
-        columns = _midpoints(path, steps)
-        values = columns.new_zeros(count).index_add(0, raw, columns)
+        by_input = _midpoint_rule(path, steps)
+        values = by_input.new_zeros(n_features).index_add(0, sources, by_input)
         error, size = abs(float(values.sum()) - total), float(values.abs().sum())
         if error <= _TOLERANCE * size or steps >= _MAX_STEPS:
             return values
         steps *= 2
 
 
-def _midpoints(path: _Path, steps: int) -> Float[Tensor, " w"]:
+def _midpoint_rule(path: _Path, steps: int) -> Float[Tensor, " w"]:
+    """The attribution of each input of the layers, integrated by the midpoint rule."""
     positions = (torch.arange(steps, dtype=torch.float64) + 0.5) / steps
     total = torch.zeros_like(path.change)
-    for part in positions.split(max(1, _VALUES // max(1, path.change.numel()))):
-        difference, points = path.difference(part)
-        (gradient,) = torch.autograd.grad(difference.sum(), points)
+    for chunk in positions.split(max(1, _MAX_INPUTS // max(1, path.change.numel()))):
+        differences, points = path.difference(chunk)
+        (gradient,) = torch.autograd.grad(differences.sum(), points)
         total += gradient.sum(0)
     return (total / steps * path.change).sum(0)

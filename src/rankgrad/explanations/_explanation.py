@@ -1,16 +1,17 @@
-"""Explanation: why a ranker ranks a data set as it does, saved in its run folder or as files.
+"""Explanation: why a ranker ranks a data set as it does.
 
-::
+``rankgrad explain`` calls :func:`explain`, exports the result as files for people, and with
+``--save`` writes it into the run folder, for ``rankgrad report``::
 
     explanations/NAME/              NAME is the part of the data, such as test
         explanation.json            the metric, names of features, how they were permuted, qids
         drops.npy        [F, B]     of the metric, in points, by feature and list
         lists.npy        [Q]        the lists whose pairs are explained
         items.npy        [Q, K]     their first items as ranked, counting from 0; -1 where none
-        values.npy       [Q, K, F]  the raw features of these
+        values.npy       [Q, K, F]  the raw features of these items
         attributions.npy [Q, P, F]  of the pairs (0, 1), (0, 2), ..., (K - 2, K - 1) of ranks
-        differences.npy  [Q, P]     of their scores
-        baselines.npy    [Q, P]     the part of them that no feature explains
+        differences.npy  [Q, P]     of the scores of these pairs
+        baselines.npy    [Q, P]     the part of the differences that no feature explains
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas
 from rankgrad.data import Dataset
 from rankgrad.explanations._attribution import pair_attributions
-from rankgrad.explanations._importance import Importance, Permute, Scope, permutation_importance
+from rankgrad.explanations._importance import (
+    Importance,
+    ImportanceRow,
+    Permute,
+    Scope,
+    permutation_importance,
+)
 from rankgrad.explanations._picture import picture
 from rankgrad.metrics import Metric
 from rankgrad.training import FittedRanker
 
 FOLDER, METADATA = "explanations", "explanation.json"
 _FORMAT, _VERSION = "rankgrad explanation", 1
-_FIRST_ITEMS = 10  # of a list, whose pairs in the wrong order are counted
+_FIRST_ITEMS = 10  # of a list: among these, pairs in the wrong order are counted
 #: One letter per axis of each array, as in the module's docstring.
 _AXES = {
     "drops": "FB", "lists": "Q", "items": "QK", "values": "QKF", "attributions": "QPF",
@@ -47,7 +54,7 @@ _AXES = {
 
 
 class _Metadata(TypedDict):
-    """What ``explanation.json`` holds beside its format."""
+    """The contents of ``explanation.json``, without format and version; ``how`` are the scopes."""
 
     metric: str
     mean: float | None
@@ -92,7 +99,7 @@ class Explanation:
         return self.importance.features
 
     def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
-        """Write it into a run folder for ``rankgrad report``; one of this name is replaced."""
+        """Write it into a run folder, for ``rankgrad report``; it replaces one of this name."""
         importance = self.importance
         metadata = {
             "format": _FORMAT,
@@ -106,7 +113,8 @@ class Explanation:
             "qids": self.qids,
             "checksum": self.checksum,
         }
-        arrays = {"drops": importance.drops} | {k: getattr(self, k) for k in _AXES if k != "drops"}
+        own = [name for name in _AXES if name != "drops"]
+        arrays = {"drops": importance.drops} | {name: getattr(self, name) for name in own}
         _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod
@@ -119,6 +127,7 @@ class Explanation:
 
     @classmethod
     def _load(cls, folder: Path) -> Explanation:
+        """Read a folder; raises if the shapes of its arrays do not fit together."""
         remedy = "explain the run again"
         metadata = _schemas.read_versioned(folder / METADATA, _Metadata, _FORMAT, _VERSION, remedy)
         sizes = {"F": len(metadata["features"]), "Q": len(metadata["qids"])}
@@ -146,7 +155,7 @@ class Explanation:
             **arrays,
         )
 
-    def importance_rows(self) -> list[tuple[str, float, float, float, str]]:
+    def importance_rows(self) -> list[ImportanceRow]:
         """Feature, drop, its interval's ends, and how it was permuted; most important first."""
         importance = self.importance
         values = importance.values
@@ -154,7 +163,7 @@ class Explanation:
         for feature in importance.order:
             low, high = importance.interval(feature)
             name, scope = importance.features[feature], importance.scopes[feature]
-            rows.append((name, float(values[feature]), low, high, scope))
+            rows.append(ImportanceRow(name, float(values[feature]), low, high, scope))
         return rows
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
@@ -163,11 +172,12 @@ class Explanation:
             for p, (upper, lower) in enumerate(pairs(self.items.shape[1])):
                 if np.isnan(self.differences[q, p]):
                     continue
-                names = qid, self.items[q, upper] + 1, self.items[q, lower] + 1
-                total = float(self.differences[q, p])
-                for f, name in enumerate(self.features):
+                items = self.items[q, upper] + 1, self.items[q, lower] + 1
+                difference = float(self.differences[q, p])
+                for f, feature in enumerate(self.features):
                     values = float(self.values[q, upper, f]), float(self.values[q, lower, f])
-                    yield *names, total, name, *values, float(self.attributions[q, p, f])
+                    attribution = float(self.attributions[q, p, f])
+                    yield qid, *items, difference, feature, *values, attribution
 
     #: The columns of :meth:`pair_rows`; items count from 1.
     PAIR_COLUMNS = (
@@ -176,9 +186,8 @@ class Explanation:
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the values of lists, for JSON."""
+        """Everything except values of single lists and pairs, for JSON."""
         importance = self.importance
-        columns = ("feature", "drop", "low", "high", "permuted")
         return {
             "metric": importance.metric,
             "mean": importance.mean,
@@ -187,7 +196,7 @@ class Explanation:
             "repeats": importance.repeats,
             "seed": importance.seed,
             "unit": f"points: 100 times {importance.metric}",
-            "importance": [dict(zip(columns, row, strict=True)) for row in self.importance_rows()],
+            "importance": [row._asdict() for row in self.importance_rows()],
             "explained_queries": list(self.qids),
         }
 
@@ -195,15 +204,15 @@ class Explanation:
         """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``."""
         columns = ("feature", "drop_points", "low95", "high95", "permuted")
         rows = self.importance_rows()
-        with _files.atomic_folder(Path(folder), replace=False) as place:
-            _files.write(place / "importance.csv", _csv(columns, rows))
-            _files.write(place / "importance.svg", picture(rows, self.importance.metric))
-            _files.write(place / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))
-            _files.write_json(place / "explanation.json", self.to_dict())
+        with _files.atomic_folder(Path(folder), replace=False) as path:
+            _files.write(path / "importance.csv", _csv(columns, rows))
+            _files.write(path / "importance.svg", picture(rows, self.importance.metric))
+            _files.write(path / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))
+            _files.write_json(path / "explanation.json", self.to_dict())
 
 
 def pairs(ranks: int) -> list[tuple[int, int]]:
-    """The pairs of the first ranks, counting from 0, the upper one first.
+    """The pairs of the first ranks, counting from 0; in a pair the upper rank is first.
 
     >>> from rankgrad.explanations._explanation import pairs
     >>> pairs(3)
@@ -225,26 +234,27 @@ def explain(
     seed: int = 0,
     on_feature: Callable[[int, int], None] | None = None,
 ) -> Explanation:
-    """Permutation importance over the lists, and why first items of some stand above others.
+    """Permutation importance over all lists, and attributions of the first items of some lists.
 
     Args:
         ranker: the trained ranker.
         data: test data with labels.
         metric: the spec of a metric, or a metric.
-        repeats: see :func:`~rankgrad.explanations.permutation_importance`.
-        permute: see there.
-        sample: take the importance on at most this many lists, drawn at random; None for all.
-        lists: whose pairs to explain: their indices, or how many: half those whose first items
-            are most often in the wrong order, half drawn from the others.
-        top: items of each whose pairs are explained.
+        repeats: as of :func:`~rankgrad.explanations.permutation_importance`.
+        permute: as of :func:`~rankgrad.explanations.permutation_importance`.
+        sample: compute the importance on at most this many lists, drawn at random; None for all.
+        lists: whose pairs are explained: their indices, or their number. Of a number, half are the
+            lists whose first items are most often in the wrong order, half are drawn from the
+            others.
+        top: explain the pairs of this many first items of each list.
         seed: of the permutations and the draw.
-        on_feature: see there.
+        on_feature: as of :func:`~rankgrad.explanations.permutation_importance`.
 
     Returns:
         The importance of each feature, and the attributions of the pairs of the chosen lists.
 
     Raises:
-        ValueError: ``permute``, ``repeats`` or the metric is none that exists.
+        ValueError: ``permute``, ``repeats`` or the metric is not valid.
 
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import FittedRanker, Settings
@@ -256,28 +266,28 @@ def explain(
     (('b',), (1, 1, 3))
     """
     random = np.random.default_rng(seed)
-    part = data
+    sampled = data
     if sample is not None and sample < len(data):
-        part = data.select(np.sort(random.choice(len(data), sample, replace=False)))
+        sampled = data.select(np.sort(random.choice(len(data), sample, replace=False)))
     importance = permutation_importance(
-        ranker, part, metric, repeats=repeats, permute=permute, seed=seed, on_feature=on_feature
+        ranker, sampled, metric, repeats=repeats, permute=permute, seed=seed, on_feature=on_feature
     )
     scores = ranker.predict(data.features, data.offsets)
-    chosen = _chosen(data, scores, lists, random) if isinstance(lists, int) else list(lists)
-    shape, count = (len(chosen), top), len(pairs(top))
-    items = np.full(shape, -1, np.int64)
-    values = np.full((*shape, data.n_features), np.nan, np.float32)
-    attributions = np.full((len(chosen), count, data.n_features), np.nan, np.float32)
-    differences = np.full((len(chosen), count), np.nan, np.float32)
+    chosen = _choose_lists(data, scores, lists, random) if isinstance(lists, int) else list(lists)
+    rank_pairs = pairs(top)
+    items = np.full((len(chosen), top), -1, np.int64)
+    values = np.full((len(chosen), top, data.n_features), np.nan, np.float32)
+    differences = np.full((len(chosen), len(rank_pairs)), np.nan, np.float32)
     baselines = differences.copy()
+    attributions = np.full((*differences.shape, data.n_features), np.nan, np.float32)
     for q, list_index in enumerate(chosen):
-        inside = slice(data.offsets[list_index], data.offsets[list_index + 1])
-        features = np.array(data.features[inside])
-        first = np.argsort(-scores[inside], kind="stable")[:top]
+        span = slice(data.offsets[list_index], data.offsets[list_index + 1])
+        features = np.array(data.features[span])
+        first = np.argsort(-scores[span], kind="stable")[:top]
         items[q, : len(first)], values[q, : len(first)] = first, features[first]
-        # Lists of fewer than ``top`` items have fewer pairs.
-        present = [p for p, (_, lower) in enumerate(pairs(top)) if lower < len(first)]
-        item_pairs = [(int(first[a]), int(first[b])) for a, b in (pairs(top)[p] for p in present)]
+        # A list of fewer than ``top`` items has fewer pairs.
+        present = [p for p, (_, lower) in enumerate(rank_pairs) if lower < len(first)]
+        item_pairs = [(int(first[a]), int(first[b])) for a, b in rank_pairs if b < len(first)]
         result = pair_attributions(ranker, features, item_pairs)
         attributions[q, present], differences[q, present] = result.values, result.differences
         baselines[q, present] = result.baselines
@@ -294,23 +304,23 @@ def explain(
     )
 
 
-def _chosen(
+def _choose_lists(
     data: Dataset, scores: NDArray[np.float32], count: int, random: np.random.Generator
 ) -> list[int]:
-    """Lists to explain: half those with the highest fraction of pairs in the wrong order."""
-    usable = [b for b in range(len(data)) if data.lengths[b] > 1]
-    wrong = {b: _wrong(data, scores, b) for b in usable}
-    worst = sorted((b for b in usable if wrong[b] > 0), key=lambda b: -wrong[b])[: count // 2]
-    rest = [b for b in usable if b not in set(worst)]
-    drawn = random.permutation(len(rest))[: count - len(worst)]
-    return sorted([*worst, *(rest[b] for b in drawn)])
+    """The lists to explain: half have the most pairs in the wrong order, half are drawn."""
+    with_pairs = [b for b in range(len(data)) if data.lengths[b] > 1]
+    errors = {b: _pair_error(data, scores, b) for b in with_pairs}
+    worst = sorted((b for b in errors if errors[b] > 0), key=lambda b: -errors[b])[: count // 2]
+    others = [b for b in with_pairs if b not in set(worst)]
+    drawn = random.permutation(len(others))[: count - len(worst)]
+    return sorted([*worst, *(others[index] for index in drawn)])
 
 
-def _wrong(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
-    """The fraction of pairs in the wrong order, of pairs of unequal labels of the first items."""
-    inside = slice(data.offsets[b], data.offsets[b + 1])
-    first = np.argsort(-scores[inside], kind="stable")[:_FIRST_ITEMS]
-    labels = np.asarray(data.labels[inside])[first]
+def _pair_error(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
+    """Among the first items of list b, the fraction of pairs of unequal labels in wrong order."""
+    span = slice(data.offsets[b], data.offsets[b + 1])
+    first = np.argsort(-scores[span], kind="stable")[:_FIRST_ITEMS]
+    labels = np.asarray(data.labels[span])[first]
     upper, lower = np.triu_indices(len(labels), 1)
     unequal = (labels[upper] != labels[lower]).sum()
     return float((labels[upper] < labels[lower]).sum() / max(1, unequal))

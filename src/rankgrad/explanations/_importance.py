@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,20 @@ from rankgrad.training import FittedRanker
 
 Permute = Literal["within", "across"]
 PERMUTE: tuple[Permute, ...] = get_args(Permute)
+#: Among which items the values of a feature were permuted; "not used" by the model: they were not.
 Scope = Literal["within lists", "whole lists", "across lists", "not used"]
 
-_POINTS = 100.0  # of a metric from 0 to 1
+_POINTS = 100.0  # drops are in points: 100 times the metric
+
+
+class ImportanceRow(NamedTuple):
+    """A feature in tables: its mean drop, the ends of the drop's interval, and its scope."""
+
+    feature: str
+    drop: float
+    low: float
+    high: float
+    permuted: Scope
 
 
 @dataclass(frozen=True)
@@ -29,12 +40,12 @@ class Importance:
 
     Attributes:
         metric: its spec.
-        mean: of the metric over the lists, features as they are.
+        mean: of the metric over the lists, without any permutation.
         features: their names.
-        scopes: among which items the values of each were permuted.
-        drops: ``[F, B]`` in points: 100 times the metric minus its mean over repeats with the
-            feature permuted. NaN where the metric leaves the list out.
-        repeats: permutations of each feature.
+        scopes: of each feature: among which items its values were permuted.
+        drops: ``[F, B]`` by feature and list, in points: 100 times the metric, less its mean over
+            repeats with the feature permuted. NaN where the metric leaves the list out.
+        repeats: the number of permutations of each feature.
         seed: of the permutations.
     """
 
@@ -59,11 +70,12 @@ class Importance:
 
     @property
     def _counted(self) -> NDArray[np.bool_]:
+        """Whether each list counts, ``[B]``."""
         return np.asarray(~np.isnan(self.drops).any(0))
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """The features, the most important first."""
+        """The indices of the features, the most important first, ``[F]``."""
         return np.argsort(-self.values, kind="stable")
 
     def interval(self, feature: int) -> Interval:
@@ -83,33 +95,34 @@ def permutation_importance(
 ) -> Importance:
     """How much a metric falls on each list when the values of a feature are permuted.
 
-    A ranking compares the items of one list. So by default the values are permuted among the items
-    of each list (``within``): what the feature says of an item against the others of its list is
-    gone, and all that depends on the query alone stays, such as the range its values have for that
-    query. Permuted across lists instead (``across``), an item would get values that no item of its
-    query could have, and a feature whose range differs by query would seem to matter for that. A
-    feature that is the same for all items of each list orders nothing by itself, but a model may
-    combine it with others: its values are exchanged between whole lists.
+    A ranking compares the items of one list. By default, therefore, values are permuted among the
+    items of each list (``within``): this removes how an item differs from the others of its list,
+    and preserves everything that depends on the query alone, such as the range of the values for
+    that query. If values are permuted across lists instead (``across``), an item may get values
+    that no item of its query could have, and a feature whose range differs from query to query
+    seems important for that reason alone. A feature that is equal for all items of each list
+    cannot order them by itself, but a model may combine it with others: its values are exchanged
+    between whole lists.
 
-    This says what the model relies on, not what the data know: of two features that say the same,
-    a model may use either, or half of each.
+    Importance shows what the model relies on, not what the data contain: of two features with the
+    same information, a model may use either, or both in part.
 
     Args:
         ranker: the trained ranker.
         data: test data with labels.
         metric: the spec of a metric, or a metric.
-        repeats: permutations of each feature, over which drops are averaged; the same ones for all
-            features.
+        repeats: the number of permutations, over which drops are averaged; all features have the
+            same permutations.
         permute: ``"within"`` lists or ``"across"`` them.
         seed: of the permutations.
-        on_feature: called with the number of features that are done and that of all.
+        on_feature: called with the number of features that are done, and the number of all.
 
     Returns:
         The drops ``[F, lists]`` of the metric, NaN where a list has no value, and how each feature
         was permuted.
 
     Raises:
-        ValueError: ``permute``, ``repeats`` or the metric is none that exists.
+        ValueError: ``permute``, ``repeats`` or the metric is not valid.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> random = np.random.default_rng(0)
@@ -120,31 +133,31 @@ def permutation_importance(
     """
     check_choice("permute", permute, PERMUTE)
     check_whole("repeats", repeats)
-    chosen = metrics.get(metric)
-    orders = _Orders(data, permute, seed)
+    metric = metrics.get(metric)
+    permutations = _Permutations(data, permute, seed)
     features = np.array(data.features, np.float32)
-    before = _values(ranker, chosen, data, features)
+    before = _values(ranker, metric, data, features)
     used = set(ranker.transform.sources.tolist())
     drops = np.zeros((data.n_features, len(data)), np.float32)
     drops[:, np.isnan(before)] = np.nan
     scopes: list[Scope] = []
     for feature in range(data.n_features):
         column = features[:, feature].copy()
-        scope = orders.scope(column) if feature in used else "not used"
+        scope = permutations.scope(column) if feature in used else "not used"
         scopes.append(scope)
         if scope != "not used":
             after = np.zeros(len(data))
             for repeat in range(repeats):
-                features[:, feature] = column[orders.order(scope, repeat)]
-                after += _values(ranker, chosen, data, features) / repeats
+                features[:, feature] = column[permutations.rows(scope, repeat)]
+                after += _values(ranker, metric, data, features) / repeats
             features[:, feature] = column
-            sign = -1.0 if chosen.lower_is_better else 1.0
+            sign = -1.0 if metric.lower_is_better else 1.0
             drops[feature] = sign * _POINTS * (before - after)
         if on_feature is not None:
             on_feature(feature + 1, data.n_features)
     defined = before[~np.isnan(before)]
     return Importance(
-        metric=str(chosen),
+        metric=str(metric),
         mean=float(defined.mean()) if len(defined) else float("nan"),
         features=names_of_features(data),
         scopes=tuple(scopes),
@@ -157,7 +170,7 @@ def permutation_importance(
 def _values(
     ranker: FittedRanker, metric: Metric, data: Dataset, features: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """The metric of each list, with these features in the place of those of the data."""
+    """The metric of each list ``[B]``, with these features instead of those of the data."""
     values = metric(
         ranker.predict(features, data.offsets),
         np.array(data.labels),
@@ -167,32 +180,32 @@ def _values(
     return np.asarray(values.double().numpy())
 
 
-class _Orders:
-    """The permutations of items: one for each repeat and scope."""
+class _Permutations:
+    """The permutations of items, one for each repeat and scope."""
 
     def __init__(self, data: Dataset, permute: Permute, seed: int) -> None:
         self._lengths, self._offsets = data.lengths, np.asarray(data.offsets)
-        self._lists = np.repeat(np.arange(len(data)), data.lengths)
+        self._lists = np.repeat(np.arange(len(data)), data.lengths)  # the list of each item
         self._permute, self._seed = permute, seed
 
     def scope(self, column: NDArray[np.float32]) -> Scope:
-        """Among which items the values of a feature are permuted."""
+        """Among which items the values ``[N]`` of a feature are permuted."""
         if self._permute == "across":
             return "across lists"
-        inside = self._lists[1:] == self._lists[:-1]
-        varies = bool(((column[1:] != column[:-1]) & inside).any())
+        same_list = self._lists[1:] == self._lists[:-1]
+        varies = bool(((column[1:] != column[:-1]) & same_list).any())
         return "within lists" if varies else "whole lists"
 
-    def order(self, scope: Scope, repeat: int) -> NDArray[np.int64]:
-        """The rows that the values come from."""
+    def rows(self, scope: Scope, repeat: int) -> NDArray[np.int64]:
+        """For each item the row that its value is taken from, ``[N]``."""
         random = np.random.default_rng([self._seed, repeat])
         items = len(self._lists)
         if scope == "across lists":
             return random.permutation(items)
         if scope == "within lists":
             return np.lexsort((random.random(items), self._lists))
-        # The value of a list is that of its first item; a list without any gives none.
-        full = np.flatnonzero(self._lengths)
-        source = np.zeros(len(self._lengths), np.int64)
-        source[full] = self._offsets[:-1][random.permutation(full)]
-        return source[self._lists]
+        # All items of a list take the value of the first item of another; empty lists have none.
+        not_empty = np.flatnonzero(self._lengths)
+        first_items = np.zeros(len(self._lengths), np.int64)
+        first_items[not_empty] = self._offsets[:-1][random.permutation(not_empty)]
+        return first_items[self._lists]

@@ -1,35 +1,41 @@
-"""The importance of features as a picture: bars with their intervals, in SVG."""
+"""The importance of features as a picture: bars with their intervals, in SVG.
+
+:meth:`rankgrad.explanations.Explanation.export` writes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-_SHOWN = 25  # features
-_ROW, _LEFT, _WIDTH, _RIGHT, _TOP = 22, 180, 460, 90, 46  # pixels
-_LONGEST = 24  # characters of a name
+from rankgrad.explanations._importance import ImportanceRow
+
+_FEATURES = 25  # in the picture, at most
+_ROW, _LEFT, _WIDTH, _RIGHT, _TOP = 22, 180, 460, 90, 46  # pixels: a row's height, bars, margins
+_MAX_NAME = 24  # characters
 _BAR, _LINE, _TEXT, _SOFT = "#2f6fdb", "#1a1d23", "#1a1d23", "#565e6b"
 
 
-def picture(rows: Sequence[tuple[str, float, float, float, str]], metric: str) -> str:
+def picture(rows: Sequence[ImportanceRow], metric: str) -> str:
     """An SVG of the most important features.
 
     Args:
-        rows: feature, drop in points, the ends of its interval, and how it was permuted; the most
-            important first.
-        metric: what the drops are of.
+        rows: of the features, the most important first.
+        metric: whose drops they are.
 
+    >>> from rankgrad.explanations._importance import ImportanceRow
     >>> from rankgrad.explanations._picture import picture
-    >>> picture([("a", 2.0, 1.5, 2.5, "within lists")], "ndcg@10").startswith("<svg")
+    >>> picture([ImportanceRow("a", 2.0, 1.5, 2.5, "within lists")], "ndcg@10").startswith("<svg")
     True
     """
-    shown = rows[:_SHOWN]
-    ends = [0.0, *(end for _, value, low, high, _ in shown for end in (value, low, high))]
-    low, high = min(ends), max(ends)
+    shown = rows[:_FEATURES]
+    values = [0.0, *(value for row in shown for value in (row.drop, row.low, row.high))]
+    low, high = min(values), max(values)
     scale = _WIDTH / (high - low or 1.0)
     height = _TOP + _ROW * len(shown) + 16
 
     def x(value: float) -> float:
+        """The pixel of a drop."""
         return _LEFT + (value - low) * scale
 
     parts = [
@@ -42,18 +48,19 @@ def picture(rows: Sequence[tuple[str, float, float, float, str]], metric: str) -
         f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{_TOP - 8}" y2="{height - 10}" '
         f'stroke="{_SOFT}"/>',
     ]
-    for row, (name, value, from_, to, _) in enumerate(shown):
-        middle = _TOP + _ROW * row + _ROW / 2
-        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
-        start, width = min(x(0), x(value)), abs(x(value) - x(0))
+    for index, row in enumerate(shown):
+        name, drop = row.feature, row.drop
+        middle = _TOP + _ROW * index + _ROW / 2
+        short_name = name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+        start, width = min(x(0), x(drop)), abs(x(drop) - x(0))
         parts += [
             f'<text x="{_LEFT - 10}" y="{middle + 4:.1f}" text-anchor="end" fill="{_TEXT}">'
-            f"{escape(short)}</text>",
+            f"{escape(short_name)}</text>",
             f'<rect x="{start:.1f}" y="{middle - 7:.1f}" width="{width:.1f}" height="14" '
             f'fill="{_BAR}" fill-opacity="0.75"/>',
-            f'<line x1="{x(from_):.1f}" x2="{x(to):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" '
-            f'stroke="{_LINE}" stroke-width="1.5"/>',
-            f'<text x="{x(max(to, value, 0)) + 6:.1f}" y="{middle + 4:.1f}" fill="{_SOFT}">'
-            f"{value:.2f}</text>",
+            f'<line x1="{x(row.low):.1f}" x2="{x(row.high):.1f}" y1="{middle:.1f}" '
+            f'y2="{middle:.1f}" stroke="{_LINE}" stroke-width="1.5"/>',
+            f'<text x="{x(max(row.high, drop, 0)) + 6:.1f}" y="{middle + 4:.1f}" fill="{_SOFT}">'
+            f"{drop:.2f}</text>",
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -1,4 +1,4 @@
-"""Why one item of a query stands above another."""
+"""Why one item of a query stands above another: the answer of ``rankgrad explain --query``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PairExplanation:
     Attributes:
         qid: of the list.
         items: the upper and the lower item, counting from 0.
-        labels: of the two.
-        scores: of the two.
+        labels: of the two items.
+        scores: of the two items.
         features: the names of the features.
-        values: ``[2, F]`` of the two, raw.
+        values: ``[2, F]`` raw features of the two items.
         attributions: ``[F]``; with the baseline they add up to the difference.
-        difference: of the scores.
-        baseline: the part of it that no feature explains.
+        difference: the score of the upper item less that of the lower one.
+        baseline: the part of the difference that no feature explains.
         residual: the error of integration.
     """
 
@@ -46,12 +46,14 @@ class PairExplanation:
 
     @property
     def order(self) -> str:
-        """How the first item stands to the second: ``"above"``, ``"below"`` or ``"tied with"``."""
+        """Where the first item is from the second: ``"above"``, ``"below"`` or ``"tied with"``."""
         first, second = self.scores
-        return "tied with" if first == second else "above" if first > second else "below"
+        if first == second:
+            return "tied with"
+        return "above" if first > second else "below"
 
     def rows(self) -> list[tuple[str, float, float, float]]:
-        """Feature, its two values and what it adds; the largest part first."""
+        """Feature, its two values and what it adds; the largest attribution first."""
         order = np.argsort(-np.abs(self.attributions), kind="stable")
         return [
             (self.features[f], *map(float, self.values[:, f]), float(self.attributions[f]))
@@ -59,7 +61,7 @@ class PairExplanation:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it for JSON; items count from 1."""
+        """The explanation for JSON; items count from 1."""
         columns = ("feature", "upper_value", "lower_value", "attribution")
         return {
             "query": self.qid,
@@ -82,18 +84,18 @@ def explain_pair(
 
     Args:
         ranker: the trained ranker.
-        data: with the query.
-        qid: its id.
-        items: the upper and the lower item, counting from 0. None for the first neighbors in the
-            ranking of which the upper one is less relevant; without any, the first two that are not
-            tied; where all are, the first two.
+        data: that the query is in.
+        qid: of the query.
+        items: the upper and the lower item, counting from 0. None for the first two neighbors in
+            the ranking that are in the wrong order. If there are none, the first two neighbors that
+            are not tied; if all are tied, the first two.
 
     Returns:
         The scores, the labels and the values ``[2, F]`` of both items, and what each feature adds
         to the difference of the scores ``[F]``.
 
     Raises:
-        ValueError: the query or an item is not there.
+        ValueError: there is no such query or item.
 
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import FittedRanker, Settings
@@ -109,12 +111,12 @@ def explain_pair(
         first_qids = ", ".join(map(str, data.qids[:5]))
         raise ValueError(f"there is no query {quote(qid)} in the data; the first are {first_qids}")
     b = int(matches[0])
-    inside = slice(int(data.offsets[b]), int(data.offsets[b + 1]))
-    features, labels = np.array(data.features[inside]), np.array(data.labels[inside])
+    span = slice(int(data.offsets[b]), int(data.offsets[b + 1]))
+    features, labels = np.array(data.features[span]), np.array(data.labels[span])
     if len(features) < 2:
         raise ValueError(f"query {quote(qid)} has {len(features)} items: there is no pair of them")
     scores = ranker.predict(features)
-    pair = _mistake(scores, labels) if items is None else items
+    pair = _first_mistake(scores, labels) if items is None else items
     if pair[0] == pair[1] or max(pair) >= len(features) or min(pair) < 0:
         raise ValueError(
             f"a pair must be two items of the {len(features)} of query {quote(qid)}; found "
@@ -136,12 +138,17 @@ def explain_pair(
     )
 
 
-def _mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[int, int]:
-    """The first two neighbors in the ranking that are in the wrong order, or the first two items.
+def _first_mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[int, int]:
+    """The first two neighbors in the ranking in the wrong order, else the first that are not tied.
 
-    Tied neighbors have no order: they are taken only if all are tied.
+    If all items are tied, the first two.
+
+    Args:
+        scores: ``[n]``.
+        labels: ``[n]``.
     """
     order = [int(item) for item in np.argsort(-scores, kind="stable")]
-    untied = [(a, b) for a, b in pairwise(order) if scores[a] > scores[b]]
-    wrong = [(a, b) for a, b in untied if labels[a] < labels[b]]
-    return next(iter([*wrong, *untied]), (order[0], order[1]))
+    neighbors = list(pairwise(order))
+    not_tied = [(a, b) for a, b in neighbors if scores[a] > scores[b]]
+    wrong = [(a, b) for a, b in not_tied if labels[a] < labels[b]]
+    return [*wrong, *not_tied, *neighbors][0]

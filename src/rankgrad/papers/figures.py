@@ -1,10 +1,15 @@
-"""The papers' figures drawn again, as a self-contained page with the numbers beside it."""
+"""The papers' figures drawn again: a self-contained page each, and its numbers as JSON and CSV.
+
+``rankgrad reproduce --figures`` calls :func:`write`. A function for each figure makes its
+:class:`_Chart`; the decorator ``_figure`` registers it in ``FIGURES``.
+"""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +37,7 @@ __all__ = ["FIGURES", "Inputs", "of_paper", "write"]
 
 @dataclass(frozen=True)
 class _Series:
-    """A line of a figure; ``dashed`` ones are exact where the others are relaxed."""
+    """A line of a chart; a dashed line is an exact metric, a solid one a relaxed metric."""
 
     name: str
     x: Sequence[float]
@@ -44,23 +49,23 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Chart:
-    """What a figure shows, in numbers and words."""
+    """The numbers of a figure, and the words around them."""
 
     series: tuple[_Series, ...]
-    x: str
+    x: str  # titles of the axes
     y: str
     log_x: bool = False
     log_y: bool = False
     notes: tuple[str, ...] = ()
 
     def to_csv(self) -> str:
-        """A line for each point."""
+        """CSV with a row for each point."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(("panel", "series", self.x, self.y))
-        for one in self.series:
-            for x, y in zip(one.x, one.y, strict=True):
-                writer.writerow((one.panel, one.name, repr(float(x)), repr(float(y))))
+        for line in self.series:
+            for x, y in zip(line.x, line.y, strict=True):
+                writer.writerow((line.panel, line.name, repr(float(x)), repr(float(y))))
         return out.getvalue()
 
     def to_html(self, title: str) -> str:
@@ -69,41 +74,46 @@ class _Chart:
             import plotly.graph_objects as go
             from plotly.subplots import make_subplots
 
-        panels = list(dict.fromkeys(one.panel for one in self.series))
-        drawn = make_subplots(1, len(panels), subplot_titles=panels, shared_yaxes=True)
-        groups = list(dict.fromkeys(one.group or one.name for one in self.series))
-        for one in self.series:
-            at = groups.index(one.group or one.name)
-            line = {"color": _COLORS[at % len(_COLORS)], "dash": "dash" if one.dashed else None}
-            drawn.add_trace(
+        panels = list(dict.fromkeys(line.panel for line in self.series))
+        plot = make_subplots(1, len(panels), subplot_titles=panels, shared_yaxes=True)
+        groups = list(dict.fromkeys(line.group or line.name for line in self.series))
+        for line in self.series:
+            color = _COLORS[groups.index(line.group or line.name) % len(_COLORS)]
+            plot.add_trace(
                 go.Scatter(
-                    x=list(one.x),
-                    y=list(one.y),
-                    name=one.name,
-                    legendgroup=one.name,
-                    showlegend=one.panel == panels[0],
-                    line=line,
-                    mode="lines" if len(one.x) > _MANY else "lines+markers",
+                    x=list(line.x),
+                    y=list(line.y),
+                    name=line.name,
+                    legendgroup=line.name,
+                    showlegend=line.panel == panels[0],
+                    line={"color": color, "dash": "dash" if line.dashed else None},
+                    mode="lines" if len(line.x) > _MAX_MARKERS else "lines+markers",
                 ),
                 row=1,
-                col=panels.index(one.panel) + 1,
+                col=panels.index(line.panel) + 1,
             )
-        drawn.update_xaxes(title_text=self.x, type="log" if self.log_x else "linear")
-        drawn.update_yaxes(type="log" if self.log_y else "linear")
-        drawn.update_yaxes(title_text=self.y, col=1)
-        drawn.update_layout(title=title, template="plotly_white", height=560)
-        page: str = drawn.to_html(include_plotlyjs=True, full_html=True)
-        words = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        # The library has these words too, further on.
+        plot.update_xaxes(title_text=self.x, type="log" if self.log_x else "linear")
+        plot.update_yaxes(type="log" if self.log_y else "linear")
+        plot.update_yaxes(title_text=self.y, col=1)
+        plot.update_layout(title=title, template="plotly_white", height=560)
+        page: str = plot.to_html(include_plotlyjs=True, full_html=True)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        # Only the page's own tags are replaced: Plotly's script in between has such strings too.
         page = page.replace("<html>", '<html lang="en">', 1)
         page = page.replace("<head>", f"<head><title>{html.escape(title)}</title>{_STYLE}", 1)
         before, after = page.rsplit("</body>", 1)
-        return f"{before}{words}</body>{after}"
+        return f"{before}{notes}</body>{after}"
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a figure may use: data with train, vali and test, and whether to be quick."""
+    """What a figure is made from.
+
+    Args:
+        quick: whether to use little data and training.
+        data: the parts train, vali and test; empty for figures that need no data.
+        name: of the data.
+    """
 
     quick: bool = False
     data: Mapping[str, Dataset] = field(default_factory=dict)
@@ -115,7 +125,7 @@ _Make = Callable[[Inputs], _Chart]
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure of a paper."""
+    """A figure of a paper: ``make`` makes its chart, and ``needs`` says which data it is for."""
 
     name: str
     paper: str
@@ -132,7 +142,7 @@ _STYLE = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     "<style>p { font-family: sans-serif; margin: 0 5em 0.5em; }</style>"
 )
-_MANY = 60  # points of a line from which on they are not marked
+_MAX_MARKERS = 60  # points of a line, above which it is drawn without markers
 _ANY_DATA = "MSLR-WEB30K, or any set, or none: simulated"
 
 
@@ -143,8 +153,8 @@ def _figure(
 
     def register(make: _Make) -> _Make:
         name = f"{paper}_figure{number}"
-        whole = f"{_PAPERS[paper]}, figure {number}: {title}"
-        FIGURES[name] = _Figure(name, paper, whole, needs, make)
+        full_title = f"{_PAPERS[paper]}, figure {number}: {title}"
+        FIGURES[name] = _Figure(name, paper, full_title, needs, make)
         return make
 
     return register
@@ -157,9 +167,9 @@ def write(
 
     Args:
         figure: one of ``FIGURES``.
-        folder: where to write.
+        folder: to write to.
         data: a data set, or a folder of data sets; None for simulated data.
-        quick: whether to draw it from little data and training.
+        quick: whether to use little data and training.
 
     Returns:
         The paths by kind: ``html``, ``json`` and ``csv``.
@@ -178,8 +188,8 @@ def write(
         "y": chart.y,
         "notes": chart.notes,
         "series": [
-            vars(one) | {"y": [float(y) if np.isfinite(y) else None for y in one.y]}
-            for one in chart.series
+            vars(line) | {"y": [float(y) if np.isfinite(y) else None for y in line.y]}
+            for line in chart.series
         ],
     }
     paths = {kind: folder / f"{figure.name}.{kind}" for kind in ("html", "json", "csv")}
@@ -190,33 +200,37 @@ def write(
 
 
 def of_paper(paper: str) -> list[_Figure]:
-    """The figures of a paper that are made.
+    """The figures of a paper that can be drawn.
 
     Args:
         paper: its name, such as ``pirank``.
 
     Returns:
-        Those that are drawn here, possibly none.
+        Its figures; none for some papers.
     """
     return [figure for figure in FIGURES.values() if figure.paper == paper]
 
 
 def _inputs(data: Path | None, quick: bool) -> Inputs:
-    """WEB30K where it is found, else any set with all parts, else simulated data."""
+    """WEB30K if the folder has it, else another known set or the folder itself.
+
+    Without a folder, simulated data.
+    """
     if data is None:
-        return _limited(synthetic.splits("small"), "simulated search log", quick)
-    found = find(data, catalog.names())
-    name = "MSLR-WEB30K" if "MSLR-WEB30K" in found else next(iter(found), data.name)
-    place = found.get(name, data)
-    fold = next(iter(_layout.folds(place)), None)
-    parts = load_splits(place, fold)
+        return _limit(synthetic.splits("small"), "simulated search log", quick)
+    folders = find(data, catalog.names())
+    name = "MSLR-WEB30K" if "MSLR-WEB30K" in folders else next(iter(folders), data.name)
+    folder = folders.get(name, data)
+    fold = next(iter(_layout.folds(folder)), None)
+    parts = load_splits(folder, fold)
     missing = [part for part in ("train", "vali", "test") if part not in parts]
     if missing:
-        raise ValueError(f"{place} has no {' and no '.join(missing)}: figures need all parts")
-    return _limited(parts, name if fold is None else f"{name}, fold {fold}", quick)
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}: figures need all parts")
+    return _limit(parts, name if fold is None else f"{name}, fold {fold}", quick)
 
 
-def _limited(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
+def _limit(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
+    """The inputs of a figure; if it is to be quick, at most 60 lists of each part."""
     if quick:
         parts = {key: part.select(np.arange(min(len(part), 60))) for key, part in parts.items()}
     return Inputs(quick, parts, name)
@@ -225,19 +239,26 @@ def _limited(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
 # ------------------------------------------------------------------ NeuralNDCG
 
 
-def _one_score(
+def _vary_last_score(
     labels: Sequence[float],
     scores: Sequence[float],
     values: Sequence[float],
     curves: Mapping[str, str],
 ) -> list[_Series]:
-    """Exact NDCG and ``1 - loss`` of each loss, as one more score after the others varies."""
+    """Exact NDCG and ``1 - loss`` of one list, as the score of its last item varies.
+
+    Args:
+        labels: ``[n]`` of the items.
+        scores: ``[n - 1]`` of all items but the last.
+        values: of the last item's score.
+        curves: losses by the name of their line.
+    """
     rows = torch.tensor([[*scores, x] for x in values], dtype=torch.float64)
-    truth = torch.tensor(labels, dtype=torch.float64).expand_as(rows)
-    exact = metrics.get("ndcg")(rows, truth)
+    row_labels = torch.tensor(labels, dtype=torch.float64).expand_as(rows)
+    exact = metrics.get("ndcg")(rows, row_labels)
     series = [_Series("NDCG", list(values), exact.tolist(), dashed=True)]
     for name, spec in curves.items():
-        relaxed = 1 - losses.get(spec, reduction="none")(rows, truth)
+        relaxed = 1 - losses.get(spec, reduction="none")(rows, row_labels)
         series.append(_Series(name, list(values), relaxed.tolist()))
     return series
 
@@ -249,7 +270,7 @@ def _neuralndcg_1(inputs: Inputs) -> _Chart:
         "NeuralNDCG (τ = 1)": "neural_ndcg",
         "NeuralNDCG (τ = 1), no Sinkhorn": "neural_ndcg(sinkhorn=false)",
     }
-    series = _one_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
+    series = _vary_last_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
     note = "Labels [2, 1, 0, 0, 0], scores [4, 1, 0, 0, x], as the paper's caption says."
     return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
 
@@ -260,7 +281,7 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
     curves = {
         f"NeuralNDCG (τ = {t:g})": f"neural_ndcg(temperature={t})" for t in (0.01, 0.1, 1.0, 10.0)
     }
-    series = _one_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
+    series = _vary_last_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
     note = (
         "Labels [1, 2, 3, 4, 5], scores [1, 2, 3, 4, x], as the paper's caption says; the "
         "temperatures are ours."
@@ -272,7 +293,7 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
 
 
 def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
-    """The settings of a paper's table, made small for ``--quick`` and for simulated data."""
+    """The training settings of a paper's table, with fewer epochs; small ones for ``--quick``."""
     values = dict(protocols()[table].settings) | {"epochs": 30, "patience": None, "device": "auto"}
     if inputs.quick:
         small = "mlp(hidden=[32], input_norm=true)"
@@ -281,6 +302,7 @@ def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
 
 
 def _provenance(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
+    """Notes on the data and the training of a figure."""
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in inputs.data.items())
     return (
         f"Data: {inputs.name} ({sizes} queries).",
@@ -293,8 +315,8 @@ def _provenance(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
 def _pirank_5(inputs: Inputs) -> _Chart:
     series: list[_Series] = []
     # The loss leaves out lists without relevant items, so the exact metric does too.
-    exactly = "ndcg@10(empty=skip)"
-    settings = _training(inputs, "pirank_table1", transforms=(), metric=exactly, metrics=())
+    metric = "ndcg@10(empty=skip)"
+    settings = _training(inputs, "pirank_table1", transforms=(), metric=metric, metrics=())
     for temperature in (0.1, 1.0, 5.0, 10.0):
         spec = f"pirank_ndcg@10(temperature={temperature})"
         relaxed, exact = _train_and_relax(inputs, _replace_loss(settings, spec))
@@ -315,7 +337,7 @@ def _pirank_5(inputs: Inputs) -> _Chart:
 
 
 def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
-    """Relaxed and exact validation metric after each epoch of training."""
+    """The relaxed and the exact validation metric after each epoch of training."""
     train, vali = inputs.data["train"], inputs.data["vali"]
     torch.manual_seed(settings.seed)
     network = models.get(settings.model).build(train.n_features)
@@ -332,8 +354,8 @@ def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], l
             relaxed.append(1 - float(loss(scores, labels, offsets=offsets)))
         network.train()
 
-    done = fit(settings, train, vali, network=network, on_epoch=record)
-    return relaxed, [line[settings.metric] for line in done.history]
+    result = fit(settings, train, vali, network=network, on_epoch=record)
+    return relaxed, [line[settings.metric] for line in result.history]
 
 
 def _replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
@@ -342,6 +364,7 @@ def _replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
 
 
 def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
+    """The mean of each metric over lists."""
     scores = model.predict(lists.features, lists.offsets)
     return EvaluatedLists.of(scores, lists, specs).mean
 
@@ -352,26 +375,19 @@ def _pirank_6(inputs: Inputs) -> _Chart:
     specs = [f"ndcg@{k}" for k in cutoffs]
     settings = _training(inputs, "pirank_table1", loss="pirank_ndcg@10(temperature=5)")
     tests = {size: cut(inputs.data["test"], size) for size in sizes}
-    values = {}
+    ndcg = {}  # by list size in training and in the test, one value for each cutoff
     for trained in sizes:
         trained_settings = _replace_loss(settings, settings.loss, list_size=trained)
         model = fit(trained_settings, inputs.data["train"], inputs.data["vali"]).model
         for tested, lists in tests.items():
-            found = _evaluate(model, lists, specs)
-            values[trained, tested] = [found[spec] for spec in specs]
-    series = [
-        _Series(
-            f"trained on {trained}",
-            cutoffs,
-            [
-                100 * (one / base - 1) if base > 0 else 0.0
-                for one, base in zip(values[trained, tested], values[10, tested], strict=True)
-            ],
-            panel=f"tested on {tested}",
-        )
-        for tested in sizes
-        for trained in sizes[1:]
-    ]
+            means = _evaluate(model, lists, specs)
+            ndcg[trained, tested] = [means[spec] for spec in specs]
+    series = []
+    for tested, trained in itertools.product(sizes, sizes[1:]):
+        pairs = zip(ndcg[trained, tested], ndcg[10, tested], strict=True)
+        gains = [100 * (value / base - 1) if base > 0 else 0.0 for value, base in pairs]
+        panel = f"tested on {tested}"
+        series.append(_Series(f"trained on {trained}", cutoffs, gains, panel=panel))
     return _Chart(
         tuple(series),
         "cutoff k",
@@ -414,7 +430,12 @@ def _pirank_7(inputs: Inputs) -> _Chart:
 
 
 def _as_written(scores: Tensor, labels: Tensor) -> Tensor:
-    """PiRank's NDCG@1 loss by the n × n matrix of eq. 12."""
+    """PiRank's NDCG@1 loss by the n × n matrix of eq. 12, at τ = 5.
+
+    Args:
+        scores: ``[b, n]``.
+        labels: ``[b, n]``.
+    """
     length = scores.shape[-1]
     sums = (scores[..., :, None] - scores[..., None, :]).abs().sum(-1)
     top = (((length - 1) * scores - sums) / 5).softmax(-1)
@@ -423,19 +444,20 @@ def _as_written(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) -> float:
+    """The seconds of 100 training steps on 16 lists of a length, measured over some steps."""
     generator = torch.Generator().manual_seed(0)
     network = models.get("mlp(hidden=[256, 128, 64])").build(25)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-5)
     features = torch.randn(16, length, 25, generator=generator)
     labels = torch.randint(0, 5, (16, length), generator=generator).float()
-    began = time.perf_counter()
+    started = time.perf_counter()
     for step in range(steps + 1):
-        if step == 1:  # the first one is to warm up
-            began = time.perf_counter()
+        if step == 1:  # step 0 is a warm-up
+            started = time.perf_counter()
         optimizer.zero_grad()
         loss(network(features), labels).backward()
         optimizer.step()
-    return 100 * (time.perf_counter() - began) / steps
+    return 100 * (time.perf_counter() - started) / steps
 
 
 # ---------------------------------------------------------------- LambdaLoss@K
@@ -458,7 +480,7 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
             rate_settings = _replace_loss(settings, loss, learning_rate=rate)
             try:
                 model = fit(rate_settings, inputs.data["train"], inputs.data["vali"]).model
-            except ValueError:  # training that diverged
+            except ValueError:  # training diverged
                 values.append(float("nan"))
                 continue
             values.append(100 * _evaluate(model, test, ["ndcg@5"])["ndcg@5"])

@@ -58,11 +58,9 @@ class Explained:
         Args:
             starts: the first row of each fold.
         """
-        rows = {
-            int(starts[fold] + index)
-            for (_, fold), explanation in self.explanations.items()
-            for index in explanation.lists
-        }
+        rows: set[int] = set()
+        for (_, fold), explanation in self.explanations.items():
+            rows.update(int(starts[fold] + index) for index in explanation.lists)
         return sorted(rows)
 
     def to_json(self, shown_rows: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
@@ -102,12 +100,12 @@ def _query(explanation: Explanation, q: int) -> dict[str, Any]:
         shown_features.update(f for f, _ in parts)
         difference, baseline = explanation.differences[q, p], explanation.baselines[q, p]
         explained_pairs.append([upper, lower, _round(difference), _round(baseline), parts])
+    values = explanation.values[q]
     return {
         "items": [int(item) + 1 for item in explanation.items[q] if item >= 0],
         "pairs": explained_pairs,
         "values": {
-            str(f): [_round(value) for value in explanation.values[q, :, f]]
-            for f in sorted(shown_features)
+            str(f): [_round(value) for value in values[:, f]] for f in sorted(shown_features)
         },
     }
 

@@ -224,7 +224,7 @@ def _packaged(name: str) -> str:
 
 
 def _plotly() -> str:
-    """Plotly's script, a file of its package, which is not imported: that would take long."""
+    """Plotly's script, a file of its Python package, of which nothing else is used."""
     with requires("report"):
         script = resources.files("plotly") / "package_data" / "plotly.min.js"
     return script.read_text(encoding="utf-8").replace("</script", "<\\/script")

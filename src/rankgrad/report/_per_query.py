@@ -39,23 +39,20 @@ def changes(comparison: Comparison) -> dict[str, Any]:
     There are as many metrics as fit, that of the headline first. If there are too many queries for
     one metric, some are drawn at random.
     """
-    entries = compared(comparison)
+    entries, metrics = compared(comparison), comparison.metrics
     queries = len(comparison.queries) if entries else 0
     rows = np.arange(queries)
     if entries and queries * len(entries) > _CELLS:
         random = np.random.default_rng(0)
         rows = np.sort(random.choice(queries, _CELLS // len(entries), replace=False))
-    order = sorted(
-        range(len(comparison.metrics)), key=lambda m: comparison.metrics[m] != comparison.primary
-    )
+    order = sorted(range(len(metrics)), key=lambda m: metrics[m] != comparison.primary)
     n_metrics = max(1, _CELLS // max(1, len(rows) * len(entries)))
     packed = []
     for m in order[:n_metrics] if entries else []:
-        metric = comparison.metrics[m]
         values = {
-            entry: comparison.values(comparison.names[entry], metric)[rows]
+            entry: comparison.values(comparison.names[entry], metrics[m])[rows]
             for entry in entries
-            if comparison.has(comparison.names[entry], metric)
+            if comparison.has(comparison.names[entry], metrics[m])
         }
         low, step = _scale(list(values.values()))
         columns = {str(entry): _to_16_bits(column, low, step) for entry, column in values.items()}

@@ -129,11 +129,10 @@ class Comparison:
     def _values(self) -> dict[tuple[str, str], MetricValues]:
         """By entry and metric, for complete entries and the metrics that all their runs have."""
         values = {}
-        for name in self.names:
-            if name in self.complete:
-                for metric in self.metrics:
-                    if all(metric in _evaluation(run).metrics for run in self.runs[name].values()):
-                        values[name, metric] = self._metric_values(name, metric)
+        complete = [name for name in self.names if name in self.complete]
+        for name, metric in itertools.product(complete, self.metrics):
+            if all(metric in _evaluation(run).metrics for run in self.runs[name].values()):
+                values[name, metric] = self._metric_values(name, metric)
         return values
 
     def _metric_values(self, name: str, metric: str) -> MetricValues:
