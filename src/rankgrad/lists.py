@@ -1,14 +1,14 @@
-"""Lists of items: the one place that knows how they are laid out.
+"""Lists of items: the only module that knows how they are laid out in memory.
 
-Every loss and metric takes the same two layouts, and turns them into :class:`Lists` first:
+Every loss and metric takes the same two layouts, and converts them to :class:`Lists` first:
 
 - padded: ``[..., n]`` tensors, with a boolean ``mask`` that is True on real items. Padding may
-  stand anywhere and hold anything, NaN included;
+  be anywhere and contain anything, NaN included;
 - ragged: flat ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is
   ``offsets[b]:offsets[b + 1]``. Without offsets, a 1-D tensor is one list.
 
-:func:`make_lists` makes them of what callers pass and checks types and shapes. Values are checked
-by :mod:`rankgrad.inputs`, or by the kernel that reads them.
+:func:`make_lists` makes them from what callers pass, and checks types and shapes. Values are
+checked by :mod:`rankgrad.inputs`, or by the kernel that reads them.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ __all__ = [
     "row_offsets",
 ]
 
-_MOST_CACHED = 64  # cached offsets, at most
-_MOST_LISTS = 1 << 16  # lists of each of them, at most
+_MAX_CACHED = 64  # the largest number of offsets that are cached
+_MAX_CACHED_LISTS = 1 << 16  # the largest number of lists of cached offsets
 
 
 class FlatLists(NamedTuple):
     """Lists in the flat layout: list ``b`` is ``offsets[b]:offsets[b + 1]`` of every tensor.
 
-    Padded ``[b, n]`` tensors are flat as they lie, with ``offsets = 0, n, 2n, ...`` and a mask. As
-    a tuple, they are the arguments that every operation of a loss begins with.
+    Padded ``[b, n]`` tensors are flat in memory, with ``offsets = 0, n, 2n, ...`` and a mask. The
+    fields of this tuple are the first arguments of every operation of a loss.
 
-    The tensors are contiguous. On a CPU they have the shape that the caller gave, as a view would
-    be one more step of autograd; the layout is that of their memory.
+    The tensors are contiguous. On a CPU they keep the caller's shape, as a view would be one more
+    step of autograd; there, ``[items]`` below describes their memory.
 
     Attributes:
         scores: ``[items]``.
         labels: ``[items]``, of the scores' type.
-        mask: ``[items]``, False on padding, or None without padding. What padding holds is never
-            read, nor what comes after the last list; results are not written there.
+        mask: ``[items]``, False on padding, or None without padding. Kernels neither read nor write
+            padding, nor memory after the last list.
         weights: ``[items]``, of the scores' type, or None.
         offsets: ``[lists + 1]``.
-        max_length: a bound on the lists' lengths, padding included, that the host knows, so that
-            nothing waits for the device. If lists times it is all items, every list has so many.
+        max_length: a bound on the lists' lengths, padding included. The host knows it, so that
+            nothing waits for the device. If ``lists * max_length`` is the number of items, all
+            lists have this length.
     """
 
     scores: Float[Tensor, " items"]
@@ -70,23 +71,23 @@ class FlatLists(NamedTuple):
     max_length: int
 
 
-@dataclass  # not frozen, which makes it three times slower to create, at every small call
+@dataclass  # not frozen: a frozen one takes three times as long to create, at every small call
 class Lists:
     """A batch of lists: flat, and as the ``[b, n]`` tensors with a mask that eager forms take.
 
-    The padded form is made when it is first asked for; in it, padding holds zeros.
-    :func:`rankgrad.inputs.as_lists` makes lists of what callers pass.
+    The padded tensors are made when they are first used; their padding is zero.
+    :func:`rankgrad.inputs.as_lists` makes lists from what callers pass.
 
     Attributes:
         flat: the lists in the flat layout.
-        list_weights: one for each list, or None.
-        shape: the caller's batch shape, which per-list results are given in.
+        list_weights: ``[b]``, one for each list, or None.
+        shape: the caller's batch shape, which is the shape of results per list.
         ragged: whether the caller gave flat tensors with offsets.
-        readable: whether values can be read, as :func:`is_unchecked` says.
+        readable: whether values can be read now; see :func:`is_unchecked`.
         finite: whether the scores are known to be finite.
         large: whether a label may be too large for the gain 2^y - 1.
         arguments: scores, labels, mask, item weights and list weights in the caller's shapes, for
-            errors; empty for lists that were not made of what a caller passed.
+            error messages; empty for lists that were not made from a caller's arguments.
 
     >>> from rankgrad.inputs import as_lists
     >>> lists = as_lists([3.0, 1.0, 2.0], [1, 0, 2], offsets=[0, 1, 3])
@@ -102,7 +103,7 @@ class Lists:
     finite: bool = False
     large: bool = False
     arguments: tuple[Tensor | None, ...] = field(default=(), repr=False, compare=False)
-    # functools.cached_property takes a lock, which torch.compile cannot follow.
+    # A dictionary, as torch.compile cannot trace functools.cached_property, which takes a lock.
     _padded: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -113,7 +114,7 @@ class Lists:
         mask: ItemMask,
         item_weights: ItemValues | None,
     ) -> Lists:
-        """Lists of tensors that are known to be right, so that nothing is checked."""
+        """Lists from padded tensors that are known to be valid, so nothing is checked."""
         flat = flatten(scores, labels, mask, item_weights)
         return cls(flat, None, (len(scores),), finite=True)
 
@@ -164,7 +165,7 @@ class Lists:
         return requires_grad and torch.is_grad_enabled()
 
     def repeat(self, scores: Float[Tensor, "samples b n"]) -> Lists:
-        """Several samples of the scores, each with the labels and weights of these lists."""
+        """These lists once for each sample of scores, as ``samples * b`` lists."""
         samples, _, n = scores.shape
         weights = self.item_weights
         return Lists.from_padded(
@@ -178,30 +179,32 @@ class Lists:
         """Per-item terms times the item weights, where there are any."""
         return terms if self.item_weights is None else terms * self.item_weights
 
-    def _make_mask(self) -> Tensor:
+    def _make_mask(self) -> ItemMask:
         flat = self.flat
         if self.ragged:
             lengths = flat.offsets.diff()
-            places = torch.arange(max(1, flat.max_length), device=lengths.device)
-            return places < lengths[:, None]
+            columns = torch.arange(max(1, flat.max_length), device=lengths.device)
+            return columns < lengths[:, None]
         if flat.mask is None:
-            return self._rows(torch.ones_like(flat.scores, dtype=torch.bool))
-        return self._rows(flat.mask)
+            return self._as_rows(torch.ones_like(flat.scores, dtype=torch.bool))
+        return self._as_rows(flat.mask)
 
-    def _rows(self, flat: Tensor) -> Tensor:
-        return flat.reshape(-1, max(1, self.flat.max_length))
+    def _as_rows(self, values: Tensor) -> Tensor:
+        """Values of lists that are not ragged, one list per row: ``[b, n]``."""
+        return values.reshape(-1, max(1, self.flat.max_length))
 
-    def _pad(self, flat: Tensor) -> Tensor:
+    def _pad(self, values: Tensor) -> ItemValues:
+        """Values ``[items]`` as ``[b, n]``, 0 on padding."""
         # The result is cached, so it is attached to the graph even under no_grad.
         with torch.enable_grad():
             if not self.ragged:
-                rows = self._rows(flat)
+                rows = self._as_rows(values)
                 return rows if self.flat.mask is None else rows.where(self.mask, 0.0)
-            starts, places = self.flat.offsets[:-1, None], self.mask.cumsum(-1) - 1
-            if flat.numel() == 0:
-                return flat.new_zeros(self.mask.shape) + flat.sum()
-            at = (starts + places).clamp(min=0, max=flat.numel() - 1)
-            return flat[at].where(self.mask, 0.0)
+            if values.numel() == 0:
+                return values.new_zeros(self.mask.shape) + values.sum()
+            starts, columns = self.flat.offsets[:-1, None], self.mask.cumsum(-1) - 1
+            index = (starts + columns).clamp(min=0, max=values.numel() - 1)
+            return values[index].where(self.mask, 0.0)
 
 
 def make_lists(
@@ -214,7 +217,7 @@ def make_lists(
     qid: Any = None,
     weights: Any = None,
 ) -> Lists:
-    """Bring the arguments of a loss or metric into the common layout; values are not checked.
+    """Convert the arguments of a loss or metric to :class:`Lists`; values are not checked.
 
     Args:
         scores: ``[..., n]`` padded, or ``[N]`` flat.
@@ -274,7 +277,7 @@ def make_lists(
 def _are_padded_rows(scores: Any, labels: Any, mask: Any) -> bool:
     """Whether the arguments are ``[b, n]`` tensors that CPU kernels read as they are.
 
-    Most calls are like this, and on small lists this check is all that takes time.
+    Most calls are like this. Then no other check is needed, which saves time on small lists.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
@@ -338,7 +341,7 @@ def as_tensor(argument: str, value: Any) -> Tensor:
 def as_scores(scores: Any) -> Tensor:
     """Scores as a floating-point tensor of at least one dimension; half precision becomes float32.
 
-    Whole numbers become float64, which tells all below 2^53 apart.
+    Whole numbers become float64, in which all of them below 2^53 stay different.
 
     Args:
         scores: what the caller passed.
@@ -347,7 +350,7 @@ def as_scores(scores: Any) -> Tensor:
         ``[..., n]`` in float32 or float64.
 
     Raises:
-        ValueError: they are no real numbers, or have no dimension.
+        ValueError: they are not real numbers, or have no dimension.
 
     >>> as_scores([1, 2]).dtype, as_scores(torch.zeros(2, dtype=torch.bfloat16)).dtype
     (torch.float64, torch.float32)
@@ -363,9 +366,9 @@ def as_scores(scores: Any) -> Tensor:
 
 
 def _check_column(scores: Tensor) -> None:
-    """Refuse ``[B, n, 1]``, as a model with one output gives it: lists of one item each.
+    """Raise an error for ``[B, n, 1]``, the output of a model whose last layer has one unit.
 
-    All losses of such lists are 0, whatever the scores are. ``[B, 1]`` are single items on purpose.
+    These would be lists of one item each, on which every loss is 0. ``[B, 1]`` is allowed.
     """
     if scores.dim() > 2 and scores.shape[-1] == 1 and scores.shape[-2] > 1:
         raise ValueError(
@@ -403,7 +406,7 @@ def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
 def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
     """The offsets on the device of the scores, and the length of the longest list.
 
-    In compiled code and under ``torch.func`` values are not read: the bound is then all items.
+    Where values cannot be read (:func:`is_unchecked`), the length is the number of all items.
     """
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
@@ -419,15 +422,16 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
             f"offsets must run from 0 to the number of items, {len(scores)}; found {ends}"
         )
     if (host.diff() < 0).any():
-        at = int((host.diff() < 0).nonzero()[0]) + 1
+        i = int((host.diff() < 0).nonzero()[0]) + 1
         raise ValueError(
-            f"offsets must not fall; offsets[{at}] = {int(host[at])} follows {int(host[at - 1])}"
+            f"offsets must not fall; offsets[{i}] = {int(host[i])} follows {int(host[i - 1])}"
         )
     max_length = int(host.diff().max()) if len(host) > 1 else 0
     return tensor.to(scores.device, torch.int64, non_blocking=True), max_length
 
 
 def _as_whole_numbers(argument: str, value: Any) -> Tensor:
+    """A one-dimensional tensor of integers, or an error that names the argument."""
     tensor = as_tensor(argument, value)
     if tensor.dim() != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise ValueError(
@@ -441,7 +445,7 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Te
     """The offsets of flat lists, from the lengths of the lists or the queries of the items.
 
     Args:
-        offsets: must be None; passed on only for the error message.
+        offsets: what the caller passed; an error if anything else is given as well.
         lengths: ``[B]``, the number of items of each list.
         qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
 
@@ -449,7 +453,7 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Te
         The offsets, ``[B + 1]``.
 
     Raises:
-        ValueError: more than one is given, a length is negative, or a query comes twice.
+        ValueError: more than one is given, or the items of a query are not together.
 
     >>> _as_offsets(lengths=[2, 1]), _as_offsets(qid=["a", "a", "b"])
     (tensor([0, 2, 3]), tensor([0, 2, 3]))
@@ -462,12 +466,13 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Te
     queries = np.asarray(qid.cpu() if isinstance(qid, Tensor) else qid)
     if queries.ndim != 1:
         raise ValueError(f"qid must have one dimension, one query per item, found {queries.shape}")
-    starts = np.flatnonzero(np.concatenate([[True], queries[1:] != queries[:-1]])[: len(queries)])
+    is_start = np.concatenate([[True], queries[1:] != queries[:-1]])[: len(queries)]
+    starts = np.flatnonzero(is_start)
     _, first, counts = np.unique(queries[starts], return_index=True, return_counts=True)
     if (counts > 1).any():
-        again = queries[starts][first[counts > 1][0]]
+        repeated = queries[starts][first[counts > 1][0]]
         raise ValueError(
-            f"the items of qid {quote(again.item())} are not together: sort the items by qid"
+            f"the items of qid {quote(repeated.item())} are not together: sort the items by qid"
         )
     return torch.as_tensor(np.append(starts, len(queries)))
 
@@ -475,27 +480,29 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Te
 def _split_weights(
     weights: Any, scores: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Item weights and list weights, distinguished by shape.
+    """Item weights and list weights, of which one is None, told apart by the shape of ``weights``.
 
-    Flat lists that are as many as their items have per-item weights; a column says per list.
+    If flat lists have as many lists as items, ``[B]`` are item weights, and ``[B, 1]`` list
+    weights.
     """
     if weights is None:
         return None, None
     weights = as_tensor("weights", weights).to(scores)
-    per_list = scores.shape[:-1] if offsets is None else torch.Size([len(offsets) - 1])
+    batch_shape = scores.shape[:-1] if offsets is None else torch.Size([len(offsets) - 1])
     if weights.shape == scores.shape:
         return weights, None
-    column = offsets is not None and weights.shape == (*per_list, 1)
-    if column or weights.shape == per_list or (not per_list and weights.shape == (1,)):
+    is_column = offsets is not None and weights.shape == (*batch_shape, 1)
+    is_single = not batch_shape and weights.shape == (1,)
+    if is_column or is_single or weights.shape == batch_shape:
         return None, weights
     raise ValueError(
         f"weights have shape {_shape_of(weights)}: give one per item, {_shape_of(scores)}, "
-        f"or one per list, {tuple(per_list)}"
+        f"or one per list, {tuple(batch_shape)}"
     )
 
 
 def _shape_of(tensor: Tensor) -> tuple[int, ...]:
-    """A tensor's shape, as errors say it."""
+    """A tensor's shape, as error messages print it."""
     return tuple(tensor.shape)
 
 
@@ -521,12 +528,12 @@ def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
 
 @dataclass
 class _CachedOffsets:
-    """Offsets of padded rows, which come again at every step.
+    """Cached offsets of padded rows: lists of the same shape come at every training step.
 
-    Args:
+    Attributes:
         offsets: made once.
-        event: on a GPU, the event after which they can be read, until it is known to be over.
-        stream: the one that made them.
+        event: on a GPU, the event after which they can be read; None once it is known to be over.
+        stream: the stream that made them.
     """
 
     offsets: Int[Tensor, " c"]
@@ -534,32 +541,39 @@ class _CachedOffsets:
     stream: Any = None
 
     def readable(self) -> bool:
-        """Whether kernels that are launched now find them, without the host waiting for it."""
+        """Whether kernels that are launched now can read them; the host does not wait.
+
+        If another stream makes them, the current stream waits for it.
+        """
         if self.event is None:
             return True
         if torch.cuda.is_current_stream_capturing():
-            return False  # a graph cannot wait for what is outside of it
+            return False  # a graph cannot wait for an event outside of it
         if self.event.query():
             self.event = None
-        elif (here := torch.cuda.current_stream(self.offsets.device)) != self.stream:
-            here.wait_event(self.event)
+            return True
+        stream = torch.cuda.current_stream(self.offsets.device)
+        if stream != self.stream:
+            stream.wait_event(self.event)
         return True
 
 
-#: None is ever dropped: a CUDA graph that reads them may be replayed at any time.
+#: By number of lists, their length and the device. Entries are never removed, as a CUDA graph that
+#: reads them may be replayed at any time.
 _cache: dict[tuple[int, int, torch.device], _CachedOffsets] = {}
 
 
 def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
-    found = _cache.get((lists, n, device))
-    if found is not None and (found.event is None or found.readable()):
-        return found.offsets
+    """:func:`_offsets`, from the cache where that is possible."""
+    cached = _cache.get((lists, n, device))
+    if cached is not None and (cached.event is None or cached.readable()):
+        return cached.offsets
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     with torch.inference_mode(False):  # so that a later backward pass may save them
         cached = _CachedOffsets(_offsets(lists, n, device))
-    if capturing or len(_cache) >= _MOST_CACHED or lists > _MOST_LISTS:
+    if capturing or len(_cache) >= _MAX_CACHED or lists > _MAX_CACHED_LISTS:
         return cached.offsets
-    if is_functorch_wrapped_tensor(cached.offsets):  # of a transform of torch.func, gone with it
+    if is_functorch_wrapped_tensor(cached.offsets):  # valid within a torch.func transform only
         return cached.offsets
     if device.type == "cuda":
         cached.stream = torch.cuda.current_stream(device)
@@ -571,13 +585,13 @@ def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c
 def flatten(
     scores: Tensor, labels: Tensor, mask: Tensor | None, weights: Tensor | None
 ) -> FlatLists:
-    """``[..., n]`` tensors in the flat layout; a list has space for one item at least.
+    """``[..., n]`` tensors in the flat layout; empty lists are padded to one item.
 
     Args:
         scores: ``[..., n]``.
         labels: ``[..., n]``.
         mask: ``[..., n]``, True on real items; None if all are.
-        weights: ``[..., n]``, of items, if there are any.
+        weights: ``[..., n]``, of items, or None.
 
     Returns:
         The lists.
@@ -590,10 +604,10 @@ def flatten(
 
 
 def contiguous(lists: FlatLists) -> FlatLists:
-    """Tensors of any shape as contiguous memory, flat tensors but on a CPU.
+    """The lists with contiguous tensors, flattened to one dimension except on a CPU.
 
     Args:
-        lists: whose tensors may have strides.
+        lists: with tensors of any shape and strides.
 
     Returns:
         The same lists.
@@ -601,16 +615,16 @@ def contiguous(lists: FlatLists) -> FlatLists:
     transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     tensors: list[Any] = list(lists[:5])
     if transformed or not lists.scores.is_cpu:
-        tensors = [None if each is None else each.reshape(-1) for each in tensors]
-    tensors = [None if each is None else each.contiguous() for each in tensors]
+        tensors = [None if tensor is None else tensor.reshape(-1) for tensor in tensors]
+    tensors = [None if tensor is None else tensor.contiguous() for tensor in tensors]
     return FlatLists._make([*tensors, lists.max_length])
 
 
 def is_unchecked(*tensors: Tensor) -> bool:
-    """Whether values of one of these tensors cannot be read now.
+    """Whether the values of one of these tensors cannot be read now, and so not be checked.
 
-    That is in compiled code, where a CUDA graph is captured, under a transform of ``torch.func``,
-    and where there are no values.
+    This is so in compiled code, while a CUDA graph is captured, under a transform of
+    ``torch.func``, and for tensors without values (on the meta device).
     """
     if torch.compiler.is_compiling():
         return True

@@ -1,4 +1,8 @@
-"""Lambda losses: RankNet's pairs weighed by what swapping them does to a metric."""
+"""Lambda losses: RankNet's pairs, weighted by how much a swap of the two items changes a metric.
+
+:class:`LambdaRank` (Burges 2010) and :class:`LambdaLoss` (Wang et al. 2018). Equation numbers are
+those of Jagerman et al. 2022, *On Optimizing Top-K Metrics for Neural Ranking Models*.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,11 @@ _Truncation = Literal["corrected", "heuristic"]
 class _CurrentRanking:
     """The ranks of the items by the current scores, and their gains; never differentiated.
 
-    Ranks are by descending score; tied scores are ranked with the less relevant item first, so that
-    a constant score has something to learn.
+    Attributes:
+        ranks: ``[b, n]``, by descending score. Among tied scores the less relevant item is first,
+            so that constant scores have a gradient.
+        gains: ``[b, n]``, by label.
+        norm: ``[b]``, the divisor of the metric, such as the ideal DCG.
     """
 
     ranks: ItemValues
@@ -48,7 +55,7 @@ class _CurrentRanking:
     norm: ListValues
 
     def tile(self, values: ItemValues, rows: slice) -> tuple[Tensor, Tensor]:
-        """A per-item quantity for the first and the second item of each pair of the tile."""
+        """Per-item values of the first and of the second item of each pair of the tile."""
         return values[:, rows, None], values[:, None, :]
 
     def gain_differences(self, rows: slice) -> Float[Tensor, "b r n"]:
@@ -58,7 +65,10 @@ class _CurrentRanking:
 
 
 class LambdaPairs(PairwiseLoss):
-    """Logistic pairs of a lambda loss, with the metric whose change they are weighed by."""
+    """Base class: logistic pairs with weights (lambdas) from the current ranking and a metric.
+
+    A subclass defines ``lambdas``.
+    """
 
     def __init__(
         self,
@@ -96,8 +106,7 @@ class LambdaPairs(PairwiseLoss):
             weigh = self.lambdas(self._current_ranking(lists))
 
         def weigh_preferred(rows: slice) -> Tensor:
-            pairs = preferred(lists, rows)
-            return torch.where(pairs > 0, weigh(rows), 0.0)
+            return torch.where(preferred(lists, rows) > 0, weigh(rows), 0.0)
 
         return weigh_preferred
 
@@ -135,7 +144,7 @@ class LambdaPairs(PairwiseLoss):
         return _CurrentRanking(ranks, gains, torch.where(norm > 0, norm, 1.0))
 
     def _swap_costs(self, ranking: _CurrentRanking) -> PairWeights:
-        """``|metric after swapping i and j - metric before|``."""
+        """``|Δmetric_ij|``: by how much the metric changes if i and j swap places."""
         if self.metric == "ap":
             return _ap_swaps(ranking, self.k)
         if self.metric == "rr":
@@ -171,12 +180,12 @@ class LambdaRank(LambdaPairs):
         gain: of NDCG, ``"exponential"`` or ``"linear"``.
         threshold: the label from which an item is relevant, for binary metrics.
         norm: as LightGBM (``lambdarank_norm``) and XGBoost (``lambdarank_normalization``) have it.
-            Pairs of which no item is among the first k are left out, and all others weigh with the
-            discounts of both ranks; unless all scores are equal they are divided by
-            ``0.01 + |s_i - s_j|``; the pairs of a list are multiplied by ``log2(1 + Λ) / Λ``, with
-            Λ twice the sum of its pairs' derivatives; tied scores are ranked in input order, and
-            gradients are not averaged over duplicates. With k = 30 this is LightGBM's default
-            objective, with k = 32 XGBoost's.
+            Pairs without an item in the first k are left out, and all others are weighted with the
+            discounts of both ranks. Unless all scores are equal, pairs are divided by
+            ``0.01 + |s_i - s_j|``. The pairs of a list are multiplied by ``log2(1 + Λ) / Λ``, with
+            Λ twice the sum of the absolute derivatives of its pairs. Tied scores are ranked in
+            input order, and gradients are not averaged over duplicates. With k = 30 this is
+            LightGBM's default objective, with k = 32 XGBoost's.
         reduction: over lists.
 
     >>> LambdaRank(1)(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
@@ -208,24 +217,27 @@ class LambdaRank(LambdaPairs):
         return self._normalized(lists, weigh) if self.norm else weigh
 
     def _normalized(self, lists: Lists, weigh: PairWeights) -> PairWeights:
-        """``norm``: see the class. Neither factor is differentiated."""
+        """The weights with the option ``norm`` (see the class); its factors are constants."""
         scores, mask = lists.scores.detach(), lists.mask
-        near = self._in_top(lists)
-        best = scores.masked_fill(~mask, float("-inf")).amax(-1)
-        differ = best > scores.masked_fill(~mask, float("inf")).amin(-1)
+        in_top = self._in_top(lists)
+        highest = scores.masked_fill(~mask, float("-inf")).amax(-1)
+        scores_differ = highest > scores.masked_fill(~mask, float("inf")).amin(-1)
 
-        def regularized(rows: slice) -> Tensor:
+        def weigh_by_difference(rows: slice) -> Tensor:
             differences = (scores[:, rows, None] - scores[:, None, :]).abs()
-            tile = weigh(rows) / torch.where(differ[:, None, None], 0.01 + differences, 1.0)
-            return tile if near is None else tile * (near[:, rows, None] | near[:, None, :])
+            divisors = torch.where(scores_differ[:, None, None], 0.01 + differences, 1.0)
+            weights = weigh(rows) / divisors
+            if in_top is None:
+                return weights
+            return weights * (in_top[:, rows, None] | in_top[:, None, :])
 
-        total = torch.zeros_like(best)
+        total = torch.zeros_like(highest)  # Λ
         with torch.no_grad():
             for rows in tiles(scores.numel(), scores.shape[-1]):
                 derivative = self.term(scores[:, rows, None] - scores[:, None, :])[1]
-                total += 2 * (regularized(rows) * derivative.abs()).sum((-2, -1))
+                total += 2 * (weigh_by_difference(rows) * derivative.abs()).sum((-2, -1))
         factor = torch.where(total > 0, divide(torch.log2(1 + total), total), 1.0)
-        return lambda rows: regularized(rows) * factor[:, None, None]
+        return lambda rows: weigh_by_difference(rows) * factor[:, None, None]
 
     @override
     def average_duplicates(self, lists: Lists) -> GradientMap:
@@ -259,10 +271,10 @@ class LambdaLoss(LambdaPairs):
     ``μ_ij = 1 / (1 - 1 / D(max(π_i, π_j)))`` where one of the items is past the cutoff: G is
     the gain, π_i the current rank of item i, and ``D(r) = log2(1 + r)``.
 
-    Beyond the paper, the same argument bounds precision@k and recall@k: their cost is the gain if
-    ``π_i > k`` and else 0, so pairs with both items inside weigh nothing and the others ``δ μ``.
-    For ARP ``δ = 1`` (Wang et al. 2018, ARP-Loss2). AP and RR are not sums over items; their pairs
-    weigh by the swap cost, as in LambdaRank.
+    Beyond the paper, the same argument bounds precision@k and recall@k. Their cost is the gain if
+    ``π_i > k`` and else 0, so the weight of a pair is 0 if both items are in the first k, and else
+    ``δ μ``. For ARP ``δ = 1`` (Wang et al. 2018, ARP-Loss2). AP and RR are not sums over items;
+    their pairs are weighted as in LambdaRank, by the change that a swap makes.
 
     Args:
         k: the metric's cutoff; all pairs count.
@@ -320,47 +332,50 @@ class LambdaLoss(LambdaPairs):
         if self.metric == "arp":
             return ranking.gain_differences
         if self.metric == "ndcg" and self.scheme == "ndcg_loss1":
-            return self._first_scheme(ranking)
-        swaps = self._swap_costs(ranking)
+            return self._loss1_weights(ranking)
+        swap_costs = self._swap_costs(ranking)
 
         def weigh(rows: slice) -> Tensor:
             first, second = ranking.tile(ranking.ranks, rows)
-            delta = _delta(first, second) * self._truncate(first, second)
-            if self.metric != "ndcg":
+            delta = _delta(first, second) * self._truncation_factor(first, second)
+            if self.metric != "ndcg":  # precision or recall
                 inside = torch.maximum(first, second) <= (self.k or float("inf"))
                 delta = torch.where(inside, 0.0, delta)
             weights = ranking.gain_differences(rows) * delta
             if self.metric == "ndcg" and self.scheme == "ndcg_loss2++":
-                return self.mu * weights + self._rank_part(ranking, swaps, rows)
+                return self.mu * weights + self._lambdarank_part(ranking, swap_costs, rows)
             return weights
 
         return weigh
 
-    def _first_scheme(self, ranking: _CurrentRanking) -> PairWeights:
+    def _loss1_weights(self, ranking: _CurrentRanking) -> PairWeights:
+        """The weights of ndcg_loss1: ``G_i / D(π_i)`` over the ideal DCG@k."""
         item_weights = ranking.gains / torch.log2(1 + ranking.ranks) / ranking.norm[:, None]
 
         def weigh(rows: slice) -> Tensor:
             first, second = ranking.tile(ranking.ranks, rows)
-            return item_weights[:, rows, None] * self._truncate(first, second)
+            return item_weights[:, rows, None] * self._truncation_factor(first, second)
 
         return weigh
 
-    def _rank_part(self, ranking: _CurrentRanking, swaps: PairWeights, rows: slice) -> Tensor:
+    def _lambdarank_part(
+        self, ranking: _CurrentRanking, swap_costs: PairWeights, rows: slice
+    ) -> Float[Tensor, "b r n"]:
         """The LambdaRank part of ndcg_loss2++: eq. 12, or eq. 11 masked as eq. 15."""
         if self.truncation == "corrected" or self.k is None:
-            return swaps(rows)
+            return swap_costs(rows)
         first, second = ranking.tile(ranking.ranks, rows)
-        differences = (1 / torch.log2(1 + first) - 1 / torch.log2(1 + second)).abs()
-        return ranking.gain_differences(rows) * differences * self._truncate(first, second)
+        discounts = (1 / torch.log2(1 + first) - 1 / torch.log2(1 + second)).abs()
+        return ranking.gain_differences(rows) * discounts * self._truncation_factor(first, second)
 
-    def _truncate(self, first: Tensor, second: Tensor) -> Tensor:
-        """The factor on a pair at these ranks: eqs. 16-17, or eq. 15."""
+    def _truncation_factor(self, first: Tensor, second: Tensor) -> Tensor:
+        """The factor of pairs at these ranks: μ of eqs. 16-17, or the 0 or 1 of eq. 15."""
         if self.k is None:
             return torch.ones_like(first)
         if self.truncation == "heuristic":
             return (torch.minimum(first, second) <= self.k).to(first.dtype)
-        last = torch.maximum(first, second).clamp(min=2.0)
-        return torch.where(last > self.k, 1 / (1 - 1 / torch.log2(1 + last)), 1.0)
+        lower = torch.maximum(first, second).clamp(min=2.0)  # as 1 - 1 / D(1) is 0
+        return torch.where(lower > self.k, 1 / (1 - 1 / torch.log2(1 + lower)), 1.0)
 
 
 def _delta(first: Tensor, second: Tensor) -> Tensor:
@@ -372,51 +387,61 @@ def _delta(first: Tensor, second: Tensor) -> Tensor:
 def _ap_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
     """The change of AP when two items swap places.
 
-    Swapping a relevant item and another, at ranks a < b, changes AP by (1 / R) times
-    ``c / a - C_b / b + Σ_{a<r<b} rel_r / r``: C_r counts relevant items up to r, and c those up to
-    a if the one at a is relevant. Terms past the cutoff drop out.
+    Let a relevant and another item swap, at ranks a < b. AP changes by (1 / R) times
+    ``c / a - C_b / b + Σ_{a<r<b} rel_r / r``, where R counts all relevant items, C_r those up to
+    rank r, and c those up to rank a once the item at a is relevant. Terms past the cutoff are 0.
+    The sum is a difference of two prefix sums, so the change is a term of the upper item plus one
+    of the lower item.
     """
     ranks, relevance = ranking.ranks, ranking.gains
     order = ranks.argsort(dim=-1)
+
+    def sum_through_rank(values: Tensor) -> Tensor:
+        """For each item, the sum over the items up to its rank."""
+        sums = values.gather(-1, order).cumsum(-1)
+        return torch.empty_like(sums).scatter_(-1, order, sums)
+
     inside = (ranks <= (k or float("inf"))).to(ranks.dtype)
-    steps = (relevance * inside / ranks).gather(-1, order).cumsum(-1)
-    through = torch.empty_like(steps).scatter_(-1, order, steps)
-    counts = relevance.gather(-1, order).cumsum(-1)
-    count = torch.empty_like(counts).scatter_(-1, order, counts)
-    upper = (count + 1 - relevance) / ranks * inside - through
-    lower = -count / ranks * inside + through - relevance * inside / ranks
+    prefix_sums = sum_through_rank(relevance * inside / ranks)
+    counts = sum_through_rank(relevance)
+    upper_terms = (counts + 1 - relevance) / ranks * inside - prefix_sums
+    lower_terms = -counts / ranks * inside + prefix_sums - relevance * inside / ranks
 
     def weigh(rows: slice) -> Tensor:
-        first, second = ranking.tile(ranks, rows)
-        up, up_ = ranking.tile(upper, rows)
-        low, low_ = ranking.tile(lower, rows)
-        change = torch.where(first < second, up + low_, up_ + low)
+        first_rank, second_rank = ranking.tile(ranks, rows)
+        first_upper, second_upper = ranking.tile(upper_terms, rows)
+        first_lower, second_lower = ranking.tile(lower_terms, rows)
+        change = torch.where(
+            first_rank < second_rank, first_upper + second_lower, second_upper + first_lower
+        )
         return ranking.gain_differences(rows) * change.abs()
 
     return weigh
 
 
 def _rr_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
-    """The change of RR when two items swap places.
+    """The change of RR when a relevant item i and another item j swap places.
 
-    A swap changes RR only if it moves the first relevant item: up to rank j, if j is before all
-    relevant ones; or, if i is the first, down to j or to the second relevant one.
+    It depends on the first relevant rank. If j is above i, i moves up to the rank of j, which may
+    become the first relevant one. If j is below i, the first relevant rank changes only if it is
+    that of i: it becomes the rank of j or the second relevant one, whichever is higher in the list.
     """
     ranks, relevance = ranking.ranks, ranking.gains
-    far = ranks.shape[-1] + 1.0
-    relevant = torch.where(relevance > 0, ranks, far)
-    first_rank = relevant.amin(-1, keepdim=True)
-    second_rank = torch.where(relevant > first_rank, relevant, far).amin(-1, keepdim=True)
+    none = ranks.shape[-1] + 1.0  # stands for "no relevant rank"
+    relevant_ranks = torch.where(relevance > 0, ranks, none)
+    best = relevant_ranks.amin(-1, keepdim=True)
+    next_best = torch.where(relevant_ranks > best, relevant_ranks, none).amin(-1, keepdim=True)
+    best, next_best = best[:, :, None], next_best[:, :, None]
 
-    def value(rank: Tensor) -> Tensor:
-        return torch.where((rank <= (k or far)) & (rank < far), 1 / rank, 0.0)
+    def reciprocal(rank: Tensor) -> Tensor:
+        return torch.where((rank <= (k or none)) & (rank < none), 1 / rank, 0.0)
 
     def weigh(rows: slice) -> Tensor:
-        first, second = ranking.tile(ranks, rows)
-        top, next_ = first_rank[:, :, None], second_rank[:, :, None]
-        up = value(torch.minimum(second, top)) - value(top)
-        down = value(top) - value(torch.minimum(second, next_))
-        change = torch.where(first > second, up, torch.where(first == top, down, 0.0))
+        rank_i, rank_j = ranking.tile(ranks, rows)
+        upward = reciprocal(torch.minimum(rank_j, best)) - reciprocal(best)
+        downward = reciprocal(best) - reciprocal(torch.minimum(rank_j, next_best))
+        downward = torch.where(rank_i == best, downward, 0.0)
+        change = torch.where(rank_i > rank_j, upward, downward)
         return ranking.gain_differences(rows) * ranking.norm[:, None, None] * change.abs()
 
     return weigh

@@ -1,8 +1,13 @@
-"""Listwise losses: softmax, listnet, ndcg_bound, listmle, listap, neuralsort_ce."""
+"""Listwise losses that do not relax a metric: each is one formula over the whole list.
+
+Cross-entropies of a softmax (softmax, listnet, ndcg_bound), the likelihood of a permutation
+(listmle), AP over histograms (listap), and the cross-entropy of NeuralSort's matrix
+(neuralsort_ce).
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,14 +47,14 @@ class CrossEntropy(Loss):
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """Exactly ``g = T p - t`` and ``h = T p (1 - p)``, with ``p = softmax(s)``, ``T = Σ t``.
 
-        Where the softmax is flat, ``p (1 - p)`` is not below the least curvature.
+        ``p (1 - p)`` is at least :data:`LEAST_CURVATURE`, also where the softmax is flat.
         """
         targets = lists.weighted(self.targets(lists)).where(lists.mask, 0.0)
         total = targets.sum(-1, keepdim=True)
-        chance = log_softmax(lists.scores, lists.mask).exp().where(lists.mask, 0.0)
-        rest = chance.sum(-1, keepdim=True) - chance
-        curvature = (chance * rest).clamp(min=LEAST_CURVATURE)
-        return total * chance - targets, total * curvature, self.per_list(lists)[1]
+        p = log_softmax(lists.scores, lists.mask).exp().where(lists.mask, 0.0)
+        others = p.sum(-1, keepdim=True) - p  # 1 - p
+        curvature = (p * others).clamp(min=LEAST_CURVATURE)
+        return total * p - targets, total * curvature, self.per_list(lists)[1]
 
 
 @losses.register("softmax")
@@ -146,9 +151,10 @@ class NDCGBound(CrossEntropy):
 
     @override
     def targets(self, lists: Lists) -> ItemValues:
-        """Of the cross-entropy that has the same gradient: ``G_i r_i φ'(r_i) / ideal DCG@k``.
+        """The targets ``G_i r_i φ'(r_i) / ideal DCG@k``.
 
-        φ is concave in log r, so this cross-entropy bounds the loss, and with it its curvature.
+        The cross-entropy with these targets has the gradient of the loss. As φ is concave in log r,
+        it is an upper bound of the loss, and its curvature one of the loss's curvature.
         """
         targets = self._normalized_gains(lists)
         if self.penalty == "log":
@@ -176,6 +182,22 @@ class NDCGBound(CrossEntropy):
         return divide(gains, metric.ideal(lists.weighted(gains))[:, None])
 
 
+class _LabelOrder(NamedTuple):
+    """Lists ordered by descending label, padding last; all ``[b, n]``.
+
+    Attributes:
+        order: the item at each position.
+        inside: True on real items.
+        scores: of the items.
+        tail: ``log Σ_{l>=r} exp(s_(l))``, over the items from position r on.
+    """
+
+    order: Tensor
+    inside: ItemMask
+    scores: ItemValues
+    tail: ItemValues
+
+
 @losses.register("listmle")
 class ListMLE(LossWithoutCutoff):
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]``, items by descending label (Xia et al. 2008).
@@ -183,8 +205,8 @@ class ListMLE(LossWithoutCutoff):
     One sort and one reversed cumulative log-sum-exp.
 
     Args:
-        ties: equal labels are ordered at random each time (``"shuffle"``), or as they came
-            (``"stable"``), which leaks the order of files sorted by label.
+        ties: equal labels are ordered at random at each call (``"shuffle"``), or in input order
+            (``"stable"``), which leaks the order of files that are sorted by label.
         seed: of the shuffle, a number or a ``torch.Generator``; None for PyTorch's own.
         reduction: over lists.
 
@@ -209,8 +231,8 @@ class ListMLE(LossWithoutCutoff):
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        order, inside, ranked, tail = self._ranked(lists)
-        terms = torch.where(inside, tail - ranked, 0.0)
+        order, inside, scores, tail = self._by_label(lists)
+        terms = torch.where(inside, tail - scores, 0.0)
         if lists.item_weights is not None:
             terms = terms * lists.item_weights.gather(-1, order)
         return terms.sum(-1), lists.lengths > 1
@@ -218,51 +240,53 @@ class ListMLE(LossWithoutCutoff):
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """Exactly ``g_m = Σ_{r<=m} w_r q_rm - w_m`` and ``h_m = Σ_{r<=m} w_r q_rm (1 - q_rm)``.
 
-        Items are in the order of the list, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
-        probability that m is taken at r. Both sums are cumulative log-sum-exps.
+        Items are in descending order of label, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
+        probability that item m is drawn at step r. Both sums are cumulative log-sum-exps.
         """
-        order, inside, ranked, tail = self._ranked(lists)
-        weights = lists.weighted(lists.mask.to(ranked)).gather(-1, order)
-        weighed = torch.where(inside, weights.log(), float("-inf"))
-        steps = (weighed - tail).where(inside, float("-inf"))
-        first = (ranked + steps.logcumsumexp(-1)).exp().where(inside, 0.0)
-        # At the item's own step the probability may be near 1: 1 - q is computed by expm1.
-        log_chance = (ranked - tail).where(inside, 0.0)
+        order, inside, scores, tail = self._by_label(lists)
+        weights = lists.weighted(lists.mask.to(scores)).gather(-1, order)
+        log_weights = torch.where(inside, weights.log(), float("-inf"))
+        steps = (log_weights - tail).where(inside, float("-inf"))  # log(w_r / Σ_{l>=r} exp(s_l))
+        expected = (scores + steps.logcumsumexp(-1)).exp().where(inside, 0.0)  # Σ_{r<=m} w_r q_rm
+        gradient = torch.zeros_like(scores).scatter(-1, order, expected - weights)
+        # The Hessian's steps before m, as a difference of the sums of w q and of w q².
         earlier = steps.logcumsumexp(-1).roll(1, -1)
-        squares = (weighed - 2 * tail).where(inside, float("-inf")).logcumsumexp(-1).roll(1, -1)
+        squares = (log_weights - 2 * tail).where(inside, float("-inf")).logcumsumexp(-1).roll(1, -1)
         earlier[:, 0] = squares[:, 0] = float("-inf")
-        bend = (ranked + earlier).exp() - (2 * ranked + squares).exp()
-        bend = bend.clamp(min=0.0) + weights * log_chance.exp() * -torch.expm1(log_chance)
+        before = (scores + earlier).exp() - (2 * scores + squares).exp()
+        # At step m itself q may be near 1, so 1 - q is computed by expm1.
+        log_q = (scores - tail).where(inside, 0.0)
+        curvature = before.clamp(min=0.0) + weights * log_q.exp() * -torch.expm1(log_q)
         least = LEAST_CURVATURE * weights.cumsum(-1)
-        bend = torch.maximum(bend, least).where(inside, 0.0)
-        gradient = torch.zeros_like(ranked).scatter(-1, order, first - weights)
-        return gradient, torch.zeros_like(ranked).scatter(-1, order, bend), lists.lengths > 1
+        curvature = torch.maximum(curvature, least).where(inside, 0.0)
+        hessian = torch.zeros_like(scores).scatter(-1, order, curvature)
+        return gradient, hessian, lists.lengths > 1
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         if not ready("listmle", lists.flat.scores):
-            return None  # without drawing a seed
+            return None  # before a seed is drawn: the eager form draws its own
         seed = None
-        if self.ties == "shuffle":  # drawn on the device, so that a CUDA graph draws anew, too
+        if self.ties == "shuffle":  # on the device, so that each replay of a CUDA graph draws anew
             seed = self._random.draw_seed(lists.flat.scores.device)
         return KernelCall("listmle", (seed,))
 
-    def _ranked(self, lists: Lists) -> tuple[Tensor, ItemMask, ItemValues, ItemValues]:
-        """The order by label, its mask and scores, and ``log Σ exp`` of the scores from each on."""
+    def _by_label(self, lists: Lists) -> _LabelOrder:
         order = self._order(lists)
         inside = lists.mask.gather(-1, order)
         scores = lists.scores.gather(-1, order)
         # Padding comes last; a finite floor keeps the backward pass of the sums free of NaN.
         tail = torch.where(inside, scores, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
-        return order, inside, scores, tail
+        return _LabelOrder(order, inside, scores, tail)
 
     def _order(self, lists: Lists) -> Tensor:
+        """The items by descending label, padding last, ``[b, n]``; ``ties`` orders equal labels."""
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
         if self.ties == "stable":
             return keys.argsort(dim=-1, descending=True, stable=True)
-        places = lists.mask.cumsum(-1) - 1
-        drawn = splitmix(self._random.draw_seed(keys.device), places + 1)
-        numbers = ((drawn >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
+        # As the kernel does, by a hash of the seed and of the position among the real items.
+        hashes = splitmix(self._random.draw_seed(keys.device), lists.mask.cumsum(-1))
+        numbers = ((hashes >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
         shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
         order: Tensor = shuffled.gather(-1, by_label)
@@ -273,8 +297,9 @@ class ListMLE(LossWithoutCutoff):
 class ListAP(LossWithoutCutoff):
     """``1 - AP`` over histograms of the scores' sigmoids (Revaud et al. 2019).
 
-    An item at x counts ``max(0, 1 - |x - c_m| / Δ)`` in the bin with center ``c_m``; precision is
-    cumulative over the bins from the top, recall the part of the relevant items in each.
+    An item at ``x = sigmoid(s)`` counts ``max(0, 1 - |x - c_m| / Δ)`` in the bin with center
+    ``c_m``, where Δ is the distance of neighboring centers. Precision is cumulative over the bins
+    from the top; each bin counts with its share of the relevant items.
 
     Args:
         bins: how many, evenly spaced over [0, 1]. An even number keeps a score of 0, where networks
@@ -299,12 +324,12 @@ class ListAP(LossWithoutCutoff):
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         centers = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
-        places = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
-        member = (1 - (places - centers).abs()).clamp(min=0.0) * lists.mask[:, :, None]
+        positions = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)  # in units of Δ
+        counts = (1 - (positions - centers).abs()).clamp(min=0.0) * lists.mask[:, :, None]
         relevance = (lists.labels >= self.threshold) * lists.mask
-        relevant = (member * relevance[:, :, None]).sum(1)
-        weighted = (member * lists.weighted(relevance.to(member.dtype))[:, :, None]).sum(1)
-        precision = divide(relevant.cumsum(-1), member.sum(1).cumsum(-1))
+        relevant = (counts * relevance[:, :, None]).sum(1)  # [b, bins]
+        weighted = (counts * lists.weighted(relevance.to(counts.dtype))[:, :, None]).sum(1)
+        precision = divide(relevant.cumsum(-1), counts.sum(1).cumsum(-1))
         average = divide((precision * weighted).sum(-1), weighted.sum(-1))
         return 1 - average, has_relevant(lists, self.threshold)
 

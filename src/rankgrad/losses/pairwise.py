@@ -1,4 +1,8 @@
-"""Pairwise losses: sums over pairs of items, but for margin_mse of unequal labels."""
+"""Pairwise losses: sums over pairs of items.
+
+ranknet and hinge sum over the pairs with unequal labels, margin_mse over all pairs. The lambda
+losses (:mod:`rankgrad.losses.lambdaloss`) derive from :class:`PairwiseLoss`, too.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +38,11 @@ __all__ = [
     "preferred",
 ]
 
+#: The weights of pairs (i, j), by tile: a slice of items i gives ``[b, rows, n]``.
 PairWeights = Callable[[slice], Tensor]
+#: φ and its derivative at score differences.
 _PairTerm = Callable[[Tensor], tuple[Tensor, Tensor]]
+#: A function of per-item gradients, ``[b, n]`` to ``[b, n]``.
 GradientMap = Callable[[Tensor], Tensor]
 
 
@@ -43,7 +50,7 @@ class PairwiseLoss(Loss):
     """``Σ_{i,j} weight_ij φ(s_i - s_j)``, computed in tiles: O(n²) time, O(n) memory.
 
     A subclass defines ``term``, φ with its derivative, and may define ``pair_weights``. The weights
-    are not differentiated. An item's weight multiplies the pairs in which it is the preferred item.
+    are not differentiated. The weight of an item multiplies the pairs in which it is preferred.
     """
 
     #: Whether :meth:`newton_kernel` computes what this class computes; see ``kernel_applies``.
@@ -58,12 +65,14 @@ class PairwiseLoss(Loss):
         raise TypeError(f"{type(self).__name__} does not say its value per pair")
 
     def pair_weights(self, lists: Lists) -> PairWeights:
-        """The weights of the pairs of some items, as a function of the tile: ``[b, rows, n]``."""
-        near = self._in_top(lists)
+        """A function that gives the weights of the pairs of a tile, ``[b, rows, n]``."""
+        in_top = self._in_top(lists)
 
         def weigh(rows: slice) -> Tensor:
             weights = preferred(lists, rows)
-            return weights if near is None else weights * (near[:, rows, None] | near[:, None, :])
+            if in_top is None:
+                return weights
+            return weights * (in_top[:, rows, None] | in_top[:, None, :])
 
         return weigh
 
@@ -75,12 +84,12 @@ class PairwiseLoss(Loss):
                 f"{self.name} is not differentiable with respect to item weights: give "
                 "weights.detach(), or one weight per list"
             )
-        weigh, average = self._weigh_with_items(lists), self.average_duplicates(lists)
+        weigh, average = self._item_weighted_pairs(lists), self.average_duplicates(lists)
         values: Tensor = _PairSum.apply(lists.scores, weigh, self.term, average)[0]
         return values, has_pairs(lists.labels, lists.mask)
 
-    def _weigh_with_items(self, lists: Lists) -> PairWeights:
-        """:meth:`pair_weights`, times the weight of the first item of each pair."""
+    def _item_weighted_pairs(self, lists: Lists) -> PairWeights:
+        """:meth:`pair_weights` times the item weight of the first item of each pair."""
         weigh, weights = self.pair_weights(lists), lists.item_weights
         return weigh if weights is None else lambda rows: weigh(rows) * weights[:, rows, None]
 
@@ -96,18 +105,18 @@ class PairwiseLoss(Loss):
         """``g_i = Σ_j ±weight_ij φ'`` and ``h_i = Σ_j weight_ij φ''`` over the pairs of an item.
 
         The weights of pairs are held constant, as in the gradient. For logistic pairs
-        ``φ'' = σ² p (1 - p)``, and the Hessian's diagonal is exact.
+        ``φ'' = σ² p (1 - p)``, and the Hessian diagonal is exact.
         """
-        weigh, scores = self._weigh_with_items(lists), lists.scores
+        weigh, scores = self._item_weighted_pairs(lists), lists.scores
         gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
         for rows in tiles(scores.numel(), scores.shape[-1]):
-            differences, tile = scores[:, rows, None] - scores[:, None, :], weigh(rows)
-            derivative = tile * self.term(differences)[1]
-            bend = tile * self.curvature(differences).clamp(min=LEAST_CURVATURE)
-            gradient[:, rows] += derivative.sum(-1)
-            gradient -= derivative.sum(-2)
-            hessian[:, rows] += bend.sum(-1)
-            hessian += bend.sum(-2)
+            differences, weights = scores[:, rows, None] - scores[:, None, :], weigh(rows)
+            first = weights * self.term(differences)[1]
+            second = weights * self.curvature(differences).clamp(min=LEAST_CURVATURE)
+            gradient[:, rows] += first.sum(-1)
+            gradient -= first.sum(-2)
+            hessian[:, rows] += second.sum(-1)
+            hessian += second.sum(-2)
         average = self.average_duplicates(lists)
         return average(gradient), average(hessian), has_pairs(lists.labels, lists.mask)
 
@@ -133,6 +142,7 @@ class PairwiseLoss(Loss):
         return None
 
     def _in_top(self, lists: Lists) -> ItemMask | None:
+        """Which items are in the current top k; None without a cutoff."""
         if self.k is None:
             return None
         return self._ranks(lists) <= self.k
@@ -210,18 +220,18 @@ class RankNet(PairwiseLoss):
         weigh = super().pair_weights(lists)
         if self.ties == "skip":
             return weigh
-        near = self._in_top(lists)
+        in_top = self._in_top(lists)
 
-        def weigh_ties(rows: slice) -> Tensor:
-            equal = lists.labels[:, rows, None] == lists.labels[:, None, :]
-            equal &= lists.mask[:, rows, None] & lists.mask[:, None, :]
-            items = torch.arange(lists.mask.shape[-1], device=equal.device)
-            equal &= items[rows, None] != items
-            if near is not None:
-                equal &= near[:, rows, None] | near[:, None, :]
-            return weigh(rows) + 0.5 * equal
+        def weigh_with_ties(rows: slice) -> Tensor:
+            tied = lists.labels[:, rows, None] == lists.labels[:, None, :]
+            tied &= lists.mask[:, rows, None] & lists.mask[:, None, :]
+            items = torch.arange(lists.mask.shape[-1], device=tied.device)
+            tied &= items[rows, None] != items
+            if in_top is not None:
+                tied &= in_top[:, rows, None] | in_top[:, None, :]
+            return weigh(rows) + 0.5 * tied
 
-        return weigh_ties
+        return weigh_with_ties
 
 
 @losses.register("hinge")
@@ -254,11 +264,13 @@ class Hinge(PairwiseLoss):
         return values, -(values > 0).to(differences.dtype)
 
     def curvature(self, differences: Tensor) -> Tensor:
-        """The second derivative is 0; this is that of a quadratic bound at the present difference.
+        """The second derivative of a quadratic bound, as that of the hinge itself is 0.
 
-        With ``t = margin - d`` of a difference d, ``max(0, t) = (t + |t|) / 2`` and
-        ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009): ``1 / 2|t₀|``, with ``|t₀|`` not
-        below the margin. Pairs that are far enough apart count, too: they hold their items back.
+        With ``t = margin - d`` at the difference d, the hinge is ``max(0, t) = (t + |t|) / 2``. The
+        bound ``|t| <= t² / 2|t₀| + |t₀| / 2`` (de Leeuw and Lange 2009) touches it at the present
+        ``t₀``; its second derivative is ``1 / 2|t₀|``, where ``|t₀|`` is taken as at least the
+        margin. Pairs that are far enough apart have curvature too, which limits the steps of their
+        items.
         """
         return 0.5 / (self.margin - differences).abs().clamp(min=self.margin)
 
@@ -274,11 +286,11 @@ class Hinge(PairwiseLoss):
 class MarginMSE(LossWithoutCutoff):
     """``(2 / (n (n - 1))) Σ_{i<j} ((s_i - s_j) - (y_i - y_j))²`` (Hofstätter et al. 2020).
 
-    Scores learn a teacher's margins, which are its labels' differences: adding a constant to the
-    scores or labels of a list changes nothing. All pairs count, those of equal labels too. A pair
-    weighs the mean of its items' weights.
+    The labels are a teacher's scores, and the scores learn the differences between them, the
+    teacher's margins. So adding a constant to the scores or labels of a list changes nothing. All
+    pairs count, those of equal labels too. The weight of a pair is the mean of its items' weights.
 
-    The sum over pairs is one over items: with ``e = s - y``, ``Σ_j (e_i - e_j)² = n (e_i - ē)² +
+    The sum over pairs is a sum over items: with ``e = s - y``, ``Σ_j (e_i - e_j)² = n (e_i - ē)² +
     Σ_j (e_j - ē)²``. So time and memory are O(n).
 
     Args:
@@ -310,8 +322,8 @@ class MarginMSE(LossWithoutCutoff):
         gradient, _, defined = super().derivatives(lists)
         n = lists.lengths.clamp(min=2).to(gradient)[:, None]
         weights = lists.weighted(lists.mask.to(gradient))
-        both = (n - 2) * weights + weights.sum(-1, keepdim=True)
-        return gradient, 2 * both / (n * (n - 1)), defined
+        pair_sums = (n - 2) * weights + weights.sum(-1, keepdim=True)  # Σ_{j ≠ i} (w_i + w_j)
+        return gradient, 2 * pair_sums / (n * (n - 1)), defined
 
 
 def logistic(differences: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
@@ -341,7 +353,10 @@ def logistic_curvature(differences: Tensor, sigma: float) -> Tensor:
 
 
 class _PairSum(torch.autograd.Function):
-    """The sum over pairs and its gradient in one pass; only the gradient is saved."""
+    """The sum over pairs ``[b]`` and its gradient ``[b, n]``, in one pass.
+
+    Only the gradient is saved for the backward pass.
+    """
 
     @staticmethod
     def forward(
@@ -370,23 +385,24 @@ class _PairSum(torch.autograd.Function):
 
 
 def _duplicate_average(lists: Lists) -> GradientMap:
-    """Averages a gradient over duplicates: items of a list equal in score, label and weight.
+    """A function that averages a gradient over duplicates.
 
-    Pair weights depend on ranks, and the ranks of duplicates on their input order alone.
+    Duplicates are items of a list with equal score, label and weight. Pair weights depend on ranks,
+    and which of two duplicates is ranked first depends on input order alone; the average does not.
     """
-    kinds = [lists.labels, lists.weighted(torch.ones_like(lists.labels)), lists.scores]
+    keys = [lists.labels, lists.weighted(torch.ones_like(lists.labels)), lists.scores]
     order = (~lists.mask).to(torch.int8).argsort(dim=-1, stable=True)
-    for kind in kinds:
-        order = order.gather(-1, kind.detach().gather(-1, order).argsort(dim=-1, stable=True))
-    edge = torch.ones_like(lists.mask[:, :1])
-    new = torch.stack([kind.gather(-1, order).diff(dim=-1) != 0 for kind in kinds]).any(0)
-    new |= lists.mask.gather(-1, order).diff(dim=-1)
-    group = torch.cat([edge, new], -1).cumsum(-1) - 1
+    for key in keys:  # a stable sort by each key brings duplicates together
+        order = order.gather(-1, key.detach().gather(-1, order).argsort(dim=-1, stable=True))
+    differs = torch.stack([key.gather(-1, order).diff(dim=-1) != 0 for key in keys]).any(0)
+    differs |= lists.mask.gather(-1, order).diff(dim=-1)
+    group_starts = torch.cat([torch.ones_like(lists.mask[:, :1]), differs], -1)
+    group = group_starts.cumsum(-1) - 1
 
     def average(grad_scores: Tensor) -> Tensor:
-        ranked = grad_scores.gather(-1, order)
-        sums = torch.zeros_like(ranked).scatter_add(-1, group, ranked)
-        sizes = torch.zeros_like(ranked).scatter_add(-1, group, torch.ones_like(ranked))
+        ordered = grad_scores.gather(-1, order)
+        sums = torch.zeros_like(ordered).scatter_add(-1, group, ordered)
+        sizes = torch.zeros_like(ordered).scatter_add(-1, group, torch.ones_like(ordered))
         return torch.zeros_like(grad_scores).scatter(-1, order, (sums / sizes).gather(-1, group))
 
     return average

@@ -1,4 +1,7 @@
-"""Pointwise losses: each item by itself, the mean over the items of a list."""
+"""Pointwise losses, as in regression: mse, rmse, bce, ordinal.
+
+Each is the mean over a list of a term per item, which depends on the score and label of that item.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class PointwiseLoss(LossWithoutCutoff):
         return None
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
-        """As for every loss; the Hessian is exact, being diagonal, where ``term_curvature`` is."""
+        """Gradient and Hessian of each list, which is diagonal; exact if ``term_curvature`` is."""
         gradient, bound, defined = super().derivatives(lists)
         curvature = self.term_curvature(lists.scores, lists.labels)
         if curvature is None:
@@ -97,21 +100,22 @@ class RMSE(PointwiseLoss):
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
         squares, defined = super().per_list(lists)
-        # The derivative of the root at 0 is infinite; an error of zero has nothing to learn from.
-        above = squares > 0
-        return torch.where(above, torch.where(above, squares, 1.0).sqrt(), 0.0), defined
+        # The derivative of the root is infinite at 0. A list without error gets a gradient of 0.
+        positive = squares > 0
+        return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0), defined
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """The Hessian in Gauss-Newton form.
 
-        With residuals ``r_i = levels σ(s_i) - y_i`` and the loss ``L = sqrt(Σ r² / n)``, a concave
-        root bounded by its tangent: ``h_i = r_i'² / (n L)``. (The second derivative itself is
-        negative where an item has most of the error.)
+        With residuals ``r_i = levels σ(s_i) - y_i``, the loss is ``L = sqrt(Σ r² / n)``. The root
+        is concave and bounded by its tangent, which gives ``h_i = r_i'² / (n L)``. The second
+        derivative itself is negative where one item has most of the error.
         """
         gradient, _, defined = super().derivatives(lists)
         values, _ = self.per_list(lists)
-        chance = lists.scores.sigmoid()
-        squares = (self.levels * chance * (1 - chance)).square().clamp(min=LEAST_CURVATURE)
+        sigmoid = lists.scores.sigmoid()
+        residual_derivatives = self.levels * sigmoid * (1 - sigmoid)
+        squares = residual_derivatives.square().clamp(min=LEAST_CURVATURE)
         return gradient, divide(item_mean_terms(lists, squares), values[:, None]), defined
 
 
@@ -171,12 +175,12 @@ class Ordinal(PointwiseLoss):
 
     @override
     def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
-        level = torch.arange(1, self.levels, device=scores.device).to(scores)
-        logits = scores[:, :, None] - (level - self.levels / 2)
-        targets = (labels[:, :, None] >= level).to(scores.dtype)
+        levels = torch.arange(1, self.levels, device=scores.device).to(scores)
+        logits = scores[:, :, None] - (levels - self.levels / 2)
+        targets = (labels[:, :, None] >= levels).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
 
     @override
     def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
-        level = torch.arange(1, self.levels, device=scores.device).to(scores)
-        return sigmoid_derivative(scores[:, :, None] - (level - self.levels / 2)).sum(-1)
+        levels = torch.arange(1, self.levels, device=scores.device).to(scores)
+        return sigmoid_derivative(scores[:, :, None] - (levels - self.levels / 2)).sum(-1)

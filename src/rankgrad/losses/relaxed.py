@@ -2,8 +2,9 @@
 
     scores -> relaxation -> relaxed permutation or ranks -> metric -> loss = 1 - value
 
-Every cell of the grid has a name, ``<relaxation>_<metric>@k``, and with the prefix ``gumbel_`` a
-stochastic form. The papers' losses are cells of it.
+:class:`RelaxedMetric` is that product. :class:`GridLoss` names its cells:
+``<relaxation>_<metric>@k``, and with the prefix ``gumbel_`` the stochastic form. The papers' losses
+are cells of this grid.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ __all__ = [
 class RelaxedMetric(Loss):
     """``1 - metric`` (``metric`` itself if lower is better), the sort replaced by a relaxation.
 
-    Left out are lists without a relevant item, and lists of a single item.
+    It is undefined on lists without a relevant item and on lists of a single item.
 
     Args:
         metric: an object of :mod:`rankgrad.metrics`, or its spec, such as ``"ap@10"``.
         relaxation: an object of :mod:`rankgrad.sorting`, or its spec, such as ``"softsort"``.
-        through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
+        through: the relaxed ``"permutation"`` or ``"ranks"``; by default the relaxation's native
+            form, if the metric goes through it.
         beta: through ranks, how sharply ranks are compared with the cutoff and each other, or a
             schedule (see :meth:`rankgrad.metrics.Metric.relaxed`).
         expect: for dcg and ndcg, the expected ``"gain"``, or the gain of the expected ``"label"``.
@@ -102,6 +104,7 @@ class RelaxedMetric(Loss):
     def kernel(self, lists: Lists) -> KernelCall | None:
         if torch.compiler.is_compiling():
             return self._find_kernel()
+        # Finding the kernel takes longer than a small loss: it is cached until an option changes.
         state = (
             self.progress, self.relaxation, self.metric, self.through, self.beta, self.expect
         )  # fmt: skip
@@ -113,11 +116,9 @@ class RelaxedMetric(Loss):
         """The kernel at the present training progress, whether the device has it or not."""
         relaxation = self.relaxation.at(self.progress)
         metric = self.metric.kernel_options()
-        native = self.through in (None, relaxation.forms[0])
-        if metric is None or not native or not relaxation.kernel_applies:
-            return None
-        kernel = relaxation.kernel()
-        if kernel is None:
+        kernel = relaxation.kernel() if relaxation.kernel_applies else None
+        is_native = self.through in (None, relaxation.forms[0])
+        if metric is None or kernel is None or not is_native:
             return None
         return relaxed_metric(kernel, self.now(self.beta), self.expect, metric)
 
@@ -134,10 +135,11 @@ class RelaxedMetric(Loss):
     @property
     @override
     def kernel_reduces(self) -> bool:
-        # The mean over samples comes before that over lists. PyTorch 2.11 does not compile a
-        # property of super().
+        # The mean over noisy samples comes first, then that over lists. The condition of the base
+        # class is repeated, as PyTorch 2.11 does not compile a property of super().
         return self.reduction != "none" and not self.relaxation.stochastic
 
+    @override
     def _values(self, lists: Lists, call: KernelCall | None) -> tuple[ListValues, ListMask]:
         if call is None or not self.relaxation.stochastic:
             return super()._values(lists, call)
@@ -182,29 +184,29 @@ class GridLoss(RelaxedMetric):
     ) -> None:
         check_choice("family", family, tuple(FAMILIES))
         check_choice("metric", metric, tuple(grid_metrics(family)))
-        known = _cell_options(family, metric, stochastic)
+        parameters = _cell_options(family, metric, stochastic)
         for option in options:
-            if option not in known:
-                raise ValueError(f"{family}_{metric} has no option {option!r}: {', '.join(known)}")
-        values = {name: options.get(name, parameter.default) for name, parameter in known.items()}
+            if option not in parameters:
+                names = ", ".join(parameters)
+                raise ValueError(f"{family}_{metric} has no option {option!r}: {names}")
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
+        values = defaults | options
         for name, value in values.items():  # so that 2 and 2.0 are the same loss
-            if type(value) is int and isinstance(known[name].default, float):
+            if type(value) is int and isinstance(defaults[name], float):
                 values[name] = float(value)
-        relaxation = FAMILIES[family](**_for(FAMILIES[family], values))
+        relaxation = FAMILIES[family](**_accepted(FAMILIES[family], values))
         if stochastic:
-            relaxation = Gumbel(relaxation, **_for(Gumbel, values))
+            relaxation = Gumbel(relaxation, **_accepted(Gumbel, values))
         metric_class = metrics.factory(metric)
         k = getattr(metric_class, "loss_cutoff", None) if k is None else k
         super().__init__(
-            metric_class(**_for(metric_class, values), k=k),
+            metric_class(**_accepted(metric_class, values), k=k),
             relaxation,
-            **_for(RelaxedMetric.__init__, values),
+            **_accepted(RelaxedMetric.__init__, values),
         )
         self.k = k
         self.cell = ("gumbel_" if stochastic else "") + f"{family}_{metric}"
-        self._options = {
-            name: value for name, value in values.items() if value != known[name].default
-        }
+        self._options = {name: value for name, value in values.items() if value != defaults[name]}
         if isinstance(relaxation, Gumbel) and relaxation.seed is not None:
             self._options["seed"] = relaxation.seed
 
@@ -335,10 +337,11 @@ class SmoothI(GridLoss):
 
 
 def grid_metrics(family: str | None = None) -> list[str]:
-    """The metrics with a relaxed form, all or those that a family's native form reaches.
+    """The metrics that have a relaxed form.
 
     Args:
-        family: a relaxation of the grid, by name; None for all.
+        family: only metrics that go through the native form of this relaxation, given by its name
+            in the grid; None for all.
 
     Returns:
         Their names.
@@ -349,8 +352,10 @@ def grid_metrics(family: str | None = None) -> list[str]:
     routes: dict[str, tuple[Route, ...]] = {
         name: getattr(metrics.factory(name), "routes", tuple)() for name in metrics.names()
     }
-    form = None if family is None else FAMILIES[family]().forms[0]
-    return [name for name, known in routes.items() if (form in known if form else known)]
+    if family is None:
+        return [name for name in routes if routes[name]]
+    native = FAMILIES[family]().forms[0]
+    return [name for name in routes if native in routes[name]]
 
 
 def grid_losses() -> list[str]:
@@ -366,7 +371,7 @@ def grid_losses() -> list[str]:
 def _cell_options(
     family: str, metric: str, stochastic: bool = False
 ) -> dict[str, inspect.Parameter]:
-    """The options of a cell with their defaults: its relaxation's, its metric's, and the loss's."""
+    """The options of a cell, with defaults: those of its relaxation, its metric and the loss."""
     factories: list[Callable[..., Any]] = [
         FAMILIES[family],
         metrics.factory(metric),
@@ -383,11 +388,11 @@ def _cell_options(
     }
     if metric not in ("ndcg", "dcg"):
         del options["expect"]
-    elif family == "smoothi":  # as its paper writes it
+    elif family == "smoothi":  # the SmoothI paper takes the gain of the expected label
         options["expect"] = options["expect"].replace(default="label")
     if (family, metric) == ("smoothi", "arp"):
-        # The indicators of low ranks still favor the top items. Normalized over the ranks of each
-        # item, they give its expected rank.
+        # SmoothI's indicators of low ranks still favor the top items. Relaxed ranks normalize them
+        # over the ranks of each item.
         options["through"] = options["through"].replace(default="ranks")
     return options
 
@@ -404,16 +409,18 @@ def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any
         Those of the metric, the relaxation and the loss.
     """
     relaxation = FAMILIES[family]
-    inner: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
-    noise = [Gumbel] if stochastic else []
-    return [
-        *(metrics.factory(metric), relaxation, type(relaxation()), *inner.get(family, []), *noise),
-        RelaxedMetric,
-    ]
+    classes = [metrics.factory(metric), relaxation, type(relaxation())]
+    if family == "neural":
+        classes.append(NeuralNDCG)
+    if family == "pirank":
+        classes += [PiRank, Tree]
+    if stochastic:
+        classes.append(Gumbel)
+    return [*classes, RelaxedMetric]
 
 
 def cell_route(family: str, metric: str) -> Route:
-    """What the metric of a cell goes through by default.
+    """The form of the relaxation that the metric of a cell goes through by default.
 
     Args:
         family: the relaxation, by its name in the grid.
@@ -426,20 +433,20 @@ def cell_route(family: str, metric: str) -> Route:
     return through or FAMILIES[family]().forms[0]
 
 
-def _for(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """The options that this factory takes."""
-    taken = inspect.signature(factory).parameters
-    return {name: value for name, value in values.items() if name in taken}
+def _accepted(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that a factory accepts."""
+    parameters = inspect.signature(factory).parameters
+    return {name: value for name, value in values.items() if name in parameters}
 
 
 def _grid_factory(name: str) -> Callable[..., Loss] | None:
-    """What makes the loss of this name, with its options as the signature; None beside the grid."""
+    """The factory of the loss of this name; None if the name is not in the grid."""
     parts = cell_parts(name)
     return _cell_factory(*parts, name.startswith("gumbel_")) if parts else None
 
 
 def cell_parts(name: str) -> tuple[str, str] | None:
-    """The relaxation and the metric of the loss of this name; None beside the grid.
+    """The relaxation and the metric of the loss of this name; None if it is not in the grid.
 
     Args:
         name: of a loss.
@@ -459,21 +466,25 @@ def cell_parts(name: str) -> tuple[str, str] | None:
 
 
 def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., Loss]:
-    named: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
-    fixed: dict[str, Any] = {} if named is None else {"metric": metric}
-    if metric == "ndcg" and named is None:
-        named = {"neural": NeuralNDCG, "approx": ApproxNDCG}.get(family)
+    """A factory of the losses of a cell, whose signature has the cell's options.
+
+    A cell that a paper named is made by its own class.
+    """
+    own_class: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
+    class_options: dict[str, Any] = {} if own_class is None else {"metric": metric}
+    if metric == "ndcg" and own_class is None:
+        own_class = {"neural": NeuralNDCG, "approx": ApproxNDCG}.get(family)
 
     def make(k: int | None = None, **options: Any) -> Loss:
-        if named is None or stochastic:
+        if own_class is None or stochastic:
             return GridLoss(family, metric, k, stochastic, **options)
-        loss: Loss = named(k=k, **fixed, **options)
+        loss: Loss = own_class(k=k, **class_options, **options)
         return loss
 
-    known = _cell_options(family, metric, stochastic)
-    cutoff = inspect.Parameter("k", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-    has_cutoff = getattr(metrics.factory(metric), "has_cutoff", True)
-    parameters = [*([cutoff] if has_cutoff else []), *known.values()]
+    parameters = list(_cell_options(family, metric, stochastic).values())
+    if getattr(metrics.factory(metric), "has_cutoff", True):
+        cutoff = inspect.Parameter("k", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        parameters.insert(0, cutoff)
     make.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return make
 

@@ -1,4 +1,9 @@
-"""Base classes of metrics: exact on a ranking, differentiable through a relaxation of sorting."""
+"""Base classes of metrics: exact on a ranking, differentiable through a relaxation of sorting.
+
+Each metric is a file of this package. Users call :meth:`Metric.__call__` and
+:meth:`Metric.relaxed`, :func:`rankgrad.metrics.evaluate` calls :func:`list_values`, and relaxed
+losses (:mod:`rankgrad.losses.relaxed`) call :meth:`Metric.relax`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ from rankgrad.specs import HasSpec, Registry, Spec, spec_of
 
 
 class MetricRegistry(Registry["Metric"]):
-    """The metrics, which are known by other tools' names too."""
+    """The registry of metrics, which also takes the names that other tools have for them."""
 
     @override
     def parse(self, text: str) -> Spec:
@@ -32,15 +37,20 @@ class MetricRegistry(Registry["Metric"]):
 
 metrics = MetricRegistry("metric")
 
+#: The value of lists without a relevant item.
 Empty = Literal[0, 1, "skip"]
+#: How tied scores are ranked.
 Ties = Literal["average", "stable"]
+#: The gain of a label: ``2^y - 1`` or y.
 Gain = Literal["exponential", "linear"]
+#: The form of a relaxation that a relaxed metric goes through.
 Route = Literal["permutation", "ranks"]
+#: Whether dcg and ndcg take the expected gain at each rank, or the gain of the expected label.
 Expectation = Literal["gain", "label"]
 
 
 class SortRelaxation(Protocol):
-    """What a metric asks of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
+    """What a metric needs of a relaxation (see :class:`rankgrad.sorting.Relaxation`)."""
 
     @property
     def forms(self) -> tuple[Route, ...]:
@@ -51,10 +61,10 @@ class SortRelaxation(Protocol):
         """Whether it adds noise to the scores."""
 
     def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
-        """``P[:k] @ values``."""
+        """``P[:k] @ values``, ``[b, c, k]`` from values ``[b, c, n]``."""
 
     def rank(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """The relaxed ranks."""
+        """The relaxed ranks, ``[b, n]``."""
 
     def sample_scores(self, scores: Tensor, mask: Tensor) -> Tensor:
         """The scores to sort, ``[samples, b, n]``."""
@@ -64,20 +74,21 @@ class SortRelaxation(Protocol):
 class Ranked:
     """Lists in the order of their scores, padding last, with the groups of tied items.
 
-    Position p of a list holds rank p + 1; its tie group is ``start:end``. Under ``ties="stable"``
+    Position p of a list has rank p + 1, and its tie group is ``start:end``. With ``ties="stable"``
     every group is a single position.
 
     Items that were not retrieved come after those that were, as one tie group, before padding. They
-    have no rank: a metric counts them in what could have been reached, such as the number of
-    relevant items, and nowhere else.
+    have no rank. A metric counts them only in the best that a ranking could reach, such as the
+    number of relevant items.
 
     Attributes:
         labels: ``[b, n]``.
         weights: ``[b, n]``, 0 on padding.
-        mask: True on items.
-        start: of the tie group of each position.
-        end: of it, exclusive.
-        retrieved: True on items that have a rank; all items, unless a caller says otherwise.
+        mask: ``[b, n]``, True on items.
+        start: ``[b, n]``, where the tie group of each position starts.
+        end: ``[b, n]``, where it ends, exclusive.
+        retrieved: ``[b, n]``, True on items that have a rank; all items, unless a caller says
+            otherwise.
 
     >>> from rankgrad.inputs import as_lists
     >>> Ranked.of(as_lists([0.1, 0.5, 0.1], [2, 0, 1]), "average").end.tolist()
@@ -96,9 +107,9 @@ class Ranked:
         """Sort each list once, for all metrics."""
         has_rank = lists.mask if retrieved is None else lists.mask & retrieved
         order = descending(lists.scores, has_rank)
-        if retrieved is not None:  # items that were not retrieved are sorted with the padding
-            last = lists.mask.gather(-1, order).logical_not().int().argsort(dim=-1, stable=True)
-            order = order.gather(-1, last)
+        if retrieved is not None:  # so far, items that were not retrieved are among the padding
+            is_padding = lists.mask.gather(-1, order).logical_not().int()
+            order = order.gather(-1, is_padding.argsort(dim=-1, stable=True))
         mask = lists.mask.gather(-1, order)
         has_rank = mask if retrieved is None else has_rank.gather(-1, order)
         scores = lists.scores.detach().gather(-1, order)
@@ -138,8 +149,8 @@ class Metric(HasSpec, DeclaresKernel):
         empty: the value of lists without a relevant item: 0 (trec_eval, TF-Ranking), 1 (XGBoost,
             LightGBM, the NeuralNDCG paper), or ``"skip"``, which gives NaN and leaves them out of
             means.
-        ties: tied scores get the mean over all orders of the tied items (``"average"``), or count
-            in input order (``"stable"``).
+        ties: with tied scores, the value is the mean over all orders of the tied items
+            (``"average"``), or that of their input order (``"stable"``).
 
     >>> ndcg = metrics.get("ndcg@10(gain=linear)")
     >>> ndcg(torch.tensor([[0.2, 0.7], [0.4, 0.1]]), torch.tensor([[1, 0], [1, 0]]))
@@ -148,9 +159,13 @@ class Metric(HasSpec, DeclaresKernel):
 
     lower_is_better: ClassVar[bool] = False
     has_cutoff: ClassVar[bool] = True
-    loss_cutoff: ClassVar[int | None] = None  # the cutoff of its losses by default
-    kernel: ClassVar[str | None] = None  # its name in kernels; None where there is none
-    capturable: ClassVar[bool] = False  # whether this very class, through ranks, waits for no GPU
+    #: The cutoff that relaxed losses have by default.
+    loss_cutoff: ClassVar[int | None] = None
+    #: The name of the metric in kernels; None if it has no kernel.
+    kernel: ClassVar[str | None] = None
+    #: Whether its eager form through ranks never waits for a GPU, so that a CUDA graph can capture
+    #: it. It holds for the class that declares it; subclasses do not inherit it.
+    capturable: ClassVar[bool] = False
 
     k: int | None = field(default=None, kw_only=False)
     empty: Empty = 0
@@ -185,9 +200,9 @@ class Metric(HasSpec, DeclaresKernel):
             lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
             qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
             weights: per item or per list.
-            retrieved: False on items that are known and were not retrieved, such as a relevant
-                document that is not in a run: they have no rank, whatever their score, and count
-                in the ideal ranking and the number of relevant items. By default all were.
+            retrieved: False on items that were not retrieved, such as a relevant document that is
+                not in a run. Whatever their score, they have no rank, but count in the ideal
+                ranking and in the number of relevant items. By default all items were retrieved.
         """
         lists = as_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
@@ -225,11 +240,12 @@ class Metric(HasSpec, DeclaresKernel):
             lengths: as above.
             qid: as above.
             weights: as above.
-            through: the relaxed ``"permutation"`` or ``"ranks"``; by default what it gives first.
-            beta: through ranks, how sharply comparisons of ranks are drawn: "is it within the top
-                k?" becomes ``sigmoid(beta (k + 1/2 - rank))``, which is the truncation of Qin et
-                al. 2010 with the cut between k and k + 1, so that rank k counts in full in the
-                limit; past the cut it is a power of the distance, which keeps a gradient far down.
+            through: the relaxed ``"permutation"`` or ``"ranks"``; by default the relaxation's
+                native form, if the metric goes through it.
+            beta: through ranks, how sharp comparisons of ranks are. "Is it within the top k?"
+                becomes ``sigmoid(beta (k + 1/2 - rank))``, the truncation of Qin et al. 2010 with
+                the cut between k and k + 1, so that rank k counts in full in the limit. Past the
+                cut it is a power of the distance, which has a gradient at low ranks, too.
             expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
         """
@@ -249,27 +265,26 @@ class Metric(HasSpec, DeclaresKernel):
         beta: float = 1.0,
         expect: Expectation = "gain",
     ) -> ListValues:
-        """:meth:`relaxed` of :class:`Lists`; 0 where nothing is relevant."""
+        """:meth:`relaxed` of :class:`Lists`; 0 for lists without a relevant item."""
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
         route = self.check_relaxed(relaxation, through)
         samples = 1
-        noisy = lists
         if relaxation.stochastic:
-            drawn = relaxation.sample_scores(lists.scores, lists.mask)
-            samples, noisy = len(drawn), lists.repeat(drawn)
+            noisy_scores = relaxation.sample_scores(lists.scores, lists.mask)
+            samples, lists = len(noisy_scores), lists.repeat(noisy_scores)
         if route == "ranks":
             if expect == "label":
                 raise ValueError('expect="label" is for relaxations through a permutation')
-            ranks = relaxation.rank(noisy.scores, noisy.mask)
-            values = self._through_ranks(ranks, noisy, beta)
+            ranks = relaxation.rank(lists.scores, lists.mask)
+            values = self._through_ranks(ranks, lists, beta)
         else:
-            values = self._through_permutation(relaxation, noisy, expect)
+            values = self._through_permutation(relaxation, lists, expect)
         return values.reshape(samples, -1).mean(0)
 
     @classmethod
     def routes(cls) -> tuple[Route, ...]:
-        """The forms of a relaxation that it goes through; none if it has no relaxed form."""
+        """The forms of a relaxation that it can go through; empty if it has no relaxed form."""
         methods = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
         base_methods = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
         return tuple(
@@ -277,19 +292,23 @@ class Metric(HasSpec, DeclaresKernel):
         )
 
     def kernel_options(self) -> MetricOptions | None:
-        """The metric as kernels take it; None where they do not compute it."""
+        """The metric as kernels take it; None if it has no kernel."""
         if self.kernel is None or not self.kernel_applies:
             return None
-        number = getattr(self, "threshold", getattr(self, "max_grade", 1.0))
-        gain, persistence = getattr(self, "gain", "linear"), getattr(self, "persistence", 0.8)
-        return MetricOptions(self.kernel, self.k or 0, gain, number, persistence)
+        return MetricOptions(
+            self.kernel,
+            self.k or 0,
+            gain=getattr(self, "gain", "linear"),
+            threshold=getattr(self, "threshold", getattr(self, "max_grade", 1.0)),
+            persistence=getattr(self, "persistence", 0.8),
+        )
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has an item that counts, so that the metric is defined on it."""
         weights = (
             lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
         )
-        # A NaN gain counts, so that the metric of its list is NaN and not left out.
+        # A NaN gain counts, so that the metric of its list is NaN.
         return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
 
     def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
@@ -329,7 +348,7 @@ class Metric(HasSpec, DeclaresKernel):
         raise ValueError(_not_relaxed(self))
 
     def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> Route:
-        """The form of a relaxation that it goes through, or an error if it cannot."""
+        """The form of the relaxation that the metric goes through, or an error if there is none."""
         if not hasattr(relaxation, "forms"):
             raise ValueError(
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
@@ -377,13 +396,17 @@ class BinaryMetric(Metric):
 def list_values(
     chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
 ) -> Iterator[tuple[ListValues, ListMask]]:
-    """The values of each metric, and on which lists it is defined; lists are sorted once."""
+    """The values of each metric, and on which lists it is defined.
+
+    A kernel computes those it can. For the others each list is sorted once, for all of them.
+    """
     ranked: dict[Ties, Ranked] = {}
     has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
-    computed = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
-    for metric, found in zip(chosen, computed, strict=True):
-        if found is not None:
-            yield metric.fill(*found), found[1]
+    by_kernel = exact_values(chosen, lists) if has_rank is None else [None] * len(chosen)
+    for metric, result in zip(chosen, by_kernel, strict=True):
+        if result is not None:
+            values, relevant = result
+            yield metric.fill(values, relevant), relevant
             continue
         if metric.ties not in ranked:
             ranked[metric.ties] = Ranked.of(lists, metric.ties, has_rank)
@@ -393,51 +416,53 @@ def list_values(
 def exact_values(
     metrics: Sequence[Metric], lists: Lists
 ) -> list[tuple[ListValues, ListMask] | None]:
-    """Each metric's values and where it is defined by its kernel, or None where it has none."""
-    result: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
+    """The values of each metric by its kernel, and on which lists it is defined.
+
+    None for a metric that has no kernel for these lists.
+    """
+    results: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
     if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
-        return result
-    covered = {
-        i: options for i, each in enumerate(metrics) if (options := _exact_options(each, lists))
-    }
-    if covered:
-        values, relevant = ops.exact_metrics(lists.flat, list(covered.values()))
-        for row, i in enumerate(covered):
-            result[i] = values[row], relevant[row]
-    return result
+        return results
+    options = [_exact_options(metric, lists) for metric in metrics]
+    has_kernel = [i for i in range(len(metrics)) if options[i] is not None]
+    if has_kernel:
+        values, relevant = ops.exact_metrics(lists.flat, [options[i] for i in has_kernel])
+        for row, i in enumerate(has_kernel):
+            results[i] = values[row], relevant[row]
+    return results
 
 
 def _exact_options(
     metric: Metric, lists: Lists
 ) -> tuple[str, int, bool, bool, float, float] | None:
-    """The metric as the kernel of exact metrics takes it; None where it has no such kernel.
+    """The metric as the kernel of exact metrics takes it; None if that does not compute it.
 
-    Labels too large for their gain are left to the eager form, which says so.
+    The tuple is defined in :mod:`rankgrad.kernels.cpu._metrics`. Lists with labels that are too
+    large for their gain go to the eager form, which raises the error.
     """
     options = metric.kernel_options()
-    if (
-        options is None
-        or options.name == "spearman"
-        or is_functorch_wrapped_tensor(lists.flat.scores)
-    ):
+    if options is None or options.name == "spearman":
         return None
-    name, k, gain, number, persistence = options
+    if is_functorch_wrapped_tensor(lists.flat.scores):
+        return None
+    name, k, gain, threshold, persistence = options
     if (name == "err" or gain != "linear") and _any_too_large(lists):
         return None
     linear = gain == "linear" and name in ("ndcg", "dcg")
-    return name, k, metric.ties == "average", linear, number, persistence
+    return name, k, metric.ties == "average", linear, threshold, persistence
 
 
 def _any_too_large(lists: Lists) -> bool:
+    """Whether a label is too large for the gain 2^y - 1."""
     labels, mask = lists.flat.labels, lists.flat.mask
-    if labels.is_cuda:  # a GPU is not asked again: labels were checked when the lists were made
+    if labels.is_cuda:  # without waiting for the GPU: the value check has set it
         return lists.large
-    highest = labels if mask is None else labels[mask]
-    return highest.numel() > 0 and float(highest.max()) > largest_exponent(labels.dtype)
+    real_labels = labels if mask is None else labels[mask]
+    return real_labels.numel() > 0 and float(real_labels.max()) > largest_exponent(labels.dtype)
 
 
 def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
-    """Which items were retrieved, as rows of the padded lists, from the layout of the caller."""
+    """The caller's ``retrieved``, in the layout of the lists, as padded ``[b, n]`` rows."""
     flags = torch.as_tensor(retrieved, device=lists.mask.device)
     if flags.dtype != torch.bool or flags.numel() != lists.flat.scores.numel():
         raise ValueError(
@@ -450,7 +475,9 @@ def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
 
 
 def _not_relaxed(metric: Metric) -> str:
-    relaxed = [n for n in metrics.names() if getattr(metrics.factory(n), "routes", tuple)()]
+    """The error message for a metric without a relaxed form."""
+    factories = {name: metrics.factory(name) for name in metrics.names()}
+    relaxed = [name for name in factories if getattr(factories[name], "routes", tuple)()]
     return (
         f"{metric.name} has no relaxed form. Metrics of pairs have pairwise losses, such as "
         f"ranknet; metrics with a relaxed form are {', '.join(relaxed)}"

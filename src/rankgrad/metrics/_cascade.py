@@ -1,7 +1,7 @@
 """Metrics of a user who reads down the list until an item satisfies: rr, err, hits.
 
-``Σ_r discount(r) stop_r Π_{l<r} (1 - stop_l)``, where ``stop`` is the chance that an item
-satisfies.
+The cascade model of Craswell et al. 2008: ``Σ_r discount(r) stop_r Π_{l<r} (1 - stop_l)``, where
+``stop_r`` is the probability that the item at rank r satisfies the user.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rankgrad.metrics.linear import clamp_ranks, soft_inside
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeMetric(Metric):
-    """A cascade; a subclass may say ``discount`` of a rank and ``stops`` of a label."""
+    """A cascade; a subclass may override ``discount`` and ``stops``."""
 
     def discount(self, ranks: Tensor) -> Tensor:
         """The discount of stopping at a rank."""
         return 1 / ranks
 
     def stops(self, labels: ItemValues) -> ItemValues:
-        """The chance that an item satisfies, by its label."""
+        """The probability that an item satisfies, by its label."""
         return self.gains(labels)
 
     def misses(self, labels: ItemValues) -> ItemValues:
-        """The chance that it does not."""
+        """The probability that an item does not satisfy, by its label."""
         return 1 - self.stops(labels)
 
     def _exact(self, ranked: Ranked) -> ListValues:
@@ -39,32 +39,34 @@ class CascadeMetric(Metric):
         return (self._stopped(ranked) * self.discount(ranked.ranks))[:, :k].sum(-1)
 
     def _stopped(self, ranked: Ranked) -> ItemValues:
-        """The weighted chance of stopping at each position, the mean over the orders of ties.
+        """The weighted probability of stopping at each position, the mean over the orders of ties.
 
         Within a tie group, let E_j be the mean of ``Π (1 - stop)`` over its subsets of j items, and
         G_j the mean of ``w stop`` of the j-th item times that product over the j - 1 before it.
-        Both grow by recurrences in which the group takes in one item at a time.
+        When an m-th item with (miss, hit) = (1 - stop, w stop) joins the group, they become
+
+            E_j ← ((m - j) E_j + j miss E_{j-1}) / m
+            G_j ← ((m - j) G_j + (j - 1) miss G_{j-1} + hit E_{j-1}) / m
         """
         stops = self.stops(ranked.labels) * ranked.retrieved
-        misses = 1 - stops
+        misses, hits = 1 - stops, stops * ranked.weights
         size = ranked.end - ranked.start
         j = torch.arange(1, stops.shape[-1] + 1, device=size.device) - ranked.start
-        products, hits = torch.ones_like(stops), torch.zeros_like(stops)
+        e, g = torch.ones_like(stops), torch.zeros_like(stops)
         real = size.where(ranked.retrieved, 0)  # padding is one tie group, where no user stops
         for m in range(1, int(real.max()) + 1 if size.numel() else 1):
-            at = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
-            miss, hit = misses.gather(-1, at), (stops * ranked.weights).gather(-1, at)
-            first = j == 1
-            previous = torch.where(first, 1.0, products.roll(1, -1))
-            before = torch.where(first, 0.0, hits.roll(1, -1))
-            grown = (j <= m) & (m <= size)
-            mean = ((m - j) * hits + (j - 1) * miss * before + hit * previous) / m
-            hits = torch.where(grown, mean, hits)
-            products = torch.where(grown, ((m - j) * products + j * miss * previous) / m, products)
-        # After a group, the product goes on with all of the group's items.
-        last = torch.where(j == size, products, 1.0)
-        passed = torch.nn.functional.pad(last.cumprod(-1), (1, 0), value=1.0)
-        return hits * passed.gather(-1, ranked.start)
+            joining = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
+            miss, hit = misses.gather(-1, joining), hits.gather(-1, joining)
+            e_before = torch.where(j == 1, 1.0, e.roll(1, -1))
+            g_before = torch.where(j == 1, 0.0, g.roll(1, -1))
+            grows = (j <= m) & (m <= size)
+            g_grown = ((m - j) * g + (j - 1) * miss * g_before + hit * e_before) / m
+            g = torch.where(grows, g_grown, g)
+            e = torch.where(grows, ((m - j) * e + j * miss * e_before) / m, e)
+        # The probability of passing all groups before: the products of their last E.
+        group_misses = torch.where(j == size, e, 1.0)
+        passed = torch.nn.functional.pad(group_misses.cumprod(-1), (1, 0), value=1.0)
+        return g * passed.gather(-1, ranked.start)
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
@@ -79,36 +81,36 @@ class CascadeMetric(Metric):
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         """``Σ_i discount(rank_i) stop_i exp(Σ_{j≠i} 1[rank_j < rank_i] log(1 - stop_j))``."""
         stops = self.stops(lists.labels) * lists.mask
-        # log(0), of an item that satisfies for certain, becomes a finite number below all others.
+        # log(0), for an item that surely satisfies, becomes a finite number below all others.
         misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
         logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
         passed = sums_ahead(logs, ranks, beta) - 0.5 * logs
-        chance = lists.weighted(stops) * torch.exp(passed)
+        stopped = lists.weighted(stops) * torch.exp(passed)
         discount = self.discount(torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0))
-        return (chance * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
+        return (stopped * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryCascadeMetric(CascadeMetric, BinaryMetric):
-    """A cascade of binary relevance: the user stops at the first relevant item, for certain."""
+    """A cascade of binary relevance: the user surely stops at the first relevant item."""
 
     def _stopped(self, ranked: Ranked) -> ItemValues:
-        """The expectation over the orders of tied items.
+        """As in the base class, in closed form.
 
-        In a tie group of m items, R of them relevant, a user who reads the j-th (from 0) goes on
-        with probability ``(m - R - j) / (m - j)``; the probabilities multiply.
+        In a tie group of m items, R of them relevant, a user who reads the j-th item (from 0) goes
+        on with probability ``(m - R - j) / (m - j)``; these probabilities multiply.
         """
         relevance = self.gains(ranked.labels) * ranked.retrieved
         relevant = ranked.group_sums(relevance)
         j = torch.arange(relevance.shape[-1], device=relevance.device) - ranked.start
-        left = (ranked.end - ranked.start - j).to(relevance.dtype)
-        misses = ((left - relevant) / left).clamp(min=0.0)
+        remaining = (ranked.end - ranked.start - j).to(relevance.dtype)  # m - j
+        misses = ((remaining - relevant) / remaining).clamp(min=0.0)
         passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
         weight = divide(ranked.group_sums(relevance * ranked.weights), relevant)
         return passed * (1 - misses) * weight
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
-        """The discount of the first relevant rank, a minimum relaxed to softmax of ``-beta r``."""
+        """The discount of the first relevant rank: the minimum becomes a softmax of ``-beta r``."""
         relevant = (self.gains(lists.labels) > 0) & lists.mask
         logits = (-beta * ranks).masked_fill(~relevant, float("-inf"))
         logits = torch.where(relevant.any(-1, keepdim=True), logits, 0.0)

@@ -1,12 +1,15 @@
-"""The names that other tools have for metrics, with the conventions they mean by them.
+"""The names that trec_eval and ir_measures have for metrics, with the conventions of these tools.
 
-``P_5``, ``recall.100``, ``map``, ``recip_rank`` and the like are trec_eval's; ``P@5``, ``R@100``,
-``AP``, ``RR``, ``AP(rel=2)@10`` are ir_measures'. Both have the linear gain in nDCG, so
-``ndcg_cut_10`` and ``nDCG@10`` are ``ndcg@10(gain=linear)``. Case is ignored where nothing hangs on
-it: it does between ``ndcg`` and ``nDCG``, so other spellings of these are refused. Names that are
-ours too stay ours: trec_eval's ``ndcg`` is ``nDCG`` here, its ``rbp`` is ``rbp.p=0.9``, which is
-how trec_eval writes its parameter. As in ir_measures, ``RBP(p=0.8, rel=1)`` has binary relevance,
-and ``RBP(p=0.8)`` graded relevance, which is what trec_eval has.
+- trec_eval's names are ``P_5``, ``recall.100``, ``map``, ``recip_rank`` and so on; ir_measures has
+  ``P@5``, ``R@100``, ``AP``, ``RR``, ``AP(rel=2)@10``.
+- Both tools take the linear gain in nDCG, so ``ndcg_cut_10`` and ``nDCG@10`` are
+  ``ndcg@10(gain=linear)``.
+- Case is ignored, except that ``ndcg`` is our metric and ``nDCG`` theirs; other spellings of these
+  two are an error.
+- A name that is also ours means our metric: trec_eval's ``ndcg`` is written ``nDCG`` here, and its
+  ``rbp`` is ``rbp.p=0.9``, which is how trec_eval writes its parameter.
+- As in ir_measures, ``RBP(p=0.8, rel=1)`` has binary relevance, and ``RBP(p=0.8)`` graded relevance
+  as in trec_eval.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 from rankgrad.specs import Spec
 
 _LINEAR = {"gain": "linear"}
+#: Other tools' names in lower case: our name, and the options that make it the same metric.
 _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "map": ("ap", {}),
     "map_cut": ("ap", {}),
@@ -30,7 +34,8 @@ _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "set_recall": ("recall", {}),
     "success": ("hits", {}),
 }
-_OPTIONS = {"rel": "threshold", "p": "persistence"}  # ir_measures'
+#: ir_measures' names of options, and ours.
+_OPTIONS = {"rel": "threshold", "p": "persistence"}
 _TREC_RBP = re.compile(r"rbp\.p=([0-9.]+)", re.I)
 _TREC_CUTOFF = re.compile(r"(map_cut|ndcg_cut|p|recall|success)[_.](\d+)(\(.*)?", re.I | re.S)
 _OPTIONS_FIRST = re.compile(r"(\w+)(\([^()]*\))@(\d+)")
@@ -73,4 +78,5 @@ def parse(text: str, known: Container[str]) -> Spec:
 
 
 def _ours(spec: Spec) -> dict[str, Any]:
+    """The options of a spec, by our names."""
     return {_OPTIONS.get(option, option): value for option, value in spec.options.items()}

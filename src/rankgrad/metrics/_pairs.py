@@ -24,10 +24,12 @@ class PairMetric(Metric):
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Weights of pairs, summed over each list.
+    """Sums over each list of the weights of pairs, ``[b]`` each.
 
-    ``agree`` is those with the higher label ranked above, less those with it ranked below;
-    ``unequal`` those with unequal labels; ``untied`` those with unequal scores.
+    Attributes:
+        agree: pairs with the higher label ranked above, minus pairs with it ranked below.
+        unequal: pairs with unequal labels.
+        untied: pairs with unequal scores.
     """
 
     agree: ListValues
@@ -36,14 +38,15 @@ class PairCounts:
 
     @classmethod
     def of(cls, ranked: Ranked, first: ItemValues, second: ItemValues) -> PairCounts:
-        """Count in tiles; the pair of an item i and an item j weighs ``first_i second_j``."""
+        """Count in tiles; the weight of the pair of items i and j is ``first_i second_j``."""
         agree, unequal, untied = (first.new_zeros(len(first)) for _ in range(3))
         second = second[:, None, :]
         for rows in tiles(first.numel(), first.shape[-1]):
-            side = (ranked.start[:, None, :] - ranked.start[:, rows, None]).sign().to(first.dtype)
+            # 1 if item i is ranked above item j, -1 if below, 0 if they tie.
+            above = (ranked.start[:, None, :] - ranked.start[:, rows, None]).sign().to(first.dtype)
             higher = (ranked.labels[:, rows, None] > ranked.labels[:, None, :]).to(first.dtype)
             weight = first[:, rows, None]
-            agree += (second @ (higher * side).mT @ weight).flatten()
+            agree += (second @ (higher * above).mT @ weight).flatten()
             unequal += (second @ higher.mT @ weight).flatten()
-            untied += (second @ side.abs().mT @ weight).flatten() / 2
+            untied += (second @ above.abs().mT @ weight).flatten() / 2
         return cls(agree, unequal, untied)

@@ -19,8 +19,8 @@ from rankgrad.metrics.linear import clamp_ranks, soft_inside
 class AP(BinaryMetric):
     """``Σ_{r<=k} rel_r P@r / Σ_i rel_i`` (Thonet et al. eq. 2).
 
-    With a cutoff it still divides by the number of all relevant items.
-    Item weights weigh the relevant items' terms and their number, not the precision.
+    With a cutoff it still divides by the number of all relevant items. Item weights multiply the
+    terms of the relevant items and count in their number, but do not change the precision.
 
     Args:
         k: count the top k ranks only; None for all.
@@ -37,22 +37,22 @@ class AP(BinaryMetric):
     def _exact(self, ranked: Ranked) -> ListValues:
         """The expectation over the orders of tied items (McSherry and Najork 2008).
 
-        With R relevant of m items in a tie group and ``before`` relevant items ahead of it,
-        position j is relevant with probability R / m, and then has
-        ``before + 1 + (j - 1)(R - 1) / (m - 1)`` relevant items up to itself, on average.
+        Let a tie group have m items, R of them relevant, and ``before`` relevant items above it.
+        Its position j is relevant with probability R / m. If it is, the mean number of relevant
+        items up to position j is ``before + 1 + (j - 1)(R - 1) / (m - 1)``.
         """
-        everything = self.gains(ranked.labels) * ranked.mask
-        relevance = everything * ranked.retrieved
+        all_relevance = self.gains(ranked.labels) * ranked.mask
+        relevance = all_relevance * ranked.retrieved
         size = (ranked.end - ranked.start).to(relevance.dtype)
-        inside = torch.arange(relevance.shape[-1], device=size.device) - ranked.start
+        position = torch.arange(relevance.shape[-1], device=size.device) - ranked.start  # j - 1
         relevant = ranked.group_sums(relevance)
-        seen = torch.nn.functional.pad(relevance.cumsum(-1), (1, 0))
-        before = seen.gather(-1, ranked.start)
-        count = before + 1 + inside * (relevant - 1) / (size - 1).clamp(min=1)
-        chance = ranked.group_means(relevance * ranked.weights)
+        counts = torch.nn.functional.pad(relevance.cumsum(-1), (1, 0))
+        before = counts.gather(-1, ranked.start)
+        count = before + 1 + position * (relevant - 1) / (size - 1).clamp(min=1)
+        probability = ranked.group_means(relevance * ranked.weights)  # times the weight
         k = self.cutoff(relevance.shape[-1])
-        total = (chance * count / ranked.ranks)[:, :k].sum(-1)
-        return divide(total, (everything * ranked.weights).sum(-1))
+        total = (probability * count / ranked.ranks)[:, :k].sum(-1)
+        return divide(total, (all_relevance * ranked.weights).sum(-1))
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
@@ -67,7 +67,7 @@ class AP(BinaryMetric):
         """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i`` (Qin et al. 2010)."""
         relevance = self.gains(lists.labels) * lists.mask
         weighted = lists.weighted(relevance) * soft_inside(ranks, lists, self.k, beta)
-        # An item is half ahead of itself.
+        # sums_ahead counts an item as half ahead of itself.
         count = 1 + sums_ahead(relevance, ranks, beta) - 0.5 * relevance
         ranks = torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0)
         return divide((weighted * count / ranks).sum(-1), lists.weighted(relevance).sum(-1))

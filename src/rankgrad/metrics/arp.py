@@ -19,11 +19,11 @@ from rankgrad.metrics.linear import LinearMetric
 class ARP(LinearMetric):
     """``Σ_i y_i rank_i / Σ_i y_i`` (Swezey et al. eq. 4), the mean rank by relevance.
 
-    Lower is better. With a cutoff every rank past it counts as k + 1. (Swezey et al. eq. 11 leaves
-    them out, which would reward pushing relevant items below the cutoff.) So do items that were not
-    retrieved, which have no rank: with such items a cutoff must be given. Lists without relevant
-    items count 0 by default as for every metric, which flatters a mean where lower is better:
-    ``empty="skip"`` leaves them out.
+    Lower is better. With a cutoff, every rank past it counts as k + 1. (Swezey et al. eq. 11 leaves
+    these ranks out, which would reward pushing relevant items below the cutoff.) Items that were
+    not retrieved have no rank and count as k + 1, too, so with such items a cutoff must be given.
+    As for every metric, lists without relevant items count 0 by default; since lower is better,
+    this flatters the mean. ``empty="skip"`` leaves them out.
 
     Args:
         k: the cutoff; every rank past it counts as k + 1. None for no cutoff.

@@ -25,7 +25,7 @@ class ERR(CascadeMetric):
         k: count the top k ranks only; None for all.
         empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
         ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
-        max_grade: g, the top of the label scale. A list with a label above it takes that label.
+        max_grade: g, the top of the label scale. For a list with a higher label, g is that label.
 
     >>> ERR()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([0, 4, 2]))
     tensor([0.4727])
@@ -46,7 +46,7 @@ class ERR(CascadeMetric):
         return torch.exp2(labels - top) - torch.exp2(-top)
 
     def misses(self, labels: ItemValues) -> ItemValues:
-        """``1 - R``, also where R rounds to 1."""
+        """``1 - R``, accurate also where R rounds to 1."""
         labels = self.check_labels(labels)
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
         return torch.exp2(-top) - torch.expm1((labels - top) * math.log(2))

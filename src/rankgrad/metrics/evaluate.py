@@ -1,4 +1,4 @@
-"""Several metrics on one set of lists, in one table."""
+"""``rankgrad.evaluate``: several metrics on one set of lists, and their means as a table."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Evaluation:
     Printing it shows the means as a table, with the conventions they follow.
 
     Attributes:
-        metrics: that were evaluated.
+        metrics: the metrics that were evaluated.
         per_list: the values of each metric by its spec, in the caller's batch shape.
-        mean: of each metric, by its spec.
-        lists: how many there are.
+        mean: the mean of each metric, by its spec.
+        lists: the number of lists.
         without_relevant: the number of lists without a relevant item, by the metric's spec.
 
     >>> evaluate([0.3, 0.2], [0, 1], metrics="rr").mean
@@ -50,7 +50,7 @@ class Evaluation:
         """
         try:
             name = str(known_metrics.get(metric))
-        except ValueError:  # no metric at all
+        except ValueError:  # not the name of a metric
             name = str(metric)
         if name not in self.mean:
             raise KeyError(f"{name!r} was not evaluated; there are: {', '.join(self.mean)}")
@@ -70,20 +70,20 @@ class Evaluation:
         gains = {metric.gain for metric in self.metrics if hasattr(metric, "gain")}
         lines.append(f"tied scores: {', '.join(sorted(ties))}")
         if gains:
-            named = {"exponential": "2^y - 1", "linear": "y"}
-            lines.append(f"gain: {', '.join(named[gain] for gain in sorted(gains))}")
+            formulas = {"exponential": "2^y - 1", "linear": "y"}
+            lines.append(f"gain: {', '.join(formulas[gain] for gain in sorted(gains))}")
         return tuple(lines)
 
     def empty_rules(self) -> list[str]:
         """How lists without relevant items count, in a line for each rule."""
         lines = []
         for rule in dict.fromkeys(metric.empty for metric in self.metrics):
-            under = [str(metric) for metric in self.metrics if metric.empty == rule]
-            how = "are left out" if rule == "skip" else f"count {rule}"
-            counts = {self.without_relevant[name] for name in under}
-            most = f"up to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
-            whose = "" if len(under) == len(self.metrics) else f" for {', '.join(under)}"
-            lines.append(f"lists without relevant items ({most}) {how}{whose}")
+            names = [str(metric) for metric in self.metrics if metric.empty == rule]
+            effect = "are left out" if rule == "skip" else f"count {rule}"
+            counts = {self.without_relevant[name] for name in names}
+            number = f"up to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
+            scope = "" if len(names) == len(self.metrics) else f" for {', '.join(names)}"
+            lines.append(f"lists without relevant items ({number}) {effect}{scope}")
         return lines
 
 
@@ -99,7 +99,7 @@ def evaluate(
     retrieved: Any = None,
     metrics: str | Metric | Iterable[str | Metric] = DEFAULT_METRICS,
 ) -> Evaluation:
-    """Evaluate metrics on lists, each list sorted once. Per-list weights weigh the means.
+    """Evaluate metrics on lists, each of which is sorted once. List weights weight the means.
 
     Args:
         scores: ``[..., n]`` padded, or ``[N]`` flat.
@@ -109,7 +109,7 @@ def evaluate(
         lengths: flat lists: ``[B]``, the number of items of each, in place of ``offsets``.
         qid: flat lists: ``[N]``, the query of each item, in place of ``offsets``.
         weights: one per list (weighted means), or one per item.
-        retrieved: False on items without a rank, as :meth:`Metric.__call__` says.
+        retrieved: False on items without a rank; see :meth:`Metric.__call__`.
         metrics: one or several, or their specs.
 
     Returns:
@@ -134,24 +134,24 @@ def evaluate(
         scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
     )
     with torch.no_grad():
-        found = list(list_values(chosen, lists, retrieved))
-        sums = [_sums(values, relevant, lists.list_weights) for values, relevant in found]
-    rows = torch.stack(sums).tolist() if sums else []  # a GPU is waited for here alone
-    per_list, mean, without = {}, {}, {}
-    for metric, (values, _), (total, weight, empty) in zip(chosen, found, rows, strict=True):
+        results = list(list_values(chosen, lists, retrieved))
+        sums = [_sums(values, relevant, lists.list_weights) for values, relevant in results]
+    rows = torch.stack(sums).tolist() if sums else []  # the only wait for a GPU
+    per_list, mean, without_relevant = {}, {}, {}
+    for metric, (values, _), (total, weight, empty) in zip(chosen, results, rows, strict=True):
         name = str(metric)
         per_list[name] = values.reshape(lists.shape)
         mean[name] = total / weight if weight > 0 else math.nan
-        without[name] = int(empty)
-    return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without)
+        without_relevant[name] = int(empty)
+    return Evaluation(chosen, per_list, mean, len(lists.flat.offsets) - 1, without_relevant)
 
 
 def _sums(
     values: ListValues, relevant: ListMask, weights: ListValues | None
 ) -> Float[Tensor, " 3"]:
-    """Over the lists that are in, the weighted values and the weights; and lists without relevant.
+    """The sum of the weighted values, that of the weights, and the number of empty lists.
 
-    NaN marks lists that are skipped.
+    The sums leave out skipped lists, whose value is NaN. Empty lists have no relevant item.
     """
     defined = ~values.isnan()
     weights = defined.double() if weights is None else weights.double() * defined

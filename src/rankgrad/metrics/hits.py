@@ -1,4 +1,4 @@
-"""Hits."""
+"""Hits, which trec_eval calls success: whether a relevant item is in the top k."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Hits(BinaryCascadeMetric):
     """
 
     kernel: ClassVar[str | None] = "hits"
-    # Without a cutoff every order hits: there is nothing to learn.
+    # Without a cutoff every order of the items hits, so that a loss would be constant.
     loss_cutoff: ClassVar[int | None] = 1
 
     @override

@@ -15,9 +15,9 @@ from rankgrad.metrics._pairs import PairCounts, PairMetric
 class KendallTau(PairMetric):
     """Tau-b of scores and labels: ``(C - D) / sqrt(untied in scores × untied in labels)``.
 
-    C and D count concordant and discordant pairs, the others pairs that are not tied. Tau-b brings
-    its own rule for tied scores; ``ties="stable"`` breaks them in input order first. Item weights
-    multiply in each pair.
+    C and D count concordant and discordant pairs; the divisor counts pairs that are not tied. Tau-b
+    has its own rule for tied scores; ``ties="stable"`` first breaks them in input order. The weight
+    of a pair is the product of its item weights.
 
     Args:
         k: None; it has no cutoff.

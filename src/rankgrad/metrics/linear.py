@@ -1,4 +1,8 @@
-"""Metrics that are sums over items of gain × discount of the rank: dcg, ndcg, precision, ..."""
+"""Metrics that are sums over items of gain × discount of the rank.
+
+dcg, ndcg, precision, recall, rbp and arp derive from :class:`LinearMetric`. The other relaxed
+metrics use :func:`soft_inside` and :func:`clamp_ranks`, too.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,8 @@ __all__ = ["LinearBinaryMetric", "LinearGradedMetric", "LinearMetric", "clamp_ra
 class LinearMetric(Metric):
     """``Σ_i w_i gain_i discount(rank_i) / norm``.
 
-    A subclass says ``gains``, ``discount`` and ``_norm``. Being linear, its mean over the orders of
-    tied items needs only the mean discount of each tie group.
+    A subclass defines ``gains``, ``discount`` and ``_norm``. As the metric is linear in the
+    discounts, its mean over the orders of tied items needs only their mean discount.
     """
 
     def discount(self, ranks: Tensor) -> Tensor:
@@ -39,7 +43,7 @@ class LinearMetric(Metric):
         return 0.0
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
-        """What the sum is divided by, given the weighted gains and which items have a rank."""
+        """The divisor of the sum, by the weighted gains and the mask of items with a rank."""
         raise TypeError(f"{type(self).__name__} does not say its norm")
 
     def _exact(self, ranked: Ranked) -> ListValues:
@@ -68,6 +72,7 @@ class LinearMetric(Metric):
     def _gains_at_ranks(
         self, relaxation: SortRelaxation, lists: Lists, gains: ItemValues, expect: Expectation
     ) -> Float[Tensor, "b k"]:
+        """The relaxed gain at each rank up to the cutoff."""
         if expect == "label":
             raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
         k = self.cutoff(gains.shape[-1])
@@ -90,7 +95,7 @@ class LinearMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearBinaryMetric(LinearMetric, BinaryMetric):
-    """A linear metric of binary relevance; ranks up to the cutoff count alike by default."""
+    """A linear metric of binary relevance; by default all ranks up to the cutoff count equally."""
 
     @override
     def discount(self, ranks: Tensor) -> Tensor:
@@ -136,11 +141,12 @@ class LinearGradedMetric(LinearMetric):
 
 
 def clamp_ranks(ranks: ItemValues, k: int | None) -> ItemValues:
-    """The ranks of which discounts are taken: past the cutoff, that of the cutoff.
+    """The ranks at which discounts are taken: past the cutoff, the rank of the cutoff.
 
-    There :func:`soft_inside` alone says how far an item is from counting. A discount that goes on
-    falling would leave it no gradient, and one that rises, as ARP's, one to fall further. The bend
-    is at ``k + 3/4``, which is not the mean rank of any tied items.
+    Past the cutoff, only :func:`soft_inside` depends on the rank of an item. If the discount went
+    on falling there, the item would have almost no gradient; if it went on rising, as that of ARP,
+    the gradient would push the item down. The bound is ``k + 3/4``, which is not the mean rank of
+    any group of tied items, so that its kink does not meet them.
 
     Args:
         ranks: relaxed, ``[b, n]``.
@@ -156,9 +162,9 @@ def soft_inside(ranks: ItemValues, lists: Lists, k: int | None, beta: float) -> 
     """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` inside the cutoff, as in Qin et al. 2010.
-    Past it, it is ``(1 + d / 4)^(-2 beta) / 2``: a sigmoid would leave no gradient far down, and
-    the ranks of n tied items are n / 2. Both are 1/2 with the slope ``-beta / 4`` at d = 0, and
-    tend to the indicator as beta grows.
+    Past it, it is ``(1 + d / 4)^(-2 beta) / 2``, as a sigmoid would have no gradient at low ranks,
+    and all of n tied items have the rank n / 2. At d = 0 both are 1/2 and have the derivative
+    ``-beta / 4``, and both tend to the indicator as beta grows.
 
     Args:
         ranks: relaxed, ``[b, n]``.
@@ -171,7 +177,8 @@ def soft_inside(ranks: ItemValues, lists: Lists, k: int | None, beta: float) -> 
     """
     if k is None:
         return torch.ones_like(ranks)
-    whole = (lists.lengths <= k)[:, None]
+    short = (lists.lengths <= k)[:, None]
     d = ranks - (k + 0.5)
     past = 0.5 * (1 + d.clamp(min=0.0) / 4) ** (-2 * beta)
-    return torch.where(whole, 1.0, torch.where(d <= 0, torch.sigmoid(-beta * d), past))
+    inside = torch.where(d <= 0, torch.sigmoid(-beta * d), past)
+    return torch.where(short, 1.0, inside)

@@ -13,9 +13,9 @@ from rankgrad.metrics._pairs import PairCounts, PairMetric
 @metrics.register("opa")
 @dataclass(frozen=True, kw_only=True)
 class OPA(PairMetric):
-    """The part of the pairs ``y_i > y_j`` with ``s_i > s_j`` (Swezey et al. §4.1).
+    """The proportion of the pairs ``y_i > y_j`` that have ``s_i > s_j`` (Swezey et al. §4.1).
 
-    Tied scores count half. Item weights are those of the item with the higher label.
+    Tied scores count half. The weight of a pair is that of its item with the higher label.
 
     Args:
         k: None; it has no cutoff.

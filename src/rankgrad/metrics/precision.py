@@ -17,8 +17,8 @@ from rankgrad.metrics.linear import LinearBinaryMetric
 class Precision(LinearBinaryMetric):
     """``P@k = (1 / k) Σ_{r<=k} rel_r`` (Thonet et al. eq. 1).
 
-    It divides by k even past the list's end. Without a cutoff k is the list's length, and the
-    order does not matter.
+    It divides by k even if the list is shorter. Without a cutoff, k is the list's length, and the
+    order of the items does not matter.
 
     Args:
         k: count the top k ranks only; None for all.

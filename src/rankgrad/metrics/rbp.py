@@ -26,9 +26,9 @@ class RBP(LinearBinaryMetric):
         empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
         ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
         threshold: the label from which an item is relevant.
-        persistence: p in (0, 1), how likely the user goes on to the next item.
-        graded: ``rel = y / max y``, by the highest label of the list, also of an item that was not
-            retrieved, as trec_eval has it; else relevance is binary.
+        persistence: p in (0, 1), the probability that the user goes on to the next item.
+        graded: whether ``rel = y / max y``, as in trec_eval, where the maximum is over the list and
+            includes items that were not retrieved; else relevance is binary.
 
     >>> RBP(persistence=0.5)(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.6250])
@@ -45,7 +45,7 @@ class RBP(LinearBinaryMetric):
 
     @override
     def kernel_options(self) -> MetricOptions | None:
-        return None if self.graded else super().kernel_options()  # its relevance is binary
+        return None if self.graded else super().kernel_options()  # kernels have binary relevance
 
     @override
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from rankgrad._padded import descending, divide, hard_ranks, has_pairs, invert, tie_groups
-from rankgrad._shapes import ItemValues, ListMask, ListValues
+from rankgrad._shapes import ItemMask, ItemValues, ListMask, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import Metric, Ranked, metrics
 
@@ -19,11 +18,11 @@ from rankgrad.metrics._base import Metric, Ranked, metrics
 class Spearman(Metric):
     """The correlation of the ranks by score with the ranks by label (Spearman 1904).
 
-    ``ρ = cov(r, q) / (σ_r σ_q)``; tied items have the mean of their ranks. Item weights weigh the
-    items in means and covariances. It has no cutoff.
+    ``ρ = cov(r, q) / (σ_r σ_q)``, with ranks r by score and q by label; tied items have the mean of
+    their ranks. Means and covariances are weighted by the item weights. It has no cutoff.
 
-    Relaxed, it goes through ranks: r are the relaxed ranks, and σ_r is that of ranks without ties,
-    so that tied scores have a gradient. Through LapSum it costs O(n log n).
+    Its relaxed form goes through ranks. There r are the relaxed ranks, and σ_r is that of ranks
+    without ties, so that tied scores have a gradient. Through LapSum it costs O(n log n).
 
     Args:
         k: None; it has no cutoff.
@@ -39,13 +38,13 @@ class Spearman(Metric):
     capturable: ClassVar[bool] = True
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
-        """Whether a list has two unequal labels among the items that weigh something."""
+        """Whether a list has two items of positive weight with unequal labels."""
         weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
         mask = lists.mask if weights is None else lists.mask & (weights > 0)
         return has_pairs(lists.labels, mask)
 
     def _exact(self, ranked: Ranked) -> ListValues:
-        end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # less the padding
+        end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # without padding
         ranks = (ranked.start + end + 1).to(ranked.weights) / 2
         by_label = _mean_ranks(ranked.labels, ranked.mask)
         return _correlation(ranks, ranks, by_label, ranked.weights)
@@ -57,8 +56,8 @@ class Spearman(Metric):
         return _correlation(ranks, exact, by_label, weights)
 
 
-def _mean_ranks(labels: Tensor, mask: Tensor) -> Tensor:
-    """Ranks by descending label, tied ones their mean."""
+def _mean_ranks(labels: ItemValues, mask: ItemMask) -> ItemValues:
+    """Ranks by descending label; tied items have the mean of their ranks."""
     order = descending(labels, mask)
     ranked = labels.detach().gather(-1, order)
     inside = mask.gather(-1, order)
@@ -66,14 +65,16 @@ def _mean_ranks(labels: Tensor, mask: Tensor) -> Tensor:
     return ((start + end + 1).to(labels.dtype) / 2).gather(-1, invert(order))
 
 
-def _correlation(ranks: Tensor, exact: Tensor, by_label: Tensor, weights: Tensor) -> Tensor:
-    """Of ranks by score with those by label; the deviation of the first is that of exact ranks."""
+def _correlation(
+    ranks: ItemValues, exact: ItemValues, by_label: ItemValues, weights: ItemValues
+) -> ListValues:
+    """The correlation of ranks by score with ranks by label; σ_r is taken from exact ranks."""
     variances = _covariance(exact, exact, weights) * _covariance(by_label, by_label, weights)
     return divide(_covariance(ranks, by_label, weights), variances.sqrt())
 
 
-def _covariance(first: Tensor, second: Tensor, weights: Tensor) -> Tensor:
+def _covariance(first: ItemValues, second: ItemValues, weights: ItemValues) -> ListValues:
     total = weights.sum(-1, keepdim=True)
-    means = (divide((weights * x).sum(-1, keepdim=True), total) for x in (first, second))
-    first, second = (x - mean for x, mean in zip((first, second), means, strict=True))
+    first = first - divide((weights * first).sum(-1, keepdim=True), total)
+    second = second - divide((weights * second).sum(-1, keepdim=True), total)
     return divide((weights * first * second).sum(-1), total.squeeze(-1))

@@ -1,4 +1,9 @@
-"""What a relaxation is: scores in, a relaxed permutation or relaxed ranks out."""
+"""The base class of relaxations: scores in, a relaxed permutation or relaxed ranks out.
+
+The other modules of this package define the relaxations. Users call :meth:`Relaxation.__call__`.
+Metrics (:meth:`rankgrad.metrics.Metric.relax`) call :meth:`Relaxation.sort` and
+:meth:`Relaxation.rank`, which use a backend kernel where there is one.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +30,16 @@ Route = Literal["permutation", "ranks"]
 class Relaxation(HasSpec, DeclaresKernel):
     """A relaxation of sorting in descending order.
 
-    Calling it gives its native form, the first of ``forms``:
+    A call gives its native form, the first of ``forms``:
 
     - ``"permutation"``: ``P [..., k, n]``; row r is a distribution over the items for rank r. Rows
       past the end of a list and columns of padding are zero.
     - ``"ranks"``: ``[..., n]``, 1-based; 0 on padding.
 
-    ``limit`` are the settings near the zero-temperature limit, where it equals the exact sort.
+    ``limit`` has the options near the zero-temperature limit, where it equals the exact sort.
 
-    A subclass implements ``_permutation`` or ``_ranks`` on ``[b, n]`` scores, and may implement
-    ``_sort`` where values can be sorted without the whole permutation.
+    A subclass implements ``_permutation`` or ``_ranks`` on ``[b, n]`` scores. It may implement
+    ``_sort``, too, where values can be sorted without the whole permutation.
 
     >>> softsort = relaxations.get("softsort(temperature=0.1)")
     >>> softsort.ranks(torch.tensor([0.2, 0.9, 0.5])).round().tolist()
@@ -106,7 +111,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         return self._sort(values, scores, mask, k)
 
     def rank(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        """The relaxed ranks of these very scores, without noise of its own."""
+        """The relaxed ranks of these scores; a stochastic relaxation adds no noise to them."""
         self._require("ranks")
         kernel = self.kernel() if self.kernel_applies else None
         if kernel is not None and _operators.ranks_ready(kernel, scores):
@@ -156,16 +161,19 @@ relaxations.base_class = Relaxation
 def expected_ranks(permutation: Float[Tensor, "b n n"], mask: ItemMask) -> ItemValues:
     """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding.
 
-    An item that no rank wants, its weights all underflown, is last.
+    An item whose column underflows to 0 gets the last rank.
     """
     ranks = torch.arange(1, permutation.shape[-1] + 1, device=permutation.device).to(permutation)
-    last, trace = mask.sum(-1, keepdim=True), 1e-12
-    means = (ranks @ permutation + trace * last) / (permutation.sum(-2) + trace)
+    last, tiny = mask.sum(-1, keepdim=True), 1e-12
+    means = (ranks @ permutation + tiny * last) / (permutation.sum(-2) + tiny)
     return torch.where(mask, means, 0.0)
 
 
 def as_base(value: Any) -> Relaxation:
-    """The relaxation under another one, or its spec; noise goes outside."""
+    """A relaxation, or the one that a spec names, that another relaxation contains.
+
+    It must not be stochastic: noise is added outside.
+    """
     base = relaxations.get(value)
     if base.stochastic:
         raise ValueError(f"put gumbel outside: {base} cannot stand inside another relaxation")

@@ -1,6 +1,7 @@
-"""The relaxations the grid of losses is named after: ``<family>_<metric>@k``.
+"""The families of relaxations in the names of the grid's losses, ``<family>_<metric>@k``.
 
-Each function's arguments are the options that its losses take.
+A family is a relaxation, or a function here that combines several. Its arguments are the options
+of its losses; :mod:`rankgrad.losses.relaxed` reads them.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ Factory = TypeVar("Factory", bound=Callable[..., Relaxation])
 
 
 def register(name: str) -> Callable[[Factory], Factory]:
-    """Enter a relaxation, or a function that makes one, under a name.
+    """Register a relaxation, or a function that makes one, under a name.
 
     Every relaxed metric then has a loss through it, ``<name>_<metric>``: see "Add a relaxation" in
     CONTRIBUTING.md.
 
     Args:
-        name: of the relaxation, without a family's or metric's own name at its start or end.
+        name: of the relaxation; it must not begin with a family or end with a metric.
 
     Returns:
         A decorator that returns what it registers.
@@ -113,7 +114,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
     if name.startswith("gumbel_"):
         raise ValueError(f"the prefix gumbel_ is that of stochastic forms, found {name!r}")
 
-    def enter(factory: Factory) -> Factory:
+    def decorate(factory: Factory) -> Factory:
         try:
             relaxation = factory()
         except TypeError as error:
@@ -126,4 +127,4 @@ def register(name: str) -> Callable[[Factory], Factory]:
         FAMILIES[name] = factory
         return factory
 
-    return enter
+    return decorate

@@ -1,9 +1,13 @@
-"""The exact sort, as an oracle, and the exact sort with a relaxed gradient."""
+"""The exact sort as a relaxation without gradient, and with the gradient of another relaxation.
+
+The first is what relaxations tend to at zero temperature; tests compare them with it. The second is
+the straight-through estimator (Bengio et al. 2013), an option of PiRank.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,22 +32,23 @@ class Exact(Relaxation):
     limit: ClassVar[dict[str, Any]] = {}
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        order, inside, start, end = _ranked(scores, mask)
-        group = torch.where(inside, start, -1)
-        same = group[:, :k, None] == group.gather(-1, invert(order))[:, None, :]
+        order, inside, start, end = _sorted(scores, mask)
+        group = torch.where(inside, start, -1)  # the tie group of each rank, by its first rank
+        item_group = group.gather(-1, invert(order))
+        same = group[:, :k, None] == item_group[:, None, :]
         real = inside[:, :k, None] & mask[:, None, :]
         return (same & real).to(scores.dtype) / (end - start)[:, :k, None]
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        order, inside, start, end = _ranked(scores, mask)
+        order, inside, start, end = _sorted(scores, mask)
         ranks = torch.where(inside, (start + end + 1) / 2, 0.0)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
     def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
-        order, inside, start, end = (x[:, None, :].expand_as(values) for x in _ranked(scores, mask))
-        ranked = torch.where(inside, values.gather(-1, order), 0.0)
-        sums = torch.zeros_like(ranked).scatter_add(-1, start, ranked).gather(-1, start)
-        return (sums / (end - start) * inside)[:, :, :k]
+        order, inside, start, end = (x[:, None, :].expand_as(values) for x in _sorted(scores, mask))
+        sorted_values = torch.where(inside, values.gather(-1, order), 0.0)
+        sums = torch.zeros_like(sorted_values).scatter_add(-1, start, sorted_values)
+        return (sums.gather(-1, start) / (end - start) * inside)[:, :, :k]
 
 
 @relaxations.register("straight_through")
@@ -83,9 +88,24 @@ class StraightThrough(Relaxation):
         return Exact()._sort(values, scores, mask, k) + (soft - soft.detach())
 
 
-def _ranked(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The order, its mask, and each position's tie group."""
+class _Sorted(NamedTuple):
+    """Lists in descending order of score; all ``[b, n]``, one entry per rank.
+
+    Attributes:
+        order: the item at each rank.
+        inside: True on real items; padding comes last.
+        start: where the tie group of each rank starts.
+        end: where it ends, exclusive.
+    """
+
+    order: Tensor
+    inside: Tensor
+    start: Tensor
+    end: Tensor
+
+
+def _sorted(scores: Tensor, mask: Tensor) -> _Sorted:
     order = descending(scores, mask)
     inside = mask.gather(-1, order)
     ranked = scores.detach().gather(-1, order).masked_fill(~inside, float("-inf"))
-    return order, inside, *tie_groups(ranked)
+    return _Sorted(order, inside, *tie_groups(ranked))

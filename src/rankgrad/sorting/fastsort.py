@@ -1,7 +1,8 @@
 """Fast soft sorting and ranking (Blondel et al. 2020): projection onto the permutahedron.
 
-The permutahedron of w is the convex hull of all orders of w. A projection onto it is one sort and
-one isotonic regression, O(n log n), piecewise smooth with exact gradients.
+The permutahedron of w is the convex hull of all orders of w. A projection onto it takes one sort
+and one isotonic regression, O(n log n); it is piecewise smooth and has exact gradients.
+:mod:`rankgrad.kernels._isotonic` computes the regression.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class FastSort(Relaxation):
     """Soft ranks: the projection of ``-s / strength`` onto the permutahedron of 1..n.
 
     Blondel et al. 2020, eq. 6. ``"l2"`` is the Euclidean projection, ``"entropic"`` the projection
-    of ``exp(-s / strength)`` in Kullback-Leibler divergence. At strength → 0 it is the exact rank;
-    for l2, below some strength above 0 already.
+    of ``exp(-s / strength)`` in Kullback-Leibler divergence. At strength → 0 it is the exact rank.
+    For l2, a strength above 0 exists below which it is exact.
 
     Args:
         strength: of the regularization, > 0, or a schedule.
@@ -133,7 +134,7 @@ def soft_sort(
     order = descending_order(sign * rows, inside)
     front = inside.gather(-1, order)
     weights = (sign * rows).gather(-1, order)
-    anchors = _countdown(front).to(rows.dtype) / regularization_strength
+    anchors = _descending_ranks(front).to(rows.dtype) / regularization_strength
     project = _project_l2 if regularization == "l2" else _project_entropic
     result = sign * project(anchors, weights, front)
     return torch.where(front, result, 0.0).reshape(shape)
@@ -188,13 +189,13 @@ def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) 
     """The projection of the anchors onto the permutahedron of 1..n of each list; 0 on padding."""
     order = descending_order(anchors, mask)
     front = mask.gather(-1, order)
-    weights = _countdown(front).to(anchors.dtype)
+    weights = _descending_ranks(front).to(anchors.dtype)
     projected = _project(anchors.gather(-1, order), weights, front, regularization)
     return projected.gather(-1, invert(order))
 
 
-def _countdown(front: ItemMask) -> Int[Tensor, "b n"]:
-    """n, n - 1, ..., 1 on each list, and 1 on the padding after it."""
+def _descending_ranks(front: ItemMask) -> Int[Tensor, "b n"]:
+    """n, n - 1, ..., 1 for each list of n items, and 1 on the padding after it."""
     position = torch.arange(front.shape[-1], device=front.device)
     return (front.sum(-1, keepdim=True) - position).clamp(min=1)
 
@@ -202,7 +203,10 @@ def _countdown(front: ItemMask) -> Int[Tensor, "b n"]:
 def _project(
     anchors: Tensor, weights: Tensor, front: Tensor, regularization: _Regularization
 ) -> Tensor:
-    """The projection onto the permutahedron of the weights (both sorted); 0 on padding."""
+    """The projection of the anchors onto the permutahedron of the weights; 0 on padding.
+
+    Anchors and weights are in descending order; ``front`` is True on real items, which come first.
+    """
     if regularization == "l2":
         projected = _project_l2(anchors, weights, front)
     else:
@@ -211,20 +215,20 @@ def _project(
 
 
 def _project_l2(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
-    """``z - v``, v the decreasing isotonic regression of ``z - w`` (both sorted): block means."""
+    """``z - v`` with v the decreasing isotonic regression of ``z - w``: the mean on each block."""
     blocks = pool(anchors, weights, front.sum(-1), entropic=False)
     sizes = block_sums(torch.ones_like(anchors), blocks)
     return anchors - block_sums(anchors - weights, blocks) / sizes
 
 
 def _project_entropic(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
-    """``z - v`` with ``v = LSE(z) - LSE(w)`` on each block (both sorted, logarithms)."""
+    """``z - v`` with ``v = LSE(z) - LSE(w)`` (log-sum-exp) on each block; ``w`` are logarithms."""
     blocks = pool(anchors, weights, front.sum(-1), entropic=True)
     return anchors - _block_logsumexp(anchors, blocks) + _block_logsumexp(weights, blocks)
 
 
 def _block_logsumexp(values: Tensor, blocks: Tensor) -> Tensor:
-    """Within a block the first value is the largest, since all are sorted."""
+    """The log-sum-exp of each block's values, which are in descending order."""
     largest = values.detach().gather(-1, blocks)
     finite = torch.where(largest.isfinite(), largest, 0.0)
     return block_sums((values - finite).exp(), blocks).log() + finite

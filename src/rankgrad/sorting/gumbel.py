@@ -1,4 +1,7 @@
-"""The stochastic form of any relaxation: Gumbel noise on the scores."""
+"""The stochastic form of any relaxation: Gumbel noise on the scores.
+
+Losses whose names begin with ``gumbel_`` use it.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ from rankgrad.sorting.neuralsort import NeuralSort
 class Gumbel(Relaxation):
     """A relaxation of noisy scores ``s + g``, ``g ~ Gumbel(0, scale)`` (Jagerman et al. eqs. 9-10).
 
-    A metric through it is the mean over the samples. Called by itself it gives the mean permutation
-    or ranks. The noise belongs to the real items alone, so it is the same however they are padded.
+    A metric through it is the mean over the samples of the metric; a call gives the mean
+    permutation or ranks. Only real items draw noise, so padding does not change it.
 
     Args:
         base: the relaxation to make stochastic.
         scale: of the noise, > 0, or a schedule.
         samples: how many noisy copies of each list.
-        log_scores: sort ``scale · log s + g`` instead (Pobrotyn and Białobrzeski §4.1): exact
-            samples of the Plackett-Luce model with weights s. A list with a score of 0 or less is
-            moved up first, until its lowest is 1.
+        log_scores: sort ``scale · log s + g`` instead (Pobrotyn and Białobrzeski §4.1), which gives
+            exact samples of the Plackett-Luce model with weights s. If a list has a score of 0 or
+            less, a constant is added first that makes its lowest score 1.
         seed: a number or a ``torch.Generator``; None for PyTorch's own.
 
     >>> Gumbel(NeuralSort(0.1), samples=1000, seed=0)(torch.tensor([0.0, 1.0]), k=1)
@@ -67,7 +70,7 @@ class Gumbel(Relaxation):
         return self.base.forms
 
     def kernel(self) -> KernelCall | None:
-        """That of the base, on noisy scores."""
+        """The kernel of the base, which is called on noisy scores."""
         return self.base.kernel() if self.base.kernel_applies else None
 
     @override
@@ -106,7 +109,8 @@ class Gumbel(Relaxation):
         return self.base.sort(values, scores, mask, k)
 
 
-def _positive(scores: Tensor, mask: Tensor) -> Tensor:
+def _positive(scores: ItemValues, mask: ItemMask) -> ItemValues:
+    """Scores whose logarithm exists: shifted where a list has one of 0 or less; 1 on padding."""
     lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
-    moved = torch.where(lowest > 0, scores, scores - lowest + 1)
-    return torch.where(mask, moved, 1.0)
+    shifted = torch.where(lowest > 0, scores, scores - lowest + 1)
+    return torch.where(mask, shifted, 1.0)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._padded import descending, invert
-from rankgrad._shapes import Float, ItemMask, ItemValues
+from rankgrad._shapes import Float, Int, ItemMask, ItemValues
 from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.kernels import KernelCall
 from rankgrad.sorting._base import Relaxation, Route, relaxations
@@ -58,7 +58,7 @@ class _Ranks(ListFunction):
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor) -> Tensor:
-        order, inside, differences = _in_order(scores, mask)
+        order, inside, differences = _sorted(scores, mask)
         above, below = _one_sided(inside.to(scores.dtype), differences)
         positions = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         ranks = torch.where(inside, positions + (below - above) / 2, 0.0)
@@ -71,16 +71,18 @@ class _Ranks(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        order, inside, differences = _in_order(*ctx.saved_tensors)
+        order, inside, differences = _sorted(*ctx.saved_tensors)
         grad = torch.where(inside, grad.gather(-1, order), 0.0)
         above, below = _one_sided(grad, differences)
-        near = sum(_one_sided(inside.to(grad.dtype), differences))
-        result = torch.where(inside, (above + below - grad * near) / 2, 0.0)
+        kernel_sums = sum(_one_sided(inside.to(grad.dtype), differences))
+        result = torch.where(inside, (above + below - grad * kernel_sums) / 2, 0.0)
         return result.gather(-1, invert(order)), None
 
 
-def _in_order(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The descending order, its mask, and the differences of neighboring scores."""
+def _sorted(
+    scores: ItemValues, mask: ItemMask
+) -> tuple[Int[Tensor, "b n"], ItemMask, Float[Tensor, "b m"]]:
+    """The descending order, its mask, and the n - 1 differences of neighboring scores."""
     order = descending(scores, mask)
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order)
@@ -100,13 +102,13 @@ def _one_sided(
 
 
 def _scan(decay: Float[Tensor, "b m"], inflow: Float[Tensor, "b m"]) -> Float[Tensor, "b m"]:
-    """``x_i = decay_i x_{i-1} + inflow_i``, by doubling: log2 m steps, each over all items."""
+    """Solve ``x_i = decay_i x_{i-1} + inflow_i`` by doubling: log2 m steps, each over all items."""
     step = 1
     while step < inflow.shape[-1]:
         carried = torch.zeros_like(inflow)
         carried[:, step:] = decay[:, step:] * inflow[:, :-step]
-        shrunk = torch.zeros_like(decay)
-        shrunk[:, step:] = decay[:, step:] * decay[:, :-step]
-        inflow, decay = inflow + carried, shrunk
+        product = torch.zeros_like(decay)
+        product[:, step:] = decay[:, step:] * decay[:, :-step]
+        inflow, decay = inflow + carried, product
         step *= 2
     return inflow

@@ -1,4 +1,7 @@
-"""NeuralSort (Grover et al. 2019), the relaxation under NeuralNDCG and PiRank."""
+"""NeuralSort (Grover et al. 2019), the relaxation of NeuralNDCG and PiRank.
+
+The factor ``n + 1 - 2r`` of the scores in row r is called its rank offset.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +59,17 @@ class NeuralSort(Relaxation):
     ) -> ItemValues:
         """``-Σ_{r<=k} P*_rj log P_rj`` of each item j, ``P*`` the exact permutation by labels.
 
-        Items of equal label share their ranks in ``P*`` equally. In memory for a few rows at a
-        time.
+        Items of equal label share their ranks in ``P*`` equally. Only a few rows are in memory at a
+        time. :class:`rankgrad.losses.NeuralSortCE` sums these terms.
         """
-        order = descending(labels, mask)
-        inside = mask.gather(-1, order)
-        start, _ = tie_groups(labels.detach().gather(-1, order).masked_fill(~inside, -1.0))
-        of_item = start.gather(-1, invert(order)).masked_fill(~mask, -2)
-        groups = start.masked_fill(~inside, -1), of_item
+        by_label = descending(labels, mask)
+        inside = mask.gather(-1, by_label)
+        start, _ = tie_groups(labels.detach().gather(-1, by_label).masked_fill(~inside, -1.0))
+        rank_groups = start.masked_fill(~inside, -1)
+        item_groups = start.gather(-1, invert(by_label)).masked_fill(~mask, -2)
+        order, temperature = descending(scores, mask), initial_value(self.temperature)
         terms: Tensor = _CrossEntropy.apply(
-            scores, mask, descending(scores, mask), *groups, k, initial_value(self.temperature)
+            scores, mask, order, rank_groups, item_groups, k, temperature
         )
         return terms
 
@@ -73,8 +77,9 @@ class NeuralSort(Relaxation):
 class _CrossEntropy(ListFunction):
     """See :meth:`NeuralSort.cross_entropy`.
 
-    Lists are sorted before, so that the backward pass need not. Groups of equal labels are numbers
-    of each rank (-1 past the end) and of each item (-2 for padding).
+    Lists are sorted before, so that the backward pass need not sort them again. Groups of equal
+    labels are numbered: ``rank_groups`` has the number for each rank (-1 past the end of the list),
+    ``item_groups`` for each item (-2 for padding).
     """
 
     @staticmethod
@@ -82,14 +87,15 @@ class _CrossEntropy(ListFunction):
         scores: Tensor,
         mask: Tensor,
         order: Tensor,
-        by_rank: Tensor,
-        by_item: Tensor,
+        rank_groups: Tensor,
+        item_groups: Tensor,
         k: int,
         temperature: float,
     ) -> Tensor:
         terms = torch.zeros_like(scores, dtype=torch.float64)
-        for logs, target, _ in _log_rows(scores, mask, order, by_rank, by_item, k, temperature):
-            terms = terms - torch.where(target > 0, target * logs, 0.0).sum(1)
+        row_tiles = _log_rows(scores, mask, order, rank_groups, item_groups, k, temperature)
+        for log_rows, targets, _ in row_tiles:
+            terms = terms - torch.where(targets > 0, targets * log_rows, 0.0).sum(1)
         # A copy: PyTorch 2.11 loses the gradient of a conversion that changes nothing.
         return terms.to(scores.dtype, copy=True)
 
@@ -101,16 +107,16 @@ class _CrossEntropy(ListFunction):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, mask, order, by_rank, by_item = ctx.saved_tensors
-        rows = _log_rows(scores, mask, order, by_rank, by_item, ctx.k, ctx.temperature)
+        scores, mask, order, rank_groups, item_groups = ctx.saved_tensors
+        row_tiles = _log_rows(scores, mask, order, rank_groups, item_groups, ctx.k, ctx.temperature)
         by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
-        for logs, target, coefficients in rows:
-            wanted = grad.double()[:, None, :] * target
-            change = logs.exp() * wanted.sum(-1, keepdim=True) - wanted
-            by_score = by_score + (coefficients * change).sum(1)
-            by_distance = by_distance - change.sum(1)
-        through = _absolute_differences_vjp(by_distance, scores, mask, order)
-        result = ((by_score + through) / ctx.temperature).to(scores.dtype)
+        for log_rows, targets, rank_offsets in row_tiles:
+            weighted = grad.double()[:, None, :] * targets
+            grad_logits = log_rows.exp() * weighted.sum(-1, keepdim=True) - weighted
+            by_score = by_score + (rank_offsets * grad_logits).sum(1)
+            by_distance = by_distance - grad_logits.sum(1)
+        through_distance = _absolute_differences_vjp(by_distance, scores, mask, order)
+        result = ((by_score + through_distance) / ctx.temperature).to(scores.dtype)
         return result, None, None, None, None, None, None
 
 
@@ -118,30 +124,27 @@ def _log_rows(
     scores: Tensor,
     mask: Tensor,
     order: Tensor,
-    by_rank: Tensor,
-    by_item: Tensor,
+    rank_groups: Tensor,
+    item_groups: Tensor,
     k: int,
     temperature: float,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Some rows at a time: ``log P`` in float64, ``P*``, and the coefficients of the scores."""
+    """Tiles of a few rows: ``log P`` and ``P*``, ``[b, rows, n]``, and rank offsets; in float64."""
     exact, (b, n) = scores.double(), scores.shape
     distances = _absolute_differences(exact, mask, order)
     length = mask.sum(-1, keepdim=True)
-    coefficients = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
+    rank_offsets = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
     padding = (~mask & (length > 0))[:, None, :]
-    for some in tiles(b * n // 2, k):
-        logits = (coefficients[:, some] * exact[:, None, :] - distances[:, None, :]) / temperature
-        same = by_rank[:, some, None] == by_item[:, None, :]
-        target = same / same.sum(-1, keepdim=True).clamp(min=1).double()
-        yield (
-            logits.masked_fill(padding, float("-inf")).log_softmax(-1),
-            target,
-            coefficients[:, some],
-        )
+    for rows in tiles(b * n // 2, k):
+        logits = (rank_offsets[:, rows] * exact[:, None, :] - distances[:, None, :]) / temperature
+        log_rows = logits.masked_fill(padding, float("-inf")).log_softmax(-1)
+        same = rank_groups[:, rows, None] == item_groups[:, None, :]
+        targets = same / same.sum(-1, keepdim=True).clamp(min=1).double()
+        yield log_rows, targets, rank_offsets[:, rows]
 
 
 def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
-    """``b_j = Σ_k |s_j - s_k|`` over the real items, in O(n log n)."""
+    """``b_j = Σ_k |s_j - s_k|`` over the real items, by prefix sums in the order of the scores."""
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order) * inside
     above = torch.arange(scores.shape[-1], device=scores.device)
@@ -153,7 +156,10 @@ def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor
 
 
 def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
-    """``Σ_j (g_k + g_j) sign(s_k - s_j)`` for each k; tied items do not act on each other."""
+    """``Σ_j (g_k + g_j) sign(s_k - s_j)`` for each item k, where ties have the sign 0.
+
+    The vector-Jacobian product of :func:`_absolute_differences` with the gradient g.
+    """
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order).masked_fill(~inside, float("-inf"))
     start, end = tie_groups(ranked)
@@ -167,12 +173,12 @@ def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order:
 
 
 class _PermutationRows(ListFunction):
-    """The top k rows. Saves one ``[b, k, n]`` buffer, P; the backward pass needs one more.
+    """The top k rows of P, ``[b, k, n]``. They are saved; the backward pass needs one more buffer.
 
-    In sorted order the maximum of row r stands at the r-th item, so the softmax's shift is known.
-    Logits are of size n |s| and cancel near the maximum, hence float64 up to the shift, a few rows
-    at a time. Entries below 1e-30 are set to zero: as denormal numbers they would slow everything
-    that follows.
+    In sorted order the maximum of row r is at the r-th item, so the shift of its softmax is known.
+    Logits are of the size n |s| and cancel near the maximum, so they are computed in float64 until
+    the shift is subtracted, a few rows at a time. Entries below 1e-30 are set to zero: arithmetic
+    with denormal numbers is slow.
     """
 
     @staticmethod
@@ -183,21 +189,23 @@ class _PermutationRows(ListFunction):
         distances = _absolute_differences(exact, mask, order)
         length = mask.sum(-1, keepdim=True)
         position = torch.arange(k, device=scores.device)
-        slope = (length - 1.0 - 2.0 * position).double()
+        rank_offsets = (length - 1.0 - 2.0 * position).double()
         top = order[:, :k]
-        shift = slope * exact.gather(-1, top) - distances.gather(-1, top)
+        shift = rank_offsets * exact.gather(-1, top) - distances.gather(-1, top)
         # Rows past the list's end and columns of padding get logits of -infinity.
         shift = torch.where(position < length, shift, float("inf"))
         distances = torch.where(mask, distances, float("inf"))
         floor = -69.0 if scores.dtype == torch.float32 else -690.0
         matrix = scores.new_empty(b, k, n)
-        for some in tiles(b * n, k):
-            logits = torch.baddbmm(-distances[:, None, :], slope[:, some, None], exact[:, None, :])
-            logits.sub_(shift[:, some, None]).div_(temperature)
-            rows = matrix[:, some]
-            rows.copy_(logits)
-            rows.masked_fill_(rows < floor, float("-inf")).exp_()
-            rows.div_(rows.sum(-1, keepdim=True).clamp(min=1e-30))
+        for rows in tiles(b * n, k):
+            logits = torch.baddbmm(
+                -distances[:, None, :], rank_offsets[:, rows, None], exact[:, None, :]
+            )
+            logits.sub_(shift[:, rows, None]).div_(temperature)
+            tile = matrix[:, rows]
+            tile.copy_(logits)
+            tile.masked_fill_(tile < floor, float("-inf")).exp_()
+            tile.div_(tile.sum(-1, keepdim=True).clamp(min=1e-30))
         return matrix
 
     @staticmethod
@@ -211,10 +219,11 @@ class _PermutationRows(ListFunction):
         rows, scores, mask = ctx.saved_tensors
         order = descending(scores, mask)
         position = torch.arange(rows.shape[1], device=scores.device)
-        slope = (mask.sum(-1, keepdim=True) - 1.0 - 2.0 * position).to(scores.dtype)
-        logits = grad * rows
-        logits = torch.addcmul(logits, rows, logits.sum(-1, keepdim=True), value=-1.0)
-        by_item = torch.stack([slope, -torch.ones_like(slope)], 1) @ logits
+        rank_offsets = (mask.sum(-1, keepdim=True) - 1.0 - 2.0 * position).to(scores.dtype)
+        product = grad * rows
+        grad_logits = torch.addcmul(product, rows, product.sum(-1, keepdim=True), value=-1.0)
+        by_item = torch.stack([rank_offsets, -torch.ones_like(rank_offsets)], 1) @ grad_logits
         by_score, by_distance = by_item.double().unbind(1)
-        through = _absolute_differences_vjp(by_distance, scores, mask, order)
-        return ((by_score + through) / ctx.temperature).to(scores.dtype), None, None, None
+        through_distance = _absolute_differences_vjp(by_distance, scores, mask, order)
+        result = ((by_score + through_distance) / ctx.temperature).to(scores.dtype)
+        return result, None, None, None

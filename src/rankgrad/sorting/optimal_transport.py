@@ -1,4 +1,8 @@
-"""Sorting as entropic optimal transport (Cuturi et al. 2019)."""
+"""Sorting as entropic optimal transport (Cuturi et al. 2019).
+
+The scores are transported to evenly spaced targets, one per rank; the plan is a relaxed
+permutation.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,15 @@ from rankgrad.sorting.sinkhorn import scale, scale_and_sort
 @relaxations.register("ot", "optimal_transport")
 @dataclass(frozen=True)
 class OptimalTransport(Relaxation):
-    """The entropic transport plan from the scores to n evenly spaced targets, n times over.
+    """n times the entropic transport plan from the n scores to n evenly spaced targets.
 
     ``P = n argmin_Π <Π, (x_i - t_r)²> - ε H(Π)`` between uniform measures, with
     ``x = sigmoid((s - mean) / std)`` and ``t_r = (n - r) / (n - 1)``; relaxed ranks are the mean
     target ranks of the items. At ε → 0 it is the exact sort.
 
-    The plan is a Sinkhorn scaling of ``exp(-C / ε)``. Started from the dual potentials of the
-    unregularized problem, which sorting gives in closed form, every row and column keeps an entry
-    of one and nothing underflows, however small ε is.
+    The plan is a Sinkhorn scaling of ``exp(-C / ε)``. The scaling starts from the dual potentials
+    of the problem without entropy, which sorting gives in closed form. So every row and column has
+    an entry of one, and none underflows as a whole, however small ε is.
 
     Args:
         epsilon: strength of the entropy, ε > 0, or a schedule.
@@ -70,7 +74,7 @@ class OptimalTransport(Relaxation):
 
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores standardized within the list and brought into (0, 1)."""
+    """The points x: scores standardized within their list, then mapped to (0, 1) by a sigmoid."""
     length = mask.sum(-1, keepdim=True).to(scores.dtype)
     centered = torch.where(mask, scores - divide(scores.sum(-1, keepdim=True), length), 0.0)
     variance = divide(centered.square().sum(-1, keepdim=True), length)
@@ -78,25 +82,27 @@ def _squash(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
-    """``exp(-(C - f - g) / ε)``, rows = target ranks: 1 where matched, at most 1 elsewhere.
+    """``exp(-(C - f - g) / ε)``, ``[b, n, n]``, rows = target ranks.
 
-    Squares of x and t drop out of the plan, so C is ``-2 x t``.
+    It is 1 where the exact sort matches rank and item, and at most 1 elsewhere. The squares of x
+    and t do not change the plan, so C is ``-2 x t``.
     """
-    targets, of_rank, of_item = _potentials(points, mask)
-    slack = 2 * targets[:, :, None] * points[:, None, :] + of_item[:, None, :] + of_rank[:, :, None]
+    targets, g, f = _potentials(points, mask)
+    slack = 2 * targets[:, :, None] * points[:, None, :] + f[:, None, :] + g[:, :, None]
     floor = -69.0 if points.dtype == torch.float32 else -690.0
-    logits = (slack / epsilon).clamp(max=1.0)  # at most 0, but for rounding
+    logits = (slack / epsilon).clamp(max=1.0)  # at most 0, up to rounding
     rows = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
     real = rows[:, :, None] & mask[:, None, :] & (logits > floor)
     return torch.where(real, logits, float("-inf")).exp()
 
 
 def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The targets t, and the dual potentials of ranks and items without regularization.
+    """The targets t, and the dual potentials g of ranks and f of items without entropy.
 
-    Matched in sorted order, potentials half-way between the bounds that complementary slackness
-    sets are ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``.
-    Tied items share both: their values are equal, and so are their gradients.
+    The optimal plan matches ranks and items in sorted order. Complementary slackness bounds the
+    potentials; those in the middle between the bounds are
+    ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``. Tied items
+    take the mean, so that their values and gradients are equal. All are ``[b, n]``.
     """
     length = mask.sum(-1, keepdim=True)
     order = descending(points, mask)
@@ -104,14 +110,15 @@ def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ranked = torch.where(inside, points.gather(-1, order), 0.0)
     start, end = tie_groups(ranked.detach().masked_fill(~inside, float("-inf")))
 
-    def shared(values: Tensor) -> Tensor:
+    def tie_means(values: Tensor) -> Tensor:
+        """At each rank, the mean of the values over its tie group."""
         sums = torch.zeros_like(values).scatter_add(-1, start, values)
         return sums.gather(-1, start) / (end - start)
 
-    ranked = shared(ranked)
+    ranked = tie_means(ranked)
     spacing = 1.0 / (length - 1).clamp(min=1).to(points)
     targets = (length - 1 - torch.arange(mask.shape[-1], device=mask.device)) * spacing
     steps = (ranked[:, :-1] + ranked[:, 1:]) * spacing
-    of_rank = torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
-    of_item = shared(-2 * ranked * targets - of_rank).gather(-1, invert(order))
-    return targets, of_rank, of_item
+    g = torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
+    f = tie_means(-2 * ranked * targets - g).gather(-1, invert(order))
+    return targets, g, f

@@ -23,8 +23,8 @@ from rankgrad.sorting._base import Relaxation, Route, relaxations
 class SigmoidRanks(Relaxation):
     """``rank_i = 1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` (Tang et al. eq. 5, Jagerman et al. eq. 8).
 
-    Eq. 8 has j = i in its sum, which adds 1/2 to every rank. O(n²) time, in tiles of O(n) memory.
-    At α → ∞ it is the exact rank.
+    Eq. 8 of Jagerman et al. includes j = i in its sum, which adds 1/2 to every rank. It takes O(n²)
+    time and, computed in tiles, O(n) memory. At α → ∞ it is the exact rank.
 
     Args:
         alpha: inverse temperature α > 0, or a schedule.
@@ -51,13 +51,13 @@ class SigmoidRanks(Relaxation):
 
 
 class _SigmoidSums(ListFunction):
-    """``Σ_j sigmoid(s_j - s_i)`` over the real j, i itself (one half) included."""
+    """``Σ_j sigmoid(s_j - s_i)`` over the real items j, including i itself, which adds 1/2."""
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor) -> Tensor:
         sums = torch.empty_like(scores)
-        for some, above in _sigmoids(scores, mask):
-            sums[:, some] = above.sum(-1)
+        for rows, sigmoids in _sigmoids(scores, mask):
+            sums[:, rows] = sigmoids.sum(-1)
         return sums
 
     @staticmethod
@@ -69,16 +69,17 @@ class _SigmoidSums(ListFunction):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)
-        pull, push = torch.zeros_like(grad), torch.empty_like(grad)
-        for some, above in _sigmoids(scores, mask):
-            slope = above.addcmul_(above, above, value=-1.0)
-            push[:, some] = slope.sum(-1)
-            pull = pull + (slope * grad[:, some, None]).sum(1)
-        return pull - grad * push, None
+        # The derivative σ' of the term (i, j) enters with + at s_j and with - at s_i.
+        by_other, by_own = torch.zeros_like(grad), torch.empty_like(grad)
+        for rows, sigmoids in _sigmoids(scores, mask):
+            derivatives = sigmoids.addcmul_(sigmoids, sigmoids, value=-1.0)
+            by_own[:, rows] = derivatives.sum(-1)
+            by_other = by_other + (derivatives * grad[:, rows, None]).sum(1)
+        return by_other - grad * by_own, None
 
 
 def _sigmoids(scores: Tensor, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """``sigmoid(s_j - s_i)`` for a few items i at a time and all real j."""
+    """Tiles of ``sigmoid(s_j - s_i)``, ``[b, rows, n]``: a few items i, all j, 0 for padding j."""
     real = mask[:, None, :].to(scores.dtype)
-    for some in tiles(scores.numel(), scores.shape[-1]):
-        yield some, (scores[:, None, :] - scores[:, some, None]).sigmoid_().mul_(real)
+    for rows in tiles(scores.numel(), scores.shape[-1]):
+        yield rows, (scores[:, None, :] - scores[:, rows, None]).sigmoid_().mul_(real)

@@ -1,4 +1,8 @@
-"""Sinkhorn scaling: any relaxed permutation made doubly stochastic."""
+"""Sinkhorn scaling: makes a relaxed permutation doubly stochastic, as in NeuralNDCG.
+
+Its rows and columns are normalized in turn until both sum to one (Sinkhorn and Knopp 1967).
+:mod:`rankgrad.sorting.optimal_transport` uses :func:`scale` and :func:`scale_and_sort`, too.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,16 @@ __all__ = ["Sinkhorn", "scale", "scale_and_sort"]
 class Sinkhorn(Relaxation):
     """Columns and rows of a relaxed permutation, normalized in turn until both sum to one.
 
-    Pobrotyn and Białobrzeski §4.2 and footnote 2. ``P`` is never rewritten: the result is
-    ``diag(u) P diag(v)``, and the iteration, forward and backward, runs on the vectors. Each list
-    stops by itself, so its result does not depend on the others in the batch.
+    Pobrotyn and Białobrzeski §4.2 and footnote 2. The result is ``diag(u) P diag(v)``. P itself is
+    never changed: iterations, forward and backward, compute the vectors u and v only. Each list
+    stops when it has converged, so its result does not depend on the others in the batch.
 
     Args:
         base: the relaxation to scale.
         iterations: at most this many.
         tolerance: stop when every row and column sum of a list is this close to one.
-        transposed: scale the transpose (Pobrotyn and Białobrzeski §4.3), so that it is the
-            columns, the weights of an item's ranks, that are normalized last.
+        transposed: scale the transpose (Pobrotyn and Białobrzeski §4.3), so that the columns, an
+            item's weights over the ranks, are normalized last.
 
     >>> P = Sinkhorn(NeuralSort(temperature=1.0))(torch.tensor([0.2, 0.9, 0.5]))
     >>> P.sum(0), P.sum(1)
@@ -104,11 +108,11 @@ def scale_and_sort(
     tolerance: float,
     transposed: bool = False,
 ) -> Float[Tensor, "b c n"]:
-    """``diag(u) P diag(v)`` times the values, without the scaled matrix or its gradient.
+    """``diag(u) P diag(v)`` times the values, without making the scaled matrix or its gradient.
 
     Args:
         matrix: the relaxed permutation P, ``[b, n, n]``.
-        values: ``[b, c, n]``, of items.
+        values: ``[b, c, n]``, by item.
         iterations: at most.
         tolerance: the largest deviation of a column sum from 1 at which scaling ends.
         transposed: whether the transpose is scaled.
@@ -123,11 +127,12 @@ def scale_and_sort(
 class _Path(NamedTuple):
     """The vectors of every iteration: ``v = 1 / (Pᵀ u)``, then ``u = 1 / (P v)``.
 
-    Columns come first, since P's rows sum to one. A list that has converged keeps its vectors.
+    Columns come first, since P's rows sum to one already. Once a list has converged, its vectors
+    no longer change.
 
     Attributes:
-        us: ``[b, 1 + iterations, n]``, the first one before any iteration.
-        vs: likewise.
+        us: ``[b, 1 + iterations, n]``, u before the first iteration and after each.
+        vs: ``[b, 1 + iterations, n]``, v likewise.
         active: ``[b, iterations]``, whether the iteration changed the list's vectors.
     """
 
@@ -137,6 +142,7 @@ class _Path(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Tensor, iterations: int, tolerance: float) -> _Path:
+        """Scale a matrix ``[b, n, n]``."""
         u = (matrix.sum(-1) > 0).to(matrix.dtype)
         v = (matrix.sum(-2) > 0).to(matrix.dtype)
         active = torch.ones_like(u[:, :1], dtype=torch.bool)
@@ -144,8 +150,8 @@ class _Path(NamedTuple):
         for iteration in range(iterations):
             columns = _times(u, matrix)
             if iteration > 0:
-                off = torch.where(columns > 0, columns * v - 1, 0.0).abs().amax(-1, keepdim=True)
-                active = active & (off >= tolerance)
+                errors = torch.where(columns > 0, columns * v - 1, 0.0).abs()
+                active = active & (errors.amax(-1, keepdim=True) >= tolerance)
                 if not is_unchecked(matrix) and not active.any():
                     break
             v = torch.where(active, _reciprocal(columns), v)
@@ -163,9 +169,10 @@ class _Path(NamedTuple):
     def adjoint(
         self, matrix: Tensor, grad_u: Tensor, grad_v: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The gradient of P from those of the last u and v: the same scalings in reverse.
+        """The gradient of P from the gradients of the last u and v.
 
-        It is a sum of outer products, two for each iteration, returned as their factors.
+        It goes through the iterations in reverse, and is a sum of two outer products for each. The
+        left and the right factors of these products are returned, ``[b, n]`` each.
         """
         left, right = [], []
         for step in range(self.active.shape[1], 0, -1):
@@ -181,7 +188,7 @@ class _Path(NamedTuple):
 
 
 class _Scalings(ListFunction):
-    """The vectors u and v themselves, and then the path to them."""
+    """The outputs are u and v, and then the fields of :class:`_Path`."""
 
     @staticmethod
     def forward(matrix: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
@@ -202,7 +209,10 @@ class _Scalings(ListFunction):
 
 
 class _ScaledProduct(ListFunction):
-    """``u ∘ (P (v ∘ values))``, with the whole gradient of P gathered as one matrix product."""
+    """``u ∘ (P (v ∘ values))``; its whole gradient by P is one product of two matrices.
+
+    The outputs are that, ``P (v ∘ values)``, and the fields of :class:`_Path`.
+    """
 
     @staticmethod
     def forward(
@@ -238,9 +248,11 @@ class _ScaledProduct(ListFunction):
 
 
 def _times(vector: Tensor, matrix: Tensor) -> Tensor:
+    """``vectorᵀ matrix`` for each list, ``[b, n]``."""
     return (vector[:, None, :] @ matrix).squeeze(1)
 
 
 def _reciprocal(sums: Tensor) -> Tensor:
-    above = sums > 0
-    return torch.where(above, 1.0 / torch.where(above, sums, 1.0), 0.0)
+    """``1 / sums``, and 0 for sums of 0."""
+    positive = sums > 0
+    return torch.where(positive, 1.0 / torch.where(positive, sums, 1.0), 0.0)

@@ -21,12 +21,13 @@ from rankgrad.sorting._base import Relaxation, relaxations
 class SmoothI(Relaxation):
     """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``, the smooth indicator of rank r.
 
-    Thonet et al. eq. 4. Scores are made positive by subtracting the list's minimum. At α → ∞ it is
-    the exact sort; at α = 1 and δ = 0.1 the indicators of long lists are near uniform by rank 30.
+    Thonet et al. eq. 4. S are the scores minus the lowest of the list, so none is negative. At α →
+    ∞ it is the exact sort. At α = 1 and δ = 0.1, on long lists, the indicators are nearly uniform
+    from about rank 30 on.
 
     Args:
         alpha: inverse temperature α > 0, or a schedule.
-        delta: δ in (0, 0.5), how far an item already chosen is pushed down.
+        delta: δ in (0, 0.5); how far an item is pushed down after the rank it took.
         stop_gradient: treat the product as a constant in the backward pass, as the paper does in
             practice; False for the full gradient of eq. 4.
 
@@ -64,6 +65,7 @@ class SmoothI(Relaxation):
 
 
 def _indicators(scaled: Tensor, mask: Tensor, k: int, delta: float) -> list[Tensor]:
+    """The indicators of the first k ranks, ``[b, n]`` each; ``scaled`` is ``α S``."""
     rows = []
     product = torch.ones_like(scaled)
     padding = torch.where(mask, 0.0, float("-inf"))
@@ -76,7 +78,10 @@ def _indicators(scaled: Tensor, mask: Tensor, k: int, delta: float) -> list[Tens
 
 
 class _Indicators(ListFunction):
-    """With the products held constant, all rows are differentiated at once; only they are saved."""
+    """The indicators ``[b, k, n]``, differentiated with the products ``Π (1 - I - δ)`` constant.
+
+    So all rows can be differentiated at once, and only they are saved.
+    """
 
     @staticmethod
     def forward(scaled: Tensor, mask: Tensor, k: int, delta: float) -> Tensor:
@@ -91,7 +96,7 @@ class _Indicators(ListFunction):
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (rows,) = ctx.saved_tensors
-        logits = grad * rows
-        logits.addcmul_(rows, logits.sum(-1, keepdim=True), value=-1.0)
-        products = torch.cat([torch.ones_like(rows[:, :1]), 1 - rows[:, :-1] - ctx.delta], 1)
-        return (logits * products.cumprod(1)).sum(1), None, None, None
+        grad_logits = grad * rows
+        grad_logits.addcmul_(rows, grad_logits.sum(-1, keepdim=True), value=-1.0)
+        factors = torch.cat([torch.ones_like(rows[:, :1]), 1 - rows[:, :-1] - ctx.delta], 1)
+        return (grad_logits * factors.cumprod(1)).sum(1), None, None, None

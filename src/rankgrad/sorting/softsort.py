@@ -23,9 +23,9 @@ from rankgrad.sorting._base import Relaxation, relaxations
 class SoftSort(Relaxation):
     """``P[r] = softmax(-|s_(r) - s| / τ)`` with ``s_(r)`` the r-th largest score.
 
-    At τ → 0 it is the exact sort. Where scores tie, ``|·|`` has no derivative and the usual choice
-    of 0 would stop all learning from a constant score; here the gradient is the mean over the
-    orders in which the tied items can stand, which is not 0.
+    At τ → 0 it is the exact sort. Where scores tie, ``|·|`` has no derivative. With the usual
+    choice of 0, constant scores would have no gradient; here the gradient is the mean over all
+    orders of the tied items, which is not 0.
 
     Args:
         temperature: τ > 0, or a schedule.
@@ -48,7 +48,7 @@ class SoftSort(Relaxation):
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         distances: Tensor = _Distances.apply(scores, mask, k)
         logits = -distances / initial_value(self.temperature)
-        # Entries that would be denormal numbers are 0: they slow everything that follows.
+        # Entries that would be denormal numbers become 0: arithmetic with denormals is slow.
         negligible = logits < (-69.0 if scores.dtype == torch.float32 else -690.0)
         logits = logits.masked_fill(negligible | ~mask[:, None, :], float("-inf"))
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
@@ -57,11 +57,12 @@ class SoftSort(Relaxation):
 
 
 class _Distances(ListFunction):
-    """``|s_(r) - s_j|`` for the first k ranks r, with the mean gradient over tie orders.
+    """``|s_(r) - s_j|`` for the first k ranks r, with the mean gradient over all orders of ties.
 
-    Let r stand in a group of m tied items at ranks a..b. Over random orders of the group, item j of
-    it is below rank r with frequency (b - r) / m and above with (r - a) / m, so the mean derivative
-    is ``c_r (mean_{l ≠ j} ds_l - ds_j)`` with ``c_r = ((b - r) - (r - a)) / m``, l over the group.
+    Let rank r belong to a group of m tied items at the ranks a..b. In a random order of the group,
+    its item j is below rank r with probability (b - r) / m and above it with (r - a) / m. So the
+    mean derivative is ``c_r (mean_{l ≠ j} ds_l - ds_j)``, where l runs over the group and
+    ``c_r = ((b - r) - (r - a)) / m``.
     """
 
     @staticmethod
@@ -79,28 +80,29 @@ class _Distances(ListFunction):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         scores, mask = ctx.saved_tensors
         order = descending(scores, mask)
-        back = invert(order)
+        rank_index = invert(order)
         inside = mask.gather(-1, order)
         start, end = tie_groups(scores.gather(-1, order).masked_fill(~inside, float("-inf")))
         size = (end - start).to(grad.dtype)
         grad = grad * mask[:, None, :] * inside[:, : ctx.k, None]
 
-        def per_group(rows: Tensor) -> Tensor:
-            """The sum over the ranks of a group, for each of its items."""
-            sums = torch.zeros_like(scores).scatter_add(-1, start[:, : ctx.k], rows)
-            return sums.gather(-1, start).gather(-1, back)
+        def sum_over_ranks(values: Tensor) -> Tensor:
+            """For each item, the sum of a value per rank over the ranks of its tie group."""
+            sums = torch.zeros_like(scores).scatter_add(-1, start[:, : ctx.k], values)
+            return sums.gather(-1, start).gather(-1, rank_index)
 
-        size_of, others = size.gather(-1, back), (size - 1).clamp(min=1).gather(-1, back)
-        # Items of other groups: the sign is sure, and any item of the group may hold the rank.
+        item_size = size.gather(-1, rank_index)
+        others = (size - 1).clamp(min=1).gather(-1, rank_index)
+        # Items j of other groups: the sign is known, and each item of the group may have rank r.
         ranked = scores.gather(-1, order[:, : ctx.k])
-        apart = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
-        result = per_group(apart.sum(-1)) / size_of - apart.sum(1)
+        signed = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
+        result = sum_over_ranks(signed.sum(-1)) / item_size - signed.sum(1)
         if not is_unchecked(size) and not bool((size > 1).any()):
             return result, None, None
-        # Items of the rank's own group.
+        # Items j of the group of rank r.
         position = torch.arange(scores.shape[-1], device=scores.device)
-        tilt = ((end - 1 - position) - (position - start)) / size
-        same = start[:, : ctx.k, None] == start.gather(-1, back)[:, None, :]
-        tied = grad * same * tilt[:, : ctx.k, None]
-        result += (per_group(tied.sum(-1)) - tied.sum(1)) / others - tied.sum(1)
+        c = ((end - 1 - position) - (position - start)) / size
+        same = start[:, : ctx.k, None] == start.gather(-1, rank_index)[:, None, :]
+        tied = grad * same * c[:, : ctx.k, None]
+        result += (sum_over_ranks(tied.sum(-1)) - tied.sum(1)) / others - tied.sum(1)
         return result, None, None

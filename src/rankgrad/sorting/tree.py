@@ -23,18 +23,19 @@ from rankgrad.sorting.neuralsort import NeuralSort
 class Tree(Relaxation):
     """Sort small blocks, keep the top of each, merge, repeat (Swezey et al. eqs. 13-17).
 
-    At every node the base relaxation sorts the scores that its children kept, and the relaxed
-    permutations are compounded. Depth 1 is the base itself; at temperature → 0 the top k are exact.
-    A list's tree depends on its own length alone, and its items are dealt to the leaves in score
-    order, so the result depends neither on the padding nor on the order the items came in.
+    At every node the base relaxation sorts the scores that its children keep; the product of the
+    relaxed permutations from the leaves to the root is the result. Depth 1 is the base itself. At
+    temperature → 0 the top k are exact. The tree of a list depends on its own length alone, and its
+    items are assigned to leaves in the order of their scores, so the result depends neither on
+    padding nor on the order of the input.
 
     Args:
-        base: what sorts at each node.
+        base: the relaxation that sorts at each node.
         depth: the number of levels, each merging about ``n^(1/depth)`` children.
         branching: the number of children per level from the leaves up, instead of ``depth``; the
-            last level takes all that remains.
-        keep: how many each node of a level keeps, at least k; by default k.
-        temperatures: of the base at each level, from the leaves up, not falling.
+            last level merges all nodes that remain.
+        keep: how many items each node of a level keeps, at least k; by default k.
+        temperatures: of the base at each level, from the leaves up, in ascending order.
 
     >>> scores = torch.tensor([0.2, 0.5, 0.3, 0.4, 0.1, 0.7])
     >>> Tree(NeuralSort(0.01), branching=[3, 2])(scores, k=2).round(decimals=3)
@@ -66,14 +67,15 @@ class Tree(Relaxation):
                 raise ValueError(f"temperatures must not fall, found {list(self.temperatures)}")
 
     def _check_levels(self, name: str) -> None:
-        """One positive number per level; whole but for temperatures."""
+        """Check that an option has one positive number per level, whole unless a temperature."""
         values = getattr(self, name)
         if values is None:
             return
         if not isinstance(values, list | tuple) or not values:
             raise ValueError(f"{name} must be a list of numbers, one per level; found {values!r}")
+        check = check_positive if name == "temperatures" else check_whole
         for value in values:
-            (check_positive if name == "temperatures" else check_whole)(name, value)
+            check(name, value)
         object.__setattr__(self, name, tuple(values))
         if name != "branching" and len(values) != self.levels:
             raise ValueError(f"{name} must have one value per level, {self.levels}; found {values}")
@@ -87,24 +89,23 @@ class Tree(Relaxation):
         if len(scores) == 0:
             return scores.new_zeros(0, k, scores.shape[-1])
         widths, leaf = self._leaves(scores, mask)
-        merges, _ = self._merge(widths, leaf, scores, mask, k)
-        b = len(scores)
-        whole = merges[0]
+        merges = self._merge(widths, leaf, scores, mask, k)
+        product = merges[0]  # [nodes, kept, leaves below the node]
         for width, merge in zip(widths[1:], merges[1:], strict=True):
-            children = whole.reshape(-1, width, *whole.shape[1:])
+            children = product.reshape(-1, width, *product.shape[1:])
             rows = merge.reshape(len(merge), merge.shape[1], width, -1)
-            whole = torch.einsum("nlbm,nbmx->nlbx", rows, children).flatten(2)
-        index = leaf[:, None, :].expand(b, whole.shape[1], -1)
-        return _pad_rows(whole.gather(-1, index) * mask[:, None, :], k)
+            product = torch.einsum("nlbm,nbmx->nlbx", rows, children).flatten(2)
+        index = leaf[:, None, :].expand(len(scores), product.shape[1], -1)
+        return _pad_rows(product.gather(-1, index) * mask[:, None, :], k)
 
     def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
         b, channels, _ = values.shape
         if b == 0:
             return values.new_zeros(0, channels, k)
         widths, leaf = self._leaves(scores, mask)
-        merges, size = self._merge(widths, leaf, scores, mask, k)
+        merges = self._merge(widths, leaf, scores, mask, k)
         index = leaf[:, None, :].expand_as(values)
-        leaves = torch.zeros(b, channels, size, dtype=values.dtype, device=values.device)
+        leaves = values.new_zeros(b, channels, math.prod(widths))
         leaves = leaves.scatter_add(-1, index, values * mask[:, None, :])
         top_values = leaves.reshape(b, channels, -1, 1)
         for width, merge in zip(widths, merges, strict=True):
@@ -114,7 +115,10 @@ class Tree(Relaxation):
         return _pad_rows(top_values.squeeze(2).mT, k).mT
 
     def _leaves(self, scores: Tensor, mask: Tensor) -> tuple[list[int], Int[Tensor, "b n"]]:
-        """The tree's widths, leaves first, and at which leaf each item hangs (eq. 13)."""
+        """The number of children of a node per level, leaves first, and each item's leaf (eq. 13).
+
+        The widths hold the trees of all lists of the batch.
+        """
         length = mask.sum(-1, keepdim=True)
         factors = self._factors(length)
         if is_unchecked(scores):
@@ -130,7 +134,7 @@ class Tree(Relaxation):
         return widths, torch.where(mask, leaf, 0)
 
     def _factors(self, length: Int[Tensor, "b 1"]) -> list[Int[Tensor, "b 1"]]:
-        """Each list's own branching: the given factors, or about ``n^(1/depth)`` each."""
+        """The branching of each list per level: as given, or about ``n^(1/depth)``."""
         factors, rest = [], length.clamp(min=1)
         for level in range(self.levels - 1):
             if self.branching is not None:
@@ -144,7 +148,7 @@ class Tree(Relaxation):
         return [*factors, rest]
 
     def _largest_widths(self, n: int) -> list[int]:
-        """The widths that hold lists of any length up to n."""
+        """The widths that hold the trees of lists of any length up to n."""
         widths = [1] * self.levels
         for length in range(1, n + 1):
             rest = length
@@ -161,12 +165,11 @@ class Tree(Relaxation):
 
     def _merge(
         self, widths: list[int], leaf: Tensor, scores: Tensor, mask: Tensor, k: int
-    ) -> tuple[list[Float[Tensor, "nodes l m"]], int]:
-        """Every node's relaxed permutation, level by level (eqs. 14-15); and how many leaves."""
-        size = math.prod(widths)
-        grid = torch.zeros(len(scores), size, dtype=scores.dtype, device=scores.device)
-        top_scores = grid.scatter_add(-1, leaf, scores * mask)[:, :, None]
-        real = torch.zeros_like(grid).scatter_add(-1, leaf, mask.to(grid.dtype))[:, :, None] > 0
+    ) -> list[Float[Tensor, "nodes l m"]]:
+        """The relaxed permutations of the nodes, level by level (eqs. 14-15)."""
+        leaves = scores.new_zeros(len(scores), math.prod(widths))
+        top_scores = leaves.scatter_add(-1, leaf, scores * mask)[:, :, None]
+        real = leaves.scatter_add(-1, leaf, mask.to(leaves.dtype))[:, :, None] > 0
         merges = []
         for level, width in enumerate(widths):
             nodes = top_scores.reshape(-1, width * top_scores.shape[-1])
@@ -178,14 +181,16 @@ class Tree(Relaxation):
             merges.append(merge)
             top_scores = (merge @ nodes[:, :, None]).squeeze(-1)
             real = torch.arange(rows, device=scores.device) < inside.sum(-1, keepdim=True)
-        return merges, size
+        return merges
 
     def _base_at(self, level: int) -> Relaxation:
+        """The base relaxation with the temperature of a level."""
         if self.temperatures is None:
             return self.base
         return replace(self.base, temperature=self.temperatures[level])  # type: ignore[call-arg]
 
 
 def _pad_rows(rows: Float[Tensor, "b m n"], k: int) -> Float[Tensor, "b k n"]:
+    """At least k rows, those that are missing zero."""
     missing = k - rows.shape[1]
     return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
