@@ -21,10 +21,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("rankgrad"):
             raise
-        print(
-            f'rankgrad: {error.name} is not installed: pip install "rankgrad[train]"',
-            file=sys.stderr,
-        )
+        message = f'rankgrad: {error.name} is not installed: pip install "rankgrad[train]"'
+        print(message, file=sys.stderr)
         sys.exit(2)
     signal.signal(signal.SIGINT, original_handler)
     app()

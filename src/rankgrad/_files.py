@@ -376,9 +376,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save
 
     # Each tensor is copied: some share memory, which the format does not allow.
-    copies = {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
-    }
+    copies = {name: x.detach().to("cpu", copy=True).contiguous() for name, x in tensors.items()}
     write(path, save(copies))
 
 

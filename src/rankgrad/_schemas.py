@@ -150,9 +150,8 @@ def check(path: Path, values: Any, schema: Any) -> None:
         first = error.errors()[0]
         key = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
         problem = first["msg"].removeprefix("Input ").lower()
-        if first["type"] != "missing":
-            problem += f", found {quote(first['input'])}"
-        raise _files.damaged(path, f"{key}: {problem}") from None
+        found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
+        raise _files.damaged(path, f"{key}: {problem}{found}") from None
 
 
 @cache

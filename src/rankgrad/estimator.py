@@ -502,11 +502,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self) -> Settings:
         """The settings of a training with these parameters."""
-        values = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            if name not in _NOT_SETTINGS
-        }
+        parameters = self.get_params(deep=False).items()
+        values = {name: value for name, value in parameters if name not in _NOT_SETTINGS}
         if isinstance(self.model, nn.Module):
             del values["model"]
         seed = self.random_state

@@ -78,7 +78,7 @@ def card(
         "## Use",
         _example(repo or "FOLDER"),
         "## Evaluation",
-        _evaluation_section(metadata, evaluation, data),
+        _results(metadata, evaluation, data),
         "## Settings",
         _table(("setting", "value"), [(name, f"`{value}`") for name, value in settings.items()]),
     ]
@@ -201,9 +201,8 @@ def _example(repo: str) -> str:
     )
 
 
-def _evaluation_section(
-    metadata: Mapping[str, Any], evaluation: Evaluation | None, data: str | None
-) -> str:
+def _results(metadata: Mapping[str, Any], evaluation: Evaluation | None, data: str | None) -> str:
+    """The section of the evaluation on test data or, without one, on validation data."""
     if evaluation is None:
         if metadata["validation"] is None:
             return "None was given: neither validation nor test data."

@@ -150,9 +150,7 @@ def paired_t_test(one: Any, other: Any, *, alternative: _Alternative = "two-side
         t = 0.0 if mean == 0 else np.inf * np.sign(mean)
     else:
         t = mean / (deviation / np.sqrt(n))
-    below = float(stdtr(n - 1, t))
-    above = float(stdtr(n - 1, -t))
-    return _p_value(above, below, alternative)
+    return _p_value(float(stdtr(n - 1, -t)), float(stdtr(n - 1, t)), alternative)
 
 
 def randomization_test(
@@ -221,10 +219,9 @@ def randomization_tests(
     nonzero = (values != 0).sum(0)  # per ranker: the sign of a difference of 0 changes nothing
     is_exact = (nonzero < 63) & (2.0**nonzero <= samples)
     p = np.ones(values.shape[1])
-    for ranker in np.flatnonzero(is_exact):
-        column = values[values[:, ranker] != 0, ranker]
-        total = 2 ** len(column)
-        p[ranker] = _sign_test_p_values(column[:, None], total, True, seed, alternative)[0]
+    for i in np.flatnonzero(is_exact):
+        column = values[values[:, i] != 0, i]
+        p[i] = _sign_test_p_values(column[:, None], 2 ** len(column), True, seed, alternative)[0]
     if not is_exact.all():
         p[~is_exact] = _sign_test_p_values(values[:, ~is_exact], samples, False, seed, alternative)
     return p
@@ -477,9 +474,8 @@ def difference_interval(
     >>> 0 <= low < 0.1 < high <= 0.2
     True
     """
-    return bootstrap_interval(
-        _paired_differences(one, other), level=level, samples=samples, seed=seed
-    )
+    differences = _paired_differences(one, other)
+    return bootstrap_interval(differences, level=level, samples=samples, seed=seed)
 
 
 def check_same_queries(

@@ -25,6 +25,7 @@ from rankgrad._quoting import listing, quote
 __all__ = ["HasSpec", "Registry", "Spec", "options_of", "spec_of", "split", "takes_cutoff"]
 
 _T = TypeVar("_T")
+_Parameters = Mapping[str, inspect.Parameter]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
@@ -236,7 +237,7 @@ class Registry(Generic[_T]):
         k = spec.k if "k" not in options else options.pop("k")
         if k is not None and not takes_cutoff(factory):
             raise ValueError(f"{spec.name} takes no cutoff, found {spec.name}@{k}")
-        spec_options = _restore_none_words(spec.options, parameters)
+        spec_options = _keep_none_words(spec.options, parameters)
         arguments = _resolve_aliases(factory, {**spec_options, **options})
         for option in arguments:
             if option not in parameters:
@@ -278,9 +279,7 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def _restore_none_words(
-    options: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
-) -> Mapping[str, Any]:
+def _keep_none_words(options: Mapping[str, Any], parameters: _Parameters) -> dict[str, Any]:
     """The options of a spec; ``none`` is the word, not None, for options that take words only."""
     return {
         name: "none" if value is None and _takes_words_only(parameters.get(name)) else value

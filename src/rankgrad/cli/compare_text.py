@@ -86,11 +86,8 @@ def _train(data: Path, output: Path, texts: Texts, options: Options) -> None:
     from rankgrad.specs import split
     from rankgrad.text._text_settings import TextSettings
 
-    overrides = {
-        name: value
-        for name, value in options.items()
-        if value is not None and name not in _NOT_SETTINGS
-    }
+    passed = {name: value for name, value in options.items() if value is not None}
+    overrides = {name: value for name, value in passed.items() if name not in _NOT_SETTINGS}
     for name in overrides:
         if name not in TextSettings.model_fields:
             raise ValueError(f"--{name.replace('_', '-')} is not for text")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.metrics import Evaluation, Metric
 
+#: The options of metrics that JSON output has.
+_CONVENTIONS = ("empty", "ties", "gain")
+
 
 def evaluate(
     rankers: Annotated[list[Path], typer.Argument(metavar="RUN|SCORES...")],
@@ -159,11 +162,7 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
         "lists": result.lists,
         **trec.means_dict(result),
         "conventions": {
-            str(metric): {
-                name: getattr(metric, name)
-                for name in ("empty", "ties", "gain")
-                if hasattr(metric, name)
-            }
+            str(metric): {key: getattr(metric, key) for key in _CONVENTIONS if hasattr(metric, key)}
             for metric in result.metrics
         },
         "item_weights": weighted,
@@ -175,5 +174,4 @@ def _show(result: Evaluation, weighted: bool, title: str) -> None:
     conventions = [*result.conventions]
     if weighted:
         conventions.append("items count by their weights in the data")
-    rows = trec.interval_rows(result)
-    show_table(trec.INTERVAL_COLUMNS, rows, title=title, footer=conventions)
+    show_table(trec.INTERVAL_COLUMNS, trec.interval_rows(result), title=title, footer=conventions)

@@ -151,10 +151,10 @@ def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> N
         (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", permuted)
         for name, value, low, high, permuted in explanation.importance_rows()[:top]
     ]
-    lists = importance.n_lists
+    metric, lists = importance.metric, importance.n_lists
     of_all = "" if lists == len(dataset) else f" of {len(dataset):,}"
     footer = [
-        f"points are 100 times {importance.metric}, which is {importance.mean:.4f} with all "
+        f"points are 100 times {metric}, which is {importance.mean:.4f} with all "
         "features as they are",
         f"means over {lists:,}{of_all} lists and {importance.repeats} permutations; intervals say "
         "how much a mean would move with other queries",
@@ -162,12 +162,11 @@ def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> N
     ]
     undefined = importance.drops.shape[1] - lists
     if undefined:
-        metric = importance.metric
         footer.append(f"{undefined:,} lists on which {metric} is undefined are left out")
     not_shown = len(importance.features) - len(rows)
     if not_shown > 0:
         footer.append(f"{not_shown} more features: --top, --json, or -o for all as CSV")
-    columns = ("feature", f"fall of {importance.metric}, points", "95% interval", "permuted")
+    columns = ("feature", f"fall of {metric}, points", "95% interval", "permuted")
     show_table(columns, rows, title=title, footer=footer)
 
 

@@ -202,8 +202,7 @@ def _show_list(tables: list[Protocol], data: Path | None, json: bool) -> None:
         elif not line["there"]:
             missing_notes.append(_splits.missing(str(line["data"]), data))
         rows.append((*(line[column] for column in columns), path))
-    footer = dict.fromkeys([*missing_notes, *not_run_notes])  # each note once
-    show_table((*columns, "where"), rows, footer=footer)
+    show_table((*columns, "where"), rows, footer=dict.fromkeys([*missing_notes, *not_run_notes]))
 
 
 def _write_figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:

@@ -87,12 +87,9 @@ def rerank(
         show_notes([f"{left_out} queries of {run} are left out: the topics do not have them"])
     leaked = 0 if trained is None else _count_trained_on(Path(model), candidates.qids)
     if leaked:
-        show_notes(
-            [
-                f"{leaked} of {len(candidates)} queries were trained or validated on by {model}: "
-                "metrics of them are not test values, which `rankgrad compare` of its folder has"
-            ]
-        )
+        note = f"{leaked} of {len(candidates)} queries were trained or validated on by {model}: "
+        note += "metrics of them are not test values, which `rankgrad compare` of its folder has"
+        show_notes([note])
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
 

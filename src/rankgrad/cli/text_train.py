@@ -138,9 +138,8 @@ def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet
         watch = partial(_callbacks, update, lambda: interrupts.stop_requested)
         finished = cross_validate(plan, candidates, output, watch)
     if not finished:
-        raise interrupted(
-            f"interrupted; {output} holds all that is needed: the same command goes on"
-        )
+        text = f"interrupted; {output} holds all that is needed: the same command goes on"
+        raise interrupted(text)
 
 
 def _get_protocol(name: str | None) -> Protocol | None:
