@@ -1,10 +1,15 @@
-"""FastSort's ranks on GPUs: projections onto the permutahedron, and their adjoint.
+"""FastSort's ranks on GPUs: projections onto the permutahedron (Blondel et al. 2020, eq. 6).
 
-Lists are sorted by ascending score: then ``a = -s / strength`` and the weights n, ..., 1 descend,
-as isotonic regression needs them. In a block of the regression the rank is ``a - mean(a - w)`` or,
-with entropic regularization, ``exp(a - LSE(a) + LSE(w))``. The adjoint subtracts from each gradient
-the sum over its block times the item's weight in the block: one over the size of the block or, with
-entropic regularization, softmax(a).
+:mod:`rankgrad.sorting.fastsort` defines the ranks; :mod:`rankgrad.kernels.gpu._ranks` uses them.
+Isotonic regression needs anchors ``a = -s / strength`` and weights ``w = n, ..., 1`` in descending
+order, so items are in ascending order of their scores. The regression partitions them into blocks.
+The rank of an item is ``a - mean(a - w)`` with the mean over its block or, with entropic
+regularization, ``exp(a - LSE(a) + LSE(w))`` with log-sum-exps (LSE) over its block. (The weights of
+the regression are then ``log n, ..., log 1``.)
+
+The adjoint, with g the gradient with respect to the rank (entropic: to the log of the rank), is
+``(β_i Σ_l g_l - g_i) / strength``. The sum is over the block of item i, and β_i is its weight in
+the block: one over the size of the block or, with entropic regularization, softmax(a)_i.
 """
 
 from __future__ import annotations
@@ -33,6 +38,9 @@ class FastSortRanks(ListOperator):
         strength: of the regularization.
         entropic: project in Kullback-Leibler divergence, not in Euclidean distance.
         lengths: ``[lists]`` int32, the numbers of real items; counted here if None.
+
+    Attributes:
+        ranks: ``[items]``, 1-based, 0 on padding.
     """
 
     strength: float
@@ -51,8 +59,11 @@ class FastSortRanks(ListOperator):
         order = sort_lists(scores, self.mask, offsets, width)
         anchors = torch.empty(2, lists, width, dtype=torch.float64, device=scores.device)
         grid = lists, cdiv(width, _SPAN)
-        _lay[grid](order.scores, offsets, lengths, anchors, *self._options, _SPAN, num_warps=4)
-        # By ascending score: the start of each item's block and, at that start, its sums and end.
+        _write_regression_inputs[grid](
+            order.scores, offsets, lengths, anchors, *self._options, _SPAN, num_warps=4
+        )
+        # In ascending order of scores: the start of each item's block, and at the start of a block
+        # its sums and its end.
         blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, self.entropic)
         self._sorted = order.scores, order.items, offsets, lengths, blocks, sums, ends
         _rank[grid](*self._sorted, self.ranks, *self._options, _SPAN, num_warps=4)
@@ -62,71 +73,81 @@ class FastSortRanks(ListOperator):
         grad_scores, lists, width = torch.empty_like(self.ranks), self.lists, self.max_length
         if not lists:
             return grad_scores
-        totals = torch.empty(lists, width, dtype=torch.float64, device=grad.device)
-        arguments = (*self._sorted, grad.contiguous(), totals, grad_scores, *self._options)
+        block_grads = torch.empty(lists, width, dtype=torch.float64, device=grad.device)
+        arguments = (*self._sorted, grad.contiguous(), block_grads, grad_scores, *self._options)
         tile = min(_TILE, max(128, next_power_of_2(width)))
-        _add[(lists,)](*arguments, tile, num_warps=min(8, tile // 128))
-        _subtract_sums[(lists, cdiv(width, _SPAN))](*arguments, _SPAN, num_warps=4)
+        _sum_grads[(lists,)](*arguments, tile, num_warps=min(8, tile // 128))
+        _write_grads[(lists, cdiv(width, _SPAN))](*arguments, _SPAN, num_warps=4)
         return grad_scores
 
 
 @triton.jit
-def _list_of(offsets, lengths, lists, width):
-    """The list of a program: its number, its first item, and how many real items it has.
+def _padded_list(offsets, lengths, lists, width):
+    """The list of this program, in the flat layout and in padded arrays ``[lists, width]``.
 
-    Also its offset in padded arrays ``[lists, width]``, and the size of such an array.
+    Returns the list, the index of its first item, its number of real items; the start of its row in
+    a padded array, and the size of such an array.
     """
     list_index = tl.program_id(0).to(tl.int64)
-    far = tl.full([], 1, tl.int64) * lists * width
+    stride = tl.full([], 1, tl.int64) * lists * width
     start, length = tl.load(offsets + list_index), tl.load(lengths + list_index)
-    return list_index, start, length, list_index * width, far
+    return list_index, start, length, list_index * width, stride
 
 
 @triton.jit
-def _anchor(ranked, place, inside, sharpness):
-    """``-s / strength`` in double precision."""
-    return -tl.load(ranked + place, mask=inside, other=0.0).to(tl.float64) * sharpness
+def _load_anchors(ranked, index, inside, sharpness):
+    """The anchors ``-s / strength`` of sorted items, in float64."""
+    return -tl.load(ranked + index, mask=inside, other=0.0).to(tl.float64) * sharpness
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
-def _lay(
+def _write_regression_inputs(
     ranked, offsets, lengths, anchors, lists, width, sharpness,
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the anchors and weights of a span of a list as input of the isotonic regression."""
-    _, start, length, base, far = _list_of(offsets, lengths, lists, width)
+    """Write the inputs of the isotonic regression for a span of a list.
+
+    ``anchors`` is ``[2, lists, width]``: anchors and weights, in ascending order of scores.
+    """
+    _, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
     weight = tl.where(inside, length - at, 1).to(tl.float64)
     if ENTROPIC:
         weight = tl.log(weight)
-    to = anchors + base + at
-    tl.store(to, _anchor(ranked, start + length - 1 - at, inside, sharpness), mask=at < width)
-    tl.store(to + far, weight, mask=at < width)
+    target = anchors + base + at
+    anchor = _load_anchors(ranked, start + length - 1 - at, inside, sharpness)
+    tl.store(target, anchor, mask=at < width)
+    tl.store(target + stride, weight, mask=at < width)
 
 
 @triton.jit
-def _projected(
-    ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness,
+def _project(
+    ranked, items, blocks, sums, ends, base, stride, start, length, at, sharpness,
     ENTROPIC: tl.constexpr,
 ):  # fmt: skip
-    """Soft ranks, the weight of each item in its block, the start of the block, and the item."""
+    """The results of the regression at some positions, in ascending order of scores.
+
+    Returns the soft ranks, the weights of the items in their blocks, the starts of the blocks, and
+    the indices of the items.
+    """
     inside = at < length
-    place = start + length - 1 - at
-    anchor = _anchor(ranked, place, inside, sharpness)
+    index = start + length - 1 - at
+    anchor = _load_anchors(ranked, index, inside, sharpness)
     block = tl.load(blocks + base + at, mask=inside, other=0)
-    left = tl.load(sums + base + block, mask=inside, other=0.0)
-    right = tl.load(sums + far + base + block, mask=inside, other=0.0)
+    anchor_sum = tl.load(sums + base + block, mask=inside, other=0.0)
+    weight_sum = tl.load(sums + stride + base + block, mask=inside, other=0.0)
     if ENTROPIC:
-        weight = tl.exp(anchor - left)
-        rank = tl.exp(anchor - left + right)
+        block_weight = tl.exp(anchor - anchor_sum)
+        rank = tl.exp(anchor - anchor_sum + weight_sum)
     else:
         end = tl.load(ends + base + block, mask=inside, other=1)
-        weight = 1.0 / tl.where(inside, end - block, 1).to(tl.float64)
+        block_weight = 1.0 / tl.where(inside, end - block, 1).to(tl.float64)
         # In a block of one item, a large anchor would cancel the digits of the rank.
-        rank = tl.where(weight == 1.0, right, anchor - (left - right) * weight)
-    return rank, weight, block, tl.load(items + place, mask=inside, other=0)
+        shifted = anchor - (anchor_sum - weight_sum) * block_weight
+        rank = tl.where(block_weight == 1.0, weight_sum, shifted)
+    return rank, block_weight, block, tl.load(items + index, mask=inside, other=0)
 
 
 @cached_launch
@@ -135,67 +156,69 @@ def _rank(
     ranked, items, offsets, lengths, blocks, sums, ends, ranks, lists, width, sharpness,
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The ranks of a span of a list."""
-    list_index, start, length, base, far = _list_of(offsets, lengths, lists, width)
+    """Write the ranks of a span of a list, in input order."""
+    list_index, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
-    rank, _, _, item = _projected(
-        ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness, ENTROPIC
+    rank, _, _, item = _project(
+        ranked, items, blocks, sums, ends, base, stride, start, length, at, sharpness, ENTROPIC
     )
     tl.store(ranks + item, rank.to(tl.float32), mask=at < length)
     _store_padding(items, ranks, start, tl.load(offsets + list_index + 1), length, at)
 
 
 @triton.jit
-def _store_padding(items, numbers, start, end, length, at):
-    """Write 0 to the padding of a span of a list; padding is sorted last."""
+def _store_padding(items, target, start, end, length, at):
+    """Write 0 for the padding of a span of a list; padding is sorted last."""
     padding = (at >= length) & (start + at < end)
     item = tl.load(items + start + at, mask=padding, other=0)
-    tl.store(numbers + item, at.to(tl.float32) * 0.0, mask=padding)
+    tl.store(target + item, at.to(tl.float32) * 0.0, mask=padding)
 
 
 @triton.jit
 def _anchor_grads(grad, item, rank, inside, ENTROPIC: tl.constexpr):
-    """Gradients with respect to the log ranks (or ranks)."""
-    own_grad = tl.load(grad + item, mask=inside, other=0.0).to(tl.float64)
+    """Gradients with respect to the ranks; if ENTROPIC, to their logarithms."""
+    anchor_grad = tl.load(grad + item, mask=inside, other=0.0).to(tl.float64)
     if ENTROPIC:
-        own_grad = tl.where(inside, own_grad * rank, 0.0)
-    return own_grad
+        anchor_grad = tl.where(inside, anchor_grad * rank, 0.0)
+    return anchor_grad
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
-def _add(
-    ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
-    sharpness, ENTROPIC: tl.constexpr, TILE: tl.constexpr,
+def _sum_grads(
+    ranked, items, offsets, lengths, blocks, sums, ends, grad, block_grads, grad_scores, lists,
+    width, sharpness, ENTROPIC: tl.constexpr, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Sum the gradients over each block of a list; stored at the block's start."""
-    _at_list, start, length, base, far = _list_of(offsets, lengths, lists, width)
-    carried = tl.zeros([1], tl.float64)
-    for left in range(0, length, TILE):
-        at = left + tl.arange(0, TILE)
-        rank, _, _, item = _projected(
-            ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness, ENTROPIC
+    """Sum the gradients over each block of a list; stored at the start of the block."""
+    _list_index, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
+    block_sum = tl.zeros([1], tl.float64)
+    for first in range(0, length, TILE):
+        at = first + tl.arange(0, TILE)
+        rank, _, _, item = _project(
+            ranked, items, blocks, sums, ends, base, stride, start, length, at, sharpness, ENTROPIC
         )
-        own_grad = _anchor_grads(grad, item, rank, at < length, ENTROPIC)
-        last = left + TILE - 1
-        carried = add_to_blocks(own_grad, blocks, totals, base, at, last, length, carried)
+        anchor_grad = _anchor_grads(grad, item, rank, at < length, ENTROPIC)
+        last = first + TILE - 1
+        block_sum = add_to_blocks(
+            anchor_grad, blocks, block_grads, base, at, last, length, block_sum
+        )
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
-def _subtract_sums(
-    ranked, items, offsets, lengths, blocks, sums, ends, grad, totals, grad_scores, lists, width,
-    sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
+def _write_grads(
+    ranked, items, offsets, lengths, blocks, sums, ends, grad, block_grads, grad_scores, lists,
+    width, sharpness, ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradient of a span of a list: its block's weighted sum, minus its own."""
-    list_index, start, length, base, far = _list_of(offsets, lengths, lists, width)
+    """Write the gradient of a span of a list with respect to the scores, in input order."""
+    list_index, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = at < length
-    rank, weight, block, item = _projected(
-        ranked, items, blocks, sums, ends, base, far, start, length, at, sharpness, ENTROPIC
+    rank, block_weight, block, item = _project(
+        ranked, items, blocks, sums, ends, base, stride, start, length, at, sharpness, ENTROPIC
     )
-    own_grad = _anchor_grads(grad, item, rank, inside, ENTROPIC)
-    total = tl.load(totals + base + block, mask=inside, other=0.0)
-    result = (weight * total - own_grad) * sharpness
+    anchor_grad = _anchor_grads(grad, item, rank, inside, ENTROPIC)
+    block_grad = tl.load(block_grads + base + block, mask=inside, other=0.0)
+    result = (block_weight * block_grad - anchor_grad) * sharpness
     tl.store(grad_scores + item, result.to(tl.float32), mask=inside)
     _store_padding(items, grad_scores, start, tl.load(offsets + list_index + 1), length, at)

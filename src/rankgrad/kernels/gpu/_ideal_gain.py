@@ -1,6 +1,10 @@
 """Gains of items and norms of lists, for the metrics of the fused losses.
 
-Other modules of this package import the gains, discounts and pair-tile helpers from here.
+A linear metric is ``Σ_i gain_i discount(rank_i) / norm``. The norm of NDCG is its ideal value
+``Σ_i gain_i / log2(1 + r_i)`` with r_i the rank of item i by gain, up to the cutoff. Short lists
+count these ranks pair by pair; long lists are sorted by gain.
+
+Other modules of this package import gains, discounts and helpers for tiles of pairs from here.
 """
 
 from __future__ import annotations
@@ -44,32 +48,32 @@ def ideal_gain(
     lists = len(scale)
     if lists == 0:
         return gains, scale, lengths, defined
-    short, ranked = max_length <= _SHORT, norm == "ideal" and max_length > COUNTED
-    rows = max(16, next_power_of_2(max_length)) if short else ROWS
-    if norm != "ideal" or ranked:
+    is_short, is_sorted = max_length <= _SHORT, norm == "ideal" and max_length > COUNTED
+    rows = max(16, next_power_of_2(max_length)) if is_short else ROWS
+    if norm != "ideal" or is_sorted:
         rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
     blocks = max(1, cdiv(max_length, rows))
-    at_once = blocks == 1 and not ranked
-    parts = scale if at_once else labels.new_empty(lists, blocks, 4)
-    _count[(lists, blocks)](
+    is_one_block = blocks == 1 and not is_sorted
+    parts = scale if is_one_block else labels.new_empty(lists, blocks, 4)
+    _count_ideal_ranks[(lists, blocks)](
         *batch[1:5], threshold, k, gains, parts, scale, lengths, defined,
-        GAIN=gain_kind(metric, gain), NORM="sum" if ranked else norm, ALL_ITEMS=at_once, ROWS=rows,
-        COLUMNS=16 if short else 128, num_warps=8 if rows > 64 else 4,
+        GAIN=gain_kind(metric, gain), NORM="sum" if is_sorted else norm, ALL_ITEMS=is_one_block,
+        ROWS=rows, COLUMNS=16 if is_short else 128, num_warps=8 if rows > 64 else 4,
     )  # fmt: skip
-    if at_once:
+    if is_one_block:
         return gains, scale, lengths, defined
-    if ranked:
+    if is_sorted:
         if gains.numel() == lists * max_length:  # lists of one length need no keys
-            best = gains.view(lists, max_length).sort(dim=-1, descending=True).values
+            sorted_gains = gains.view(lists, max_length).sort(dim=-1, descending=True).values
         else:
-            best = sort_lists(gains, None, offsets, max_length).scores
-        _add_ideal[(lists, blocks)](best, offsets, parts, k, rows, num_warps=8)
-    _finish[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
+            sorted_gains = sort_lists(gains, None, offsets, max_length).scores
+        _add_ideal[(lists, blocks)](sorted_gains, offsets, parts, k, rows, num_warps=8)
+    _join_blocks[(lists,)](parts, scale, lengths, defined, blocks, k, norm, 256, num_warps=1)
     return gains, scale, lengths, defined
 
 
 def tile(max_length: int) -> tuple[int, int, int]:
-    """Columns of a tile of pairs, its warps, and how many parts of a list are summed at a time.
+    """Columns of a tile of pairs, its warps, and how many blocks of a list are summed at a time.
 
     Short lists use one warp per block of rows: a sum across warps would cost more than it saves.
     """
@@ -84,7 +88,7 @@ def gain_kind(metric: str, gain: str) -> str:
 
 
 def norm_kind(metric: str, k: int) -> str:
-    """The divisor of a metric's sum: its "ideal" DCG, "one", k ("cutoff"), "length" or "sum"."""
+    """The norm of a metric: "ideal" (DCG), "one", "cutoff" (k), "length" or "sum" (of gains)."""
     if metric == "precision":
         return "cutoff" if k else "length"
     return {"ndcg": "ideal", "dcg": "one", "rbp": "one", "recall": "sum", "arp": "sum"}[metric]
@@ -92,7 +96,7 @@ def norm_kind(metric: str, k: int) -> str:
 
 @triton.jit
 def gain_of(label, threshold, GAIN: tl.constexpr):
-    """``2^y - 1``, ``y``, or ``1[y >= threshold]``."""
+    """The gain of a label y: ``2^y - 1``, ``y``, or ``1[y >= threshold]``."""
     if GAIN == "exponential":
         return tl.exp2(label) - 1.0
     elif GAIN == "linear":
@@ -102,23 +106,23 @@ def gain_of(label, threshold, GAIN: tl.constexpr):
 
 
 @triton.jit
-def load_gains(labels, weights, at, real, threshold, GAIN: tl.constexpr):
+def load_gains(labels, weights, index, real, threshold, GAIN: tl.constexpr):
     """The weighted gains of real items; -1 on padding, which is below every gain."""
-    gain = gain_of(tl.load(labels + at, mask=real, other=0.0), threshold, GAIN)
+    gain = gain_of(tl.load(labels + index, mask=real, other=0.0), threshold, GAIN)
     if weights is not None:
-        gain *= tl.load(weights + at, mask=real, other=0.0)
+        gain *= tl.load(weights + index, mask=real, other=0.0)
     return tl.where(real, gain, -1.0)
 
 
 @triton.jit
 def gain_key(gain, real):
-    """Integers that sort as the gains do; -1 on padding. Gains must not be negative."""
+    """Integers in the same order as the gains; -1 on padding. Gains must not be negative."""
     return tl.where(real, (gain + 0.0).to(tl.int32, bitcast=True), -1)
 
 
 @triton.jit
 def sign_bit(number):
-    """1 for negative integers, else 0. Counting with it needs no predicate registers."""
+    """1 for negative integers, else 0; cheaper to add up than the result of a comparison."""
     if number.dtype == tl.int64:
         return (number >> 63).to(tl.int32) & 1
     else:
@@ -127,19 +131,19 @@ def sign_bit(number):
 
 @triton.jit
 def soft_inside(rank, k, beta):
-    """``1[rank <= k]`` relaxed, one minus it, and its derivative with respect to the rank.
+    """A relaxation of ``1[rank <= k]``, one minus it, and its derivative with respect to the rank.
 
-    With ``d = rank - k - 1/2`` it is the sigmoid of ``-beta d`` up to d = 0, and
-    ``(1/2) (1 + d / 4)^(-2 beta)`` from there on.
+    With ``d = rank - k - 1/2`` the relaxation is ``sigmoid(-beta d)`` for d <= 0, and
+    ``(1/2) (1 + d / 4)^(-2 beta)`` for d > 0.
     """
     x = beta * (k + 0.5 - rank)
-    small = tl.exp2(-1.4426950408889634 * tl.abs(x))
-    inside = 1.0 / (1.0 + small)
-    outside = small * inside  # equals 1 - inside, without cancellation
-    farther = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
-    past = 0.5 * tl.exp2(-2.0 * beta * tl.log2(farther))
-    derivative = tl.where(x >= 0, inside * outside, 0.5 * past / farther)
-    return tl.where(x >= 0, inside, past), tl.where(x >= 0, outside, 1.0 - past), -beta * derivative
+    decay = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    inside = 1.0 / (1.0 + decay)
+    outside = decay * inside  # equals 1 - inside, without cancellation
+    stretched = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
+    tail = 0.5 * tl.exp2(-2.0 * beta * tl.log2(stretched))
+    derivative = tl.where(x >= 0, inside * outside, 0.5 * tail / stretched)
+    return tl.where(x >= 0, inside, tail), tl.where(x >= 0, outside, 1.0 - tail), -beta * derivative
 
 
 @triton.jit
@@ -151,7 +155,7 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
     :func:`soft_inside` interpolates between their discount and that past the cutoff: k + 1 for
     "rank" (ARP), 0 for others.
     """
-    place = rank
+    unclamped_rank = rank
     if CUT:
         rank = tl.minimum(rank, k + 0.75)
     if CURVE == "logarithmic":
@@ -175,28 +179,29 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
         beyond = rank * 0.0
         if CURVE == "rank":
             beyond += k + 1.0
-        inner, outer, fall = soft_inside(place, k, beta)
+        inside_weight, outside_weight, inside_derivative = soft_inside(unclamped_rank, k, beta)
         is_within = length <= k
-        cut = tl.where(place > k + 0.75, 0.0, inner * derivative) + fall * (discount - beyond)
-        derivative = tl.where(is_within, derivative, cut)
-        discount = tl.where(is_within, discount, inner * discount + outer * beyond)
+        cut_derivative = tl.where(unclamped_rank > k + 0.75, 0.0, inside_weight * derivative)
+        cut_derivative += inside_derivative * (discount - beyond)
+        derivative = tl.where(is_within, derivative, cut_derivative)
+        discount = tl.where(is_within, discount, inside_weight * discount + outside_weight * beyond)
     return discount, derivative
 
 
 @triton.jit
 def sum_blocks(terms, list_index, blocks, WIDTH: tl.constexpr):
-    """The sum over the blocks of a list."""
+    """The sum over the blocks of a list; ``terms`` is ``[lists, blocks]``."""
     total = tl.zeros([WIDTH], tl.float32)
-    for left in range(0, blocks, WIDTH):
-        block = left + tl.arange(0, WIDTH)
+    for first_block in range(0, blocks, WIDTH):
+        block = first_block + tl.arange(0, WIDTH)
         total += tl.load(terms + list_index * blocks + block, mask=block < blocks, other=0.0)
     return tl.sum(total, 0)
 
 
 @triton.jit
-def log1p(small):
+def log1p(t):
     """``log(1 + t)`` for t in [-1/2, 1], with a relative error of a few float32 ulps."""
-    ratio = small / (2.0 + small)  # log(1 + t) = 2 atanh(t / (2 + t))
+    ratio = t / (2.0 + t)  # log(1 + t) = 2 atanh(t / (2 + t))
     square = ratio * ratio
     series = square * (1.0 / 15.0) + (1.0 / 13.0)
     series = series * square + (1.0 / 11.0)
@@ -214,23 +219,31 @@ def discount(position):
 
 
 @triton.jit
-def store_sums(parts, at, ideal, gain, real):
-    """Store what :func:`list_sums` adds up: ideal DCG, gains, items, and items with a gain."""
+def store_sums(parts, block, ideal, gain, real):
+    """Store the sums of a block in ``parts`` ``[all blocks, 4]``, for :func:`list_sums`.
+
+    They are its part of the ideal DCG, its sum of gains, its items, and its items with a gain.
+    """
     gain = tl.where(real, gain, 0.0)
-    tl.store(parts + at * 4, ideal)
-    tl.store(parts + at * 4 + 1, tl.sum(gain, 0))
-    tl.store(parts + at * 4 + 2, tl.sum(real.to(tl.float32), 0))
-    tl.store(parts + at * 4 + 3, tl.sum((gain > 0).to(tl.float32), 0))
+    tl.store(parts + block * 4, ideal)
+    tl.store(parts + block * 4 + 1, tl.sum(gain, 0))
+    tl.store(parts + block * 4 + 2, tl.sum(real.to(tl.float32), 0))
+    tl.store(parts + block * 4 + 3, tl.sum((gain > 0).to(tl.float32), 0))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
-def _count(
+def _count_ideal_ranks(
     labels, mask, weights, offsets, threshold, k, gains, parts, scale, lengths, defined,
     GAIN: tl.constexpr, NORM: tl.constexpr, ALL_ITEMS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Gains of a block of items and their part of the ideal DCG; ideal ranks are counted."""
+    """Write the gains of a block of items, and its sums with its part of the ideal DCG.
+
+    The ideal rank of an item is one plus the number of items with a larger gain, or with an equal
+    gain and an earlier position. With ALL_ITEMS the block is the whole list: its scale, length and
+    whether it is defined are written instead of sums.
+    """
     list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     gain = load_gains(labels, weights, start + row, real, threshold, GAIN)
@@ -239,19 +252,19 @@ def _count(
     if NORM == "ideal":
         key = gain_key(gain, real)
         ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
-        for left in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
-            column, valid = positions(mask, start, left, width, COLUMNS)
-            other = load_gains(labels, weights, start + column, valid, threshold, GAIN)
+        for first_column in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
+            column, valid = positions(mask, start, first_column, width, COLUMNS)
+            column_gain = load_gains(labels, weights, start + column, valid, threshold, GAIN)
             earlier = (column[None, :] < row[:, None]).to(tl.int32)  # breaks ties by input order
-            ahead += sign_bit(key[:, None] - earlier - gain_key(other, valid)[None, :])
-        place = tl.sum(ahead, 1)
-        counted = real & ((k == 0) | (place < k))
-        ideal = tl.sum(tl.where(counted, gain * discount(place.to(tl.float32)), 0.0), 0)
+            ahead += sign_bit(key[:, None] - earlier - gain_key(column_gain, valid)[None, :])
+        ideal_position = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (ideal_position < k))
+        ideal = tl.sum(tl.where(counted, gain * discount(ideal_position.to(tl.float32)), 0.0), 0)
     if ALL_ITEMS:
         gain = tl.where(real, gain, 0.0)
         items = tl.sum(real.to(tl.int32), 0)
-        norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)
-        tl.store(scale + list_index, norm)
+        inverse_norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)
+        tl.store(scale + list_index, inverse_norm)
         tl.store(lengths + list_index, items)
         tl.store(defined + list_index, (tl.max(gain, 0) > 0) & (items > 1))
     else:
@@ -261,7 +274,7 @@ def _count(
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
-    """The ideal DCG of a block of sorted gains."""
+    """Write a block's part of the ideal DCG, from gains in descending order."""
     list_index, start, _, position, inside, _ = list_block(None, offsets, ROWS)
     counted = inside & ((k == 0) | (position < k))
     gain = tl.load(ranked + start + position, mask=counted, other=0.0)
@@ -271,24 +284,24 @@ def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
 
 @triton.jit
 def list_sums(parts, list_index, blocks, WIDTH: tl.constexpr):
-    """Of one list: the ideal DCG, the sum of gains, the items, and the items with a gain."""
+    """The ideal DCG of a list, its sum of gains, its items, and its items with a gain."""
     ideal = tl.zeros([WIDTH], tl.float32)
-    total = tl.zeros([WIDTH], tl.float32)
+    gain_sum = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
-    counting = tl.zeros([WIDTH], tl.float32)
-    for left in range(0, blocks, WIDTH):
-        block = left + tl.arange(0, WIDTH)
-        at = parts + (list_index * blocks + block) * 4
-        ideal += tl.load(at, mask=block < blocks, other=0.0)
-        total += tl.load(at + 1, mask=block < blocks, other=0.0)
-        items += tl.load(at + 2, mask=block < blocks, other=0.0)
-        counting += tl.load(at + 3, mask=block < blocks, other=0.0)
-    return tl.sum(ideal, 0), tl.sum(total, 0), tl.sum(items, 0), tl.sum(counting, 0)
+    gaining_items = tl.zeros([WIDTH], tl.float32)
+    for first_block in range(0, blocks, WIDTH):
+        block = first_block + tl.arange(0, WIDTH)
+        part = parts + (list_index * blocks + block) * 4
+        ideal += tl.load(part, mask=block < blocks, other=0.0)
+        gain_sum += tl.load(part + 1, mask=block < blocks, other=0.0)
+        items += tl.load(part + 2, mask=block < blocks, other=0.0)
+        gaining_items += tl.load(part + 3, mask=block < blocks, other=0.0)
+    return tl.sum(ideal, 0), tl.sum(gain_sum, 0), tl.sum(items, 0), tl.sum(gaining_items, 0)
 
 
 @triton.jit
-def scale_of(ideal, total, items, k, NORM: tl.constexpr):
-    """One over the norm; 0 where the norm is 0."""
+def scale_of(ideal, gain_sum, items, k, NORM: tl.constexpr):
+    """One over the norm of a list; 0 where the norm is 0."""
     if NORM == "ideal":
         norm = ideal
     elif NORM == "one":
@@ -298,18 +311,18 @@ def scale_of(ideal, total, items, k, NORM: tl.constexpr):
     elif NORM == "length":
         norm = items
     else:
-        norm = total
+        norm = gain_sum
     return tl.where(norm > 0, 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["blocks", "k"])
-def _finish(
+def _join_blocks(
     parts, scale, lengths, defined, blocks, k, NORM: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """Sum the blocks of a list."""
+    """Write the scale of a list, its length and whether it is defined, from its blocks' sums."""
     list_index = tl.program_id(0)
-    ideal, total, items, counting = list_sums(parts, list_index, blocks, WIDTH)
-    tl.store(scale + list_index, scale_of(ideal, total, items, k, NORM))
+    ideal, gain_sum, items, gaining_items = list_sums(parts, list_index, blocks, WIDTH)
+    tl.store(scale + list_index, scale_of(ideal, gain_sum, items, k, NORM))
     tl.store(lengths + list_index, items.to(tl.int32))
-    tl.store(defined + list_index, (counting > 0) & (items > 1))
+    tl.store(defined + list_index, (gaining_items > 0) & (items > 1))

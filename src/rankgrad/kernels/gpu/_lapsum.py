@@ -1,8 +1,13 @@
-"""LapSum's soft ranks and their vector-Jacobian product.
+"""LapSum's soft ranks (Struski et al. 2025) and their vector-Jacobian product.
+
+The rank of item i is ``1/2 + Σ_j F((s_j - s_i) / τ)`` with F the CDF of the Laplace distribution:
+``F(x) = exp(x) / 2`` for x <= 0 and ``1 - exp(-x) / 2`` for x > 0. :mod:`rankgrad.sorting.lapsum`
+defines it; :mod:`rankgrad.kernels.gpu._ranks` uses it.
 
 Short lists sum over all pairs. Long lists are sorted and cut into chunks. Across chunks the
-exponentials factorize, so a chunk needs only the sum of another chunk's exponentials, relative to
-that chunk's nearest score. Pairs are summed within chunks only.
+exponentials factorize, ``exp(-(s_j - s_i) / τ) = exp(-(s_j - c) / τ) exp(-(c - s_i) / τ)`` for c
+between the scores. So a chunk needs only the sum of another chunk's exponentials, relative to the
+nearest score c of that chunk. Pairs are summed within chunks only.
 """
 
 from __future__ import annotations
@@ -51,160 +56,191 @@ class LapSumRanks(ListOperator):
         if not lists:
             return result
         if order is None:
-            _pairs[(lists, cdiv(self.max_length, 32))](
+            _sum_all_pairs[(lists, cdiv(self.max_length, 32))](
                 scores, grad, self.mask, self.offsets, result, self.temperature, HEIGHT=32, WIDTH=64
             )
             return result
-        many = scores.numel() // _CHUNK + lists + 1
-        chunks = scores.new_empty(6, many)
+        stride = scores.numel() // _CHUNK + lists + 1
+        chunks = scores.new_empty(6, stride)
         grid = (lists, cdiv(self.max_length, _CHUNK))
-        sorted_ = (order.scores, order.items, grad, self.offsets, chunks, self.temperature, many)
-        _chunks[grid](*sorted_, CHUNK=_CHUNK)
-        _chunked[grid](*sorted_, result, CHUNK=_CHUNK, WIDTH=min(16, _CHUNK))
+        sorted_ = (order.scores, order.items, grad, self.offsets, chunks, self.temperature, stride)
+        _summarize_chunks[grid](*sorted_, CHUNK=_CHUNK)
+        _sum_chunk[grid](*sorted_, result, CHUNK=_CHUNK, WIDTH=min(16, _CHUNK))
         return result
 
 
 @cached_launch
 @triton.jit
-def _pairs(
+def _sum_all_pairs(
     scores, grads, mask, offsets, result, temperature, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Sum over all pairs of a block of items."""
+    """Write the ranks of a block of items or, if ``grads`` is given, the vector-Jacobian product.
+
+    One program sums over the pairs of HEIGHT items with all items of their list.
+    """
     _, begin, count, item, inside, real = list_block(mask, offsets, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
     grad = score
     if grads is not None:
         grad = tl.load(grads + begin + item, mask=real, other=0.0)
-    strength = 1.4426950408889634 / temperature
-    total = tl.zeros([HEIGHT, WIDTH], tl.float32)
-    for first in range(0, count, WIDTH):
-        column, valid = positions(mask, begin, first, count, WIDTH)
-        other = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
-        other_grad = other
+    steepness = 1.4426950408889634 / temperature
+    terms = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    for first_column in range(0, count, WIDTH):
+        column, valid = positions(mask, begin, first_column, count, WIDTH)
+        column_score = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
+        column_grad = column_score
         if grads is not None:
-            other_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
-        total += _terms(score, grad, other, other_grad, strength, grads is not None)
-    number = tl.sum(total, 1)
-    number = number / (2.0 * temperature) if grads is not None else number + 0.5
-    tl.store(result + begin + item, tl.where(real, number, 0.0), mask=inside)
+            column_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
+        terms += _terms(score, grad, column_score, column_grad, steepness, grads is not None)
+    sums = tl.sum(terms, 1)
+    sums = sums / (2.0 * temperature) if grads is not None else sums + 0.5
+    tl.store(result + begin + item, tl.where(real, sums, 0.0), mask=inside)
 
 
 @triton.jit
-def _terms(score, grad, other, other_grad, strength, BACKWARD: tl.constexpr):
-    """Terms of the ranks, or of the gradient, of pairs; other scores are -inf on padding."""
-    difference = other[None, :] - score[:, None]
-    near = tl.exp2(tl.abs(difference) * -strength)
+def _terms(score, grad, column_score, column_grad, steepness, BACKWARD: tl.constexpr):
+    """The terms of a tile of pairs: of the ranks ``F((s_j - s_i) / τ)``, or of their VJP times 2τ.
+
+    Column scores are -inf on padding, so that its terms are 0.
+    """
+    difference = column_score[None, :] - score[:, None]
+    decay = tl.exp2(tl.abs(difference) * -steepness)
     if BACKWARD:
-        return near * (other_grad[None, :] - grad[:, None])
+        return decay * (column_grad[None, :] - grad[:, None])
     else:
-        return tl.where(difference > 0, 1.0 - 0.5 * near, 0.5 * near)
+        return tl.where(difference > 0, 1.0 - 0.5 * decay, 0.5 * decay)
 
 
 @triton.jit
 def _load_chunk(ranked, order, grads, offsets, CHUNK: tl.constexpr):
-    """Load a chunk of a sorted list: its first item and chunk, items, scores and gradients."""
-    place = tl.program_id(0).to(tl.int64)
-    begin = tl.load(offsets + place)
+    """Load a chunk of a sorted list.
+
+    Returns the index of the first item of the list and that of its first chunk; of the chunk, its
+    items, which positions are inside the list, which are real, the scores and the gradients.
+    """
+    list_index = tl.program_id(0).to(tl.int64)
+    begin = tl.load(offsets + list_index)
     at = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
-    inside = at < tl.load(offsets + place + 1) - begin
+    inside = at < tl.load(offsets + list_index + 1) - begin
     score = tl.load(ranked + begin + at, mask=inside, other=float("-inf"))
     real = score > float("-inf")
     grad = score
     item = tl.load(order + begin + at, mask=inside, other=0)
     if grads is not None:
         grad = tl.load(grads + item, mask=real, other=0.0)
-    return begin, begin // CHUNK + place, item, inside, real, score, grad
+    return begin, begin // CHUNK + list_index, item, inside, real, score, grad
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["many"])
-def _chunks(ranked, order, grads, offsets, chunks, temperature, many, CHUNK: tl.constexpr):
-    """The highest and lowest score of each chunk, and sums of exponentials relative to both."""
+@triton.jit(do_not_specialize=["stride"])
+def _summarize_chunks(
+    ranked, order, grads, offsets, chunks, temperature, stride, CHUNK: tl.constexpr
+):
+    """Write the highest and lowest score of a chunk, and sums of exponentials relative to both.
+
+    ``chunks`` is ``[6, stride]``, with one column per chunk of all lists: ``Σ exp((min - s) / τ)``,
+    ``Σ exp((s - max) / τ)``, both sums times the gradients, the highest and the lowest score.
+    """
     _, base, _, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, CHUNK)
-    strength = 1.4426950408889634 / temperature
+    steepness = 1.4426950408889634 / temperature
     if tl.max(inside.to(tl.int32), 0) > 0:
-        top = tl.max(score, 0)
-        low = tl.minimum(tl.min(tl.where(real, score, float("inf")), 0), top)
+        max_score = tl.max(score, 0)
+        min_score = tl.minimum(tl.min(tl.where(real, score, float("inf")), 0), max_score)
         # A chunk of padding alone has sums of 0; any finite reference score will do.
-        high = tl.where(top > float("-inf"), top, 0.0)
-        near_end = tl.where(top > float("-inf"), low, 0.0)
-        score = tl.where(real, score, high)
-        over = tl.where(real, tl.exp2((near_end - score) * strength), 0.0)
-        under = tl.where(real, tl.exp2((score - high) * strength), 0.0)
-        mine = chunks + base + tl.program_id(1)
-        tl.store(mine, tl.sum(over, 0))
-        tl.store(mine + many, tl.sum(under, 0))
+        finite_max = tl.where(max_score > float("-inf"), max_score, 0.0)
+        finite_min = tl.where(max_score > float("-inf"), min_score, 0.0)
+        score = tl.where(real, score, finite_max)
+        decay_above = tl.where(real, tl.exp2((finite_min - score) * steepness), 0.0)
+        decay_below = tl.where(real, tl.exp2((score - finite_max) * steepness), 0.0)
+        chunk = chunks + base + tl.program_id(1)
+        tl.store(chunk, tl.sum(decay_above, 0))
+        tl.store(chunk + stride, tl.sum(decay_below, 0))
         if grads is not None:
-            tl.store(mine + 2 * many, tl.sum(over * grad, 0))
-            tl.store(mine + 3 * many, tl.sum(under * grad, 0))
-        tl.store(mine + 4 * many, top)
-        tl.store(mine + 5 * many, low)
+            tl.store(chunk + 2 * stride, tl.sum(decay_above * grad, 0))
+            tl.store(chunk + 3 * stride, tl.sum(decay_below * grad, 0))
+        tl.store(chunk + 4 * stride, max_score)
+        tl.store(chunk + 5 * stride, min_score)
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["many"])
-def _chunked(
-    ranked, order, grads, offsets, chunks, temperature, many, result,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+@triton.jit(do_not_specialize=["stride"])
+def _sum_chunk(
+    ranked, order, grads, offsets, chunks, temperature, stride, result,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Sum over the pairs within a chunk, then add the sums of all other chunks."""
+    """Write the ranks, or the vector-Jacobian product, of a chunk of a sorted list.
+
+    The program sums over the pairs within the chunk, then adds the sums of all other chunks.
+    """
     begin, base, item, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, CHUNK)
-    strength = 1.4426950408889634 / temperature
-    mine = tl.program_id(1)
-    number = tl.zeros([CHUNK], tl.float32)
+    steepness = 1.4426950408889634 / temperature
+    chunk_index = tl.program_id(1)
+    sums = tl.zeros([CHUNK], tl.float32)
     if tl.max(real.to(tl.int32), 0) > 0:
-        top = tl.load(chunks + base + mine + 4 * many)
-        low = tl.load(chunks + base + mine + 5 * many)
-        count = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, CHUNK)
-        above, below, above_grad, below_grad = _others(
-            chunks + base, mine, count, top, low, strength, many, grads is not None
-        )
-        score = tl.where(real, score, low)
+        max_score = tl.load(chunks + base + chunk_index + 4 * stride)
+        min_score = tl.load(chunks + base + chunk_index + 5 * stride)
+        n_chunks = tl.cdiv(tl.load(offsets + tl.program_id(0) + 1) - begin, CHUNK)
+        above, below, above_grad, below_grad = _sum_other_chunks(
+            chunks + base, chunk_index, n_chunks, max_score, min_score, steepness, stride,
+            grads is not None,
+        )  # fmt: skip
+        score = tl.where(real, score, min_score)
         grad = tl.where(real, grad, 0.0)
-        from_above = tl.exp2((score - top) * strength)
-        from_below = tl.exp2((low - score) * strength)
-        total = tl.zeros([CHUNK, WIDTH], tl.float32)
-        first = begin + mine.to(tl.int64) * CHUNK
+        from_above = tl.exp2((score - max_score) * steepness)
+        from_below = tl.exp2((min_score - score) * steepness)
+        terms = tl.zeros([CHUNK, WIDTH], tl.float32)
+        first = begin + chunk_index.to(tl.int64) * CHUNK
         end = tl.load(offsets + tl.program_id(0) + 1)
-        for left in range(0, CHUNK, WIDTH):
-            column = first + left + tl.arange(0, WIDTH)
+        for offset in range(0, CHUNK, WIDTH):
+            column = first + offset + tl.arange(0, WIDTH)
             valid = column < end
-            other = tl.load(ranked + column, mask=valid, other=float("-inf"))
-            other_grad = other
+            column_score = tl.load(ranked + column, mask=valid, other=float("-inf"))
+            column_grad = column_score
             if grads is not None:
-                which = tl.load(order + column, mask=valid, other=0)
-                other_grad = tl.load(grads + which, mask=other > float("-inf"), other=0.0)
-            total += _terms(score, grad, other, other_grad, strength, grads is not None)
-        number = tl.sum(total, 1)
+                column_item = tl.load(order + column, mask=valid, other=0)
+                is_real = column_score > float("-inf")
+                column_grad = tl.load(grads + column_item, mask=is_real, other=0.0)
+            terms += _terms(score, grad, column_score, column_grad, steepness, grads is not None)
+        sums = tl.sum(terms, 1)
         if grads is not None:
-            number += from_above * (above_grad - grad * above)
-            number += from_below * (below_grad - grad * below)
-            number = number / (2.0 * temperature)
+            sums += from_above * (above_grad - grad * above)
+            sums += from_below * (below_grad - grad * below)
+            sums = sums / (2.0 * temperature)
         else:
-            number += 0.5 * (from_below * below - from_above * above)
-            number += mine * CHUNK + 0.5
-    tl.store(result + item, tl.where(real, number, 0.0), mask=inside)
+            sums += 0.5 * (from_below * below - from_above * above)
+            sums += chunk_index * CHUNK + 0.5
+    tl.store(result + item, tl.where(real, sums, 0.0), mask=inside)
 
 
 @triton.jit
-def _others(chunks, mine, count, top, low, strength, many, BACKWARD: tl.constexpr):
-    """Sums of exponentials of the chunks above and below, relative to this chunk's ends."""
+def _sum_other_chunks(
+    chunks, chunk_index, n_chunks, max_score, min_score, steepness, stride, BACKWARD: tl.constexpr
+):
+    """Sums of exponentials of the chunks with higher and with lower scores than this chunk.
+
+    Those of higher chunks are relative to this chunk's highest score, those of lower chunks to its
+    lowest score. The last two of the four sums are those times the gradients.
+    """
     above = tl.zeros([512], tl.float64)
     below = tl.zeros([512], tl.float64)
     above_grad = tl.zeros([512], tl.float64)
     below_grad = tl.zeros([512], tl.float64)
-    for left in range(0, count, 512):
-        other = left + tl.arange(0, 512)
-        over, under = other < mine, (other > mine) & (other < count)
-        from_above = tl.load(chunks + 5 * many + other, mask=over, other=float("inf"))
-        from_below = tl.load(chunks + 4 * many + other, mask=under, other=float("-inf"))
-        from_above = tl.exp2((top - from_above) * strength)
-        from_below = tl.exp2((from_below - low) * strength)
-        above += from_above * tl.load(chunks + other, mask=over, other=0.0)
-        below += from_below * tl.load(chunks + many + other, mask=under, other=0.0)
+    for first in range(0, n_chunks, 512):
+        chunk = first + tl.arange(0, 512)
+        is_above, is_below = chunk < chunk_index, (chunk > chunk_index) & (chunk < n_chunks)
+        from_above = tl.load(chunks + 5 * stride + chunk, mask=is_above, other=float("inf"))
+        from_below = tl.load(chunks + 4 * stride + chunk, mask=is_below, other=float("-inf"))
+        from_above = tl.exp2((max_score - from_above) * steepness)
+        from_below = tl.exp2((from_below - min_score) * steepness)
+        above += from_above * tl.load(chunks + chunk, mask=is_above, other=0.0)
+        below += from_below * tl.load(chunks + stride + chunk, mask=is_below, other=0.0)
         if BACKWARD:
-            above_grad += from_above * tl.load(chunks + 2 * many + other, mask=over, other=0.0)
-            below_grad += from_below * tl.load(chunks + 3 * many + other, mask=under, other=0.0)
+            above_grad += from_above * tl.load(
+                chunks + 2 * stride + chunk, mask=is_above, other=0.0
+            )
+            below_grad += from_below * tl.load(
+                chunks + 3 * stride + chunk, mask=is_below, other=0.0
+            )
     return (
         tl.sum(above, 0).to(tl.float32),
         tl.sum(below, 0).to(tl.float32),

@@ -34,7 +34,7 @@ from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu._flat_lists import chunk_size, is_real
 from rankgrad.kernels.gpu._ideal_gain import ideal_gain
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
+from rankgrad.kernels.gpu._linear import as_gradient, as_loss, discount, discount_beyond
 from rankgrad.kernels.gpu._metric_steps import (
     STEP_METRICS,
     SortOperator,
@@ -619,7 +619,7 @@ def _linear_step(
     norm = tl.load(scale + list_index)
     norm = tl.where(tl.load(defined + list_index) != 0, norm, 0.0)
     cut = _cut(count, k)
-    past = beyond(count, k, METRIC)
+    past = discount_beyond(count, k, METRIC)
     total = tl.zeros([CHUNK], tl.float32)
     for left in range(0, cut, CHUNK):
         rank = left + tl.arange(0, CHUNK)

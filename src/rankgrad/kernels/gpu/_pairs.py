@@ -490,10 +490,9 @@ def _swapped(row, column, mine, theirs, SIDE: tl.constexpr):
         change = theirs.discount[None, :] + mine.cut[:, None]
     else:
         change = tl.where(
-            column[None, :] > row[:, None],
-            mine.discount[:, None] + theirs.cut[None, :],
+            column[None, :] > row[:, None], mine.discount[:, None] + theirs.cut[None, :],
             theirs.discount[None, :] + mine.cut[:, None],
-        )
+        )  # fmt: skip
     return tl.abs(change)
 
 

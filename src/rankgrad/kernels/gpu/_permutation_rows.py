@@ -37,7 +37,7 @@ from rankgrad.kernels.gpu._ideal_gain import (
     store_sums,
 )
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
+from rankgrad.kernels.gpu._linear import as_gradient, as_loss, discount, discount_beyond
 from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, through_operator
 from rankgrad.kernels.gpu._segmented_sort import COUNTED, Sorted, count_items, sort_lists, tie_group
 
@@ -609,7 +609,8 @@ def _sum_rows(
         else:
             _write_row(
                 found, numbers, sums, at_rank, misses, at, by, row, inside, scale,
-                beyond(length, k, METRIC), temperature, persistence, size, many, METRIC, SOFT,
+                discount_beyond(length, k, METRIC), temperature, persistence, size, many,
+                METRIC, SOFT,
             )  # fmt: skip
 
 

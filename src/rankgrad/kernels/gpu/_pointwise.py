@@ -1,6 +1,8 @@
-"""Pointwise losses on GPUs: the mean over the items of a list.
+"""Pointwise losses on GPUs: the mean over the items of a list of a term of score and label.
 
-One program computes a list. Long lists are cut into spans, whose sums a second kernel joins.
+:mod:`rankgrad.losses.pointwise` defines them. One program computes a short list. Long lists are cut
+into spans: a first kernel writes the sums and unscaled gradients of each span, and a second one
+joins the sums and scales the gradients.
 """
 
 from __future__ import annotations
@@ -48,25 +50,32 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
 @triton.jit
 def _cross_entropy(logit, target):
     """``-t log σ(x) - (1 - t) log σ(-x)`` and its derivative."""
-    small = tl.exp2(-1.4426950408889634 * tl.abs(logit))
-    sigmoid = tl.where(logit >= 0, 1.0, small) / (1.0 + small)
+    decay = tl.exp2(-1.4426950408889634 * tl.abs(logit))
+    sigmoid = tl.where(logit >= 0, 1.0, decay) / (1.0 + decay)
     # 1 - σ(x) without cancellation, for targets of 1.
-    missing = tl.where(logit >= 0, small, 1.0) / (1.0 + small)
-    value = tl.maximum(tl.where(target, -logit, logit), 0.0) + log1p(small)
-    return value, tl.where(target, -missing, sigmoid)
+    complement = tl.where(logit >= 0, decay, 1.0) / (1.0 + decay)
+    value = tl.maximum(tl.where(target, -logit, logit), 0.0) + log1p(decay)
+    return value, tl.where(target, -complement, sigmoid)
 
 
 @triton.jit
 def _terms(score, label, number, levels, KIND: tl.constexpr):
-    """The loss of each item, and its derivative with respect to the score."""
+    """The term of each item, and its derivative with respect to the score.
+
+    ``number`` is the number of levels of rmse and ordinal (also as the integer ``levels``), or the
+    threshold of bce. With L levels and ce the cross-entropy above, the terms are
+
+        mse: ``(s - y)²``, rmse: ``(L σ(s) - y)²``, bce: ``ce(s, y >= threshold)``,
+        ordinal: ``Σ_{l=1}^{L-1} ce(s - (l - L / 2), y >= l)``.
+    """
     if KIND == "mse":
         error = score - label
         return error * error, 2.0 * error
     elif KIND == "rmse":
-        small = tl.exp2(-1.4426950408889634 * tl.abs(score))
-        sigmoid = tl.where(score >= 0, 1.0, small) / (1.0 + small)
+        decay = tl.exp2(-1.4426950408889634 * tl.abs(score))
+        sigmoid = tl.where(score >= 0, 1.0, decay) / (1.0 + decay)
         error = number * sigmoid - label
-        return error * error, 2.0 * number * error * (small / ((1.0 + small) * (1.0 + small)))
+        return error * error, 2.0 * number * error * (decay / ((1.0 + decay) * (1.0 + decay)))
     elif KIND == "bce":
         return _cross_entropy(score, label >= number)
     else:
@@ -81,7 +90,10 @@ def _terms(score, label, number, levels, KIND: tl.constexpr):
 
 @triton.jit
 def _mean(total, items, KIND: tl.constexpr):
-    """The loss of a list from the sum of its terms, and the factor of the terms' derivatives."""
+    """The loss of a list (the mean of its terms; rmse: the root of it), from their sum.
+
+    Also returns the factor by which the derivatives of the terms become those of the loss.
+    """
     factor = 1.0 / tl.maximum(items, 1.0)
     value = total * factor
     if KIND == "rmse":  # the root's derivative at 0 is infinite; use a gradient of 0
@@ -98,7 +110,10 @@ def _sum_terms(
     scores, labels, mask, weights, offsets, number, levels, values, grad_scores, defined, parts,
     KIND: tl.constexpr, ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The terms of a span of a list; writes the loss if it is the whole list, else the sums."""
+    """Write the gradients of a span of a list, and its sum and number of items to ``parts``.
+
+    With ALL_ITEMS the span is the whole list: gradients are scaled, and the loss is written.
+    """
     list_index, start, _, row, inside, real = list_block(mask, offsets, SPAN)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
@@ -113,9 +128,9 @@ def _sum_terms(
         tl.store(values + list_index, value)
         tl.store(defined + list_index, items > 0)
     else:
-        to = parts + (list_index.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2
-        tl.store(to, total)
-        tl.store(to + 1, items)
+        part = parts + (list_index.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * 2
+        tl.store(part, total)
+        tl.store(part + 1, items)
     tl.store(grad_scores + start + row, grad, mask=inside)
 
 
@@ -125,20 +140,20 @@ def _join_spans(
     offsets, values, grad_scores, defined, parts,
     KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Sum the spans of a list, and scale the gradient of one span."""
+    """Scale the gradients of a span of a list; the first program of the list writes the loss."""
     list_index, start, _, at, inside, _ = list_block(None, offsets, SPAN)
     spans = tl.num_programs(1)
     total = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
-    for left in range(0, spans, WIDTH):
-        span = left + tl.arange(0, WIDTH)
+    for first_span in range(0, spans, WIDTH):
+        span = first_span + tl.arange(0, WIDTH)
         part = parts + (list_index.to(tl.int64) * spans + span) * 2
         total += tl.load(part, mask=span < spans, other=0.0)
         items += tl.load(part + 1, mask=span < spans, other=0.0)
-    number = tl.sum(items, 0)
-    value, factor = _mean(tl.sum(total, 0), number, KIND)
+    item_count = tl.sum(items, 0)
+    value, factor = _mean(tl.sum(total, 0), item_count, KIND)
     grad = tl.load(grad_scores + start + at, mask=inside, other=0.0)
     tl.store(grad_scores + start + at, grad * factor, mask=inside)
     if tl.program_id(1) == 0:
         tl.store(values + list_index, value)
-        tl.store(defined + list_index, number > 0)
+        tl.store(defined + list_index, item_count > 0)

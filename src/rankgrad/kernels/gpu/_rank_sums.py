@@ -1,8 +1,15 @@
-"""Metrics through relaxed ranks that are not linear in the items: AP, RR, ERR and hits.
+"""Metrics through relaxed ranks r that are not linear in the items: AP, RR, ERR and hits.
 
-AP and ERR sum the values ranked ahead of an item, ``S_i = Σ_j v_j sigmoid(β (r_i - r_j))``, in
-tiles of pairs: O(n²) work, O(n) memory. RR and hits take a softmax of ``-β r`` over the relevant
-items.
+AP and ERR sum the values v of the items ranked ahead of item i,
+``S_i = Σ_{j ≠ i} v_j sigmoid(β (r_i - r_j))``, in tiles of pairs: O(n²) work, O(n) memory. With the
+weighted values w (see :class:`~rankgrad.kernels.gpu._metric_steps.StepValues`) and the relaxed
+discount d of ``1 / r``, they are
+
+    AP:   ``Σ_i w_i (1 + S_i) d(r_i)``, divided by ``Σ_i w_i``, with v the relevance,
+    ERR:  ``Σ_i w_i exp(S_i) d(r_i)``, with v the log of one minus the stopping probability.
+
+RR and hits are ``Σ_i p_i w_i d(r_i)``, with p the softmax of ``-β r`` over the relevant items, and
+the discount of hits 1 up to the cutoff. :mod:`rankgrad.kernels.gpu._ranks` calls this module.
 """
 
 from __future__ import annotations
@@ -71,7 +78,7 @@ def through_operator(
 
 @triton.jit
 def _missed(rank, weight, discount, items, k, beta, CURVE: tl.constexpr, CUT: tl.constexpr):
-    """``1 - w discount``; for hits, whose discount is often near 1, without cancellation."""
+    """``1 - weight discount``; for hits, whose discount is often near 1, without cancellation."""
     missed = 1.0 - discount
     if CURVE == "constant":
         missed = rank * 0.0
@@ -87,46 +94,51 @@ def _first_relevant(
     ranks, values, weighted, scale, lengths, defined, offsets, losses, grad_ranks, k, beta,
     CURVE: tl.constexpr, CUT: tl.constexpr, CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The discount of the first relevant rank, relaxed: a softmax of ``-β r`` for the minimum."""
+    """RR and hits of one list: the loss, and its derivatives with respect to the ranks.
+
+    The first loop finds the lowest rank of a relevant item, the second sums the softmax relative to
+    it, and the third writes the derivatives ``p_i (β (w_i d_i - mean) - w_i d'_i)``, with the mean
+    of ``w d`` under p.
+    """
     list_index, start, length = list_span(offsets)
     items = tl.load(lengths + list_index)
     valid = tl.load(defined + list_index) != 0
     steepness = beta * 1.4426950408889634
-    firsts = tl.full([CHUNK], float("inf"), tl.float32)
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
+    lowest_ranks = tl.full([CHUNK], float("inf"), tl.float32)
+    for first_item in range(0, length, CHUNK):
+        row = first_item + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
-        firsts = tl.minimum(
-            firsts, tl.load(ranks + start + row, mask=value != 0, other=float("inf"))
+        lowest_ranks = tl.minimum(
+            lowest_ranks, tl.load(ranks + start + row, mask=value != 0, other=float("inf"))
         )
-    first = tl.min(firsts, 0)
-    norm = tl.zeros([CHUNK], tl.float32)
+    lowest_rank = tl.min(lowest_ranks, 0)
+    exp_sums = tl.zeros([CHUNK], tl.float32)
     gain_sums = tl.zeros([CHUNK], tl.float32)
     loss_sums = tl.zeros([CHUNK], tl.float32)
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
+    for first_item in range(0, length, CHUNK):
+        row = first_item + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
         rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
         weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
-        probability = tl.where(value != 0, tl.exp2((first - rank) * steepness), 0.0)
+        probability = tl.where(value != 0, tl.exp2((lowest_rank - rank) * steepness), 0.0)
         discount, _ = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
-        norm += probability
+        exp_sums += probability
         gain_sums += probability * weight * discount
         loss_sums += probability * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
-    inverse_norm = tl.where(valid, 1.0 / tl.maximum(tl.sum(norm, 0), 1.0), 0.0)
+    inverse_norm = tl.where(valid, 1.0 / tl.maximum(tl.sum(exp_sums, 0), 1.0), 0.0)
     mean = tl.sum(gain_sums, 0) * inverse_norm
     loss = tl.sum(loss_sums, 0) * inverse_norm
-    for left in range(0, length, CHUNK):
-        row = left + tl.arange(0, CHUNK)
+    for first_item in range(0, length, CHUNK):
+        row = first_item + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
         rank = tl.load(ranks + start + row, mask=value != 0, other=1.0)
         weight = tl.load(weighted + start + row, mask=row < length, other=0.0)
-        probability = inverse_norm * tl.exp2((first - rank) * steepness)
+        probability = inverse_norm * tl.exp2((lowest_rank - rank) * steepness)
         discount, derivative = rank_discount(rank, items, k, beta, 0.0, CURVE, CUT)
         missed = _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
         # The item's value minus the mean, from the smaller numbers, which are more accurate.
-        above = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
-        grad = probability * (beta * above - weight * derivative)
+        excess = tl.where(mean < 0.5, weight * discount - mean, loss - missed)
+        grad = probability * (beta * excess - weight * derivative)
         tl.store(grad_ranks + start + row, tl.where(value != 0, grad, 0.0), mask=row < length)
     tl.store(losses + list_index, tl.where(valid, loss, 0.0))
 
@@ -145,24 +157,24 @@ def _sum_ahead(
     steepness, k, beta,
     METRIC: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The metric terms of a block of items, from the values ranked ahead of each.
+    """AP's or ERR's terms of a block of items, from the sums S of the values ranked ahead of each.
 
-    Writes the derivatives with respect to the sums of these values, and with respect to the ranks
-    at fixed sums.
+    Writes the derivatives of the metric with respect to S, those with respect to the ranks at fixed
+    S, and the sum of the terms over the block.
     """
     list_index, start, length, row, inside, _ = list_block(None, offsets, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     # A block without values has no terms.
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for left in range(0, last, COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
-        other, place = _load_values(ranks, values, start + column, column < length)
-        difference = (rank[:, None] - place[None, :]) * steepness
-        small = tl.exp2(-tl.abs(difference))
-        root = tl.math.rsqrt(1.0 + small)
-        total += other[None, :] * (tl.where(difference >= 0, 1.0, small) * root * root)
-    ahead = tl.sum(total, 1)
+    terms = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first_column in range(0, last, COLUMNS):
+        column = first_column + tl.arange(0, COLUMNS)
+        column_value, column_rank = _load_values(ranks, values, start + column, column < length)
+        difference = (rank[:, None] - column_rank[None, :]) * steepness
+        decay = tl.exp2(-tl.abs(difference))
+        root = tl.math.rsqrt(1.0 + decay)
+        terms += column_value[None, :] * (tl.where(difference >= 0, 1.0, decay) * root * root)
+    ahead = tl.sum(terms, 1)
     items = tl.load(lengths + list_index)
     rank = tl.where(value != 0, rank, 1.0)
     discount, derivative = rank_discount(rank, items, k, beta, 0.0, "reciprocal", CUT)
@@ -186,23 +198,29 @@ def _sum_ahead_vjp(
     ranks, values, grad_sums, offsets, defined, block_sums, losses, grad_ranks, steepness, beta,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add the derivatives through the sums to ``grad_ranks``; the first block writes the loss."""
+    """Add the derivatives through S to ``grad_ranks``, and turn them into those of the loss.
+
+    With ``g_i`` the derivative with respect to S_i, item i gets
+    ``β Σ_j (g_i v_j - g_j v_i) sigmoid'(β (r_i - r_j))``. The first block also writes the loss.
+    """
     list_index, start, length, row, inside, _ = list_block(None, offsets, ROWS)
     value, rank = _load_values(ranks, values, start + row, inside)
     grad = tl.load(grad_sums + start + row, mask=inside, other=0.0)
     last = tl.where(tl.max((value != 0).to(tl.int32), 0) > 0, length, 0)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for left in range(0, last, COLUMNS):
-        column = left + tl.arange(0, COLUMNS)
+    terms = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first_column in range(0, last, COLUMNS):
+        column = first_column + tl.arange(0, COLUMNS)
         valid = column < length
-        other, place = _load_values(ranks, values, start + column, valid)
-        grads = tl.load(grad_sums + start + column, mask=valid, other=0.0)
-        small = tl.exp2(-tl.abs((rank[:, None] - place[None, :]) * steepness))
-        root = tl.math.rsqrt(1.0 + small)
-        over = root * root
-        crossed = grad[:, None] * other[None, :] - grads[None, :] * value[:, None]
-        total += crossed * (small * over * over)
-    result = beta * tl.sum(total, 1)
+        column_value, column_rank = _load_values(ranks, values, start + column, valid)
+        column_grad = tl.load(grad_sums + start + column, mask=valid, other=0.0)
+        decay = tl.exp2(-tl.abs((rank[:, None] - column_rank[None, :]) * steepness))
+        root = tl.math.rsqrt(1.0 + decay)
+        inverse = root * root
+        grad_difference = (
+            grad[:, None] * column_value[None, :] - column_grad[None, :] * value[:, None]
+        )
+        terms += grad_difference * (decay * inverse * inverse)
+    result = beta * tl.sum(terms, 1)
     result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
     tl.store(grad_ranks + start + row, -result, mask=inside)
     if tl.program_id(1) == 0:

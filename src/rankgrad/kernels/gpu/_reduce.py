@@ -1,4 +1,4 @@
-"""The sum or the mean over lists."""
+"""The weighted sum or mean of a loss over lists: the last step of every fused loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ _WIDTH = 1024  # lists that are summed at a time
 def reduce(
     values: Tensor, defined: Tensor, list_weights: Tensor | None, mean: bool
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sum or mean over defined lists, and the normalized weight of each list."""
+    """The weighted sum or mean over defined lists, and the normalized weight of each list.
+
+    Args:
+        values: ``[lists]``, the loss of each list.
+        defined: ``[lists]`` bool; other lists are left out.
+        list_weights: ``[lists]``, or None for equal weights.
+        mean: whether to divide by the sum of the weights; 0 if that is 0.
+
+    Returns:
+        A scalar, and ``[lists]``: its derivative with respect to each value.
+    """
     lists = values.shape[0]
     result, normalized_weights = values.new_empty(()), torch.empty_like(values)
     width = min(_WIDTH, max(32, next_power_of_2(lists)))
@@ -27,15 +37,15 @@ def reduce(
 
 
 @triton.jit
-def _weighed(values, defined, list_weights, at, lists):
-    """The weights of some lists (0 if undefined), and their weighted values."""
-    inside = at < lists
-    counts = tl.load(defined + at, mask=inside, other=0) != 0
-    value = tl.load(values + at, mask=inside, other=0.0)
-    weight = counts.to(tl.float64)
+def _weigh_lists(values, defined, list_weights, list_index, lists):
+    """The weights of some lists (0 where undefined), and their values times the weights."""
+    inside = list_index < lists
+    is_defined = tl.load(defined + list_index, mask=inside, other=0) != 0
+    value = tl.load(values + list_index, mask=inside, other=0.0)
+    weight = is_defined.to(tl.float64)
     if list_weights is not None:
-        list_weight = tl.load(list_weights + at, mask=inside, other=0.0)
-        weight *= tl.where(counts, list_weight, 0.0).to(tl.float64)
+        list_weight = tl.load(list_weights + list_index, mask=inside, other=0.0)
+        weight *= tl.where(is_defined, list_weight, 0.0).to(tl.float64)
     return weight, weight * tl.where(weight != 0, value, 0.0).to(tl.float64)
 
 
@@ -46,28 +56,28 @@ def _reduce(
     MEAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Reduce all lists in one program, in float64 and in a fixed order."""
-    first = tl.arange(0, WIDTH)
-    weights, terms = _weighed(values, defined, list_weights, first, lists)
-    totals, sums = weights, terms
-    for left in range(WIDTH, lists, WIDTH):
-        weight, term = _weighed(values, defined, list_weights, left + first, lists)
-        totals += weight
-        sums += term
-    over = 1.0
-    if MEAN:
-        total = tl.sum(totals, 0)
-        over = tl.where(total > 0, 1.0 / tl.where(total > 0, total, 1.0), 0.0)
-    tl.store(result, (tl.sum(sums, 0) * over).to(result.dtype.element_ty))
-    tl.store(
-        normalized_weights + first,
-        (weights * over).to(normalized_weights.dtype.element_ty),
-        mask=first < lists,
-    )
-    for left in range(WIDTH, lists, WIDTH):
-        at = left + first
-        weight, _ = _weighed(values, defined, list_weights, at, lists)
-        tl.store(
-            normalized_weights + at,
-            (weight * over).to(normalized_weights.dtype.element_ty),
-            mask=at < lists,
+    lane = tl.arange(0, WIDTH)
+    weights, weighted_values = _weigh_lists(values, defined, list_weights, lane, lists)
+    weight_sums, value_sums = weights, weighted_values
+    for first_list in range(WIDTH, lists, WIDTH):
+        weight, weighted_value = _weigh_lists(
+            values, defined, list_weights, first_list + lane, lists
         )
+        weight_sums += weight
+        value_sums += weighted_value
+    factor = 1.0
+    if MEAN:
+        weight_sum = tl.sum(weight_sums, 0)
+        factor = tl.where(weight_sum > 0, 1.0 / tl.where(weight_sum > 0, weight_sum, 1.0), 0.0)
+    tl.store(result, (tl.sum(value_sums, 0) * factor).to(result.dtype.element_ty))
+    tl.store(
+        normalized_weights + lane, (weights * factor).to(normalized_weights.dtype.element_ty),
+        mask=lane < lists,
+    )  # fmt: skip
+    for first_list in range(WIDTH, lists, WIDTH):
+        list_index = first_list + lane
+        weight, _ = _weigh_lists(values, defined, list_weights, list_index, lists)
+        tl.store(
+            normalized_weights + list_index,
+            (weight * factor).to(normalized_weights.dtype.element_ty), mask=list_index < lists,
+        )  # fmt: skip

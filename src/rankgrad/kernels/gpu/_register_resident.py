@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
-from rankgrad.kernels.gpu._linear import beyond, discount
+from rankgrad.kernels.gpu._linear import discount, discount_beyond
 
 #: By number of columns: programs that share the rows, warps per program, registers per thread.
 RESIDENT: dict[int, tuple[int, int, int]] = {
@@ -139,7 +139,9 @@ def rank_weights(
     """
     inside = ((k == 0) | (row < k)) & (row < items)
     if MODE == "loss":
-        weight = discount((row + 1).to(tl.float32), METRIC, persistence) - beyond(items, k, METRIC)
+        weight = discount((row + 1).to(tl.float32), METRIC, persistence) - discount_beyond(
+            items, k, METRIC
+        )
         return tl.where(inside, weight, 0.0) * tl.load(scale)
     else:
         return tl.load(at_rank + row, inside, 0.0)

@@ -1,4 +1,4 @@
-"""Multiply the gradient of every item by a factor of its list."""
+"""Multiply the gradient of every item by a factor of its list: the backward of fused losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ def scale_by_list(
     max_length: int,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """``factor * grad[b] * grad_scores[i]`` for every item i of list b."""
+    """``factor * grad[b] * grad_scores[i]`` for every item i of list b.
+
+    Args:
+        grad: ``[lists]``; may be strided, as an expanded scalar is.
+        grad_scores: ``[items]``.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+        factor: a scalar tensor, or None for 1.
+
+    Returns:
+        ``[items]``; items after the last list are not written.
+    """
     product = torch.empty_like(grad_scores)
     lists = offsets.shape[0] - 1
     if lists > 0:
@@ -30,12 +41,12 @@ def scale_by_list(
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["step"])
-def _scale_by_list(grad, step, factor, grad_scores, offsets, product, SPAN: tl.constexpr) -> None:
-    """Multiply a span of a list by its factor."""
+@triton.jit(do_not_specialize=["stride"])
+def _scale_by_list(grad, stride, factor, grad_scores, offsets, product, SPAN: tl.constexpr) -> None:
+    """Write the product for a span of a list."""
     list_index, start, _, item, inside, _ = list_block(None, offsets, SPAN)
-    number = tl.load(grad + list_index.to(tl.int64) * step)
+    list_factor = tl.load(grad + list_index.to(tl.int64) * stride)
     if factor is not None:
-        number *= tl.load(factor)
+        list_factor *= tl.load(factor)
     grad_score = tl.load(grad_scores + start + item, mask=inside, other=0.0)
-    tl.store(product + start + item, grad_score * number, mask=inside)
+    tl.store(product + start + item, grad_score * list_factor, mask=inside)

@@ -1,4 +1,8 @@
-"""Sort lists by descending score, and find groups of tied items."""
+"""Sort lists by descending score, and find groups of tied items.
+
+Short lists count ranks pair by pair. Long lists use PyTorch's sort: of a matrix if all lists have
+one length, otherwise of 64-bit keys that hold the list and the score.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,14 @@ class Sorted:
 
 
 def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length: int) -> Sorted:
-    """Sort every list, without synchronizing to read lengths."""
+    """Sort every list by descending score, without synchronizing to read lengths.
+
+    Args:
+        scores: ``[items]``; NaN sorts as -inf.
+        mask: ``[items]``, False on padding, or None.
+        offsets: ``[lists + 1]``.
+        max_length: a bound on the lists' lengths.
+    """
     lists, size = offsets.numel() - 1, scores.numel()
     if max_length <= _SHORT:
         ranked = torch.empty_like(scores)
@@ -40,13 +51,14 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
             scores, mask, offsets, ranked, order, ROWS=64, COLUMNS=64
         )
         return Sorted(ranked, order)
-    even = size == lists * max_length
+    has_equal_lengths = size == lists * max_length
     grid = (lists, cdiv(max_length, _TILE))
     cleaned = torch.empty_like(scores)
     # Items after the last list keep their position.
-    keys = torch.full((0 if even else size,), torch.iinfo(torch.int64).max, device=scores.device)
-    _keys[grid](scores, mask, offsets, cleaned, keys, EVEN=even, TILE=_TILE)
-    if even:
+    n_keys = 0 if has_equal_lengths else size
+    keys = torch.full((n_keys,), torch.iinfo(torch.int64).max, device=scores.device)
+    _write_keys[grid](scores, mask, offsets, cleaned, keys, EVEN=has_equal_lengths, TILE=_TILE)
+    if has_equal_lengths:
         ranked, order = cleaned.view(lists, max_length).sort(dim=-1, descending=True, stable=True)
         if lists > 1:
             order = order + offsets[:-1, None]
@@ -67,22 +79,22 @@ def count_items(mask: Tensor | None, offsets: Tensor, max_length: int) -> Tensor
 @cached_launch
 @triton.jit
 def _count_items(mask, offsets, lengths, TILE: tl.constexpr):
-    """Count the real items of one list."""
+    """Write the number of real items of one list."""
     list_index = tl.program_id(0)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     length = (end - begin).to(tl.int32)
     if mask is not None:
-        found = tl.zeros([TILE], tl.int32)
+        real_items = tl.zeros([TILE], tl.int32)
         for first in range(begin, end, TILE):
             at = first + tl.arange(0, TILE)
-            found += is_real(mask, at, at < end).to(tl.int32)
-        length = tl.sum(found, 0)
+            real_items += is_real(mask, at, at < end).to(tl.int32)
+        length = tl.sum(real_items, 0)
     tl.store(lengths + list_index, length)
 
 
 @triton.jit
-def _score(scores, mask, index, inside):
-    """Scores, with -inf for padding and NaN, and 0 for -0."""
+def _load_scores(scores, mask, index, inside):
+    """Load scores: -inf for padding and NaN, and 0 for -0."""
     real = is_real(mask, index, inside)
     score = tl.load(scores + index, mask=real, other=float("-inf"))
     score = tl.where(score == score, score, float("-inf"))
@@ -92,26 +104,30 @@ def _score(scores, mask, index, inside):
 @cached_launch
 @triton.jit
 def _place(scores, mask, offsets, ranked, order, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Write some items of a list to their ranks, found by counting the items ahead of them."""
+    """Write a block of items to their ranks: the scores to ``ranked``, the indices to ``order``.
+
+    The rank of an item is the number of items that score higher, or tie with it and come earlier.
+    """
     begin, end = tl.load(offsets + tl.program_id(0)), tl.load(offsets + tl.program_id(0) + 1)
     first = begin + tl.program_id(1) * ROWS
     if first < end:
         index = first + tl.arange(0, ROWS)
-        score = _score(scores, mask, index, index < end)
+        score = _load_scores(scores, mask, index, index < end)
         ahead = tl.zeros([ROWS], tl.int32)
-        for left in range(begin, end, COLUMNS):
-            other = left + tl.arange(0, COLUMNS)
-            against = _score(scores, mask, other, other < end)
-            before = against[None, :] > score[:, None]
-            tied = (against[None, :] == score[:, None]) & (other[None, :] < index[:, None])
-            ahead += tl.sum(((before | tied) & (other < end)[None, :]).to(tl.int32), 1)
+        for first_column in range(begin, end, COLUMNS):
+            column = first_column + tl.arange(0, COLUMNS)
+            column_score = _load_scores(scores, mask, column, column < end)
+            is_ahead = column_score[None, :] > score[:, None]
+            is_tied = column_score[None, :] == score[:, None]
+            is_ahead |= is_tied & (column[None, :] < index[:, None])
+            ahead += tl.sum((is_ahead & (column < end)[None, :]).to(tl.int32), 1)
         tl.store(ranked + begin + ahead, score, mask=index < end)
         tl.store(order + begin + ahead, index, mask=index < end)
 
 
 @triton.jit
 def ordered_bits(number):
-    """Integers that sort as float32 numbers do."""
+    """Integers in the same order as the float32 numbers."""
     bits = number.to(tl.int32, bitcast=True)
     # The bits of negative floats sort in reverse order; flipping them restores it.
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
@@ -119,39 +135,54 @@ def ordered_bits(number):
 
 @cached_launch
 @triton.jit
-def _keys(scores, mask, offsets, cleaned, keys, EVEN: tl.constexpr, TILE: tl.constexpr):
-    """The scores to sort; and, for uneven lists, integer keys that sort by list, then score."""
+def _write_keys(scores, mask, offsets, cleaned, keys, EVEN: tl.constexpr, TILE: tl.constexpr):
+    """Write the scores of a tile of a list, cleaned for sorting.
+
+    Unless lists have EVEN lengths, also write keys that sort by list, then by descending score: the
+    list in the upper 32 bits, the score in the lower ones.
+    """
     list_index = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     index = begin + tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = index < end
-    score = _score(scores, mask, index, inside)
+    score = _load_scores(scores, mask, index, inside)
     tl.store(cleaned + index, score, mask=inside)
     if not EVEN:
-        falling = (-1 - ordered_bits(score)).to(tl.int64) + 2147483648
-        tl.store(keys + index, list_index * 4294967296 + falling, mask=inside)
+        descending_bits = (-1 - ordered_bits(score)).to(tl.int64) + 2147483648
+        tl.store(keys + index, list_index * 4294967296 + descending_bits, mask=inside)
 
 
 @triton.jit
 def tie_group(ranked, begin, end, at, score, inside, steps):
-    """The first position of the items that tie with each sorted item, and one past the last."""
-    above = tl.load(ranked + at - 1, mask=inside & (at > begin), other=float("inf"))
-    below = tl.load(ranked + at + 1, mask=inside & (at + 1 < end), other=float("-inf"))
-    tied = inside & ((score == above) | (score == below))
-    start = _search(ranked, tl.where(tied, begin, at), at, score, tied, steps, False)
-    return start, _search(ranked, at + 1, tl.where(tied, end, at + 1), score, tied, steps, True)
+    """The group of ties of sorted items: the index of its first item, and one past its last.
+
+    Args:
+        ranked: sorted scores.
+        begin: the index of the first item of the list.
+        end: one past its last item.
+        at: the indices of the items.
+        score: their scores.
+        inside: which of them exist.
+        steps: of the binary search, as many as the length of the longest list has bits.
+    """
+    previous_score = tl.load(ranked + at - 1, mask=inside & (at > begin), other=float("inf"))
+    next_score = tl.load(ranked + at + 1, mask=inside & (at + 1 < end), other=float("-inf"))
+    is_tied = inside & ((score == previous_score) | (score == next_score))
+    start = _search(ranked, tl.where(is_tied, begin, at), at, score, is_tied, steps, False)
+    last = tl.where(is_tied, end, at + 1)
+    return start, _search(ranked, at + 1, last, score, is_tied, steps, True)
 
 
 @triton.jit
-def _search(ranked, low, high, score, tied, steps, PAST: tl.constexpr):
-    """Between low and high, the first position with the same score, or PAST the last one."""
-    if tl.max(tied.to(tl.int32), 0) > 0:
+def _search(ranked, low, high, score, is_tied, steps, PAST: tl.constexpr):
+    """Between low and high, the first index with the same score; with PAST, one past the last."""
+    if tl.max(is_tied.to(tl.int32), 0) > 0:
         for _ in range(steps):
             middle = (low + high) // 2
-            searching = tied & (low < high)
+            searching = is_tied & (low < high)
             # Up to the item itself, every position can be read.
-            other = tl.load(ranked + middle, mask=searching if PAST else tied, other=0.0)
-            before = searching & ((other == score) if PAST else (other > score))
-            low, high = tl.where(before, middle + 1, low), tl.where(before, high, middle)
+            middle_score = tl.load(ranked + middle, mask=searching if PAST else is_tied, other=0.0)
+            moves_up = searching & ((middle_score == score) if PAST else (middle_score > score))
+            low, high = tl.where(moves_up, middle + 1, low), tl.where(moves_up, high, middle)
             high = tl.maximum(low, high)
     return low

@@ -37,7 +37,7 @@ from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, positions
 from rankgrad.kernels.gpu._ideal_gain import ideal_gain
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu._linear import beyond
+from rankgrad.kernels.gpu._linear import discount_beyond
 from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, through_operator
 from rankgrad.kernels.gpu._register_resident import (
     ResidentLayout,
@@ -389,10 +389,8 @@ def _column_sums(
         at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * matrix.size
         found = tl.load(
             part.sums + at[:, None] + (matrix.base + column)[None, :],
-            mask=(program < last)[:, None] & inside[None, :],
-            other=0.0,
-            cache_modifier=".cg",
-        )
+            mask=(program < last)[:, None] & inside[None, :], other=0.0, cache_modifier=".cg",
+        )  # fmt: skip
         total += tl.sum(found, 0)
     return total
 
@@ -812,7 +810,7 @@ def _finish(
                 for left in range(0, end, BLOCK):
                     at = left + tl.arange(0, BLOCK)
                     total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
-                total *= beyond(items, k, KIND)
+                total *= discount_beyond(items, k, KIND)
                 tl.store(values + list_index, value + total * tl.load(scale + list_index))
             else:
                 tl.store(values + list_index, 1 - value)

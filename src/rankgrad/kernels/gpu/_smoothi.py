@@ -18,7 +18,7 @@ from rankgrad.kernels.arguments import FlatLists, MetricOptions
 from rankgrad.kernels.gpu._flat_lists import ListOperator, is_real, list_span
 from rankgrad.kernels.gpu._ideal_gain import ideal_gain
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
-from rankgrad.kernels.gpu._linear import as_gradient, as_loss, beyond, discount
+from rankgrad.kernels.gpu._linear import as_gradient, as_loss, discount, discount_beyond
 from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, through_operator
 from rankgrad.kernels.gpu._segmented_sort import count_items
 
@@ -177,7 +177,7 @@ def _row_loss(
     METRIC: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """A rank's term of the sum, and its derivatives with respect to expected value and weight."""
-    factor = scale * (discount(rank, METRIC, persistence) - beyond(length, k, METRIC))
+    factor = scale * (discount(rank, METRIC, persistence) - discount_beyond(length, k, METRIC))
     gain, by_value, by_weight = mean, mean * 0.0 + 1.0, mean * 0.0
     if GAIN == "exponential":
         power = tl.exp2(mean)

@@ -1,7 +1,9 @@
-"""Spearman's correlation through relaxed ranks r: linear in them, so it has gains and a norm.
+"""Gains and norms of Spearman's correlation, which is linear in the relaxed ranks r of the items.
 
-With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm of ranks without
-ties. Ranks are counted in tiles of pairs: O(n²) work, O(n) memory.
+With ranks q by label and item weights w the correlation is ``Σ_i w_i (q_i - mean q) r_i``, divided
+by ``sqrt(Σ_i w_i (q_i - mean q)²) sqrt(Σ_i w_i (p_i - mean p)²)`` with p the exact ranks by score.
+:mod:`rankgrad.kernels.gpu._ranks` computes the sum. Exact ranks are counted in tiles of pairs:
+O(n²) work, O(n) memory.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         scores, labels, mask, offsets, gains, by_score, ROWS, columns, num_warps=warps
     )
     chunk = chunk_size(max_length, _CHUNK)
-    _center[(lists,)](
+    _write_gains[(lists,)](
         gains, by_score, mask, weights, offsets, *norms, chunk,
         num_warps=max(1, min(8, chunk // 128)),
     )  # fmt: skip
@@ -51,31 +53,34 @@ def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _count_ranks(
     scores, labels, mask, offsets, by_label, by_score, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ) -> None:
-    """Ranks by label, tied ones their mean, and ranks by score, tied ones in input order."""
+    """Write the ranks of a block of items: by label (ties: their mean), by score (in input order).
+
+    Ranks by label are 1-based; those by score are 0-based.
+    """
     _, start, length, row, inside, _ = list_block(mask, offsets, ROWS)
     label = tl.load(labels + start + row, mask=inside, other=0.0)[:, None]
     score = tl.load(scores + start + row, mask=inside, other=0.0)[:, None]
-    twice = tl.zeros([ROWS, COLUMNS], tl.int32)
-    items_above = tl.zeros([ROWS, COLUMNS], tl.int32)
+    twice_ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
+    higher_items = tl.zeros([ROWS, COLUMNS], tl.int32)
     last = tl.where(tl.program_id(1) * ROWS < length, length, 0)
-    for left in range(0, last, COLUMNS):
-        column, real = positions(mask, start, left, length, COLUMNS)
-        other = tl.load(labels + start + column, mask=real, other=float("-inf"))[None, :]
-        twice += (other > label).to(tl.int32) + (other >= label).to(tl.int32)
-        other = tl.load(scores + start + column, mask=real, other=float("-inf"))[None, :]
-        before = (other == score) & (column[None, :] < row[:, None])
-        items_above += ((other > score) | before).to(tl.int32)
-    mean = (tl.sum(twice, 1) + 1).to(tl.float32) * 0.5
+    for first_column in range(0, last, COLUMNS):
+        column, real = positions(mask, start, first_column, length, COLUMNS)
+        column_label = tl.load(labels + start + column, mask=real, other=float("-inf"))[None, :]
+        twice_ahead += (column_label > label).to(tl.int32) + (column_label >= label).to(tl.int32)
+        column_score = tl.load(scores + start + column, mask=real, other=float("-inf"))[None, :]
+        is_earlier_tie = (column_score == score) & (column[None, :] < row[:, None])
+        higher_items += ((column_score > score) | is_earlier_tie).to(tl.int32)
+    mean = (tl.sum(twice_ahead, 1) + 1).to(tl.float32) * 0.5
     tl.store(by_label + start + row, mean, mask=inside)
-    tl.store(by_score + start + row, tl.sum(items_above, 1).to(tl.float32), mask=inside)
+    tl.store(by_score + start + row, tl.sum(higher_items, 1).to(tl.float32), mask=inside)
 
 
 @cached_launch
 @triton.jit
-def _center(
+def _write_gains(
     gains, by_score, mask, weights, offsets, scale, lengths, defined, CHUNK: tl.constexpr
 ) -> None:
-    """Replace the ranks by label of a list by gains, and write one over the norm."""
+    """Replace the ranks by label of a list, in ``gains``, by gains; write its scale and length."""
     list_index, start, length = list_span(offsets)
     items = tl.zeros([CHUNK], tl.int32)
     weight_sum = tl.zeros([CHUNK], tl.float32)
@@ -87,8 +92,8 @@ def _center(
     highest = tl.zeros([CHUNK], tl.float32)
     mean, mean_by_score = 0.0, 0.0
     for centering in tl.static_range(2):  # first the means, then the sums of squares
-        for left in range(0, length, CHUNK):
-            row = left + tl.arange(0, CHUNK)
+        for first in range(0, length, CHUNK):
+            row = first + tl.arange(0, CHUNK)
             inside = row < length
             real = is_real(mask, start + row, inside)
             weight = load_weights(weights, start + row, real)
@@ -107,9 +112,10 @@ def _center(
                 score_rank_sum += weight * score_rank
                 lowest = tl.where(weight > 0, tl.minimum(lowest, rank), lowest)
                 highest = tl.where(weight > 0, tl.maximum(highest, rank), highest)
-        total = tl.sum(weight_sum, 0)
-        inverse = 1.0 / tl.where(total > 0, total, 1.0)
-        mean, mean_by_score = tl.sum(rank_sum, 0) * inverse, tl.sum(score_rank_sum, 0) * inverse
+        total_weight = tl.sum(weight_sum, 0)
+        inverse_weight = 1.0 / tl.where(total_weight > 0, total_weight, 1.0)
+        mean = tl.sum(rank_sum, 0) * inverse_weight
+        mean_by_score = tl.sum(score_rank_sum, 0) * inverse_weight
     valid = tl.max(highest, 0) > tl.min(lowest, 0)
     norm = tl.sqrt(tl.sum(squares, 0)) * tl.sqrt(tl.sum(score_squares, 0))
     tl.store(scale + list_index, tl.where(valid, 1.0 / tl.where(valid, norm, 1.0), 0.0))

@@ -24,9 +24,15 @@ _POLLS = 256  # reads of the result by the host before it synchronizes
 
 
 class _Results(threading.local):
-    """The results of programs: the number of the check if all values are valid, else minus it.
+    """The results of programs, in memory that device and host share.
 
-    The number distinguishes the current check from earlier ones. Device and host share the memory.
+    A program writes the number of the check if all its values are valid, else minus that number.
+    The number distinguishes the current check from earlier ones.
+
+    Attributes:
+        words: ``[_PROGRAMS]`` int32, as a tensor.
+        seen: the same memory as an array.
+        turn: the number of the last check.
     """
 
     def __init__(self) -> None:
@@ -61,32 +67,33 @@ def check_values(
     programs = min(_PROGRAMS, cdiv(max(items, lists), _SPAN))
     if programs == 0:
         return lambda: True
-    turn, found = _results.next_turn(), _results.seen[:programs]
+    check_number, program_results = _results.next_turn(), _results.seen[:programs]
     if list_weights is None:
         list_weights = scores  # not read: the kernel is compiled once for both cases
     _check[(programs,)](
         scores, labels, mask, weights, list_weights, _results.words, LARGEST_LABEL, items, lists,
-        turn, _SPAN, num_warps=4,
+        check_number, _SPAN, num_warps=4,
     )  # fmt: skip
 
     def result() -> bool:
         launch_queued()
         for _ in range(_POLLS):
-            words = found.tolist()
-            if words.count(turn) == programs:
+            seen = program_results.tolist()
+            if seen.count(check_number) == programs:
                 return True
-            if words.count(turn) + words.count(-turn) == programs:
+            if seen.count(check_number) + seen.count(-check_number) == programs:
                 return False
         if scores.is_cuda:
             torch.cuda.current_stream(scores.device).synchronize()
-        return bool((found == turn).all())
+        return bool((program_results == check_number).all())
 
     return result
 
 
 @triton.jit
-def _finite(number):
-    return tl.abs(number) < float("inf")
+def _is_finite(value):
+    """Whether a value is a finite number."""
+    return tl.abs(value) < float("inf")
 
 
 @cached_launch
@@ -95,24 +102,27 @@ def _check(
     scores, labels, mask, weights, list_weights, results, largest, items, lists, turn,
     SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Check the values of a program's spans."""
-    found = tl.zeros([SPAN], tl.int32)
-    step = tl.num_programs(0) * SPAN
+    """Check the values of every n-th span of items and of lists, with n the number of programs.
+
+    Writes ``turn``, the number of the check, if all are valid, else ``-turn``.
+    """
+    invalid_values = tl.zeros([SPAN], tl.int32)
+    stride = tl.num_programs(0) * SPAN
     first = tl.program_id(0) * SPAN
-    for left in range(first, items, step):
-        at = left + tl.arange(0, SPAN)
+    for span_start in range(first, items, stride):
+        at = span_start + tl.arange(0, SPAN)
         real = at < items
         if mask is not None:
             real = tl.load(mask + at, mask=real, other=0) != 0
         score = tl.load(scores + at, mask=real, other=0.0)
         label = tl.load(labels + at, mask=real, other=0.0)
-        right = _finite(score) & (label >= 0) & (label <= largest)
+        is_valid = _is_finite(score) & (label >= 0) & (label <= largest)
         if weights is not None:
             weight = tl.load(weights + at, mask=real, other=0.0)
-            right = right & _finite(weight) & (weight >= 0)
-        found += tl.where(right, 0, 1)
-    for left in range(first, lists, step):
-        at = left + tl.arange(0, SPAN)
+            is_valid = is_valid & _is_finite(weight) & (weight >= 0)
+        invalid_values += tl.where(is_valid, 0, 1)
+    for span_start in range(first, lists, stride):
+        at = span_start + tl.arange(0, SPAN)
         weight = tl.load(list_weights + at, mask=at < lists, other=0.0)
-        found += tl.where(_finite(weight) & (weight >= 0), 0, 1)
-    tl.store(results + tl.program_id(0), tl.where(tl.sum(found, 0) == 0, turn, -turn))
+        invalid_values += tl.where(_is_finite(weight) & (weight >= 0), 0, 1)
+    tl.store(results + tl.program_id(0), tl.where(tl.sum(invalid_values, 0) == 0, turn, -turn))
