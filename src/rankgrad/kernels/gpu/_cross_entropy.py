@@ -197,15 +197,17 @@ def _join_sums(parts, list_index, spans, NORMALIZED: tl.constexpr, WIDTH: tl.con
         part = parts + (list_index * spans + span) * 8
         span_items = tl.load(part + 6, mask=span < spans, other=0.0)
         filled = span_items > 0
-        score_gap = max_score - tl.load(part, mask=filled, other=max_score)
-        exp_sum += tl.load(part + 1, mask=filled, other=0.0) * _exp(-score_gap)
+        score_difference = max_score - tl.load(part, mask=filled, other=max_score)
+        exp_sum += tl.load(part + 1, mask=filled, other=0.0) * _exp(-score_difference)
         scale = tl.where(filled, 1.0, 0.0)
         if NORMALIZED:
             scale *= _exp(tl.load(part + 2, mask=filled, other=max_label) - max_label)
         span_target_sum = tl.load(part + 4, mask=filled, other=0.0)
         target_norm += tl.load(part + 3, mask=filled, other=0.0) * scale
         target_sum += span_target_sum * scale
-        cost += (tl.load(part + 5, mask=filled, other=0.0) + span_target_sum * score_gap) * scale
+        cost += (
+            tl.load(part + 5, mask=filled, other=0.0) + span_target_sum * score_difference
+        ) * scale
         items += span_items
     sums = _Sums(
         max_score, tl.sum(exp_sum, 0), max_label, tl.sum(target_norm, 0), tl.sum(target_sum, 0),

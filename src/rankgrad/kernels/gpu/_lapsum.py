@@ -242,8 +242,6 @@ def _sum_other_chunks(
                 chunks + 3 * stride + chunk, mask=is_below, other=0.0
             )
     return (
-        tl.sum(above, 0).to(tl.float32),
-        tl.sum(below, 0).to(tl.float32),
-        tl.sum(above_grad, 0).to(tl.float32),
-        tl.sum(below_grad, 0).to(tl.float32),
-    )
+        tl.sum(above, 0).to(tl.float32), tl.sum(below, 0).to(tl.float32),
+        tl.sum(above_grad, 0).to(tl.float32), tl.sum(below_grad, 0).to(tl.float32),
+    )  # fmt: skip

@@ -1,5 +1,9 @@
 """The steps of ap, rr, err and hits between a relaxed permutation and its adjoint.
 
+Kernels of relaxed permutations (NeuralSort, Sinkhorn, SmoothI, optimal transport) compute a linear
+operator P and its adjoint. For metrics that are not linear in the sorted gains, the loss and its
+derivatives in between are computed here, in O(n) per list.
+
 A relaxed permutation P sorts the values of items: ``v = P x``, where x is the relevance (ap, rr,
 hits) or the probability that an item satisfies the user (err), and ``w = P (weights x)``. The
 metrics are
@@ -109,7 +113,13 @@ class SortOperator(ListOperator, ABC):
 def step_values(
     batch: FlatLists, metric_options: MetricOptions, through_ranks: bool = False
 ) -> StepValues:
-    """The values of the items for ap, rr, err or hits, and the scales of the lists."""
+    """The values of the items for ap, rr, err or hits, and the scales of the lists.
+
+    Args:
+        batch: the lists; scores are not read.
+        metric_options: the metric.
+        through_ranks: whether err's values are the logarithms that ranks need.
+    """
     metric = metric_options.name
     logarithmic = metric == "err" and through_ranks
     values = torch.empty_like(batch.labels)
@@ -118,7 +128,7 @@ def step_values(
     norms = empty_norms(batch)
     if len(norms[0]):
         chunk = chunk_size(batch.max_length, _CHUNK)
-        _values_of[(len(norms[0]),)](
+        _write_values[(len(norms[0]),)](
             *batch[1:5], metric_options.threshold, values, weighted, *norms, METRIC=metric,
             LOGARITHMIC=logarithmic, CHUNK=chunk, num_warps=max(1, chunk // 128),
         )  # fmt: skip
@@ -191,61 +201,63 @@ def through_operator(
 
 @cached_launch
 @triton.jit(do_not_specialize=["count"])
-def _add(total, other, count, BLOCK: tl.constexpr):
+def _add(total, addend, count, BLOCK: tl.constexpr):
     """Add one tensor to another in place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
-    mine = tl.load(total + at, mask=inside, other=0.0)
-    tl.store(total + at, mine + tl.load(other + at, mask=inside, other=0.0), mask=inside)
+    current = tl.load(total + at, mask=inside, other=0.0)
+    tl.store(total + at, current + tl.load(addend + at, mask=inside, other=0.0), mask=inside)
 
 
 @cached_launch
 @triton.jit
-def _values_of(
+def _write_values(
     labels, mask, weights, offsets, threshold, values, weighted, scale, lengths, defined,
     METRIC: tl.constexpr, LOGARITHMIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The values of the items of one list, and its scale. The threshold of err is the top grade.
+    """Write the values of the items of one list, its scale, length and whether it is defined.
 
-    If a label exceeds the top grade, the list's largest label is its top grade.
+    The value is ``1[y >= threshold]`` or, for err, the stopping probability ``(2^y - 1) / 2^top``.
+    The threshold of err is the top grade of the label scale. If a label exceeds it, the largest
+    label of the list is the top grade. If LOGARITHMIC, the value is the log of one minus it.
     """
     list_index, start, length = list_span(offsets)
     total = tl.zeros([CHUNK], tl.float32)
     items = tl.zeros([CHUNK], tl.int32)
     relevant = tl.zeros([CHUNK], tl.int32)
-    tops = tl.zeros([CHUNK], tl.float32) + threshold
-    for left in range(0, length, CHUNK):
-        row, real = positions(mask, start, left, length, CHUNK)
+    max_labels = tl.zeros([CHUNK], tl.float32) + threshold
+    for first in range(0, length, CHUNK):
+        row, real = positions(mask, start, first, length, CHUNK)
         label = tl.load(labels + start + row, mask=real, other=0.0)
-        tops = tl.maximum(tops, label)
-        counts = (label > 0) | (label != label) if METRIC == "err" else label >= threshold
+        max_labels = tl.maximum(max_labels, label)
+        is_relevant = (label > 0) | (label != label) if METRIC == "err" else label >= threshold
         weight = load_weights(weights, start + row, real)
-        weight = tl.where(counts & real, weight, 0.0)
+        weight = tl.where(is_relevant & real, weight, 0.0)
         total += weight
         items += real.to(tl.int32)
         relevant += (weight > 0).to(tl.int32)
-    number = tl.sum(items, 0)
-    valid = (tl.max(relevant, 0) > 0) & (number > 1)
-    factor = tl.where(valid, 1.0, 0.0)
+    item_count = tl.sum(items, 0)
+    is_defined = (tl.max(relevant, 0) > 0) & (item_count > 1)
+    factor = tl.where(is_defined, 1.0, 0.0)
     if METRIC == "ap":
-        factor = factor / tl.where(valid, tl.sum(total, 0), 1.0)
+        factor = factor / tl.where(is_defined, tl.sum(total, 0), 1.0)
     tl.store(scale + list_index, factor)
-    tl.store(lengths + list_index, number)
-    tl.store(defined + list_index, valid)
-    top = tl.max(tops, 0).to(tl.float64)
-    for left in range(0, length, CHUNK):
-        row, real = positions(mask, start, left, length, CHUNK)
+    tl.store(lengths + list_index, item_count)
+    tl.store(defined + list_index, is_defined)
+    top_grade = tl.max(max_labels, 0).to(tl.float64)
+    for first in range(0, length, CHUNK):
+        row, real = positions(mask, start, first, length, CHUNK)
         label = tl.load(labels + start + row, mask=real, other=0.0)
         if METRIC == "err":
-            grade = tl.exp2(label.to(tl.float64) - top)
-            lowest = tl.exp2(-top + 0.0 * grade)
-            stop = (grade - lowest).to(tl.float32)
+            graded = tl.exp2(label.to(tl.float64) - top_grade)
+            lowest = tl.exp2(-top_grade + 0.0 * graded)
+            stop = (graded - lowest).to(tl.float32)
         else:
             stop = tl.where(label >= threshold, 1.0, 0.0)
         value = stop
         if LOGARITHMIC:
             # 1 - stop, accurate where stop rounds to 1, and at least the smallest normal number.
-            miss = tl.maximum(lowest + (1.0 - grade), 1.1754943508222875e-38)
+            miss = tl.maximum(lowest + (1.0 - graded), 1.1754943508222875e-38)
             value = tl.log(miss).to(tl.float32)
         tl.store(values + start + row, tl.where(real, value, 0.0), mask=row < length)
         if weighted is not None:
@@ -254,8 +266,8 @@ def _values_of(
 
 
 @triton.jit
-def _ranks_of(offsets, lengths, defined, k):
-    """Where a list starts, how many of its ranks count, and whether its loss is defined."""
+def _counted_ranks(offsets, lengths, defined, k):
+    """The start of this program's list, how many ranks count, and whether its loss is defined."""
     list_index = tl.program_id(0)
     length = tl.load(lengths + list_index)
     count = tl.where(k > 0, tl.minimum(k, length), length)
@@ -265,132 +277,143 @@ def _ranks_of(offsets, lengths, defined, k):
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _precision_step(
-    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
-    RECIPROCAL: tl.constexpr, CHUNK: tl.constexpr,
+    sorted_values, sorted_weighted, misses, offsets, scale, lengths, defined, values, grad,
+    grad_weighted, k, RECIPROCAL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Average precision: prefix sums over the ranks, then suffix sums for the derivatives."""
-    begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
+    """The loss of one list for average precision, and its derivatives.
+
+    With ``V_r = v_1 + ... + v_r`` and N the norm, the derivatives of the metric are ``V_r / (r N)``
+    with respect to w_r, and ``Σ_{l>=r} w_l / (l N)`` with respect to v_r. The first loop computes
+    the prefix sums V, the second one the suffix sums. Without weights w = v, and the two add up.
+    """
+    begin, count, is_defined = _counted_ranks(offsets, lengths, defined, k)
     inverse_norm = tl.load(scale + tl.program_id(0))
     total = tl.zeros([CHUNK], tl.float32)
-    before = tl.zeros([1], tl.float64)
+    sum_before = tl.zeros([1], tl.float64)
     for first in range(0, count, CHUNK):
         rank = first + tl.arange(0, CHUNK)
         inside = rank < count
-        value = tl.load(values_in + begin + rank, mask=inside, other=0.0)
+        value = tl.load(sorted_values + begin + rank, mask=inside, other=0.0)
         weight = value
-        if weighted is not None:
-            weight = tl.load(weighted + begin + rank, mask=inside, other=0.0)
-        seen = (tl.cumsum(value.to(tl.float64), 0) + before).to(tl.float32)
-        before += tl.sum(value.to(tl.float64), 0)
-        precision = seen / (rank + 1).to(tl.float32)
+        if sorted_weighted is not None:
+            weight = tl.load(sorted_weighted + begin + rank, mask=inside, other=0.0)
+        sum_so_far = (tl.cumsum(value.to(tl.float64), 0) + sum_before).to(tl.float32)
+        sum_before += tl.sum(value.to(tl.float64), 0)
+        precision = sum_so_far / (rank + 1).to(tl.float32)
         total += tl.where(inside, weight * precision, 0.0)
-        target = grad_weighted if weighted is not None else grad
-        tl.store(target + begin + rank, -inverse_norm * precision, mask=inside)
+        grad_target = grad_weighted if sorted_weighted is not None else grad
+        tl.store(grad_target + begin + rank, -inverse_norm * precision, mask=inside)
     tl.store(
         values + tl.program_id(0), tl.where(is_defined, 1.0 - inverse_norm * tl.sum(total, 0), 0.0)
     )
     tl.debug_barrier()
-    after = tl.zeros([1], tl.float64)
+    sum_after = tl.zeros([1], tl.float64)
     for first in range(0, count, CHUNK):
         rank = count - 1 - first - tl.arange(0, CHUNK)
         inside = rank >= 0
-        source = weighted if weighted is not None else values_in
+        source = sorted_weighted if sorted_weighted is not None else sorted_values
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
         term = (weight / tl.maximum(rank + 1, 1).to(tl.float32)).to(tl.float64)
-        derivative = -inverse_norm * (tl.cumsum(term, 0) + after).to(tl.float32)
-        after += tl.sum(term, 0)
-        if weighted is None:
+        derivative = -inverse_norm * (tl.cumsum(term, 0) + sum_after).to(tl.float32)
+        sum_after += tl.sum(term, 0)
+        if sorted_weighted is None:
             derivative += tl.load(grad + begin + rank, mask=inside, other=0.0)
         tl.store(grad + begin + rank, derivative, mask=inside)
 
 
 @triton.jit
-def _product(one, other):
-    return one * other
+def _multiply(a, b):
+    """The operator of a scan of products."""
+    return a * b
 
 
 @triton.jit
 def _compose(factor, term, next_factor, next_term):
-    """The composition of two maps ``x -> term + factor x``."""
+    """The composition of two maps ``x -> term + factor x``, first this one, then the next."""
     return factor * next_factor, next_term + next_factor * term
 
 
 @triton.jit
-def _load_misses(values_in, misses, at, inside):
+def _load_misses(sorted_values, misses, at, inside):
     """One minus the sorted values, not clamped; 1 outside the list."""
     if misses is not None:
         return tl.load(misses + at, mask=inside, other=1.0)
     else:
-        return 1.0 - tl.load(values_in + at, mask=inside, other=0.0)
+        return 1.0 - tl.load(sorted_values + at, mask=inside, other=0.0)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
 def _cascade_step(
-    values_in, weighted, misses, offsets, scale, lengths, defined, values, grad, grad_weighted, k,
-    RECIPROCAL: tl.constexpr, CHUNK: tl.constexpr,
+    sorted_values, sorted_weighted, misses, offsets, scale, lengths, defined, values, grad,
+    grad_weighted, k, RECIPROCAL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """rr, err and hits: the probability to reach each rank, then R (without weights D) in reverse.
+    """The loss of one list for rr, err and hits, and its derivatives.
 
-    The probabilities are stored in ``grad`` until the derivatives overwrite them.
+    The first loop computes the probability ``m_1 ... m_{r-1}`` of reaching each rank. The second
+    one runs from the last rank to the first and computes the recurrence of the module's docstring:
+    R, or without weights D. The probabilities are stored in ``grad`` until derivatives overwrite
+    them.
     """
-    begin, count, is_defined = _ranks_of(offsets, lengths, defined, k)
+    begin, count, is_defined = _counted_ranks(offsets, lengths, defined, k)
     sign = tl.where(is_defined, -1.0, 0.0)
-    source = weighted if weighted is not None else values_in
+    source = sorted_weighted if sorted_weighted is not None else sorted_values
     total = tl.zeros([CHUNK], tl.float32)
-    carry = 1.0
+    reached_before = 1.0
     for first in range(0, count, CHUNK):
         rank = first + tl.arange(0, CHUNK)
         inside = rank < count
-        known = inside & (rank > 0)
-        miss = tl.maximum(_load_misses(values_in, misses, begin + rank - 1, known), 0.0)
-        passed = carry * tl.associative_scan(miss, 0, _product)
-        carry *= tl.reduce(miss, 0, _product)
+        exists = inside & (rank > 0)
+        clamped_miss = tl.maximum(
+            _load_misses(sorted_values, misses, begin + rank - 1, exists), 0.0
+        )
+        reached = reached_before * tl.associative_scan(clamped_miss, 0, _multiply)
+        reached_before *= tl.reduce(clamped_miss, 0, _multiply)
         discount = _discount(rank, RECIPROCAL)
         weight = tl.load(source + begin + rank, mask=inside, other=0.0)
-        total += weight * passed * discount
-        tl.store(grad + begin + rank, passed, mask=inside)
-        if weighted is not None:
-            tl.store(grad_weighted + begin + rank, sign * passed * discount, mask=inside)
+        total += weight * reached * discount
+        tl.store(grad + begin + rank, reached, mask=inside)
+        if sorted_weighted is not None:
+            tl.store(grad_weighted + begin + rank, sign * reached * discount, mask=inside)
     loss = 1.0 - tl.sum(total, 0)
     tl.debug_barrier()
-    rest = 0.0
-    first_rest = 0.0
+    recurrence_after = 0.0
+    first_recurrence = 0.0
     for first in range(0, count, CHUNK):
         # The derivative of the rank before this one needs the terms of this and later ranks.
         rank = count - first - tl.arange(0, CHUNK)
-        known = (rank >= 0) & (rank < count)
-        not_stopped = _load_misses(values_in, misses, begin + rank, known)
-        miss = tl.maximum(not_stopped, 0.0)
+        exists = (rank >= 0) & (rank < count)
+        unclamped_miss = _load_misses(sorted_values, misses, begin + rank, exists)
+        clamped_miss = tl.maximum(unclamped_miss, 0.0)
         discount = _discount(rank, RECIPROCAL)
-        if weighted is not None:
-            term = tl.load(source + begin + rank, mask=known, other=0.0) * discount
+        if sorted_weighted is not None:
+            term = tl.load(source + begin + rank, mask=exists, other=0.0) * discount
         else:
             term = _discount(rank - 1, RECIPROCAL) + tl.where(
-                known, discount * (tl.minimum(not_stopped, 0.0) - 1.0), 0.0
+                exists, discount * (tl.minimum(unclamped_miss, 0.0) - 1.0), 0.0
             )
-        factor, term_sum = tl.associative_scan((miss, term), 0, _compose)
-        ahead = term_sum + factor * rest
+        factor, term_sum = tl.associative_scan((clamped_miss, term), 0, _compose)
+        recurrence = term_sum + factor * recurrence_after
         at = begin + rank - 1
-        valid = rank > 0
-        passed = tl.load(grad + at, mask=valid, other=0.0)
-        unclamped = _load_misses(values_in, misses, at, valid) >= 0
-        if weighted is not None:
-            derivative = tl.where(unclamped, -ahead, 0.0)
+        has_rank = rank > 0
+        reached = tl.load(grad + at, mask=has_rank, other=0.0)
+        is_unclamped = _load_misses(sorted_values, misses, at, has_rank) >= 0
+        if sorted_weighted is not None:
+            derivative = tl.where(is_unclamped, -recurrence, 0.0)
         else:
-            derivative = tl.where(unclamped, ahead, _discount(rank - 1, RECIPROCAL))
-        tl.store(grad + at, sign * passed * derivative, mask=valid)
-        first_rest += tl.sum(tl.where(rank == 1, ahead, 0.0), 0)
-        rest = _last(ahead, CHUNK)
-    if weighted is None:  # equals one minus the sum, without cancellation
-        not_stopped = _load_misses(values_in, misses, begin, count > 0)
-        loss = tl.maximum(not_stopped, 0.0) * first_rest + tl.minimum(not_stopped, 0.0)
+            derivative = tl.where(is_unclamped, recurrence, _discount(rank - 1, RECIPROCAL))
+        tl.store(grad + at, sign * reached * derivative, mask=has_rank)
+        first_recurrence += tl.sum(tl.where(rank == 1, recurrence, 0.0), 0)
+        recurrence_after = _last(recurrence, CHUNK)
+    if sorted_weighted is None:  # m_1 D_1 equals one minus the sum, without cancellation
+        unclamped_miss = _load_misses(sorted_values, misses, begin, count > 0)
+        loss = tl.maximum(unclamped_miss, 0.0) * first_recurrence + tl.minimum(unclamped_miss, 0.0)
     tl.store(values + tl.program_id(0), tl.where(is_defined, loss, 0.0))
 
 
 @triton.jit
 def _discount(rank, RECIPROCAL: tl.constexpr):
-    """The discount of stopping at a rank (from 0); the value at rank -1 is not used."""
+    """The discount of stopping at a rank (from 0): 1 / (rank + 1), or 1. Rank -1 is not used."""
     if RECIPROCAL:
         return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
     else:

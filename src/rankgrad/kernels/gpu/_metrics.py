@@ -1,7 +1,8 @@
 """Exact metrics on GPUs: each list is sorted once, and no list is padded.
 
-One program per list reads the sorted list span by span. All sums are in float64, since the values
-are reported. No call synchronizes with the host.
+:mod:`rankgrad.metrics` defines the metrics. If ties are averaged, a metric is its expected value
+over the orders of tied items. One program per list reads the sorted list span by span. All sums are
+in float64, since the values are reported. No call synchronizes with the host.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NO_CUTOFF = 2**31 - 1
 def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has a relevant item.
 
-    The value of a list without relevant items is 0.
+    The value of a list without relevant items is 0. Both results are ``[metrics, lists]``.
     """
     scores, labels, mask, weights, _, _ = batch
     lists = batch[4:]
@@ -126,54 +127,59 @@ class _Batch:
 
 
 def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
-    """Compute one metric, not err, with one program per list."""
+    """Compute one metric other than err, with one program per list, as a row of the results."""
     name, k, averaged, linear, threshold, persistence = metric
-    grid, ranked = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
-    number, places, options = float(threshold), (_cut(k), row), batch.options(_SPAN)
+    grid, sorted_lists = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
+    places, options = (_counted_ranks(k), row), batch.options(_SPAN)
+    number = float(threshold)
     if name == "ap":
         scratch = batch.scratch if averaged else (None, None)
-        _ap[grid](*ranked, *scratch, values, relevant, number, *places, **options)
+        _ap[grid](*sorted_lists, *scratch, values, relevant, number, *places, **options)
     elif name in ("rr", "hits"):
-        _first[grid](*ranked, values, relevant, number, *places, METRIC=name, **options)
+        _first[grid](*sorted_lists, values, relevant, number, *places, METRIC=name, **options)
     else:
         gain = "binary"
         if name in ("ndcg", "dcg", "arp"):
             gain = "linear" if linear or name == "arp" else "exponential"
-        best = batch.ideal(gain) if name == "ndcg" else None
+        ideal_order = batch.ideal(gain) if name == "ndcg" else None
         discounts = batch.discounts if name in ("ndcg", "dcg") else None
-        high = _single(persistence)
+        high = _round_to_float32(persistence)
         _linear[grid](
-            *ranked, best, discounts, values, relevant, number, high, persistence - high, *places,
-            METRIC=name, GAIN=gain, **options,
+            *sorted_lists, ideal_order, discounts, values, relevant, number, high,
+            persistence - high, *places, METRIC=name, GAIN=gain, **options,
         )  # fmt: skip
 
 
 def _launch_err(
     batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
 ) -> None:
-    """Compute err: several programs of a list compute its probabilities."""
+    """Compute err as a row of the results: several programs of a list compute probabilities."""
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
     hits, misses = batch.scratch
-    walking, options = batch.options(_SPAN), batch.options(_TILE)
-    _tops[(batch.lists,)](*batch.arrays, tops, relevant, float(grade), row, **walking)
-    _chances[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
-        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _cut(k), **options
+    one_program, options = batch.options(_SPAN), batch.options(_TILE)
+    _write_top_grades[(batch.lists,)](
+        *batch.arrays, tops, relevant, float(grade), row, **one_program
     )
+    _write_probabilities[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
+        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _counted_ranks(k),
+        **options,
+    )  # fmt: skip
     _cascade[(batch.lists,)](
-        batch.offsets, batch.order.scores, hits, misses, values, _cut(k), row, **walking
-    )
+        batch.offsets, batch.order.scores, hits, misses, values, _counted_ranks(k), row,
+        **one_program,
+    )  # fmt: skip
 
 
-def _cut(k: int) -> int:
-    """How many ranks count."""
+def _counted_ranks(k: int) -> int:
+    """How many ranks count at a cutoff, of which 0 is none."""
     return min(k, _NO_CUTOFF) if k else _NO_CUTOFF
 
 
-def _single(number: float) -> float:
-    """Rounded to float32, the precision of kernel arguments."""
-    found: float = struct.unpack("f", struct.pack("f", number))[0]
-    return found
+def _round_to_float32(number: float) -> float:
+    """A number rounded to float32, the precision of kernel arguments."""
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
 
 
 @triton.jit
@@ -187,29 +193,33 @@ def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _ranks(ranked, order, begin, length, left, MASKED: tl.constexpr, SPAN: tl.constexpr):
-    """A span of ranks of a sorted list, which of them hold a real item, and the items."""
-    at = left + tl.arange(0, SPAN)
+def _load_ranks(ranked, order, begin, length, first, MASKED: tl.constexpr, SPAN: tl.constexpr):
+    """A span of ranks (from 0) of a sorted list, which of them hold a real item, and the items."""
+    at = first + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
     return at, real, tl.load(order + begin + at, mask=real, other=0)
 
 
 @triton.jit
-def _gain(labels, item, real, number, GAIN: tl.constexpr):
-    """Gains of items; 0 where there is no item."""
+def _gain(labels, item, real, threshold, GAIN: tl.constexpr):
+    """Gains of items in float64; 0 where there is no item.
+
+    GAIN "stop" is ERR's stopping probability ``(2^y - 1) / 2^top``, where ``top`` is the threshold.
+    """
     label = tl.load(labels + item, mask=real, other=0.0)
     if GAIN == "binary":
-        return tl.where(real & (label >= number), 1.0, 0.0).to(tl.float64)
+        return tl.where(real & (label >= threshold), 1.0, 0.0).to(tl.float64)
     elif GAIN == "linear":
         return label.to(tl.float64)
-    elif GAIN == "stop":  # ERR's stopping probability; number is the top grade
-        return tl.exp2(label.to(tl.float64) - number) - tl.exp2(-number)
+    elif GAIN == "stop":
+        return tl.exp2(label.to(tl.float64) - threshold) - tl.exp2(-threshold)
     else:
         return tl.exp2(label.to(tl.float64)) - 1.0
 
 
 @triton.jit
 def _weight(weights, item, real):
+    """Weights of items in float64; 0 where there is no item."""
     return load_weights(weights, item, real).to(tl.float64)
 
 
@@ -226,7 +236,7 @@ def _group(start, end, begin, at, real):
 @cached_launch
 @triton.jit(do_not_specialize=["steps"])
 def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
-    """The start and end of each rank's group of equal scores."""
+    """Write the start and end of each rank's group of equal scores, for a span of ranks."""
     _, begin, length = list_span(offsets)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
@@ -239,7 +249,10 @@ def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.c
 
 @triton.jit
 def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr):
-    """The mean discount of the ranks from low to high."""
+    """The mean discount of the ranks ``low:high`` (from 0), of which those from ``cut`` on are cut.
+
+    ``discounts`` are the cumulative sums of NDCG's discounts.
+    """
     first, last = tl.minimum(low, cut), tl.minimum(high, cut)
     size = (high - low).to(tl.float64)
     if METRIC == "ndcg" or METRIC == "dcg":
@@ -258,30 +271,34 @@ def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr)
 @cached_launch
 @triton.jit(do_not_specialize=["cut", "row"])
 def _linear(
-    labels, weights, offsets, ranked, order, start, end, best, discounts, values, relevant,
+    labels, weights, offsets, ranked, order, start, end, ideal_order, discounts, values, relevant,
     threshold, persistence, rest, cut, row,
     METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The sum over items of gain times mean discount of the tied ranks, divided by the norm."""
+    """A linear metric of one list: ``Σ_i w_i gain_i discount_i``, divided by its norm.
+
+    The discount of an item is the mean over the ranks of its group of ties. The persistence of rbp
+    is the sum of two float32 numbers.
+    """
     _, begin, length = list_span(offsets)
-    lasting = tl.full([], 0.0, tl.float64) + persistence + rest
+    exact = tl.full([], 0.0, tl.float64) + persistence + rest
     total = tl.zeros([SPAN], tl.float64)
     norms = tl.zeros([SPAN], tl.float64)
-    counting = tl.zeros([SPAN], tl.int32)
-    for left in range(0, length, SPAN):
-        at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
+    relevants = tl.zeros([SPAN], tl.int32)
+    for first in range(0, length, SPAN):
+        at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
         gain = _gain(labels, item, real, threshold, GAIN)
         weight = _weight(weights, item, real)
-        counting += ((gain > 0) & (weight > 0)).to(tl.int32)
+        relevants += ((gain > 0) & (weight > 0)).to(tl.int32)
         low, high = _group(start, end, begin, at, real)
         low, high = tl.where(real, low, 0), tl.where(real, high, 1)
-        total += gain * weight * _mean_discount(discounts, low, high, cut, lasting, METRIC)
+        total += gain * weight * _mean_discount(discounts, low, high, cut, exact, METRIC)
         if METRIC == "ndcg":
-            top = tl.load(best + begin + at, mask=real, other=0)
-            gain = _gain(labels, top, real, threshold, GAIN)
-            weight = _weight(weights, top, real)
+            ideal_item = tl.load(ideal_order + begin + at, mask=real, other=0)
+            gain = _gain(labels, ideal_item, real, threshold, GAIN)
+            weight = _weight(weights, ideal_item, real)
             low = tl.where(real, at, 0)
-            norms += gain * weight * _mean_discount(discounts, low, low + 1, cut, lasting, METRIC)
+            norms += gain * weight * _mean_discount(discounts, low, low + 1, cut, exact, METRIC)
         elif METRIC == "precision":
             norms += tl.where(real, 1.0, 0.0)
         else:
@@ -291,66 +308,70 @@ def _linear(
         norm = tl.where(cut < 2147483647, cut.to(tl.float64), norm)
     elif METRIC == "dcg" or METRIC == "rbp":
         norm = norm * 0.0 + 1.0
-    counts = tl.sum(counting, 0) > 0
+    has_relevant = tl.sum(relevants, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
-    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + to, tl.where(counts & (norm > 0), value, 0.0).to(tl.float32))
-    tl.store(relevant + to, counts)
+    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + target, tl.where(has_relevant & (norm > 0), value, 0.0).to(tl.float32))
+    tl.store(relevant + target, has_relevant)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["cut", "row"])
 def _ap(
-    labels, weights, offsets, ranked, order, start, end, seen, heavy, values, relevant, threshold,
-    cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr,
+    labels, weights, offsets, ranked, order, start, end, relevance_sums, weight_sums, values,
+    relevant, threshold, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Average precision; ties as McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`)."""
+    """Average precision of one list: ``Σ_r w_r y_r (y_1 + ... + y_r) / r``, over ``Σ_r w_r y_r``.
+
+    Ties are averaged as in McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`): in a group
+    of m items, R of them relevant, the expected number of relevant items up to its j-th rank (from
+    0), given that the item there is relevant, is ``ahead + 1 + j (R - 1) / (m - 1)``.
+    """
     _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
-    counting = tl.zeros([SPAN], tl.int32)
-    before = tl.full([], 0.0, tl.float64)
+    relevant_items = tl.zeros([SPAN], tl.int32)
+    count_before = tl.full([], 0.0, tl.float64)
     norm = tl.full([], 0.0, tl.float64)
-    for left in range(0, length, SPAN):
-        at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
+    for first in range(0, length, SPAN):
+        at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
         relevance = _gain(labels, item, real, threshold, "binary")
         weight = relevance * _weight(weights, item, real)
-        counting += (weight > 0).to(tl.int32)
-        count = before + tl.cumsum(relevance, 0)
+        relevant_items += (weight > 0).to(tl.int32)
+        count = count_before + tl.cumsum(relevance, 0)
         if start is not None:
-            tl.store(seen + begin + at, count, mask=real)
-            tl.store(heavy + begin + at, norm + tl.cumsum(weight, 0), mask=real)
+            tl.store(relevance_sums + begin + at, count, mask=real)
+            tl.store(weight_sums + begin + at, norm + tl.cumsum(weight, 0), mask=real)
         else:
             precision = count / (at + 1).to(tl.float64)
             total += tl.where(at < cut, weight * precision, 0.0)
-        before += tl.sum(relevance, 0)
+        count_before += tl.sum(relevance, 0)
         norm += tl.sum(weight, 0)
     if start is not None:
         tl.debug_barrier()  # the loop reads what other threads wrote
-        for left in range(0, length, SPAN):
-            at = left + tl.arange(0, SPAN)
+        for first in range(0, length, SPAN):
+            at = first + tl.arange(0, SPAN)
             real = _is_item(ranked, begin, length, at, MASKED)
             low, high = _group(start, end, begin, at, real)
-            later = real & (low > 0)
-            ahead = tl.load(seen + begin + low - 1, mask=later, other=0.0)
-            inside = tl.load(seen + begin + high - 1, mask=real, other=0.0) - ahead
-            weight = tl.load(heavy + begin + high - 1, mask=real, other=0.0) - tl.load(
-                heavy + begin + low - 1, mask=later, other=0.0
-            )
+            has_before = real & (low > 0)
+            ahead = tl.load(relevance_sums + begin + low - 1, mask=has_before, other=0.0)
+            group_count = tl.load(relevance_sums + begin + high - 1, mask=real, other=0.0) - ahead
+            weight = tl.load(weight_sums + begin + high - 1, mask=real, other=0.0)
+            weight -= tl.load(weight_sums + begin + low - 1, mask=has_before, other=0.0)
             size = (high - low).to(tl.float64)
-            step = (inside - 1.0) / tl.maximum(size - 1.0, 1.0)
+            step = (group_count - 1.0) / tl.maximum(size - 1.0, 1.0)
             count = ahead + 1.0 + (at - low).to(tl.float64) * step
-            expected = tl.where(real & (at < cut) & (inside > 0), weight / size, 0.0)
+            expected = tl.where(real & (at < cut) & (group_count > 0), weight / size, 0.0)
             total += expected * count / (at + 1).to(tl.float64)
-    counts = tl.sum(counting, 0) > 0
+    has_relevant = tl.sum(relevant_items, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
-    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + to, tl.where(counts, value, 0.0).to(tl.float32))
-    tl.store(relevant + to, counts)
+    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + target, tl.where(has_relevant, value, 0.0).to(tl.float32))
+    tl.store(relevant + target, has_relevant)
 
 
 @triton.jit
 def _discount(at, METRIC: tl.constexpr):
-    """The discount of stopping at a rank."""
+    """The discount of stopping at a rank (from 0): 1 for hits, one over the 1-based rank for rr."""
     if METRIC == "hits":
         return at.to(tl.float64) * 0.0 + 1.0
     else:
@@ -363,26 +384,29 @@ def _first(
     labels, weights, offsets, ranked, order, start, end, values, relevant, threshold, cut, row,
     METRIC: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The discount of the first relevant rank, in the first group that has a relevant item."""
+    """RR or hits of one list: the expected discount of its first relevant rank.
+
+    That rank is in the first group of ties with a relevant item.
+    """
     _, begin, length = list_span(offsets)
     firsts = tl.full([SPAN], 2147483647, tl.int32)
-    counting = tl.zeros([SPAN], tl.int32)
-    for left in range(0, length, SPAN):
-        at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
+    relevant_items = tl.zeros([SPAN], tl.int32)
+    for span_start in range(0, length, SPAN):
+        at, real, item = _load_ranks(ranked, order, begin, length, span_start, MASKED, SPAN)
         relevance = _gain(labels, item, real, threshold, "binary")
-        counting += (relevance * _weight(weights, item, real) > 0).to(tl.int32)
+        relevant_items += (relevance * _weight(weights, item, real) > 0).to(tl.int32)
         firsts = tl.minimum(firsts, tl.where(relevance > 0, at, 2147483647))
     first = tl.min(firsts, 0)
-    found = first < length
-    low = tl.where(found, first, 0)
-    high = tl.where(found, first + 1, 0)
+    exists = first < length
+    low = tl.where(exists, first, 0)
+    high = tl.where(exists, first + 1, 0)
     if start is not None:
-        low = tl.load(start + begin + first, mask=found, other=0)
-        high = tl.load(end + begin + first, mask=found, other=0)
+        low = tl.load(start + begin + first, mask=exists, other=0)
+        high = tl.load(end + begin + first, mask=exists, other=0)
     value = _first_of_group(labels, weights, order, begin, low, high, threshold, cut, METRIC, SPAN)
-    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + to, value.to(tl.float32))
-    tl.store(relevant + to, tl.sum(counting, 0) > 0)
+    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + target, value.to(tl.float32))
+    tl.store(relevant + target, tl.sum(relevant_items, 0) > 0)
 
 
 @triton.jit
@@ -395,62 +419,66 @@ def _first_of_group(
     In a group of m items, R of them relevant, the j-th item (from 0) is not relevant with
     probability ``(m - R - j) / (m - j)``, given that none before it was.
     """
-    insides = tl.zeros([SPAN], tl.float64)
-    heavies = tl.zeros([SPAN], tl.float64)
-    for left in range(low, high, SPAN):
-        at = left + tl.arange(0, SPAN)
+    relevance_sums = tl.zeros([SPAN], tl.float64)
+    weight_sums = tl.zeros([SPAN], tl.float64)
+    for first in range(low, high, SPAN):
+        at = first + tl.arange(0, SPAN)
         item = tl.load(order + begin + at, mask=at < high, other=0)
         relevance = _gain(labels, item, at < high, threshold, "binary")
-        insides += relevance
-        heavies += relevance * _weight(weights, item, at < high)
-    inside = tl.sum(insides, 0)
+        relevance_sums += relevance
+        weight_sums += relevance * _weight(weights, item, at < high)
+    relevants = tl.sum(relevance_sums, 0)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
-    for left in range(low, tl.minimum(high, cut), SPAN):
-        at = left + tl.arange(0, SPAN)
+    for first in range(low, tl.minimum(high, cut), SPAN):
+        at = first + tl.arange(0, SPAN)
         counted = (at < high) & (at < cut)
         # Shifted by one rank, so that the product at a rank is over the ranks before it.
-        more = (high - at + 1).to(tl.float64)
-        onward = tl.maximum((more - inside) / tl.maximum(more, 1.0), 0.0)
-        reached = passed * tl.cumprod(tl.where((at > low) & (at < high), onward, 1.0), 0)
-        stop = tl.minimum(inside / tl.maximum(more - 1.0, 1.0), 1.0)
+        remaining = (high - at + 1).to(tl.float64)
+        pass_probability = tl.maximum((remaining - relevants) / tl.maximum(remaining, 1.0), 0.0)
+        reached = passed * tl.cumprod(tl.where((at > low) & (at < high), pass_probability, 1.0), 0)
+        stop = tl.minimum(relevants / tl.maximum(remaining - 1.0, 1.0), 1.0)
         total += tl.where(counted, reached * stop * _discount(at, METRIC), 0.0)
         passed = tl.min(reached, 0)  # the last one: probabilities never increase
-    return tl.sum(total, 0) * tl.sum(heavies, 0) / tl.maximum(inside, 1.0)
+    return tl.sum(total, 0) * tl.sum(weight_sums, 0) / tl.maximum(relevants, 1.0)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["row"])
-def _tops(
+def _write_top_grades(
     labels, weights, offsets, ranked, order, tops, relevant, grade, row,
     MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """ERR's top grade of each list, and whether the list has a relevant item."""
+    """Write ERR's top grade of one list, and whether the list has a relevant item.
+
+    The top grade is the given one, or the list's largest label if that is larger.
+    """
     _, begin, length = list_span(offsets)
     highest = tl.zeros([SPAN], tl.float32) + grade
-    for left in range(0, length, SPAN):
-        _at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
+    for first in range(0, length, SPAN):
+        _at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
         highest = tl.maximum(highest, tl.load(labels + item, mask=real, other=0.0))
     top = tl.max(highest, 0).to(tl.float64)
-    counting = tl.zeros([SPAN], tl.int32)
-    for left in range(0, length, SPAN):
-        _at, real, item = _ranks(ranked, order, begin, length, left, MASKED, SPAN)
+    relevant_items = tl.zeros([SPAN], tl.int32)
+    for first in range(0, length, SPAN):
+        _at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
         stop = _gain(labels, item, real, top, "stop")
-        counting += ((stop > 0) & (_weight(weights, item, real) > 0)).to(tl.int32)
+        relevant_items += ((stop > 0) & (_weight(weights, item, real) > 0)).to(tl.int32)
     tl.store(tops + tl.program_id(0), top)
-    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(relevant + to, tl.sum(counting, 0) > 0)
+    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(relevant + target, tl.sum(relevant_items, 0) > 0)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["cut"])
-def _chances(
+def _write_probabilities(
     labels, weights, offsets, ranked, order, start, end, tops, hits, misses, cut,
     MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """ERR's probabilities to stop at a rank, having reached its group of ties, and to pass it.
+    """Write ERR's probabilities for a span of ranks: ``hits`` and ``misses``, both ``[items]``.
 
-    The probability to pass a whole group is stored at its last rank; at its other ranks it is 1.
+    A hit is to stop at a rank, given that its group of ties is reached; a miss is to pass the whole
+    group, stored at its last rank. At its other ranks the miss is 1.
     """
     _, begin, length = list_span(offsets)
     first = tl.program_id(1) * SPAN
@@ -461,24 +489,24 @@ def _chances(
         item = tl.load(order + begin + at, mask=real, other=0)
         stop = _gain(labels, item, real, top, "stop")
         low, high = _group(start, end, begin, at, real)
-        alone = real & (high - low == 1)
+        is_single = real & (high - low == 1)
         weight = _weight(weights, item, real)
-        tl.store(hits + begin + at, stop * weight, mask=alone)
-        tl.store(misses + begin + at, 1.0 - stop, mask=alone)
+        tl.store(hits + begin + at, stop * weight, mask=is_single)
+        tl.store(misses + begin + at, 1.0 - stop, mask=is_single)
         if start is not None:
-            opens = real & (low == at) & (high - low > 1)
-            group = tl.min(tl.where(opens, at, 2147483647), 0)
+            is_group_start = real & (low == at) & (high - low > 1)
+            group = tl.min(tl.where(is_group_start, at, 2147483647), 0)
             while group < cut:
                 size = tl.load(end + begin + group) - group
-                _mix(
+                _average_orders(
                     labels, weights, order + begin + group, hits + begin + group,
                     misses + begin + group, size, tl.minimum(size, cut - group), top, SPAN,
                 )  # fmt: skip
-                group = tl.min(tl.where(opens & (at > group), at, 2147483647), 0)
+                group = tl.min(tl.where(is_group_start & (at > group), at, 2147483647), 0)
 
 
 @triton.jit
-def _mix(labels, weights, order, hits, products, size, reach, top, SPAN: tl.constexpr):
+def _average_orders(labels, weights, order, hits, products, size, reach, top, SPAN: tl.constexpr):
     """The mean probabilities over the orders of a group of ties, for its first ``reach`` ranks.
 
     products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of
@@ -489,24 +517,24 @@ def _mix(labels, weights, order, hits, products, size, reach, top, SPAN: tl.cons
         item = tl.load(order + m - 1)
         stop = _gain(labels, item, item >= 0, top, "stop")
         hit = stop * _weight(weights, item, item >= 0)
-        most = tl.minimum(m, reach)
-        blocks = tl.cdiv(most, SPAN)
+        n_ranks = tl.minimum(m, reach)
+        blocks = tl.cdiv(n_ranks, SPAN)
         for block in range(0, blocks):  # last block first: each needs the old values before it
             j = (blocks - 1 - block) * SPAN + 1 + tl.arange(0, SPAN)
-            valid, later = j < m, (j > 1) & (j <= most)
-            old = tl.load(hits + j - 1, mask=valid & (j <= most), other=0.0)
-            product = tl.load(products + j - 1, mask=valid & (j <= most), other=0.0)
-            before = tl.load(hits + j - 2, mask=later, other=0.0)
-            previous = tl.load(products + j - 2, mask=later, other=1.0)
+            valid, later = j < m, (j > 1) & (j <= n_ranks)
+            old = tl.load(hits + j - 1, mask=valid & (j <= n_ranks), other=0.0)
+            product = tl.load(products + j - 1, mask=valid & (j <= n_ranks), other=0.0)
+            last_hit = tl.load(hits + j - 2, mask=later, other=0.0)
+            last_product = tl.load(products + j - 2, mask=later, other=1.0)
             tl.debug_barrier()  # all threads have read
             rank, rest = j.to(tl.float64), (m - j).to(tl.float64)
-            stopped = rest * old + (rank - 1.0) * (1.0 - stop) * before + hit * previous
-            passed = rest * product + rank * (1.0 - stop) * previous
-            tl.store(hits + j - 1, stopped / m, mask=j <= most)
-            tl.store(products + j - 1, passed / m, mask=j <= most)
+            stopped = rest * old + (rank - 1.0) * (1.0 - stop) * last_hit + hit * last_product
+            passed = rest * product + rank * (1.0 - stop) * last_product
+            tl.store(hits + j - 1, stopped / m, mask=j <= n_ranks)
+            tl.store(products + j - 1, passed / m, mask=j <= n_ranks)
             tl.debug_barrier()  # all threads have written
-    for left in range(0, reach, SPAN):
-        at = left + tl.arange(0, SPAN)
+    for first in range(0, reach, SPAN):
+        at = first + tl.arange(0, SPAN)
         tl.store(products + at, at.to(tl.float64) * 0.0 + 1.0, mask=(at < reach) & (at < size - 1))
 
 
@@ -515,17 +543,17 @@ def _mix(labels, weights, order, hits, products, size, reach, top, SPAN: tl.cons
 def _cascade(
     offsets, ranked, hits, misses, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
-    """``Σ_r hit_r / r · Π_{l<r} miss_l``."""
+    """ERR of one list: ``Σ_r hit_r / r · Π_{l<r} miss_l``."""
     _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
-    for left in range(0, tl.minimum(length, cut), SPAN):
-        at = left + tl.arange(0, SPAN)
+    for first in range(0, tl.minimum(length, cut), SPAN):
+        at = first + tl.arange(0, SPAN)
         real = _is_item(ranked, begin, length, at, MASKED) & (at < cut)
         hit = tl.load(hits + begin + at, mask=real, other=0.0)
         miss = tl.load(misses + begin + at - 1, mask=real & (at > 0), other=1.0)
         reached = passed * tl.cumprod(miss, 0)
         total += tl.where(real, hit * reached / (at + 1).to(tl.float64), 0.0)
         passed = tl.min(reached, 0)  # the last one: probabilities never increase
-    to = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + to, tl.sum(total, 0).to(tl.float32))
+    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(values + target, tl.sum(total, 0).to(tl.float32))

@@ -1,5 +1,18 @@
 """Sums over pairs on GPUs: RankNet, hinge, LambdaRank and LambdaLoss.
 
+The loss of a list is ``Σ_{y_i > y_j} weight_ij φ(s_i - s_j)``, divided by a norm, with
+``φ(x) = log(1 + exp(-σ x))``, or ``max(0, margin - x)`` for hinge. π are the ranks by score, G the
+gains and ``D(r) = log2(1 + r)``. The weights are (equations of Jagerman et al. 2022)
+
+    ranknet, hinge:  1 (eq. 6),
+    lambdarank:      |G_i - G_j| |1 / D(π_i) - 1 / D(π_j)| (eq. 11, with a cutoff eq. 12),
+    ndcg_loss1:      G_i / D(π_i),
+    ndcg_loss2:      |G_i - G_j| δ(|π_i - π_j|) with δ(d) = 1 / D(d) - 1 / D(d + 1) (eq. 13),
+    ndcg_loss2++:    |G_i - G_j| (μ δ(|π_i - π_j|) + |1 / D(π_i) - 1 / D(π_j)|).
+
+With a cutoff, LambdaLoss weighs pairs by eqs. 16-17 ("corrected") or masks them by eq. 15
+("heuristic").
+
 There are three launches. The first counts the rank of every item and writes the items in sorted
 order, in which the sign of every score difference is known and ``δ(|π_i - π_j|)`` is constant along
 diagonals. The second sums over the pairs of each item. The third averages gradients over duplicates
@@ -36,19 +49,20 @@ _LOG2E = math.log2(math.e)
 
 
 class PairWeights(NamedTuple):
-    """How a loss weighs its pairs.
+    """How a loss weighs its pairs: constants of the kernels.
 
     Attributes:
-        kind: of the operation ``pairs`` (:mod:`rankgrad.kernels.ops`). For metrics other than NDCG
-            ``swap``, the change of a swap, or ``swap_delta``, its product with δ (LambdaLoss).
-        change: the change of a swap: of ``ap``, of ``rr``, of being at the ``top``, inside the
-            cutoff, of the ``rank``, 1 for ``any`` pair, or the factor of eqs. 16-17 where the lower
-            item is ``past`` the cutoff; ``none`` for NDCG.
-        cut: a pair's weight by the cutoff: 1 (``none``), that of eqs. 16-17 (``corrected``), or
-            whether its upper item is ``inside``.
+        kind: the formula of the weights. For NDCG it is the ``kind`` of
+            :class:`~rankgrad.kernels.arguments.PairOptions`. For other metrics it is ``swap``, the
+            change of the metric by a swap, or ``swap_delta``, that change times δ (LambdaLoss).
+        change: what a swap changes: ``ap``, ``rr``, whether an item is at the ``top`` (inside the
+            cutoff), or the ``rank``. Or the change is 1 for ``any`` pair, or the factor of eqs.
+            16-17 where the lower item is ``past`` the cutoff. ``none`` for NDCG.
+        cut: the factor of a pair by the cutoff: 1 (``none``), that of eqs. 16-17 (``corrected``),
+            or 1 if the upper item is ``inside`` the cutoff and otherwise 0.
         reach: whether the weight of two items past the cutoff is 0.
-        gain: the kind of gain.
-        norm: the kind of norm.
+        gain: ``exponential``, ``linear`` or ``binary``.
+        norm: ``ideal`` (DCG), ``sum`` (of gains), ``cutoff`` or ``one``.
     """
 
     kind: str
@@ -65,8 +79,12 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     Args:
         batch: the lists.
         options: those of :class:`rankgrad.kernels.arguments.PairOptions`.
+
+    Returns:
+        values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
     """
-    kind, k, sigma, gain, truncation, mu, half, metric, threshold = PairOptions(*options)
+    loss = PairOptions(*options)
+    k, threshold = loss.k, float(loss.threshold)
     scores, _, mask, weights, offsets, max_length = batch
     values, *_ = results = empty_results(batch)
     lists, items = len(values), scores.numel()
@@ -76,11 +94,8 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     blocks = max(1, cdiv(max_length, ROWS))
     grid, masked, weighted = (lists, blocks), mask is not None, weights is not None
     shape = {"ROWS": ROWS, "COLUMNS": columns, "num_warps": warps}
-    kind, change, cut, reach, gain, norm = (
-        _of_ndcg(kind, k, gain, truncation)
-        if metric == "ndcg"
-        else _of_swaps(metric, k, kind == "lambdarank", truncation)
-    )
+    pair_weights = _ndcg_weights(loss) if loss.metric == "ndcg" else _swap_weights(loss)
+    kind, change, cut, reach, gain, norm = pair_weights
     # δ by signed distance of two ranks. The last tile of columns may read past the longest
     # distance; those values belong to no pair.
     table = scores.new_empty(2 * blocks * ROWS + columns)
@@ -90,19 +105,19 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     parts = scores.new_empty(lists, blocks, 4)
     sums = scores.new_empty(lists, blocks)
     _rank_items[grid](
-        *batch[:5], ranked, origin, parts, table, items, k, float(threshold), GAIN=gain, NORM=norm,
+        *batch[:5], ranked, origin, parts, table, items, k, threshold, GAIN=gain, NORM=norm,
         TABLE=kind in ("ndcg_loss2", "ndcg_loss2++", "swap_delta"), **shape,
     )  # fmt: skip
     if change != "none":
         chunk = chunk_size(max_length, 1024)
         _swap_changes[(lists,)](
-            ranked, offsets, parts, items, k, float(threshold), blocks, change, gain,
-            masked, width, chunk, num_warps=max(1, chunk // 128),
+            ranked, offsets, parts, items, k, threshold, blocks, change, gain, masked, width, chunk,
+            num_warps=max(1, chunk // 128),
         )  # fmt: skip
     _sum_pairs[grid](
-        ranked, offsets, parts, table, sums, items, k, float(sigma), sigma * _LOG2E, float(mu),
-        KIND=kind, GAIN=gain if change == "none" else "linear", CUT=cut,
-        HALF=half and kind == "ranknet", REACH=reach, MASKED=masked, WEIGHTED=weighted,
+        ranked, offsets, parts, table, sums, items, k, float(loss.sigma), loss.sigma * _LOG2E,
+        float(loss.mu), KIND=kind, GAIN=gain if change == "none" else "linear", CUT=cut,
+        HALF=loss.half and kind == "ranknet", REACH=reach, MASKED=masked, WEIGHTED=weighted,
         **shape, WIDTH=width,
     )  # fmt: skip
     _scatter_grads[grid](
@@ -112,52 +127,53 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     return results
 
 
-def _of_ndcg(kind: str, k: int, gain: str, truncation: str) -> PairWeights:
+def _ndcg_weights(loss: PairOptions) -> PairWeights:
     """The weights of RankNet, hinge, and the lambda losses of NDCG."""
-    plain = kind in ("ranknet", "hinge")
-    if k == 0 or kind == "lambdarank":
+    is_unweighted = loss.kind in ("ranknet", "hinge")
+    if loss.k == 0 or loss.kind == "lambdarank":
         cut = "none"
     else:
-        cut = "inside" if plain or truncation == "heuristic" else "corrected"
-    reach = cut == "inside" or (kind == "lambdarank" and k > 0)
-    gain = "exponential" if gain == "exponential" else "linear"
-    return PairWeights(kind, "none", cut, reach, gain, "one" if plain else "ideal")
+        cut = "inside" if is_unweighted or loss.truncation == "heuristic" else "corrected"
+    reach = cut == "inside" or (loss.kind == "lambdarank" and loss.k > 0)
+    gain = "exponential" if loss.gain == "exponential" else "linear"
+    return PairWeights(loss.kind, "none", cut, reach, gain, "one" if is_unweighted else "ideal")
 
 
-def _of_swaps(metric: str, k: int, is_lambdarank: bool, truncation: str) -> PairWeights:
-    """The weights of the lambda losses of other metrics."""
-    kind, change, norm = "swap", metric, "sum"
-    if metric == "rr":
+def _swap_weights(loss: PairOptions) -> PairWeights:
+    """The weights of the lambda losses of metrics other than NDCG."""
+    is_lambdarank = loss.kind == "lambdarank"
+    kind, change, norm = "swap", loss.metric, "sum"
+    if loss.metric == "rr":
         norm = "one"
-    elif metric == "arp":
+    elif loss.metric == "arp":
         change = "rank" if is_lambdarank else "any"
-    elif metric != "ap":
-        change = "top" if is_lambdarank or truncation == "heuristic" else "past"
+    elif loss.metric != "ap":
+        change = "top" if is_lambdarank or loss.truncation == "heuristic" else "past"
         kind = "swap" if is_lambdarank else "swap_delta"
-    if metric == "precision":
-        norm = "cutoff" if k else "one"  # without a cutoff no swap changes precision
-    reach = k > 0 and change not in ("any", "past")
-    gain = "linear" if metric == "arp" else "binary"
+    if loss.metric == "precision":
+        norm = "cutoff" if loss.k else "one"  # without a cutoff no swap changes precision
+    reach = loss.k > 0 and change not in ("any", "past")
+    gain = "linear" if loss.metric == "arp" else "binary"
     return PairWeights(kind, change, "none", reach, gain, norm)
 
 
 @triton.jit
-def log2_above_one(small):
+def log2_above_one(t):
     """``log2(1 + t)`` for t in [0, 1], with a relative error of 1.3e-6."""
-    series = 0.0204011747 * small - 0.095797517
-    series = series * small + 0.21528451
-    series = series * small - 0.339089011
-    series = series * small + 0.477668374
-    series = series * small - 0.721159474
-    series = series * small + 1.44269321
-    return series * small
+    series = 0.0204011747 * t - 0.095797517
+    series = series * t + 0.21528451
+    series = series * t - 0.339089011
+    series = series * t + 0.477668374
+    series = series * t - 0.721159474
+    series = series * t + 1.44269321
+    return series * t
 
 
 @triton.jit
 def _sort_key(score, label):
-    """Sort key, larger for higher ranks: by score; of tied items the less relevant come first.
+    """Sort keys, larger for items ranked higher: by score; of ties the less relevant come first.
 
-    The key has 63 bits, so that the difference of two keys does not overflow 64 bits.
+    A key has 63 bits, so that the difference of two keys does not overflow 64 bits.
     """
     ordered = ordered_bits(score + 0.0).to(tl.int64)
     grade = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True)
@@ -166,37 +182,41 @@ def _sort_key(score, label):
 
 @triton.jit
 def past_cutoff(rank):
-    """The weight that eqs. 16-17 give to a pair whose lower item is at this rank."""
+    """The weight that eqs. 16-17 give to a pair whose lower item is at this rank, past k."""
     return 1.0 / (1.0 - 1.0 / tl.log2(1.0 + tl.maximum(rank, 2.0)))
 
 
 @triton.jit
 def _rank_tile(
-    scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
+    scores, labels, mask, start, width, row, key, grade_key, first_column, ahead, better,
     NORM: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Count the columns of a tile that rank ahead of its rows, by score and by label."""
-    column, valid = positions(mask, start, left, width, COLUMNS)
+    """Count the columns of a tile that rank ahead of its rows, by score and by label.
+
+    Ties are broken by input order. SIDE is -1 if all columns come before all rows, 1 if they come
+    after, 0 if mixed. Returns the counts so far, ``[ROWS, COLUMNS]``, which are summed at the end.
+    """
+    column, valid = positions(mask, start, first_column, width, COLUMNS)
     score = tl.load(scores + start + column, mask=valid, other=0.0)
     label = tl.load(labels + start + column, mask=valid, other=0.0)
     # Padding ranks below every item.
-    keys = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
-    grades = gain_key(label, valid)
+    column_key = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
+    column_grade = gain_key(label, valid)
     if SIDE == -1:
-        ahead += sign_bit((key - 1)[:, None] - keys[None, :])
+        ahead += sign_bit((key - 1)[:, None] - column_key[None, :])
         if NORM == "ideal":
-            better += sign_bit((grade_key - 1)[:, None] - grades[None, :])
+            better += sign_bit((grade_key - 1)[:, None] - column_grade[None, :])
     elif SIDE == 1:
         # Subtracts the columns that are not ahead; their total is added later. A comparison
         # would compile to a predicate, which costs more.
-        ahead -= sign_bit((keys - 1)[None, :] - key[:, None])
+        ahead -= sign_bit((column_key - 1)[None, :] - key[:, None])
         if NORM == "ideal":
-            better += sign_bit(grade_key[:, None] - grades[None, :])
+            better += sign_bit(grade_key[:, None] - column_grade[None, :])
     else:
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
-        ahead += sign_bit(key[:, None] - earlier - keys[None, :])
+        ahead += sign_bit(key[:, None] - earlier - column_key[None, :])
         if NORM == "ideal":
-            better += sign_bit(grade_key[:, None] - earlier - grades[None, :])
+            better += sign_bit(grade_key[:, None] - earlier - column_grade[None, :])
     return ahead, better
 
 
@@ -207,14 +227,20 @@ def _rank_items(
     GAIN: tl.constexpr, NORM: tl.constexpr, TABLE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Count the ranks of a block of items, by score and ideal, and write it in score order."""
+    """Count the ranks of a block of items, by score and by label, and write it in score order.
+
+    Writes scores, labels and weights to ``ranked`` ``[4 or 7, items]``, the items' positions to
+    ``origin`` ``[items]``; and to ``parts`` ``[lists, blocks, 4]`` the block's part of the norm,
+    its number of items, its highest and its lowest label. With TABLE, the programs of the first
+    list also write δ at every distance.
+    """
     list_index, start, width, row, _, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     first = block * ROWS
-    if TABLE:  # δ of eq. 13 at every distance, once for all lists
-        apart = tl.maximum(row, 1).to(tl.float32)
-        step = log2_above_one(1.0 / (1.0 + apart))
-        delta = step / (tl.log2(1.0 + apart) * tl.log2(2.0 + apart))
+    if TABLE:  # δ of eq. 13: log2(1 + 1 / (1 + d)) / (log2(1 + d) log2(2 + d))
+        distance = tl.maximum(row, 1).to(tl.float32)
+        log_step = log2_above_one(1.0 / (1.0 + distance))
+        delta = log_step / (tl.log2(1.0 + distance) * tl.log2(2.0 + distance))
         center = table + tl.num_programs(1) * ROWS
         tl.store(center + row, delta, mask=(row >= 0) & (list_index == 0))
         tl.store(center - row, delta, mask=(row >= 0) & (list_index == 0))
@@ -224,39 +250,40 @@ def _rank_items(
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     better = tl.zeros([ROWS, COLUMNS], tl.int32)
     # Columns before, among and after the rows: ties are broken by input order.
-    last = tl.where(first < width, width, 0)
-    among = tl.minimum(first // COLUMNS * COLUMNS, last)
-    after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
-    begin = last * 0
+    columns_end = tl.where(first < width, width, 0)
+    mixed_begin = tl.minimum(first // COLUMNS * COLUMNS, columns_end)
+    mixed_end = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, columns_end)
+    begin = columns_end * 0
     for side in tl.static_range(-1, 2):
-        end = among if side == -1 else (after if side == 0 else last)
-        for left in range(begin, end, COLUMNS):
+        end = mixed_begin if side == -1 else (mixed_end if side == 0 else columns_end)
+        for first_column in range(begin, end, COLUMNS):
             ahead, better = _rank_tile(
-                scores, labels, mask, start, width, row, key, grade_key, left, ahead, better,
-                NORM, COLUMNS, side,
+                scores, labels, mask, start, width, row, key, grade_key, first_column, ahead,
+                better, NORM, COLUMNS, side,
             )  # fmt: skip
         begin = end
-    at = start + tl.sum(ahead, 1) + tl.cdiv(last - after, COLUMNS) * COLUMNS
-    tl.store(ranked + at, score, mask=real)
-    tl.store(ranked + total_items + at, label, mask=real)
+    target = start + tl.sum(ahead, 1) + tl.cdiv(columns_end - mixed_end, COLUMNS) * COLUMNS
+    tl.store(ranked + target, score, mask=real)
+    tl.store(ranked + total_items + target, label, mask=real)
     if weights is not None:
         weight = tl.load(weights + start + row, mask=real, other=0.0)
-        tl.store(ranked + 2 * total_items.to(tl.int64) + at, weight, mask=real)
-    tl.store(origin + at, row, mask=real)
+        tl.store(ranked + 2 * total_items.to(tl.int64) + target, weight, mask=real)
+    tl.store(origin + target, row, mask=real)
     gain = gain_of(label, threshold, GAIN)
     if NORM == "ideal":
-        place = tl.sum(better, 1)
-        counted = real & ((k == 0) | (place < k))
-        norm = tl.sum(tl.where(counted, gain / tl.log2(place.to(tl.float32) + 2.0), 0.0), 0)
+        ideal_position = tl.sum(better, 1)
+        counted = real & ((k == 0) | (ideal_position < k))
+        discounted = gain / tl.log2(ideal_position.to(tl.float32) + 2.0)
+        norm = tl.sum(tl.where(counted, discounted, 0.0), 0)
     elif NORM == "sum":
         norm = tl.sum(tl.where(real, gain, 0.0), 0)
     else:  # the norm is one, or the cutoff
         norm = tl.where(block == 0, k if NORM == "cutoff" else 1, 0).to(tl.float32)
-    to = parts + (list_index * tl.num_programs(1) + block) * 4
-    tl.store(to, norm)
-    tl.store(to + 1, tl.sum(real.to(tl.float32), 0))
-    tl.store(to + 2, tl.max(tl.where(real, label, -1.0), 0))
-    tl.store(to + 3, tl.min(tl.where(real, label, float("inf")), 0))
+    part = parts + (list_index * tl.num_programs(1) + block) * 4
+    tl.store(part, norm)
+    tl.store(part + 1, tl.sum(real.to(tl.float32), 0))
+    tl.store(part + 2, tl.max(tl.where(real, label, -1.0), 0))
+    tl.store(part + 3, tl.min(tl.where(real, label, float("inf")), 0))
 
 
 @triton.jit
@@ -265,16 +292,18 @@ def _list_parts(parts, list_index, WIDTH: tl.constexpr):
     blocks = tl.num_programs(1)
     norm = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)
-    high = tl.full([WIDTH], -1.0, tl.float32)
-    low = tl.full([WIDTH], float("inf"), tl.float32)
-    for left in range(0, blocks, WIDTH):
-        block = left + tl.arange(0, WIDTH)
-        at = parts + (list_index * blocks + block) * 4
-        norm += tl.load(at, mask=block < blocks, other=0.0)
-        items += tl.load(at + 1, mask=block < blocks, other=0.0)
-        high = tl.maximum(high, tl.load(at + 2, mask=block < blocks, other=-1.0))
-        low = tl.minimum(low, tl.load(at + 3, mask=block < blocks, other=float("inf")))
-    return tl.sum(norm, 0), tl.sum(items, 0).to(tl.int32), tl.max(high, 0), tl.min(low, 0)
+    max_label = tl.full([WIDTH], -1.0, tl.float32)
+    min_label = tl.full([WIDTH], float("inf"), tl.float32)
+    for first_block in range(0, blocks, WIDTH):
+        block = first_block + tl.arange(0, WIDTH)
+        part = parts + (list_index * blocks + block) * 4
+        norm += tl.load(part, mask=block < blocks, other=0.0)
+        items += tl.load(part + 1, mask=block < blocks, other=0.0)
+        max_label = tl.maximum(max_label, tl.load(part + 2, mask=block < blocks, other=-1.0))
+        lowest = tl.load(part + 3, mask=block < blocks, other=float("inf"))
+        min_label = tl.minimum(min_label, lowest)
+    norm, items = tl.sum(norm, 0), tl.sum(items, 0).to(tl.int32)
+    return norm, items, tl.max(max_label, 0), tl.min(min_label, 0)
 
 
 @triton.jit
@@ -282,10 +311,10 @@ def _length(parts, list_index, blocks, width, MASKED: tl.constexpr, WIDTH: tl.co
     """The number of real items of a list."""
     if MASKED:
         items = tl.zeros([WIDTH], tl.float32)
-        for left in range(0, blocks, WIDTH):
-            block = left + tl.arange(0, WIDTH)
-            at = parts + (list_index * blocks + block) * 4 + 1
-            items += tl.load(at, mask=block < blocks, other=0.0)
+        for first_block in range(0, blocks, WIDTH):
+            block = first_block + tl.arange(0, WIDTH)
+            part = parts + (list_index * blocks + block) * 4 + 1
+            items += tl.load(part, mask=block < blocks, other=0.0)
         return tl.sum(items, 0).to(tl.int32)
     else:
         return width
@@ -298,76 +327,88 @@ def _swap_changes(
     CHANGE: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gains of a sorted list, and ``upper`` and ``lower`` of every item."""
+    """Write the gains of a sorted list, and ``upper`` and ``lower`` of every item.
+
+    With rank r (from 1), relevance y (0 or 1), ``in = 1[r <= k]`` and sums over ranks up to r:
+
+        ap:    upper = (1 - y + Σ y) in / r - Σ y in / l,  lower = Σ_{l<r} y in / l - (Σ y) in / r,
+        rr:    see :func:`_rr_change`,
+        top:   upper = in,  lower = -in,
+        rank:  upper = min(r, k + 1),  lower = -upper,
+        any:   upper = 1,  lower = 0,
+        past:  upper = 0,  lower = 0 inside the cutoff, else the factor of eqs. 16-17.
+    """
     list_index, start, width = list_span(offsets)
     length = _length(parts, list_index, blocks, width, MASKED, WIDTH)
-    labeled = ranked + total_items + start
-    first = tl.full([], 0x7FFFFFFF, tl.int32)  # the ranks of the first two relevant items
+    sorted_labels = ranked + total_items + start
+    # The ranks of the first two relevant items; 0x7FFFFFFF if there is none.
+    first = tl.full([], 0x7FFFFFFF, tl.int32)
     second = first
     if CHANGE == "rr":
-        for left in range(0, length, CHUNK):
-            at = left + tl.arange(0, CHUNK)
-            label = tl.load(labeled + at, mask=at < length, other=0.0)
+        for chunk_start in range(0, length, CHUNK):
+            at = chunk_start + tl.arange(0, CHUNK)
+            label = tl.load(sorted_labels + at, mask=at < length, other=0.0)
             rank = tl.where((label >= threshold) & (at < length), at + 1, 0x7FFFFFFF)
             best = tl.min(rank, 0)
-            after = tl.min(tl.where(rank > best, rank, 0x7FFFFFFF), 0)
-            second = tl.minimum(second, tl.where(first < best, best, after))
+            next_best = tl.min(tl.where(rank > best, rank, 0x7FFFFFFF), 0)
+            second = tl.minimum(second, tl.where(first < best, best, next_best))
             first = tl.minimum(first, best)
-    count = tl.zeros([1], tl.float64)
-    through = tl.zeros([1], tl.float64)
-    for left in range(0, length, CHUNK):
-        at = left + tl.arange(0, CHUNK)
-        held = at < length
-        label = tl.load(labeled + at, mask=held, other=0.0)
-        gain = tl.where(held, gain_of(label, threshold, GAIN), 0.0)
-        inside = ((k == 0) | (at < k)).to(tl.float64)
+    relevant_before = tl.zeros([1], tl.float64)
+    sum_before = tl.zeros([1], tl.float64)
+    for chunk_start in range(0, length, CHUNK):
+        at = chunk_start + tl.arange(0, CHUNK)
+        inside = at < length
+        label = tl.load(sorted_labels + at, mask=inside, other=0.0)
+        gain = tl.where(inside, gain_of(label, threshold, GAIN), 0.0)
+        in_cutoff = ((k == 0) | (at < k)).to(tl.float64)
         rank = (at + 1).to(tl.float64)
         if CHANGE == "ap":
             relevance = gain.to(tl.float64)
-            step = relevance * inside / rank
-            counts = count + tl.cumsum(relevance, 0)
-            steps = through + tl.cumsum(step, 0)
-            upper = (counts + 1.0 - relevance) / rank * inside - steps
-            lower = steps - step - counts / rank * inside
-            count += tl.sum(relevance, 0, keep_dims=True)
-            through += tl.sum(step, 0, keep_dims=True)
+            reciprocal = relevance * in_cutoff / rank
+            relevant_count = relevant_before + tl.cumsum(relevance, 0)
+            reciprocal_sum = sum_before + tl.cumsum(reciprocal, 0)
+            upper = (relevant_count + 1.0 - relevance) / rank * in_cutoff - reciprocal_sum
+            lower = reciprocal_sum - reciprocal - relevant_count / rank * in_cutoff
+            relevant_before += tl.sum(relevance, 0, keep_dims=True)
+            sum_before += tl.sum(reciprocal, 0, keep_dims=True)
         elif CHANGE == "rr":
             upper, lower = _rr_change(at + 1, gain, first, second, k)
         elif CHANGE == "top":
-            upper, lower = inside, -inside
+            upper, lower = in_cutoff, -in_cutoff
         elif CHANGE == "rank":
-            upper = tl.where(inside > 0, rank, k + 1.0)
+            upper = tl.where(in_cutoff > 0, rank, k + 1.0)
             lower = -upper
         elif CHANGE == "any":
-            upper, lower = inside * 0.0 + 1.0, inside * 0.0
+            upper, lower = in_cutoff * 0.0 + 1.0, in_cutoff * 0.0
         else:
-            upper, lower = inside * 0.0, tl.where(inside > 0, 0.0, past_cutoff(rank))
-        to = ranked + 4 * total_items.to(tl.int64) + start + at
-        tl.store(to, gain, mask=held)
-        tl.store(to + total_items, upper.to(tl.float32), mask=held)
-        tl.store(to + 2 * total_items.to(tl.int64), lower.to(tl.float32), mask=held)
+            upper, lower = in_cutoff * 0.0, tl.where(in_cutoff > 0, 0.0, past_cutoff(rank))
+        target = ranked + 4 * total_items.to(tl.int64) + start + at
+        tl.store(target, gain, mask=inside)
+        tl.store(target + total_items, upper.to(tl.float32), mask=inside)
+        tl.store(target + 2 * total_items.to(tl.int64), lower.to(tl.float32), mask=inside)
 
 
 @triton.jit
 def _reciprocal(rank, k):
-    """One over a rank; 0 past the cutoff, or if there is no such rank."""
-    counts = (rank < 0x7FFFFFFF) & ((k == 0) | (rank <= k))
-    return tl.where(counts, 1.0 / rank.to(tl.float64), 0.0)
+    """One over a rank; 0 past the cutoff, and for 0x7FFFFFFF, which stands for no rank."""
+    is_counted = (rank < 0x7FFFFFFF) & ((k == 0) | (rank <= k))
+    return tl.where(is_counted, 1.0 / rank.to(tl.float64), 0.0)
 
 
 @triton.jit
-def _rr_change(rank, relevance, first, second, k):
-    """``upper`` and ``lower`` for RR, which depends on the rank of the first relevant item only.
+def _rr_change(rank, relevance, first_rank, second_rank, k):
+    """``upper`` and ``lower`` for RR, which depends only on the rank of the first relevant item.
 
-    A relevant item that moves above the first one becomes the first. When the first one moves down,
-    the first is then either the second one or itself at its new rank. Other swaps change nothing.
+    If a relevant item moves above the first one, it becomes the first. If the first one moves down,
+    the new first one is the second relevant item, or the moved item if it is still above that one.
+    Other swaps change nothing.
     """
     relevant = relevance > 0
-    top, after = _reciprocal(first, k), _reciprocal(second, k)
-    before = tl.where(rank < first, _reciprocal(rank, k) - top, 0.0)
-    upper = tl.where(relevant, tl.where(rank == first, top, after), before)
-    left = -_reciprocal(tl.minimum(rank, second), k)
-    return upper, tl.where(relevant | (rank < first), 0.0, left)
+    first_value, second_value = _reciprocal(first_rank, k), _reciprocal(second_rank, k)
+    improvement = tl.where(rank < first_rank, _reciprocal(rank, k) - first_value, 0.0)
+    upper = tl.where(relevant, tl.where(rank == first_rank, first_value, second_value), improvement)
+    decline = -_reciprocal(tl.minimum(rank, second_rank), k)
+    return upper, tl.where(relevant | (rank < first_rank), 0.0, decline)
 
 
 class _Block(NamedTuple):
@@ -393,7 +434,7 @@ class _Items(NamedTuple):
 
     score: Any
     power: Any  # the base-2 exponent of the score, relative to the middle of the rows
-    gain: Any  # or label
+    gain: Any  # for RankNet, hinge and ndcg_loss1 the label
     weight: Any
     discount: Any  # of the rank; for swaps ``upper``
     cut: Any  # the cutoff's factor; for swaps ``lower``
@@ -403,25 +444,26 @@ class _Items(NamedTuple):
 def _load_items(
     block, at, KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr
 ):
-    """The items of some ranks."""
+    """Load the items at some ranks (from 0)."""
     SWAP: tl.constexpr = KIND == "swap" or KIND == "swap_delta"
     inside = at < block.length
-    ranked, start, k, far = block.ranked, block.start, block.k, block.total_items.to(tl.int64)
+    ranked, start, k, stride = block.ranked, block.start, block.k, block.total_items.to(tl.int64)
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     power = (score - block.middle) * block.steepness
     if SWAP:
-        gain = tl.load(ranked + 4 * far + start + at, mask=inside, other=0.0)
+        gain = tl.load(ranked + 4 * stride + start + at, mask=inside, other=0.0)
     else:
-        gain = tl.load(ranked + block.total_items + start + at, mask=inside, other=0.0)
+        label = tl.load(ranked + block.total_items + start + at, mask=inside, other=0.0)
+        gain = label
         if KIND == "lambdarank" or KIND == "ndcg_loss2" or KIND == "ndcg_loss2++":
-            gain = gain_of(gain, 0.0, GAIN)
-    weight = load_weights(ranked + 2 * far + start if WEIGHTED else None, at, inside)
+            gain = gain_of(label, 0.0, GAIN)
+    weight = load_weights(ranked + 2 * stride + start if WEIGHTED else None, at, inside)
     rank = at.to(tl.float32) + 1.0
     discount = weight
     if KIND == "lambdarank" or KIND == "ndcg_loss1" or KIND == "ndcg_loss2++":
         discount = 1.0 / tl.log2(1.0 + rank)
         if KIND == "ndcg_loss1":
-            discount *= gain_of(gain, 0.0, GAIN)
+            discount *= gain_of(label, 0.0, GAIN)
         elif CUT != "inside":  # LambdaRank's discount is 0 past the cutoff; eq. 15 has none
             discount = tl.where((k == 0) | (at < k), discount, 0.0)
     cut = weight
@@ -430,8 +472,8 @@ def _load_items(
     elif CUT == "inside":
         cut = tl.where(at < k, 1.0, 0.0)
     if SWAP:
-        discount = tl.load(ranked + 5 * far + start + at, mask=inside, other=0.0)
-        cut = tl.load(ranked + 6 * far + start + at, mask=inside, other=0.0)
+        discount = tl.load(ranked + 5 * stride + start + at, mask=inside, other=0.0)
+        cut = tl.load(ranked + 6 * stride + start + at, mask=inside, other=0.0)
     return _Items(score, power, gain, weight, discount, cut)
 
 
@@ -443,148 +485,158 @@ def _bounded_exp2(power):
 
 @triton.jit
 def _signed_weight(
-    block, column, apart, mine, theirs,
+    block, column, gain_difference, rows, columns,
     KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """The weight of each pair, negative where the column's item is the more relevant one."""
+    """The weight of each pair of a tile, negative where the column's item is more relevant.
+
+    SIDE is that of :func:`_pair_tile`.
+    """
     row = block.row
     if SIDE == 1:
-        lead = mine.discount[:, None] - theirs.discount[None, :]
+        discount_difference = rows.discount[:, None] - columns.discount[None, :]
     elif SIDE == -1:
-        lead = theirs.discount[None, :] - mine.discount[:, None]
+        discount_difference = columns.discount[None, :] - rows.discount[:, None]
     else:
-        lead = tl.abs(mine.discount[:, None] - theirs.discount[None, :])
+        discount_difference = tl.abs(rows.discount[:, None] - columns.discount[None, :])
     if KIND == "lambdarank":
-        signed = apart * lead
+        signed = gain_difference * discount_difference
     elif KIND == "swap":
-        signed = apart * _swapped(row, column, mine, theirs, SIDE)
+        signed = gain_difference * _swap_change(row, column, rows, columns, SIDE)
     elif KIND == "ndcg_loss1":
-        lower = tl.where(apart < 0.0, -theirs.discount[None, :], 0.0)
-        signed = tl.where(apart > 0.0, mine.discount[:, None], lower)
+        column_weight = tl.where(gain_difference < 0.0, -columns.discount[None, :], 0.0)
+        signed = tl.where(gain_difference > 0.0, rows.discount[:, None], column_weight)
     elif KIND == "ranknet" or KIND == "hinge":
-        signed = tl.where(apart > 0.0, 1.0, tl.where(apart < 0.0, -1.0, 0.0))
+        signed = tl.where(gain_difference > 0.0, 1.0, tl.where(gain_difference < 0.0, -1.0, 0.0))
     else:
         # In 64 bits, so that a thread's rows are at fixed offsets from one address.
         lane = (column + (block.center - block.first)).to(tl.int64)
         delta = tl.load(block.table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
         if KIND == "swap_delta":
-            delta *= _swapped(row, column, mine, theirs, SIDE)
+            delta *= _swap_change(row, column, rows, columns, SIDE)
         if CUT == "corrected":
-            delta *= _of_lower(row, column, mine.cut, theirs.cut, SIDE)
+            delta *= _lower_value(row, column, rows.cut, columns.cut, SIDE)
         if KIND == "ndcg_loss2++":
-            delta = block.mu * delta + lead
-        signed = apart * delta
+            delta = block.mu * delta + discount_difference
+        signed = gain_difference * delta
     if CUT == "corrected" and KIND == "ndcg_loss1":
-        signed *= _of_lower(row, column, mine.cut, theirs.cut, SIDE)
+        signed *= _lower_value(row, column, rows.cut, columns.cut, SIDE)
     if WEIGHTED:
-        signed *= tl.where(apart > 0.0, mine.weight[:, None], theirs.weight[None, :])
+        signed *= tl.where(gain_difference > 0.0, rows.weight[:, None], columns.weight[None, :])
     return signed
 
 
 @triton.jit
-def _swapped(row, column, mine, theirs, SIDE: tl.constexpr):
+def _swap_change(row, column, rows, columns, SIDE: tl.constexpr):
     """The change of a swap: ``|upper + lower|`` of the pair's upper and lower item."""
     if SIDE == 1:
-        change = mine.discount[:, None] + theirs.cut[None, :]
+        change = rows.discount[:, None] + columns.cut[None, :]
     elif SIDE == -1:
-        change = theirs.discount[None, :] + mine.cut[:, None]
+        change = columns.discount[None, :] + rows.cut[:, None]
     else:
         change = tl.where(
-            column[None, :] > row[:, None], mine.discount[:, None] + theirs.cut[None, :],
-            theirs.discount[None, :] + mine.cut[:, None],
+            column[None, :] > row[:, None], rows.discount[:, None] + columns.cut[None, :],
+            columns.discount[None, :] + rows.cut[:, None],
         )  # fmt: skip
     return tl.abs(change)
 
 
 @triton.jit
-def _of_lower(row, column, mine, theirs, SIDE: tl.constexpr):
-    """The value of the pair's lower item, given values of rows (mine) and columns (theirs)."""
+def _lower_value(row, column, row_value, column_value, SIDE: tl.constexpr):
+    """The value of each pair's lower item, from the values of rows and columns."""
     if SIDE == 1:
-        return theirs[None, :]
+        return column_value[None, :]
     elif SIDE == -1:
-        return mine[:, None]
+        return row_value[:, None]
     else:
-        return tl.where(column[None, :] > row[:, None], theirs[None, :], mine[:, None])
+        return tl.where(column[None, :] > row[:, None], column_value[None, :], row_value[:, None])
 
 
 @triton.jit
 def _pair_tile(
-    block, mine, lift, left, grad_sum, total,
+    block, rows, row_exp, first_column, grad_sum, term_sum,
     KIND: tl.constexpr, GAIN: tl.constexpr, CUT: tl.constexpr, HALF: tl.constexpr,
     WEIGHTED: tl.constexpr, COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients of the rows of a tile and, for columns ranked below them, the loss terms.
 
-    SIDE is 1 if all columns rank below all rows, -1 if above, 0 if mixed or past the list's end.
+    With ``x = σ |s_i - s_j|`` the term of a pair is ``weight log(1 + exp(-x))``, plus ``weight x``
+    if the less relevant item ranks higher. SIDE is 1 if all columns rank below all rows, -1 if
+    above, 0 if mixed or past the list's end. NEAR: ``exp(-x)`` is the product of ``row_exp`` and an
+    exponential of the columns.
     """
     row, length = block.row, block.length
-    column = left + tl.arange(0, COLUMNS)
-    theirs = _load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
-    apart = mine.gain[:, None] - theirs.gain[None, :]
-    if CUT == "inside":  # eq. 15 tests the upper item, eqs. 16-17 the lower
+    column = first_column + tl.arange(0, COLUMNS)
+    columns = _load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
+    gain_difference = rows.gain[:, None] - columns.gain[None, :]
+    if CUT == "inside":  # eq. 15 is about the upper item, eqs. 16-17 are about the lower one
         if SIDE == 0:
             below = column[None, :] > row[:, None]
-            counted = tl.where(below, mine.cut[:, None], theirs.cut[None, :])
+            is_counted = tl.where(below, rows.cut[:, None], columns.cut[None, :])
         elif SIDE == 1:
-            counted = mine.cut[:, None] + 0.0 * apart
+            is_counted = rows.cut[:, None] + 0.0 * gain_difference
         else:
-            counted = theirs.cut[None, :] + 0.0 * apart
-    signed = _signed_weight(block, column, apart, mine, theirs, KIND, CUT, WEIGHTED, SIDE)
+            is_counted = columns.cut[None, :] + 0.0 * gain_difference
+    signed = _signed_weight(
+        block, column, gain_difference, rows, columns, KIND, CUT, WEIGHTED, SIDE
+    )
     if CUT == "inside":
-        signed *= counted
+        signed *= is_counted
     if SIDE == 1:
-        right = apart > 0.0  # the more relevant item ranks higher
-        difference = mine.score[:, None] - theirs.score[None, :]
+        is_concordant = gain_difference > 0.0  # the more relevant item ranks higher
+        difference = rows.score[:, None] - columns.score[None, :]
     elif SIDE == -1:
-        right = apart < 0.0
-        difference = theirs.score[None, :] - mine.score[:, None]
+        is_concordant = gain_difference < 0.0
+        difference = columns.score[None, :] - rows.score[:, None]
     else:
-        held = (column < length)[None, :] & (row < length)[:, None]
-        signed = tl.where(held, signed, 0.0)
-        right = (apart > 0.0) == (column[None, :] > row[:, None])
-        difference = tl.abs(mine.score[:, None] - theirs.score[None, :])
+        inside = (column < length)[None, :] & (row < length)[:, None]
+        signed = tl.where(inside, signed, 0.0)
+        is_concordant = (gain_difference > 0.0) == (column[None, :] > row[:, None])
+        difference = tl.abs(rows.score[:, None] - columns.score[None, :])
     if KIND == "hinge":
-        away = block.sigma + tl.where(right, -difference, difference)
-        grad_sum += tl.where(away > 0.0, signed, 0.0)
-        term = tl.abs(signed) * tl.maximum(away, 0.0)
+        violation = block.sigma + tl.where(is_concordant, -difference, difference)
+        grad_sum += tl.where(violation > 0.0, signed, 0.0)
+        term = tl.abs(signed) * tl.maximum(violation, 0.0)
     else:
         if NEAR:
-            small = lift[:, None] * _bounded_exp2(SIDE * theirs.power)[None, :]
-            fall = SIDE * (mine.power[:, None] - theirs.power[None, :])
+            decay = row_exp[:, None] * _bounded_exp2(SIDE * columns.power)[None, :]
+            exponent = SIDE * (rows.power[:, None] - columns.power[None, :])
         else:
-            fall = difference * block.steepness
-            small = tl.exp2(-fall)
-        root = tl.math.rsqrt(1.0 + small)
-        over = root * root
-        grad_sum += signed * (tl.where(right, small, 1.0) * over)
-        flat = log2_above_one(small)
-        wrong = tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(right, 0.0, tl.abs(signed))
-        term = tl.abs(signed * flat) + wrong * fall  # in units of log 2
+            exponent = difference * block.steepness
+            decay = tl.exp2(-exponent)
+        root = tl.math.rsqrt(1.0 + decay)
+        inverse = root * root
+        grad_sum += signed * (tl.where(is_concordant, decay, 1.0) * inverse)
+        log_term = log2_above_one(decay)
+        wrong_weight = (
+            tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(is_concordant, 0.0, tl.abs(signed))
+        )
+        term = tl.abs(signed * log_term) + wrong_weight * exponent  # in units of log 2
         if HALF:  # pairs of equal labels count half in each direction
-            halves = tl.where(apart == 0.0, 0.5, 0.0)
+            halves = tl.where(gain_difference == 0.0, 0.5, 0.0)
             if CUT == "inside":
-                halves *= counted
+                halves *= is_counted
             if SIDE == 0:
-                halves = tl.where(held & (column[None, :] != row[:, None]), halves, 0.0)
-                upper = column[None, :] > row[:, None]
-                my_grad = tl.where(upper, small, 1.0)
-                their_grad = tl.where(upper, 1.0, small)
-                my_term = flat + tl.where(upper, 0.0, fall)
-                their_term = flat + tl.where(upper, fall, 0.0)
+                halves = tl.where(inside & (column[None, :] != row[:, None]), halves, 0.0)
+                is_above = column[None, :] > row[:, None]
+                row_grad = tl.where(is_above, decay, 1.0)
+                column_grad = tl.where(is_above, 1.0, decay)
+                row_term = log_term + tl.where(is_above, 0.0, exponent)
+                column_term = log_term + tl.where(is_above, exponent, 0.0)
             elif SIDE == 1:
-                my_grad, their_grad = small, 1.0 + 0.0 * small
-                my_term, their_term = flat, flat + fall
+                row_grad, column_grad = decay, 1.0 + 0.0 * decay
+                row_term, column_term = log_term, log_term + exponent
             else:
-                my_grad, their_grad = 1.0 + 0.0 * small, small
-                my_term, their_term = flat, flat
-            weight, weights = mine.weight[:, None], theirs.weight[None, :]
-            grad_sum += halves * over * (weight * my_grad - weights * their_grad)
-            term += halves * (weight * my_term + weights * their_term)
+                row_grad, column_grad = 1.0 + 0.0 * decay, decay
+                row_term, column_term = log_term, log_term
+            row_weight, column_weight = rows.weight[:, None], columns.weight[None, :]
+            grad_sum += halves * inverse * (row_weight * row_grad - column_weight * column_grad)
+            term += halves * (row_weight * row_term + column_weight * column_term)
     if SIDE == 1:
-        total += term
+        term_sum += term
     elif SIDE == 0:
-        total += tl.where(column[None, :] > row[:, None], term, 0.0)
-    return grad_sum, total
+        term_sum += tl.where(column[None, :] > row[:, None], term, 0.0)
+    return grad_sum, term_sum
 
 
 @cached_launch
@@ -595,65 +647,66 @@ def _sum_pairs(
     REACH: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradients of a block of items in sorted order, and its part of the sum over pairs.
+    """Write the gradients of a block of sorted items to ``ranked[3]``, and its sum over pairs.
 
-    If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is computed as the
-    product of one exponential per item.
+    The program has the ROWS items of its block as rows, and loops over tiles of columns: all items
+    of the list. If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is
+    computed as the product of one exponential per item.
     """
     list_index, start, width = list_span(offsets)
     length = _length(parts, list_index, tl.num_programs(1), width, MASKED, WIDTH)
     first = tl.program_id(1) * ROWS
     row = first + tl.arange(0, ROWS)
     center = tl.num_programs(1) * ROWS
-    end = tl.minimum(first + ROWS, length) - 1
-    high = tl.load(ranked + start + first, mask=first < length, other=0.0)
-    low = tl.load(ranked + start + end, mask=first < length, other=0.0)
-    middle = low + 0.5 * (high - low)
+    last_row = tl.minimum(first + ROWS, length) - 1
+    top_score = tl.load(ranked + start + first, mask=first < length, other=0.0)
+    bottom_score = tl.load(ranked + start + last_row, mask=first < length, other=0.0)
+    middle = bottom_score + 0.5 * (top_score - bottom_score)
     block = _Block(
         ranked, start, length, total_items, k, sigma, steepness, mu, table, center, first, row,
         middle,
     )  # fmt: skip
-    mine = _load_items(block, row, KIND, GAIN, CUT, WEIGHTED)
+    rows = _load_items(block, row, KIND, GAIN, CUT, WEIGHTED)
     grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    last = tl.where(first < length, length, 0)
+    term_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
+    columns_end = tl.where(first < length, length, 0)
     if REACH:  # pairs of two items past the cutoff have no weight
-        last = tl.where(first >= k, tl.minimum(last, k), last)
-    among = tl.minimum(first // COLUMNS * COLUMNS, last)
-    after = tl.cdiv(first + ROWS, COLUMNS) * COLUMNS
-    full_end = last // COLUMNS * COLUMNS
-    mixed = tl.cdiv(tl.minimum(after, last) - among, COLUMNS)
-    ragged = tl.maximum(full_end, after)
+        columns_end = tl.where(first >= k, tl.minimum(columns_end, k), columns_end)
+    mixed_begin = tl.minimum(first // COLUMNS * COLUMNS, columns_end)
+    mixed_end = tl.cdiv(first + ROWS, COLUMNS) * COLUMNS
+    full_end = columns_end // COLUMNS * COLUMNS
+    mixed_tiles = tl.cdiv(tl.minimum(mixed_end, columns_end) - mixed_begin, COLUMNS)
+    ragged_begin = tl.maximum(full_end, mixed_end)
     # Tiles of columns that overlap the rows, and the last, incomplete tile.
-    for turn in range(0, mixed + (ragged < last).to(tl.int32)):
-        left = tl.where(turn < mixed, among + turn * COLUMNS, ragged)
-        grad_sum, total = _pair_tile(
-            block, mine, mine.power, left, grad_sum, total,
+    for turn in range(0, mixed_tiles + (ragged_begin < columns_end).to(tl.int32)):
+        first_column = tl.where(turn < mixed_tiles, mixed_begin + turn * COLUMNS, ragged_begin)
+        grad_sum, term_sum = _pair_tile(
+            block, rows, rows.power, first_column, grad_sum, term_sum,
             KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
         )  # fmt: skip
-    near = (high - low) * steepness <= 116.0
+    is_narrow = (top_score - bottom_score) * steepness <= 116.0
     for side in tl.static_range(-1, 2, 2):  # columns ranked above the rows, then below
-        begin = last * 0 if side == -1 else after
-        end = among if side == -1 else full_end
-        if near:
-            lift = _bounded_exp2(mine.power * -side)
-            for left in range(begin, end, COLUMNS):
-                grad_sum, total = _pair_tile(
-                    block, mine, lift, left, grad_sum, total,
+        begin = columns_end * 0 if side == -1 else mixed_end
+        end = mixed_begin if side == -1 else full_end
+        if is_narrow:
+            row_exp = _bounded_exp2(rows.power * -side)
+            for first_column in range(begin, end, COLUMNS):
+                grad_sum, term_sum = _pair_tile(
+                    block, rows, row_exp, first_column, grad_sum, term_sum,
                     KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, True, side,
                 )  # fmt: skip
         else:
-            for left in range(begin, end, COLUMNS):
-                grad_sum, total = _pair_tile(
-                    block, mine, mine.power, left, grad_sum, total,
+            for first_column in range(begin, end, COLUMNS):
+                grad_sum, term_sum = _pair_tile(
+                    block, rows, rows.power, first_column, grad_sum, term_sum,
                     KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, side,
                 )  # fmt: skip
     grad = -tl.sum(grad_sum, 1)
     if KIND != "hinge":
         grad *= sigma
-    to = ranked + 3 * total_items.to(tl.int64) + start + row
-    tl.store(to, grad, mask=row < length)
-    value = tl.sum(tl.sum(total, 0), 0)
+    target = ranked + 3 * total_items.to(tl.int64) + start + row
+    tl.store(target, grad, mask=row < length)
+    value = tl.sum(tl.sum(term_sum, 0), 0)
     if KIND != "hinge":
         value *= 0.6931471805599453
     tl.store(sums + list_index * tl.num_programs(1) + tl.program_id(1), value)
@@ -665,53 +718,59 @@ def _scatter_grads(
     ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``grad_scores`` in input order, averaged over duplicates (equal score, label, weight)."""
+    """Write the gradients of a block of items in input order; its first block writes the loss.
+
+    Gradients are averaged over duplicates (items of equal score, label and weight), which sorting
+    ranks in an arbitrary order.
+    """
     list_index, start, width = list_span(offsets)
     block = tl.program_id(1)
-    norm, length, high, low = _list_parts(parts, list_index, WIDTH)
-    valid = high > low
-    scale = tl.where(valid & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
+    norm, length, max_label, min_label = _list_parts(parts, list_index, WIDTH)
+    is_defined = max_label > min_label
+    scale = tl.where(is_defined & (norm > 0), 1.0 / tl.where(norm > 0, norm, 1.0), 0.0)
     first = block * ROWS
     row = first + tl.arange(0, ROWS)
     inside = row < length
-    labeled = ranked + total_items
-    weighted = ranked + 2 * total_items.to(tl.int64)
-    grads_of = ranked + 3 * total_items.to(tl.int64)
+    sorted_labels = ranked + total_items
+    sorted_weights = ranked + 2 * total_items.to(tl.int64)
+    sorted_grads = ranked + 3 * total_items.to(tl.int64)
     score = tl.load(ranked + start + row, mask=inside, other=0.0)
-    label = tl.load(labeled + start + row, mask=inside, other=-1.0)
-    grad = tl.load(grads_of + start + row, mask=inside, other=0.0)
-    before, after = inside & (row > 0), row + 1 < length
-    alike = before & (tl.load(labeled + start + row - 1, mask=before, other=-2.0) == label)
-    alike &= tl.load(ranked + start + row - 1, mask=before, other=0.0) == score
-    next_alike = after & (tl.load(labeled + start + row + 1, mask=after, other=-2.0) == label)
-    next_alike &= tl.load(ranked + start + row + 1, mask=after, other=0.0) == score
-    if tl.max((alike | next_alike).to(tl.int32), 0) > 0:
-        top = tl.max(tl.where(inside, score, float("-inf")), 0)
-        bottom = tl.min(tl.where(inside, score, float("inf")), 0)
+    label = tl.load(sorted_labels + start + row, mask=inside, other=-1.0)
+    grad = tl.load(sorted_grads + start + row, mask=inside, other=0.0)
+    has_previous, has_next = inside & (row > 0), row + 1 < length
+    previous_label = tl.load(sorted_labels + start + row - 1, mask=has_previous, other=-2.0)
+    equals_previous = has_previous & (previous_label == label)
+    equals_previous &= tl.load(ranked + start + row - 1, mask=has_previous, other=0.0) == score
+    next_label = tl.load(sorted_labels + start + row + 1, mask=has_next, other=-2.0)
+    equals_next = has_next & (next_label == label)
+    equals_next &= tl.load(ranked + start + row + 1, mask=has_next, other=0.0) == score
+    if tl.max((equals_previous | equals_next).to(tl.int32), 0) > 0:
+        max_score = tl.max(tl.where(inside, score, float("-inf")), 0)
+        min_score = tl.min(tl.where(inside, score, float("inf")), 0)
         weight = label
         if WEIGHTED:
-            weight = tl.load(weighted + start + row, mask=inside, other=0.0)
-        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+            weight = tl.load(sorted_weights + start + row, mask=inside, other=0.0)
+        grad_sum = tl.zeros([ROWS, COLUMNS], tl.float32)
         count = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for left in range(0, length, COLUMNS):
-            end = tl.minimum(left + COLUMNS, length) - 1
-            near = tl.load(ranked + start + left) >= bottom
-            near &= tl.load(ranked + start + end) <= top
-            if near:
-                column = left + tl.arange(0, COLUMNS)
-                held = column < length
-                same = score[:, None] == tl.load(ranked + start + column, mask=held)[None, :]
-                labels = tl.load(labeled + start + column, mask=held, other=-2.0)
-                same &= label[:, None] == labels[None, :]
+        for first_column in range(0, length, COLUMNS):
+            last_column = tl.minimum(first_column + COLUMNS, length) - 1
+            overlaps = tl.load(ranked + start + first_column) >= min_score
+            overlaps &= tl.load(ranked + start + last_column) <= max_score
+            if overlaps:
+                column = first_column + tl.arange(0, COLUMNS)
+                valid = column < length
+                is_same = score[:, None] == tl.load(ranked + start + column, mask=valid)[None, :]
+                column_label = tl.load(sorted_labels + start + column, mask=valid, other=-2.0)
+                is_same &= label[:, None] == column_label[None, :]
                 if WEIGHTED:
-                    weights = tl.load(weighted + start + column, mask=held, other=-1.0)
-                    same &= weight[:, None] == weights[None, :]
-                others = tl.load(grads_of + start + column, mask=held, other=0.0)
-                total += tl.where(same, others[None, :], 0.0)
-                count += tl.where(same, 1.0, 0.0)
-        grad = tl.sum(total, 1) / tl.maximum(tl.sum(count, 1), 1.0)
-    to = tl.load(origin + start + row, mask=inside, other=0)
-    tl.store(grad_scores + start + to, grad * scale, mask=inside)
+                    column_weight = tl.load(sorted_weights + start + column, mask=valid, other=-1.0)
+                    is_same &= weight[:, None] == column_weight[None, :]
+                column_grad = tl.load(sorted_grads + start + column, mask=valid, other=0.0)
+                grad_sum += tl.where(is_same, column_grad[None, :], 0.0)
+                count += tl.where(is_same, 1.0, 0.0)
+        grad = tl.sum(grad_sum, 1) / tl.maximum(tl.sum(count, 1), 1.0)
+    position = tl.load(origin + start + row, mask=inside, other=0)
+    tl.store(grad_scores + start + position, grad * scale, mask=inside)
     if mask is not None:
         padding = (row < width) & (tl.load(mask + start + row, mask=row < width, other=1) == 0)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=padding)
@@ -719,4 +778,4 @@ def _scatter_grads(
         tl.store(
             values + list_index, sum_blocks(sums, list_index, tl.num_programs(1), WIDTH) * scale
         )
-        tl.store(defined + list_index, valid)
+        tl.store(defined + list_index, is_defined)

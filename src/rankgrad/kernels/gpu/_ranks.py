@@ -1,4 +1,10 @@
-"""Linear metrics through relaxed ranks, and sigmoid ranks (Qin et al. 2010), in tiles of pairs."""
+"""Linear metrics through relaxed ranks, and sigmoid ranks (Qin et al. 2010), in tiles of pairs.
+
+Sigmoid ranks are ``r_i = 1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` (Jagerman et al. eq. 8, without its
+term j = i). A linear metric is ``Σ_i gain_i discount(r_i)``, divided by its norm. Through sigmoid
+ranks it is computed in two kernels; through other ranks by an operator and its adjoint. Metrics
+that are not linear are in :mod:`rankgrad.kernels.gpu._rank_sums`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +49,18 @@ Losses = tuple[Tensor, Tensor, Tensor]
 def through_ranks(
     batch: FlatLists, relaxation: str, sharpness: float, beta: float, metric_options: MetricOptions
 ) -> Losses:
-    """``1 - metric`` through relaxed ranks (see :mod:`rankgrad.kernels.ops`)."""
+    """``1 - metric`` (ARP itself) through relaxed ranks.
+
+    Args:
+        batch: the lists.
+        relaxation: ``sigmoid``, ``lapsum``, ``fastsort`` or ``fastsort_entropic``.
+        sharpness: one over the temperature (LapSum) or strength (FastSort); α of the sigmoid.
+        beta: the steepness with which cutoffs and comparisons of ranks are relaxed.
+        metric_options: the metric.
+
+    Returns:
+        values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
+    """
     if batch.offsets.shape[0] == 1:
         return empty_results(batch)
     if metric_options.name in STEP_METRICS:
@@ -120,13 +137,22 @@ def _through_linear(
         operator.ranks, gains, batch.offsets, scale, lengths, grad_ranks, block_sums, sign, k, beta,
         persistence, _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
-    _total[(lists,)](block_sums, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
+    _write_losses[(lists,)](
+        block_sums, scale, defined, values, blocks, metric == "arp", 256, num_warps=1
+    )
     return values, operator.adjoint(grad_ranks), defined
 
 
 @dataclass(eq=False)
 class SigmoidRanks(ListOperator):
-    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` of every item i, 0 on padding, and its adjoint."""
+    """``1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` of every item i, and its adjoint.
+
+    Args:
+        alpha: α.
+
+    Attributes:
+        ranks: ``[items]``, 0 on padding.
+    """
 
     alpha: float
 
@@ -175,62 +201,68 @@ def _curve(metric: str) -> str:
 
 @triton.jit
 def _load_scores(scores, at, real):
-    """Scores; -inf on padding, which ranks ahead of no item."""
+    """Load scores; -inf on padding, so that padding ranks ahead of no item."""
     return tl.load(scores + at, mask=real, other=float("-inf"))
 
 
 @triton.jit
 def _center(score, real, steepness):
-    """The middle of the scores of a block, and whether all scores are close to it.
+    """The middle of the scores of a block, and whether all its scores are close to the middle.
 
-    If so, ``sigmoid(s_j - s_i) = e_j / (e_i + e_j)`` needs one exponential per item only.
+    If so, ``sigmoid(α (s_j - s_i)) = e_j / (e_i + e_j)`` with ``e = exp(α (s - middle))``: one
+    exponential per item instead of one per pair.
     """
-    low = tl.min(tl.where(real, score, float("inf")), 0)
-    high = tl.max(tl.where(real, score, float("-inf")), 0)
-    middle = tl.where(high >= low, low + 0.5 * (high - low), 0.0)
-    return middle, (high - low) * steepness <= 116.0
+    min_score = tl.min(tl.where(real, score, float("inf")), 0)
+    max_score = tl.max(tl.where(real, score, float("-inf")), 0)
+    middle = tl.where(max_score >= min_score, min_score + 0.5 * (max_score - min_score), 0.0)
+    return middle, (max_score - min_score) * steepness <= 116.0
 
 
 @triton.jit
-def _power(score, middle, steepness):
+def _scaled_exp(score, middle, steepness):
     """``exp(α (s - middle))``, clamped to the range of float32; 0 on padding."""
-    power = (score - middle) * steepness
-    near = tl.exp2(tl.minimum(tl.maximum(power, -122.0), 122.0))
-    return tl.where(score == float("-inf"), 0.0, near)
+    exponent = (score - middle) * steepness
+    exponential = tl.exp2(tl.minimum(tl.maximum(exponent, -122.0), 122.0))
+    return tl.where(score == float("-inf"), 0.0, exponential)
 
 
 @triton.jit
 def _rank_tile(
-    scores, labels, mask, weights, start, width, steepness, threshold, row, score, middle, own, key,
-    left, above, ahead, items, GAIN: tl.constexpr, IDEAL: tl.constexpr, COLUMNS: tl.constexpr,
-    NEAR: tl.constexpr, SIDE: tl.constexpr,
+    scores, labels, mask, weights, start, width, steepness, threshold, row, score, middle, row_exp,
+    key, first_column, sigmoids, better_gains, real_items, GAIN: tl.constexpr, IDEAL: tl.constexpr,
+    COLUMNS: tl.constexpr, NEAR: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Add the columns of a tile to the relaxed and the ideal ranks of its rows."""
-    column, valid = positions(mask, start, left, width, COLUMNS)
-    other = _load_scores(scores, start + column, valid)
+    """Add the columns of a tile to the relaxed ranks and to the ideal ranks of its rows.
+
+    The sums ``sigmoids`` and ``better_gains`` are ``[ROWS, COLUMNS]``. Ties in gain are broken by
+    input order. SIDE is -1 if all columns come before all rows, 1 if they come after, 0 if mixed.
+    NEAR: the scores of the rows are close to each other (see :func:`_center`).
+    """
+    column, valid = positions(mask, start, first_column, width, COLUMNS)
+    column_score = _load_scores(scores, start + column, valid)
     if NEAR:
-        power = _power(other, middle, steepness)
-        root = tl.math.rsqrt(own[:, None] + power[None, :])
-        above += (power[None, :] * root) * root
+        column_exp = _scaled_exp(column_score, middle, steepness)
+        root = tl.math.rsqrt(row_exp[:, None] + column_exp[None, :])
+        sigmoids += (column_exp[None, :] * root) * root
     else:
-        difference = (other[None, :] - score[:, None]) * steepness
-        small = tl.exp2(-tl.abs(difference))
-        root = tl.math.rsqrt(1.0 + small)
-        above += tl.where(difference >= 0, 1.0, small) * root * root
+        difference = (column_score[None, :] - score[:, None]) * steepness
+        decay = tl.exp2(-tl.abs(difference))
+        root = tl.math.rsqrt(1.0 + decay)
+        sigmoids += tl.where(difference >= 0, 1.0, decay) * root * root
     if mask is not None:
-        items += valid.to(tl.int32)
+        real_items += valid.to(tl.int32)
     if IDEAL:
-        gains = load_gains(labels, weights, start + column, valid, threshold, GAIN)
-        keys = gain_key(gains, valid)
+        column_gain = load_gains(labels, weights, start + column, valid, threshold, GAIN)
+        column_key = gain_key(column_gain, valid)
         if SIDE == -1:  # columns of equal gain are ahead: lower the rows' keys by one
-            apart = (key - 1)[:, None] - keys[None, :]
+            key_difference = (key - 1)[:, None] - column_key[None, :]
         elif SIDE == 1:
-            apart = key[:, None] - keys[None, :]
+            key_difference = key[:, None] - column_key[None, :]
         else:
             earlier = (column[None, :] < row[:, None]).to(tl.int32)
-            apart = key[:, None] - earlier - keys[None, :]
-        ahead += sign_bit(apart)
-    return above, ahead, items
+            key_difference = key[:, None] - earlier - column_key[None, :]
+        better_gains += sign_bit(key_difference)
+    return sigmoids, better_gains, real_items
 
 
 @cached_launch
@@ -240,62 +272,67 @@ def _rank(
     persistence, CURVE: tl.constexpr, GAIN: tl.constexpr, IDEAL: tl.constexpr, CUT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Ranks of a block of items, ``Σ gain discount``, its derivatives, and the ideal sum."""
+    """Compute the sigmoid ranks of a block of items and, from them, its part of the metric.
+
+    With the CURVE "none" the ranks are written to ``out`` ``[items]``. Otherwise ``out`` gets the
+    derivatives of ``Σ gain discount`` with respect to the ranks, ``block_sums`` ``[lists, blocks]``
+    that sum over the block, and ``parts`` the block's sums for the norm (see :func:`store_sums`).
+    """
     list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     first = block * ROWS
     score = tl.load(scores + start + row, mask=real, other=0.0)
-    middle, near = _center(score, real, steepness)
-    own = tl.where(near, _power(score, middle, steepness), 1.0)
+    middle, is_narrow = _center(score, real, steepness)
+    row_exp = tl.where(is_narrow, _scaled_exp(score, middle, steepness), 1.0)
     gain = score
     if CURVE != "none":
         gain = load_gains(labels, weights, start + row, real, threshold, GAIN)
     key = gain_key(gain, real)
-    above = tl.zeros([ROWS, COLUMNS], tl.float32)
-    ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
-    items = tl.zeros([COLUMNS], tl.int32)
+    sigmoids = tl.zeros([ROWS, COLUMNS], tl.float32)
+    better_gains = tl.zeros([ROWS, COLUMNS], tl.int32)
+    real_items = tl.zeros([COLUMNS], tl.int32)
     # Columns before, among and after the rows: ties in gain are broken by input order.
-    last = tl.where(first < width, width, 0)  # no columns for blocks past the list's end
-    among = tl.minimum(first // COLUMNS * COLUMNS, last)
-    after = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, last)
-    if near:
-        begin = last * 0
+    columns_end = tl.where(first < width, width, 0)  # no columns for blocks past the list's end
+    mixed_begin = tl.minimum(first // COLUMNS * COLUMNS, columns_end)
+    mixed_end = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, columns_end)
+    if is_narrow:
+        begin = columns_end * 0
         for side in tl.static_range(-1, 2):
-            end = among if side == -1 else (after if side == 0 else last)
-            for left in tl.range(begin, end, COLUMNS, num_stages=STAGES):
-                above, ahead, items = _rank_tile(
-                    scores, labels, mask, weights, start, width, steepness, threshold,
-                    row, score, middle, own, key, left, above, ahead, items,
+            end = mixed_begin if side == -1 else (mixed_end if side == 0 else columns_end)
+            for first_column in tl.range(begin, end, COLUMNS, num_stages=STAGES):
+                sigmoids, better_gains, real_items = _rank_tile(
+                    scores, labels, mask, weights, start, width, steepness, threshold, row, score,
+                    middle, row_exp, key, first_column, sigmoids, better_gains, real_items,
                     GAIN, IDEAL, COLUMNS, True, side,
                 )  # fmt: skip
             begin = end
     else:
-        for left in range(0, last, COLUMNS):
-            above, ahead, items = _rank_tile(
+        for first_column in range(0, columns_end, COLUMNS):
+            sigmoids, better_gains, real_items = _rank_tile(
                 scores, labels, mask, weights, start, width, steepness, threshold,
-                row, score, middle, own, key, left, above, ahead, items,
+                row, score, middle, row_exp, key, first_column, sigmoids, better_gains, real_items,
                 GAIN, IDEAL, COLUMNS, False, 0,
             )  # fmt: skip
-    rank = 0.5 + tl.sum(above, 1)
+    rank = 0.5 + tl.sum(sigmoids, 1)
     if CURVE == "none":
         tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
     else:
         length = width
         if mask is not None:
-            length = tl.sum(items, 0)
+            length = tl.sum(real_items, 0)
         discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
         value = tl.where(real, gain, 0.0)
         tl.store(out + start + row, tl.where(real, value * derivative, 0.0), mask=inside)
         ideal = 0.0
         if IDEAL:
-            place = tl.sum(ahead, 1)
-            best = value / tl.log2(place.to(tl.float32) + 2.0)
+            ideal_position = tl.sum(better_gains, 1)
+            ideal_terms = value / tl.log2(ideal_position.to(tl.float32) + 2.0)
             if CUT:
-                best = tl.where(place < k, best, 0.0)
-            ideal = tl.sum(best, 0)
-        at = list_index * tl.num_programs(1) + block
-        tl.store(block_sums + at, tl.sum(tl.where(real, value * discount, 0.0), 0))
-        store_sums(parts, at, ideal, value, real)
+                ideal_terms = tl.where(ideal_position < k, ideal_terms, 0.0)
+            ideal = tl.sum(ideal_terms, 0)
+        block_index = list_index * tl.num_programs(1) + block
+        tl.store(block_sums + block_index, tl.sum(tl.where(real, value * discount, 0.0), 0))
+        store_sums(parts, block_index, ideal, value, real)
 
 
 @cached_launch
@@ -305,43 +342,49 @@ def _rank_vjp(
     k, sharpness, blocks, NORM: tl.constexpr, LOWER: tl.constexpr, LOSS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The gradient of a block of items: ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``."""
+    """Write the gradient of a block of items, ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``.
+
+    g is ``grad_ranks``. With LOSS the gradient is divided by the norm of the list, and the first
+    block also writes the loss.
+    """
     list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     grad = tl.load(grad_ranks + start + row, mask=real, other=0.0)
-    middle, near = _center(score, real, steepness)
-    own = tl.where(near, _power(score, middle, steepness), 1.0)
+    middle, is_narrow = _center(score, real, steepness)
+    row_exp = tl.where(is_narrow, _scaled_exp(score, middle, steepness), 1.0)
     if LOSS:
-        ideal, gains, items, counting = list_sums(parts, list_index, blocks, WIDTH)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    last = tl.where(block * ROWS < width, width, 0)
-    for left in tl.range(0, last, COLUMNS, num_stages=STAGES):
-        column, valid = positions(mask, start, left, width, COLUMNS)
-        other = _load_scores(scores, start + column, valid)
-        others = tl.load(grad_ranks + start + column, mask=valid, other=0.0)
-        if near:
-            power = _power(other, middle, steepness)
-            root = tl.math.rsqrt(own[:, None] + power[None, :])
-            over = root * root
-            moved = (others * power)[None, :] - grad[:, None] * power[None, :]
-            total += moved * (over * over)
+        ideal, gain_sum, items, gaining_items = list_sums(parts, list_index, blocks, WIDTH)
+    terms = tl.zeros([ROWS, COLUMNS], tl.float32)
+    columns_end = tl.where(block * ROWS < width, width, 0)
+    for first_column in tl.range(0, columns_end, COLUMNS, num_stages=STAGES):
+        column, valid = positions(mask, start, first_column, width, COLUMNS)
+        column_score = _load_scores(scores, start + column, valid)
+        column_grad = tl.load(grad_ranks + start + column, mask=valid, other=0.0)
+        if is_narrow:
+            column_exp = _scaled_exp(column_score, middle, steepness)
+            root = tl.math.rsqrt(row_exp[:, None] + column_exp[None, :])
+            inverse = root * root
+            grad_difference = (column_grad * column_exp)[None, :] - grad[:, None] * column_exp[
+                None, :
+            ]
+            terms += grad_difference * (inverse * inverse)
         else:
-            small = tl.exp2(-tl.abs((other[None, :] - score[:, None]) * steepness))
-            root = tl.math.rsqrt(1.0 + small)
-            over = root * root
-            total += (others[None, :] - grad[:, None]) * (small * over * over)
-    result = tl.sum(total, 1) * own * sharpness
+            decay = tl.exp2(-tl.abs((column_score[None, :] - score[:, None]) * steepness))
+            root = tl.math.rsqrt(1.0 + decay)
+            inverse = root * root
+            terms += (column_grad[None, :] - grad[:, None]) * (decay * inverse * inverse)
+    result = tl.sum(terms, 1) * row_exp * sharpness
     if LOSS:
-        scale = scale_of(ideal, gains, items, k, NORM)
-        counts = (counting > 0) & (items > 1)
-        result = tl.where(counts, result * scale, 0.0)
+        scale = scale_of(ideal, gain_sum, items, k, NORM)
+        is_defined = (gaining_items > 0) & (items > 1)
+        result = tl.where(is_defined, result * scale, 0.0)
         if block == 0:
             value = sum_blocks(block_sums, list_index, blocks, WIDTH) * scale
             if not LOWER:
                 value = 1.0 - value
-            tl.store(values + list_index, tl.where(counts, value, 0.0))
-            tl.store(defined + list_index, counts)
+            tl.store(values + list_index, tl.where(is_defined, value, 0.0))
+            tl.store(defined + list_index, is_defined)
     tl.store(grad_scores + start + row, tl.where(real, result, 0.0), mask=inside)
 
 
@@ -351,7 +394,7 @@ def _sum_discounted(
     ranks, gains, offsets, scale, lengths, grad_ranks, block_sums, sign, k, beta, persistence,
     CURVE: tl.constexpr, CUT: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``Σ gain discount`` of a span of items, and the derivatives with respect to their ranks."""
+    """Write ``Σ gain discount`` of a span of items, and the loss's derivatives by their ranks."""
     list_index, start, _, row, inside, _ = list_block(None, offsets, SPAN)
     gain = tl.load(gains + start + row, mask=inside, other=0.0)
     rank = tl.load(ranks + start + row, mask=inside & (gain != 0), other=1.0)
@@ -359,16 +402,16 @@ def _sum_discounted(
     discount, derivative = rank_discount(rank, length, k, beta, persistence, CURVE, CUT)
     factor = tl.where(length > 1, sign * tl.load(scale + list_index), 0.0)
     tl.store(grad_ranks + start + row, gain * derivative * factor, mask=inside)
-    to = block_sums + list_index * tl.num_programs(1) + tl.program_id(1)
-    tl.store(to, tl.sum(gain * discount, 0))
+    target = block_sums + list_index * tl.num_programs(1) + tl.program_id(1)
+    tl.store(target, tl.sum(gain * discount, 0))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["blocks"])
-def _total(
+def _write_losses(
     block_sums, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """The loss of a list, from the sums of its spans."""
+    """Write the loss of a list, from the sums of its spans."""
     list_index = tl.program_id(0)
     value = sum_blocks(block_sums, list_index, blocks, WIDTH) * tl.load(scale + list_index)
     if not LOWER:
