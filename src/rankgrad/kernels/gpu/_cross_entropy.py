@@ -205,9 +205,8 @@ def _join_sums(parts, list_index, spans, NORMALIZED: tl.constexpr, WIDTH: tl.con
         span_target_sum = tl.load(part + 4, mask=filled, other=0.0)
         target_norm += tl.load(part + 3, mask=filled, other=0.0) * scale
         target_sum += span_target_sum * scale
-        cost += (
-            tl.load(part + 5, mask=filled, other=0.0) + span_target_sum * score_difference
-        ) * scale
+        span_cost = tl.load(part + 5, mask=filled, other=0.0)
+        cost += (span_cost + span_target_sum * score_difference) * scale
         items += span_items
     sums = _Sums(
         max_score, tl.sum(exp_sum, 0), max_label, tl.sum(target_norm, 0), tl.sum(target_sum, 0),

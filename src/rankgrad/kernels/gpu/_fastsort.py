@@ -59,9 +59,8 @@ class FastSortRanks(ListOperator):
         order = sort_lists(scores, self.mask, offsets, width)
         anchors = torch.empty(2, lists, width, dtype=torch.float64, device=scores.device)
         grid = lists, cdiv(width, _SPAN)
-        _write_regression_inputs[grid](
-            order.scores, offsets, lengths, anchors, *self._options, _SPAN, num_warps=4
-        )
+        inputs = order.scores, offsets, lengths, anchors
+        _write_inputs[grid](*inputs, *self._options, _SPAN, num_warps=4)
         # In ascending order of scores: the start of each item's block, and at the start of a block
         # its sums and its end.
         blocks, sums, ends = pooled(anchors[0], anchors[1], lengths, self.entropic)
@@ -102,7 +101,7 @@ def _load_anchors(ranked, index, inside, sharpness):
 
 @cached_launch
 @triton.jit(do_not_specialize=["lists", "width"])
-def _write_regression_inputs(
+def _write_inputs(
     ranked, offsets, lengths, anchors, lists, width, sharpness,
     ENTROPIC: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -191,17 +190,15 @@ def _sum_grads(
 ) -> None:  # fmt: skip
     """Sum the gradients over each block of a list; stored at the start of the block."""
     _list_index, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
-    block_sum = tl.zeros([1], tl.float64)
+    carried = tl.zeros([1], tl.float64)
     for first in range(0, length, TILE):
         at = first + tl.arange(0, TILE)
         rank, _, _, item = _project(
             ranked, items, blocks, sums, ends, base, stride, start, length, at, sharpness, ENTROPIC
         )
-        anchor_grad = _anchor_grads(grad, item, rank, at < length, ENTROPIC)
+        own_grad = _anchor_grads(grad, item, rank, at < length, ENTROPIC)
         last = first + TILE - 1
-        block_sum = add_to_blocks(
-            anchor_grad, blocks, block_grads, base, at, last, length, block_sum
-        )
+        carried = add_to_blocks(own_grad, blocks, block_grads, base, at, last, length, carried)
 
 
 @cached_launch

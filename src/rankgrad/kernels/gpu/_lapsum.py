@@ -227,20 +227,16 @@ def _sum_other_chunks(
     below_grad = tl.zeros([512], tl.float64)
     for first in range(0, n_chunks, 512):
         chunk = first + tl.arange(0, 512)
-        is_above, is_below = chunk < chunk_index, (chunk > chunk_index) & (chunk < n_chunks)
-        from_above = tl.load(chunks + 5 * stride + chunk, mask=is_above, other=float("inf"))
-        from_below = tl.load(chunks + 4 * stride + chunk, mask=is_below, other=float("-inf"))
+        higher, lower = chunk < chunk_index, (chunk > chunk_index) & (chunk < n_chunks)
+        from_above = tl.load(chunks + 5 * stride + chunk, mask=higher, other=float("inf"))
+        from_below = tl.load(chunks + 4 * stride + chunk, mask=lower, other=float("-inf"))
         from_above = tl.exp2((max_score - from_above) * steepness)
         from_below = tl.exp2((from_below - min_score) * steepness)
-        above += from_above * tl.load(chunks + chunk, mask=is_above, other=0.0)
-        below += from_below * tl.load(chunks + stride + chunk, mask=is_below, other=0.0)
+        above += from_above * tl.load(chunks + chunk, mask=higher, other=0.0)
+        below += from_below * tl.load(chunks + stride + chunk, mask=lower, other=0.0)
         if BACKWARD:
-            above_grad += from_above * tl.load(
-                chunks + 2 * stride + chunk, mask=is_above, other=0.0
-            )
-            below_grad += from_below * tl.load(
-                chunks + 3 * stride + chunk, mask=is_below, other=0.0
-            )
+            above_grad += from_above * tl.load(chunks + 2 * stride + chunk, mask=higher, other=0.0)
+            below_grad += from_below * tl.load(chunks + 3 * stride + chunk, mask=lower, other=0.0)
     return (
         tl.sum(above, 0).to(tl.float32), tl.sum(below, 0).to(tl.float32),
         tl.sum(above_grad, 0).to(tl.float32), tl.sum(below_grad, 0).to(tl.float32),

@@ -146,12 +146,12 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         name = function._schema.name
         if name in EMPTY + ZEROS:
-            self.made.append((found, name in ZEROS))
+            self.made.append((result, name in ZEROS))
         self.complete &= only_allocates(function)
-        return found
+        return result
 
 
 class Allocation(NamedTuple):

@@ -133,9 +133,9 @@ class CachedLauncher:
         device = driver.active.get_current_device()
         key, bound = plan.key_of(arguments)
         key += (device, *options.items())
-        found = plan.compiled.get(key)
-        if (found is None or is_waiting()) and recording.launches is None:
-            compiled = found is not None
+        kernel = plan.compiled.get(key)
+        if (kernel is None or is_waiting()) and recording.launches is None:
+            compiled = kernel is not None
             if is_queued(
                 lambda: self._launch(grid, *arguments, **options),
                 None if compiled else lambda: self.jit.warmup(*arguments, grid=grid, **options),
@@ -143,15 +143,15 @@ class CachedLauncher:
             ):
                 return
         x, y, z = (*grid, 1, 1)[:3]
-        if found is None:
-            found = plan.compiled[key] = self.jit[grid](*arguments, **options)
+        if kernel is None:
+            kernel = plan.compiled[key] = self.jit[grid](*arguments, **options)
         else:
             stream = driver.active.get_current_stream(device)
-            found.run(
-                x, y, z, stream, found.function, found.packed_metadata, None, None, None, *bound
+            kernel.run(
+                x, y, z, stream, kernel.function, kernel.packed_metadata, None, None, None, *bound
             )  # fmt: skip
         if recording.launches is not None:
-            recording.launches.append(Launch(found, (x, y, z), bound, plan.tensors))
+            recording.launches.append(Launch(kernel, (x, y, z), bound, plan.tensors))
 
 
 @dataclass(eq=False)
@@ -161,7 +161,7 @@ class Plan:
     Args:
         tensors: the positions of tensors.
         numbers: the positions of integers that Triton specializes on.
-        plain: the positions of integers of which only the width matters.
+        plain: the positions of integers that it does not specialize on, except by their width.
         constants: the positions of constants.
         compiled: the compiled kernels, by :meth:`key_of` and the device.
     """

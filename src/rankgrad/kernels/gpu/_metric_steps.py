@@ -364,9 +364,8 @@ def _cascade_step(
         rank = first + tl.arange(0, CHUNK)
         inside = rank < count
         exists = inside & (rank > 0)
-        clamped_miss = tl.maximum(
-            _load_misses(sorted_values, misses, begin + rank - 1, exists), 0.0
-        )
+        previous_miss = _load_misses(sorted_values, misses, begin + rank - 1, exists)
+        clamped_miss = tl.maximum(previous_miss, 0.0)
         reached = reached_before * tl.associative_scan(clamped_miss, 0, _multiply)
         reached_before *= tl.reduce(clamped_miss, 0, _multiply)
         discount = _discount(rank, RECIPROCAL)
@@ -404,7 +403,8 @@ def _cascade_step(
             derivative = tl.where(is_unclamped, recurrence, _discount(rank - 1, RECIPROCAL))
         tl.store(grad + at, sign * reached * derivative, mask=has_rank)
         first_recurrence += tl.sum(tl.where(rank == 1, recurrence, 0.0), 0)
-        recurrence_after = _last(recurrence, CHUNK)
+        is_last = tl.arange(0, CHUNK) == CHUNK - 1
+        recurrence_after = tl.sum(tl.where(is_last, recurrence, 0.0), 0)
     if sorted_weighted is None:  # m_1 D_1 equals one minus the sum, without cancellation
         unclamped_miss = _load_misses(sorted_values, misses, begin, count > 0)
         loss = tl.maximum(unclamped_miss, 0.0) * first_recurrence + tl.minimum(unclamped_miss, 0.0)
@@ -418,9 +418,3 @@ def _discount(rank, RECIPROCAL: tl.constexpr):
         return 1.0 / tl.maximum(rank + 1, 1).to(tl.float32)
     else:
         return tl.full(rank.shape, 1.0, tl.float32)
-
-
-@triton.jit
-def _last(numbers, CHUNK: tl.constexpr):
-    """The last number of a chunk."""
-    return tl.sum(tl.where(tl.arange(0, CHUNK) == CHUNK - 1, numbers, 0.0), 0)

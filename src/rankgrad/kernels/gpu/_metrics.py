@@ -88,9 +88,8 @@ class _Batch:
         start, end = self._two_rows(torch.int32)
         options = self.options(_TILE)
         _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
-            self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1,
-            **options,
-        )  # fmt: skip
+            self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1, **options
+        )
         return start, end
 
     def ideal(self, gain: str) -> Tensor:
@@ -162,9 +161,8 @@ def _launch_err(
         *batch.arrays, tops, relevant, float(grade), row, **one_program
     )
     _write_probabilities[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
-        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _counted_ranks(k),
-        **options,
-    )  # fmt: skip
+        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _counted_ranks(k), **options
+    )
     _cascade[(batch.lists,)](
         batch.offsets, batch.order.scores, hits, misses, values, _counted_ranks(k), row,
         **one_program,
@@ -240,11 +238,11 @@ def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.c
     _, begin, length = list_span(offsets)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
-    here = begin + at
-    score = tl.load(ranked + here, mask=real, other=0.0)
-    low, high = tie_group(ranked, begin, begin + length, here, score, real, steps)
-    tl.store(start + here, (low - begin).to(tl.int32), mask=real)
-    tl.store(end + here, (high - begin).to(tl.int32), mask=real)
+    index = begin + at
+    score = tl.load(ranked + index, mask=real, other=0.0)
+    low, high = tie_group(ranked, begin, begin + length, index, score, real, steps)
+    tl.store(start + index, (low - begin).to(tl.int32), mask=real)
+    tl.store(end + index, (high - begin).to(tl.int32), mask=real)
 
 
 @triton.jit

@@ -1,12 +1,12 @@
-"""Optimal transport without an n × n tensor: Sinkhorn scaling of a matrix computed tile by tile.
+"""Optimal transport (Cuturi et al. 2019) without an n × n tensor: K is computed tile by tile.
 
 In sorted order (ranks r and items j from 0, x the squashed scores) the matrix is
 ``K_rj = exp((S_r - S_j - 2 (r - j) x_j) / ((n - 1) ε))`` with ``S_r = Σ_{l<r} (x_l + x_{l+1})``:
 1 on the diagonal and decreasing away from it (:mod:`rankgrad.sorting.optimal_transport`; the first
-scaling cancels any factor of a whole column). The scalings are ``u_0 = 1``,
-``v_t = 1 / (Kᵀ u_{t-1})`` and ``u_t = 1 / (K v_t)``. Each is one launch, in which a program sums
-over K for its own rows or columns. Convergence of a list is recorded on the device, and later
-launches skip the list.
+scaling cancels any factor of a whole column). Sinkhorn's scalings are ``u_0 = 1``,
+``v_t = 1 / (Kᵀ u_{t-1})`` and ``u_t = 1 / (K v_t)``, and the relaxed permutation is
+``P = diag(u) K diag(v)``. Each scaling is one launch, in which a program sums over K for its own
+rows or columns. Convergence of a list is recorded on the device, and later launches skip the list.
 
 In the backward pass, the gradient with respect to log K is ``K_rj Σ_f l_fr m_fj``, with two factors
 (l, m) for each iteration. In its sums over rows and over columns the factors of successive steps
@@ -83,6 +83,14 @@ class OptimalTransportOperator(SortOperator):
         iterations: the most scalings.
         tolerance: stop when every column sum of a list is this close to one.
         defined: ``[lists]``, False on lists to skip, whose results are 0; or None.
+
+    Attributes:
+        ranked: ``[items]``, the sorted scores; order: the index of each sorted item.
+        points: ``[3 items]`` float64, what :func:`_squash` writes, in sorted order.
+        moments: ``[2 lists]`` float64, the mean and one over the standard deviation of the scores.
+        counts: ``[2 lists]``, the number of real items and of iterations.
+        rows: ``[(iterations + 1) items]``, u of every iteration; columns: v of every iteration.
+        limits: ``[lists, blocks, 4]``, what :func:`_find_limits` writes.
     """
 
     epsilon: float
@@ -197,61 +205,62 @@ def _squash(
     ranked, mask, defined, offsets, points, moments, counts, rows, items, iterations, sharpness,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The squashed scores x of a list and their sums, scaled so that ``K = exp2(logits)``.
+    """Write the squashed scores x of one list and their sums, scaled so that ``K = exp2(logits)``.
 
-    Writes x, S and ``2 j x_j - S_j`` to ``points``; the mean of the scores and one over their
-    standard deviation to ``moments``; the number of items and the most iterations to ``counts``.
+    x is the sigmoid of the standardized score. Writes x, S and ``2 j x_j - S_j`` to ``points``; the
+    mean of the scores and one over their standard deviation to ``moments``; the number of items and
+    the most iterations to ``counts``.
     """
     list_index = tl.program_id(0)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
     items = items.to(tl.int64)
     count = 0
-    for left in range(begin, end, CHUNK):
-        at = left + tl.arange(0, CHUNK)
+    for chunk_start in range(begin, end, CHUNK):
+        at = chunk_start + tl.arange(0, CHUNK)
         count += tl.sum(is_real(mask, at, at < end).to(tl.int32), 0)
     total = tl.zeros([CHUNK], tl.float64)
-    for left in range(0, count, CHUNK):
-        at = left + tl.arange(0, CHUNK)
+    for chunk_start in range(0, count, CHUNK):
+        at = chunk_start + tl.arange(0, CHUNK)
         total += tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
     length = tl.maximum(count, 1).to(tl.float64)
     mean = tl.sum(total, 0) / length
     squares = tl.zeros([CHUNK], tl.float64)
-    for left in range(0, count, CHUNK):
-        at = left + tl.arange(0, CHUNK)
+    for chunk_start in range(0, count, CHUNK):
+        at = chunk_start + tl.arange(0, CHUNK)
         score = tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
         squares += tl.where(at < count, (score - mean) * (score - mean), 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / length + 1e-6)
     tl.store(moments + list_index * 2, mean)
     tl.store(moments + list_index * 2 + 1, scale)
     tl.store(counts + list_index * 2, count)
-    running = tl.where(count > 0, iterations, 0)
+    max_steps = tl.where(count > 0, iterations, 0)
     if defined is not None:
-        running = tl.where(tl.load(defined + list_index) != 0, running, 0)
-    tl.store(counts + list_index * 2 + 1, running)
+        max_steps = tl.where(tl.load(defined + list_index) != 0, max_steps, 0)
+    tl.store(counts + list_index * 2 + 1, max_steps)
 
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
-    before = tl.zeros([1], tl.float64)
-    first = tl.zeros([1], tl.float64)
-    for left in range(0, count, CHUNK):
-        at = left + tl.arange(0, CHUNK)
+    sum_before = tl.zeros([1], tl.float64)
+    first_x = tl.zeros([1], tl.float64)
+    for chunk_start in range(0, count, CHUNK):
+        at = chunk_start + tl.arange(0, CHUNK)
         inside = at < count
         score = tl.load(ranked + begin + at, mask=inside, other=0.0).to(tl.float64)
-        below = tl.where(inside, (mean - score) * scale, 0.0)
-        x = tl.where(inside, unit / (1.0 + tl.exp(below)), 0.0)
-        if left == 0:
-            first = tl.sum(tl.where(at == 0, x, 0.0), 0) + tl.zeros([1], tl.float64)
-        sums = 2.0 * (tl.cumsum(x, 0) + before) - x - first
-        before += tl.sum(x, 0)
-        place = points + begin + at
-        tl.store(place, x, mask=inside)
-        tl.store(place + items, sums, mask=inside)
-        tl.store(place + 2 * items, 2.0 * at.to(tl.float64) * x - sums, mask=inside)
+        negated_z = tl.where(inside, (mean - score) * scale, 0.0)
+        x = tl.where(inside, unit / (1.0 + tl.exp(negated_z)), 0.0)
+        if chunk_start == 0:
+            first_x = tl.sum(tl.where(at == 0, x, 0.0), 0) + tl.zeros([1], tl.float64)
+        sums = 2.0 * (tl.cumsum(x, 0) + sum_before) - x - first_x
+        sum_before += tl.sum(x, 0)
+        target = points + begin + at
+        tl.store(target, x, mask=inside)
+        tl.store(target + items, sums, mask=inside)
+        tl.store(target + 2 * items, 2.0 * at.to(tl.float64) * x - sums, mask=inside)
         tl.store(rows + begin + at, tl.full([CHUNK], 1.0, tl.float32), mask=inside)
 
 
 @triton.jit
-def _is_near(points, items, begin, own, other, OF_ROWS: tl.constexpr):
-    """Whether the base-2 logits of single entries are so large that the entries count."""
+def _is_large_entry(points, items, begin, own, other, OF_ROWS: tl.constexpr):
+    """Whether single entries of K exceed 2^-64; smaller ones are skipped."""
     row, column = own, other
     if not OF_ROWS:
         row, column = other, own
@@ -265,9 +274,11 @@ def _is_near(points, items, begin, own, other, OF_ROWS: tl.constexpr):
 def _find_limits(
     points, offsets, counts, limits, items, blocks, steps, OWN: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """The columns in which a block of rows exceeds 2^-64, and the rows in which its columns do.
+    """Find the entries that count, for WIDTH blocks of a list, by binary search.
 
-    Entries decrease away from the diagonal, so the outer rows or columns of a block set its range.
+    Writes to ``limits`` ``[lists, blocks, 4]`` the first and one past the last row in which the
+    block's columns exceed 2^-64, then the same of the columns for the block's rows. Entries
+    decrease away from the diagonal, so the outer rows or columns of a block set its range.
     """
     list_index = tl.program_id(0)
     begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
@@ -276,25 +287,25 @@ def _find_limits(
     inside = (block < blocks) & (block * OWN < count)
     last = tl.maximum(count - 1, 0)
     first = tl.where(inside, block * OWN, 0)
-    end = tl.where(inside, tl.minimum(first + OWN - 1, last), 0)
+    last_own = tl.where(inside, tl.minimum(first + OWN - 1, last), 0)
     if count > 0:
         for of_rows in tl.static_range(2):
             low, high = tl.zeros_like(first), first
-            down, up = end, tl.where(inside, last, 0)
+            down, up = last_own, tl.where(inside, last, 0)
             for _ in range(steps):
                 middle = (low + high) // 2
-                near = _is_near(points, items, begin, first, middle, of_rows)
-                moves = low < high
-                high = tl.where(moves & near, middle, high)
-                low = tl.where(moves & (near == 0), middle + 1, low)
+                is_near = _is_large_entry(points, items, begin, first, middle, of_rows)
+                is_open = low < high
+                high = tl.where(is_open & is_near, middle, high)
+                low = tl.where(is_open & (is_near == 0), middle + 1, low)
                 middle = (down + up + 1) // 2
-                near = _is_near(points, items, begin, end, middle, of_rows)
-                moves = down < up
-                down = tl.where(moves & near, middle, down)
-                up = tl.where(moves & (near == 0), middle - 1, up)
-            place = limits + (list_index * blocks + block) * 4 + 2 * of_rows
-            tl.store(place, low, mask=inside)
-            tl.store(place + 1, down + 1, mask=inside)
+                is_near = _is_large_entry(points, items, begin, last_own, middle, of_rows)
+                is_open = down < up
+                down = tl.where(is_open & is_near, middle, down)
+                up = tl.where(is_open & (is_near == 0), middle - 1, up)
+            target = limits + (list_index * blocks + block) * 4 + 2 * of_rows
+            tl.store(target, low, mask=inside)
+            tl.store(target + 1, down + 1, mask=inside)
 
 
 class _Block(NamedTuple):
@@ -320,7 +331,7 @@ class _Center(NamedTuple):
 
 @triton.jit
 def _block(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
-    """The rows or columns of a program."""
+    """The rows or columns of this program."""
     list_index, block = tl.program_id(0), tl.program_id(1)
     begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
     place = limits + (list_index * tl.num_programs(1) + block) * 4 + (2 if SIDE == "rows" else 0)
@@ -332,39 +343,42 @@ def _block(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.c
 
 @triton.jit
 def _center(block, OWN: tl.constexpr):
-    """The center of a program."""
-    at = tl.minimum(block.first + OWN // 2, block.count - 1)
-    x = tl.load(block.points + block.begin + at)
-    return _Center(at, x, tl.load(block.points + block.items + block.begin + at))
+    """The position p in the middle of the program's rows or columns."""
+    middle = tl.minimum(block.first + OWN // 2, block.count - 1)
+    x = tl.load(block.points + block.begin + middle)
+    return _Center(middle, x, tl.load(block.points + block.items + block.begin + middle))
 
 
 @triton.jit
 def _row_terms(block, center, row, PRECISE: tl.constexpr):
-    """For rows: the distance to p and the row term of the logits."""
+    """For rows r: the distance ``r - p``, and the row term of the logits (see the module)."""
     inside = row < block.count
-    valid = tl.load(block.points + block.items + block.begin + row, mask=inside, other=0.0)
+    sums = tl.load(block.points + block.items + block.begin + row, mask=inside, other=0.0)
     distance = row - center.middle
-    term = (valid - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
+    term = (sums - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
     term = tl.where(inside, term, -1e30)
     return distance.to(tl.float32), term if PRECISE else term.to(tl.float32)
 
 
 @triton.jit
 def _column_terms(block, center, column, PRECISE: tl.constexpr):
-    """For columns: the factor of the rows' distances and the column term of the logits."""
+    """For columns j: ``-2 (x_j - x_p)``, the factor of ``r - p``, and the column term of logits."""
     inside = column < block.count
     points, begin = block.points, block.begin
-    valid = tl.load(points + begin + column, mask=inside, other=0.0)
-    own = tl.load(points + 2 * block.items + begin + column, mask=inside, other=0.0)
-    term = (own + center.sums) - (2.0 * center.middle.to(tl.float64)) * valid
+    x = tl.load(points + begin + column, mask=inside, other=0.0)
+    column_sum = tl.load(points + 2 * block.items + begin + column, mask=inside, other=0.0)
+    term = (column_sum + center.sums) - (2.0 * center.middle.to(tl.float64)) * x
     term = tl.where(inside, term, -1e30)
-    factor = tl.where(inside, 2.0 * (center.x - valid), 0.0)
+    factor = tl.where(inside, 2.0 * (center.x - x), 0.0)
     return (factor, term) if PRECISE else (factor.to(tl.float32), term.to(tl.float32))
 
 
 @triton.jit
 def _entries(factor, term, other_factor, other_term, PRECISE: tl.constexpr):
-    """A tile of K; its first axis is the program's own. Positive logits are rounding errors."""
+    """A tile of K; its first axis is that of the program's own rows or columns.
+
+    Logits are at most 0; positive ones are rounding errors.
+    """
     logits = term[:, None] + other_term[None, :] + factor[:, None] * other_factor[None, :]
     if PRECISE:
         logits = tl.minimum(logits, 1.0).to(tl.float32)
@@ -382,7 +396,7 @@ def _product(
     block, vector,
     SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """``K vector`` for some rows, or ``Kᵀ vector`` for some columns."""
+    """``K vector`` for the program's rows, or ``Kᵀ vector`` for its columns."""
     center = _center(block, OWN)
     at = block.first + tl.arange(0, OWN)
     if SIDE == "rows":
@@ -390,14 +404,14 @@ def _product(
     else:
         factor, term = _column_terms(block, center, at, PRECISE)
     total = tl.zeros([OWN, OTHER], tl.float32)
-    for left in range(block.low, block.high, OTHER):
-        place = left + tl.arange(0, OTHER)
+    for first_other in range(block.low, block.high, OTHER):
+        other = first_other + tl.arange(0, OTHER)
         if SIDE == "rows":
-            theirs, their_term = _column_terms(block, center, place, PRECISE)
+            other_factor, other_term = _column_terms(block, center, other, PRECISE)
         else:
-            theirs, their_term = _row_terms(block, center, place, PRECISE)
-        weight = tl.load(vector + block.begin + place, mask=place < block.count, other=0.0)
-        total += _entries(factor, term, theirs, their_term, PRECISE) * weight[None, :]
+            other_factor, other_term = _row_terms(block, center, other, PRECISE)
+        weight = tl.load(vector + block.begin + other, mask=other < block.count, other=0.0)
+        total += _entries(factor, term, other_factor, other_term, PRECISE) * weight[None, :]
     return tl.sum(total, 1)
 
 
@@ -407,7 +421,7 @@ def _half_step(
     points, offsets, counts, limits, rows, columns, errors, step, items, tolerance,
     SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """``v = 1 / (Kᵀ u)`` or ``u = 1 / (K v)`` for some columns or rows.
+    """Write ``v = 1 / (Kᵀ u)`` for the program's columns, or ``u = 1 / (K v)`` for its rows.
 
     The column sums give the error of the iteration before. If it is within the tolerance, that
     iteration is the last one: the new v is not used, and the row step stores the number of
@@ -420,26 +434,26 @@ def _half_step(
     running = (step <= block.steps) & (block.first < block.count)
     if SIDE == "rows":
         error = tl.load(error_place).to(tl.float32, bitcast=True)
-        ends = (step > 1) & (error < tolerance)
-        if running & ends & (block.first == 0):
+        is_last = (step > 1) & (error < tolerance)
+        if running & is_last & (block.first == 0):
             tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
         vector = columns + step * items if SIDE == "rows" else rows + (step - 1) * items
-        found = _product(block, vector, SIDE, OWN, OTHER, PRECISE)
+        sums = _product(block, vector, SIDE, OWN, OTHER, PRECISE)
         if SIDE == "rows":
             target = rows + step * items + block.begin + at
         else:
             target = columns + step * items + block.begin + at
             if step > 1:
-                last = tl.load(target - items, mask=inside, other=1.0)
-                error = tl.max(tl.where(inside, tl.abs(found * last - 1.0), 0.0), 0)
+                previous = tl.load(target - items, mask=inside, other=1.0)
+                error = tl.max(tl.where(inside, tl.abs(sums * previous - 1.0), 0.0), 0)
                 tl.atomic_max(error_place, error.to(tl.int32, bitcast=True))
-        tl.store(target, _inverse(found), mask=inside)
+        tl.store(target, _inverse(sums), mask=inside)
 
 
 @triton.jit
-def _cut(count, k):
+def _counted_ranks(count, k):
     """The number of ranks that count."""
     return tl.where(k > 0, tl.minimum(k, count), count)
 
@@ -451,13 +465,13 @@ def _sort(
     k, items, TWO: tl.constexpr, CHANGE: tl.constexpr,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """``Σ_j P_rj value_j`` for some ranks, of one or two vectors of values.
+    """Write ``Σ_j P_rj value_j`` for the program's ranks r, of one or TWO vectors of values.
 
     With CHANGE it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
     """
     block = _block(points, offsets, counts, limits, items, "rows", OWN)
     begin, count, steps, items = block.begin, block.count, block.steps, block.items
-    cut = _cut(count, k)
+    cut = _counted_ranks(count, k)
     if (steps > 0) & (block.first < cut):
         center = _center(block, OWN)
         row = block.first + tl.arange(0, OWN)
@@ -470,23 +484,23 @@ def _sort(
             value_second = tl.load(second + item, mask=inside & CHANGE, other=0.0)
         total = tl.zeros([OWN, OTHER], tl.float32)
         total_second = tl.zeros([OWN, OTHER], tl.float32)
-        for left in range(block.low, block.high, OTHER):
-            column = left + tl.arange(0, OTHER)
+        for first_column in range(block.low, block.high, OTHER):
+            column = first_column + tl.arange(0, OTHER)
             valid = column < count
-            theirs, their_term = _column_terms(block, center, column, PRECISE)
+            column_factor, column_term = _column_terms(block, center, column, PRECISE)
             scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
-            entries = _entries(factor, term, theirs, their_term, PRECISE) * scale[None, :]
-            their_item = tl.load(order + begin + column, mask=valid, other=0)
-            their_value = tl.load(values + their_item, mask=valid, other=0.0)
-            total += entries * (their_value[None, :] - value[:, None])
+            entries = _entries(factor, term, column_factor, column_term, PRECISE) * scale[None, :]
+            column_item = tl.load(order + begin + column, mask=valid, other=0)
+            column_value = tl.load(values + column_item, mask=valid, other=0.0)
+            total += entries * (column_value[None, :] - value[:, None])
             if TWO:
-                their_value = tl.load(second + their_item, mask=valid, other=0.0)
-                total_second += entries * (their_value[None, :] - value_second[:, None])
-        place = begin + row
-        scale = tl.load(rows + steps * items + place, mask=inside, other=0.0)
-        tl.store(result + place, tl.sum(total, 1) * scale, mask=inside)
+                column_value = tl.load(second + column_item, mask=valid, other=0.0)
+                total_second += entries * (column_value[None, :] - value_second[:, None])
+        target = begin + row
+        scale = tl.load(rows + steps * items + target, mask=inside, other=0.0)
+        tl.store(result + target, tl.sum(total, 1) * scale, mask=inside)
         if TWO:
-            tl.store(result_second + place, tl.sum(total_second, 1) * scale, mask=inside)
+            tl.store(result_second + target, tl.sum(total_second, 1) * scale, mask=inside)
 
 
 @cached_launch
@@ -496,7 +510,7 @@ def _backward_columns(
     changes, changes_second, work, k, step, items, LAST: tl.constexpr, TWO: tl.constexpr,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``, for some columns.
+    """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``, for its columns.
 
     Before the last iteration comes the sort. It and the last row step together are
     ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large terms next to the diagonal
@@ -519,40 +533,40 @@ def _backward_columns(
             value = tl.load(values + item, mask=inside, other=0.0)
             if TWO:
                 value_second = tl.load(second + item, mask=inside, other=0.0)
-        plain = tl.zeros([OWN, OTHER], tl.float32)
+        sums = tl.zeros([OWN, OTHER], tl.float32)
         distance_sums = tl.zeros([OWN, OTHER], tl.float32)
-        earlier = tl.zeros([OWN, OTHER], tl.float32)
-        for left in range(block.low, block.high, OTHER):
-            row = left + tl.arange(0, OTHER)
+        earlier_sums = tl.zeros([OWN, OTHER], tl.float32)
+        for first_row in range(block.low, block.high, OTHER):
+            row = first_row + tl.arange(0, OTHER)
             valid = row < count
-            distance, their_term = _row_terms(block, center, row, PRECISE)
-            entries = _entries(factor, term, distance, their_term, PRECISE)
-            place = rows + step * items + begin + row
-            scale = tl.load(place, mask=valid, other=0.0)
-            before = tl.load(place - items, mask=valid, other=0.0) * distance
+            distance, row_term = _row_terms(block, center, row, PRECISE)
+            entries = _entries(factor, term, distance, row_term, PRECISE)
+            row_scales = rows + step * items + begin + row
+            scale = tl.load(row_scales, mask=valid, other=0.0)
+            earlier_weight = tl.load(row_scales - items, mask=valid, other=0.0) * distance
             if LAST:
-                source = tl.load(order + begin + row, mask=valid, other=0)
-                at, counting = begin + row, row < _cut(count, k)
-                weight = _sort_vjp(values, grad, changes, value, source, at, valid, counting)
+                row_item = tl.load(order + begin + row, mask=valid, other=0)
+                at, is_counted = begin + row, row < _counted_ranks(count, k)
+                weight = _sort_vjp(values, grad, changes, value, row_item, at, valid, is_counted)
                 if TWO:
                     weight += _sort_vjp(
-                        second, grad_second, changes_second, value_second, source, at, valid,
-                        counting,
+                        second, grad_second, changes_second, value_second, row_item, at, valid,
+                        is_counted,
                     )  # fmt: skip
                 weight *= entries * scale[None, :]
-                plain += weight
+                sums += weight
                 distance_sums += weight * distance[None, :]
             else:
                 weight = -scale * scale * tl.load(work + begin + row, mask=valid, other=0.0)
-                plain += entries * weight[None, :]
+                sums += entries * weight[None, :]
                 distance_sums += entries * (weight * distance)[None, :]
-            earlier += entries * before[None, :]
+            earlier_sums += entries * earlier_weight[None, :]
         grad_points = tl.zeros([OWN], tl.float32)
         if not LAST:
             grad_points = tl.load(work + 2 * items + begin + column, mask=inside, other=0.0)
         _store_columns(
             columns + step * items, work, items, begin, column, inside, center.middle,
-            tl.sum(plain, 1), tl.sum(distance_sums, 1), tl.sum(earlier, 1), grad_points,
+            tl.sum(sums, 1), tl.sum(distance_sums, 1), tl.sum(earlier_sums, 1), grad_points,
         )  # fmt: skip
 
 
@@ -561,14 +575,15 @@ def _sort_vjp(values, grad, changes, value, item, place, valid, counting):
     """``grad_r (value_j - Σ_l P_rl value_l)`` for columns j with these values and some rows r."""
     row_value = tl.load(values + item, mask=valid, other=0.0)
     change = tl.load(changes + place, mask=counting, other=0.0)
-    apart = (value[:, None] - row_value[None, :]) - change[None, :]
-    return apart * tl.load(grad + place, mask=counting, other=0.0)[None, :]
+    difference = (value[:, None] - row_value[None, :]) - change[None, :]
+    return difference * tl.load(grad + place, mask=counting, other=0.0)[None, :]
 
 
 @triton.jit
 def _store_columns(
-    columns, work, items, begin, column, inside, middle, plain, distance_sums, earlier, grad_points
-):
+    columns, work, items, begin, column, inside, middle, sums, distance_sums, earlier_sums,
+    grad_points,
+):  # fmt: skip
     """Store the column factors, and add an iteration to the sums weighted by ``j - r``.
 
     Args:
@@ -579,16 +594,16 @@ def _store_columns(
         column: columns of K.
         inside: which of the columns exist.
         middle: the position that row distances are relative to.
-        plain: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
+        sums: ``Kᵀ l``, with ``l = -u² ∘ grad_u``.
         distance_sums: ``Kᵀ l`` with rows weighted by their distance from the middle.
-        earlier: ``Kᵀ u`` with the same weights, u from the iteration before.
+        earlier_sums: ``Kᵀ u`` with the same weights, u from the iteration before.
         grad_points: the sums of later iterations.
     """
     scale = tl.load(columns + begin + column, mask=inside, other=1.0)
     distance = (column - middle).to(tl.float32)
-    grad_sums = -plain * scale * scale
-    grad_points += scale * (distance * plain - distance_sums)
-    grad_points += grad_sums * (distance * _inverse(scale) - earlier)
+    grad_sums = -sums * scale * scale
+    grad_points += scale * (distance * sums - distance_sums)
+    grad_points += grad_sums * (distance * _inverse(scale) - earlier_sums)
     tl.store(work + items + begin + column, grad_sums, mask=inside)
     tl.store(work + 2 * items + begin + column, grad_points, mask=inside)
 
@@ -599,12 +614,12 @@ def _backward_rows(
     points, offsets, counts, limits, work, step, items,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient with respect to u of the iteration before, for some rows."""
+    """Write the gradient with respect to u of the iteration before, for the program's rows."""
     block = _block(points, offsets, counts, limits, items, "rows", OWN)
     if (step <= block.steps) & (block.first < block.count):
-        found = _product(block, work + block.items, "rows", OWN, OTHER, PRECISE)
+        grad_rows = _product(block, work + block.items, "rows", OWN, OTHER, PRECISE)
         row = block.first + tl.arange(0, OWN)
-        tl.store(work + block.begin + row, found, mask=row < block.count)
+        tl.store(work + block.begin + row, grad_rows, mask=row < block.count)
 
 
 @cached_launch
@@ -613,18 +628,18 @@ def _linear_step(
     at_rank, offsets, lengths, scale, defined, values, grad, k, persistence,
     METRIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The loss of a list for a linear metric, and its derivatives with respect to sorted gains."""
+    """Write the loss of a list for a linear metric, and its derivatives by sorted gains."""
     list_index = tl.program_id(0)
     begin, count = tl.load(offsets + list_index), tl.load(lengths + list_index)
     norm = tl.load(scale + list_index)
     norm = tl.where(tl.load(defined + list_index) != 0, norm, 0.0)
-    cut = _cut(count, k)
-    past = discount_beyond(count, k, METRIC)
+    cut = _counted_ranks(count, k)
+    beyond = discount_beyond(count, k, METRIC)
     total = tl.zeros([CHUNK], tl.float32)
-    for left in range(0, cut, CHUNK):
-        rank = left + tl.arange(0, CHUNK)
+    for first in range(0, cut, CHUNK):
+        rank = first + tl.arange(0, CHUNK)
         inside = rank < cut
-        weight = norm * (discount((rank + 1).to(tl.float32), METRIC, persistence) - past)
+        weight = norm * (discount((rank + 1).to(tl.float32), METRIC, persistence) - beyond)
         total += weight * tl.load(at_rank + begin + rank, mask=inside, other=0.0)
         tl.store(grad + begin + rank, as_gradient(weight, METRIC), mask=inside)
     tl.store(values + list_index, as_loss(tl.sum(total, 0), count, k, norm, METRIC))
@@ -636,7 +651,7 @@ def _finish(
     ranked, order, mask, offsets, counts, moments, work, sums, grad_scores, items, sharpness, steps,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a list with respect to its scores, from ``grad_points`` and R.
+    """Write the gradient of a list with respect to its scores, from ``grad_points`` and R.
 
     R is the gradient with respect to u_0. The gradient with respect to x is
     ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, whose terms of R are averaged over tied items. It is
@@ -646,51 +661,51 @@ def _finish(
     begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
     items = items.to(tl.int64)
     end = begin + count
-    grad_points, shared = work + 2 * items, sums + items
+    grad_points, tie_sums = work + 2 * items, sums + items
     mean, scale = tl.load(moments + list_index * 2), tl.load(moments + list_index * 2 + 1)
     unit = sharpness / tl.maximum(count - 1, 1).to(tl.float64)
     if tl.load(counts + list_index * 2 + 1) > 0:
         chunk_sums = tl.zeros([CHUNK], tl.float64)
-        for left in range(begin, end, CHUNK):
-            at = left + tl.arange(0, CHUNK)
+        for chunk_start in range(begin, end, CHUNK):
+            at = chunk_start + tl.arange(0, CHUNK)
             chunk_sums += tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
-        after = tl.sum(chunk_sums, 0) + tl.zeros([1], tl.float64)
-        before = tl.zeros([1], tl.float64)
-        for left in range(begin, end, CHUNK):
-            at = left + tl.arange(0, CHUNK)
-            own = tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
-            part = tl.where(at < end, 2.0 * (after - tl.cumsum(own, 0)) + own, 0.0)
-            after -= tl.sum(own, 0)
-            tl.store(shared + at, tl.cumsum(part, 0) + before, mask=at < end)
-            before += tl.sum(part, 0)
+        sum_after = tl.sum(chunk_sums, 0) + tl.zeros([1], tl.float64)
+        sum_before = tl.zeros([1], tl.float64)
+        for chunk_start in range(begin, end, CHUNK):
+            at = chunk_start + tl.arange(0, CHUNK)
+            row_grad = tl.load(work + at, mask=at < end, other=0.0).to(tl.float64)
+            part = tl.where(at < end, 2.0 * (sum_after - tl.cumsum(row_grad, 0)) + row_grad, 0.0)
+            sum_after -= tl.sum(row_grad, 0)
+            tl.store(tie_sums + at, tl.cumsum(part, 0) + sum_before, mask=at < end)
+            sum_before += tl.sum(part, 0)
         tl.debug_barrier()
         total = tl.zeros([CHUNK], tl.float64)
-        along = tl.zeros([CHUNK], tl.float64)
-        for left in range(begin, end, CHUNK):
-            at = left + tl.arange(0, CHUNK)
+        z_products = tl.zeros([CHUNK], tl.float64)
+        for chunk_start in range(begin, end, CHUNK):
+            at = chunk_start + tl.arange(0, CHUNK)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0)
             start, stop = tie_group(ranked, begin, end, at, score, inside, steps)
-            part = tl.load(shared + stop - 1, mask=inside, other=0.0)
-            part -= tl.load(shared + start - 1, mask=inside & (start > begin), other=0.0)
-            by_x = 2.0 * tl.load(grad_points + at, mask=inside, other=0.0).to(tl.float64)
-            by_x += part / tl.where(inside, stop - start, 1).to(tl.float64)
+            part = tl.load(tie_sums + stop - 1, mask=inside, other=0.0)
+            part -= tl.load(tie_sums + start - 1, mask=inside & (start > begin), other=0.0)
+            grad_x = 2.0 * tl.load(grad_points + at, mask=inside, other=0.0).to(tl.float64)
+            grad_x += part / tl.where(inside, stop - start, 1).to(tl.float64)
             z = (score.to(tl.float64) - mean) * scale
             decay = tl.exp(-tl.abs(z))
-            by_z = unit * by_x * decay / ((1.0 + decay) * (1.0 + decay))
-            by_z = tl.where(inside, by_z, 0.0)
-            tl.store(sums + at, by_z, mask=inside)
-            total += by_z
-            along += tl.where(inside, by_z * z, 0.0)
+            grad_z = unit * grad_x * decay / ((1.0 + decay) * (1.0 + decay))
+            grad_z = tl.where(inside, grad_z, 0.0)
+            tl.store(sums + at, grad_z, mask=inside)
+            total += grad_z
+            z_products += tl.where(inside, grad_z * z, 0.0)
         length = count.to(tl.float64)
-        middle, mean_along = tl.sum(total, 0) / length, tl.sum(along, 0) / length
+        mean_grad, mean_product = tl.sum(total, 0) / length, tl.sum(z_products, 0) / length
         tl.debug_barrier()
-        for left in range(begin, end, CHUNK):
-            at = left + tl.arange(0, CHUNK)
+        for chunk_start in range(begin, end, CHUNK):
+            at = chunk_start + tl.arange(0, CHUNK)
             inside = at < end
             score = tl.load(ranked + at, mask=inside, other=0.0).to(tl.float64)
-            by_z = tl.load(sums + at, mask=inside, other=0.0)
-            found = scale * (by_z - middle - mean_along * (score - mean) * scale)
+            grad_z = tl.load(sums + at, mask=inside, other=0.0)
+            grad_score = scale * (grad_z - mean_grad - mean_product * (score - mean) * scale)
             item = tl.load(order + at, mask=inside, other=0)
             real = is_real(mask, item, inside)
-            tl.store(grad_scores + item, found.to(tl.float32), mask=real)
+            tl.store(grad_scores + item, grad_score.to(tl.float32), mask=real)

@@ -485,7 +485,7 @@ def _bounded_exp2(power):
 
 @triton.jit
 def _signed_weight(
-    block, column, gain_difference, rows, columns,
+    block, column, gain_diff, rows, columns,
     KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The weight of each pair of a tile, negative where the column's item is more relevant.
@@ -500,14 +500,14 @@ def _signed_weight(
     else:
         discount_difference = tl.abs(rows.discount[:, None] - columns.discount[None, :])
     if KIND == "lambdarank":
-        signed = gain_difference * discount_difference
+        signed = gain_diff * discount_difference
     elif KIND == "swap":
-        signed = gain_difference * _swap_change(row, column, rows, columns, SIDE)
+        signed = gain_diff * _swap_change(row, column, rows, columns, SIDE)
     elif KIND == "ndcg_loss1":
-        column_weight = tl.where(gain_difference < 0.0, -columns.discount[None, :], 0.0)
-        signed = tl.where(gain_difference > 0.0, rows.discount[:, None], column_weight)
+        column_weight = tl.where(gain_diff < 0.0, -columns.discount[None, :], 0.0)
+        signed = tl.where(gain_diff > 0.0, rows.discount[:, None], column_weight)
     elif KIND == "ranknet" or KIND == "hinge":
-        signed = tl.where(gain_difference > 0.0, 1.0, tl.where(gain_difference < 0.0, -1.0, 0.0))
+        signed = tl.where(gain_diff > 0.0, 1.0, tl.where(gain_diff < 0.0, -1.0, 0.0))
     else:
         # In 64 bits, so that a thread's rows are at fixed offsets from one address.
         lane = (column + (block.center - block.first)).to(tl.int64)
@@ -518,11 +518,11 @@ def _signed_weight(
             delta *= _lower_value(row, column, rows.cut, columns.cut, SIDE)
         if KIND == "ndcg_loss2++":
             delta = block.mu * delta + discount_difference
-        signed = gain_difference * delta
+        signed = gain_diff * delta
     if CUT == "corrected" and KIND == "ndcg_loss1":
         signed *= _lower_value(row, column, rows.cut, columns.cut, SIDE)
     if WEIGHTED:
-        signed *= tl.where(gain_difference > 0.0, rows.weight[:, None], columns.weight[None, :])
+        signed *= tl.where(gain_diff > 0.0, rows.weight[:, None], columns.weight[None, :])
     return signed
 
 
@@ -568,33 +568,31 @@ def _pair_tile(
     row, length = block.row, block.length
     column = first_column + tl.arange(0, COLUMNS)
     columns = _load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
-    gain_difference = rows.gain[:, None] - columns.gain[None, :]
+    gain_diff = rows.gain[:, None] - columns.gain[None, :]
     if CUT == "inside":  # eq. 15 is about the upper item, eqs. 16-17 are about the lower one
         if SIDE == 0:
             below = column[None, :] > row[:, None]
             is_counted = tl.where(below, rows.cut[:, None], columns.cut[None, :])
         elif SIDE == 1:
-            is_counted = rows.cut[:, None] + 0.0 * gain_difference
+            is_counted = rows.cut[:, None] + 0.0 * gain_diff
         else:
-            is_counted = columns.cut[None, :] + 0.0 * gain_difference
-    signed = _signed_weight(
-        block, column, gain_difference, rows, columns, KIND, CUT, WEIGHTED, SIDE
-    )
+            is_counted = columns.cut[None, :] + 0.0 * gain_diff
+    signed = _signed_weight(block, column, gain_diff, rows, columns, KIND, CUT, WEIGHTED, SIDE)
     if CUT == "inside":
         signed *= is_counted
     if SIDE == 1:
-        is_concordant = gain_difference > 0.0  # the more relevant item ranks higher
+        in_order = gain_diff > 0.0  # the more relevant item ranks higher
         difference = rows.score[:, None] - columns.score[None, :]
     elif SIDE == -1:
-        is_concordant = gain_difference < 0.0
+        in_order = gain_diff < 0.0
         difference = columns.score[None, :] - rows.score[:, None]
     else:
         inside = (column < length)[None, :] & (row < length)[:, None]
         signed = tl.where(inside, signed, 0.0)
-        is_concordant = (gain_difference > 0.0) == (column[None, :] > row[:, None])
+        in_order = (gain_diff > 0.0) == (column[None, :] > row[:, None])
         difference = tl.abs(rows.score[:, None] - columns.score[None, :])
     if KIND == "hinge":
-        violation = block.sigma + tl.where(is_concordant, -difference, difference)
+        violation = block.sigma + tl.where(in_order, -difference, difference)
         grad_sum += tl.where(violation > 0.0, signed, 0.0)
         term = tl.abs(signed) * tl.maximum(violation, 0.0)
     else:
@@ -606,14 +604,13 @@ def _pair_tile(
             decay = tl.exp2(-exponent)
         root = tl.math.rsqrt(1.0 + decay)
         inverse = root * root
-        grad_sum += signed * (tl.where(is_concordant, decay, 1.0) * inverse)
+        grad_sum += signed * (tl.where(in_order, decay, 1.0) * inverse)
         log_term = log2_above_one(decay)
-        wrong_weight = (
-            tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(is_concordant, 0.0, tl.abs(signed))
-        )
-        term = tl.abs(signed * log_term) + wrong_weight * exponent  # in units of log 2
+        # The weights of pairs in the wrong order.
+        wrong = tl.maximum(-signed, 0.0) if SIDE == 1 else tl.where(in_order, 0.0, tl.abs(signed))
+        term = tl.abs(signed * log_term) + wrong * exponent  # in units of log 2
         if HALF:  # pairs of equal labels count half in each direction
-            halves = tl.where(gain_difference == 0.0, 0.5, 0.0)
+            halves = tl.where(gain_diff == 0.0, 0.5, 0.0)
             if CUT == "inside":
                 halves *= is_counted
             if SIDE == 0:

@@ -1,5 +1,11 @@
 """Metrics through the rows of NeuralSort or SoftSort, value and gradient in one operation.
 
+Row r (from 1) of NeuralSort is ``softmax_j(((n + 1 - 2 r) s_j - Σ_k |s_j - s_k|) / τ)`` (Pobrotyn
+and Białobrzeski eq. 3, Swezey et al. eq. 12), and of SoftSort ``softmax_j(-|s_(r) - s_j| / τ)``
+with the r-th largest score s_(r) (Prillo and Eisenschlos 2020). The expected gain at rank r is the
+mean of the gains under row r, and a linear metric is ``Σ_r discount_r gain_r``, divided by its
+norm.
+
 The derivative with respect to every row's expected gain is known beforehand, the discount of its
 rank. So a first pass sums the exponentials of every row, with and without the gains, and a second
 pass sums the gradient of every item over the rows. No row is stored. Short lists are not sorted:
@@ -302,9 +308,10 @@ def _count_pairs(
     GAIN: tl.constexpr, IDEAL: tl.constexpr, SOFT: tl.constexpr, HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Ranks, ties and sums of distances of some items, counted over all pairs of their list.
+    """Write the numbers and distances of :class:`_Items` for a block of items of a short list.
 
-    Also their part of the norm, for which ideal ranks are counted.
+    Ranks, ties and sums of distances are counted over all pairs with the items of the list. Also
+    writes the block's part of the norm, for which ideal ranks are counted.
     """
     list_index, begin, count, item, inside, real = list_block(mask, offsets, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
@@ -315,32 +322,32 @@ def _count_pairs(
     ties = tl.zeros([HEIGHT, WIDTH], tl.int32)  # NeuralSort: below - above
     ahead = tl.zeros([HEIGHT, WIDTH], tl.int32)
     distance = tl.zeros([HEIGHT, WIDTH], tl.float64)
-    for first in range(0, tl.where(tl.program_id(1) * HEIGHT < count, count, 0), WIDTH):
-        column, valid = positions(mask, begin, first, count, WIDTH)
-        other = tl.load(scores + begin + column, mask=valid, other=float("nan"))
+    for first_column in range(0, tl.where(tl.program_id(1) * HEIGHT < count, count, 0), WIDTH):
+        column, valid = positions(mask, begin, first_column, count, WIDTH)
+        column_score = tl.load(scores + begin + column, mask=valid, other=float("nan"))
         earlier = column[None, :] < item[:, None]
-        same = other[None, :] == score[:, None]
-        over = (other[None, :] > score[:, None]).to(tl.int32)
-        above += over
-        before += (same & earlier).to(tl.int32)
+        is_tied = column_score[None, :] == score[:, None]
+        is_above = (column_score[None, :] > score[:, None]).to(tl.int32)
+        above += is_above
+        before += (is_tied & earlier).to(tl.int32)
         if SOFT:
-            ties += same.to(tl.int32)
+            ties += is_tied.to(tl.int32)
         else:
-            ties += (other[None, :] < score[:, None]).to(tl.int32) - over
-            difference = tl.abs(other.to(tl.float64)[None, :] - exact[:, None])
+            ties += (column_score[None, :] < score[:, None]).to(tl.int32) - is_above
+            difference = tl.abs(column_score.to(tl.float64)[None, :] - exact[:, None])
             distance += tl.where(valid[None, :], difference, 0.0)
         if IDEAL:
-            gains = load_gains(labels, weights, begin + column, valid, threshold, GAIN)
-            equal = (gains[None, :] == gain[:, None]) & earlier
-            ahead += ((gains[None, :] > gain[:, None]) | equal).to(tl.int32)
+            column_gain = load_gains(labels, weights, begin + column, valid, threshold, GAIN)
+            is_tied_gain = (column_gain[None, :] == gain[:, None]) & earlier
+            ahead += ((column_gain[None, :] > gain[:, None]) | is_tied_gain).to(tl.int32)
     earlier = tl.sum(before, 1)
     tied = tl.sum(ties, 1).to(tl.float32)
     index, rank = begin + item, begin + tl.sum(above, 1) + earlier
-    gains = tl.where(real, gain, 0.0)
-    tl.store(numbers + size + index, gains, mask=inside)
+    real_gain = tl.where(real, gain, 0.0)
+    tl.store(numbers + size + index, real_gain, mask=inside)
     tl.store(numbers + 2 * size + index, tied, mask=inside)
     tl.store(numbers + 3 * size + rank, score, mask=real)
-    tl.store(numbers + 6 * size + rank, gains, mask=real)
+    tl.store(numbers + 6 * size + rank, real_gain, mask=real)
     if SOFT:
         tie_offset = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
@@ -351,28 +358,32 @@ def _count_pairs(
         tl.store(numbers + index, score, mask=inside)
         tl.store(distances + index, tl.where(real, total, float("inf")), mask=inside)
         tl.store(distances + size + rank, total, mask=real)
-    best = 0.0
+    ideal = 0.0
     if IDEAL:
-        at = tl.sum(ahead, 1)
-        counted = real & ((k == 0) | (at < k))
-        best = tl.sum(tl.where(counted, gains / tl.log2(at + 2.0), 0.0), 0)
-    store_sums(parts, list_index * tl.num_programs(1) + tl.program_id(1), best, gain, real)
+        ideal_position = tl.sum(ahead, 1)
+        counted = real & ((k == 0) | (ideal_position < k))
+        ideal = tl.sum(tl.where(counted, real_gain / tl.log2(ideal_position + 2.0), 0.0), 0)
+    store_sums(parts, list_index * tl.num_programs(1) + tl.program_id(1), ideal, gain, real)
 
 
 @triton.jit
 def _chunk_of(offsets, lengths, CHUNK: tl.constexpr):
-    """The list, its first item, its first chunk, the positions of this chunk, and the length."""
+    """The chunk of a sorted list that this program reads.
+
+    Returns the list, the index of its first item, that of its first chunk, the positions of this
+    chunk in the list, and the number of real items of the list.
+    """
     list_index = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + list_index)
-    chunks = begin // CHUNK + list_index
+    first_chunk = begin // CHUNK + list_index
     at = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
-    return list_index, begin, chunks, at, tl.load(lengths + list_index).to(tl.int64)
+    return list_index, begin, first_chunk, at, tl.load(lengths + list_index).to(tl.int64)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _add_chunks(numbers, offsets, lengths, chunks, skip, CHUNK: tl.constexpr):
-    """The sum over each chunk of each list."""
+    """Write the sum over a chunk of a list of the numbers from ``skip`` on."""
     _, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
     if tl.program_id(1) * CHUNK < length:
         number = tl.load(numbers + skip + begin + at, mask=at < length, other=0.0)
@@ -380,15 +391,15 @@ def _add_chunks(numbers, offsets, lengths, chunks, skip, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def _around(chunks, first, mine, count):
+def _around(chunks, first, chunk, count):
     """The sum over the chunks before this one, and over all chunks of the list."""
     before = tl.zeros([1024], tl.float64)
     total = tl.zeros([1024], tl.float64)
-    for left in range(0, count, 1024):
-        some = left + tl.arange(0, 1024)
-        part = tl.load(chunks + first + some, mask=some < count, other=0.0)
+    for first_chunk in range(0, count, 1024):
+        other_chunk = first_chunk + tl.arange(0, 1024)
+        part = tl.load(chunks + first + other_chunk, mask=other_chunk < count, other=0.0)
         total += part
-        before += tl.where(some < mine, part, 0.0)
+        before += tl.where(other_chunk < chunk, part, 0.0)
     return tl.sum(before, 0), tl.sum(total, 0)
 
 
@@ -398,7 +409,11 @@ def _place_sorted(
     ranked, order, gains, offsets, lengths, chunks, numbers, distances, size, steps,
     SOFT: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """:func:`_count_pairs` for sorted items, without the norm."""
+    """Write the numbers and distances of :class:`_Items` for a chunk of a sorted list.
+
+    In descending order, ``Σ_k |s_j - s_k|`` of item j (from 0) follows from prefix sums:
+    ``(Σ_{k<j} s_k - j s_j) + ((n - 1 - j) s_j - Σ_{k>j} s_k)``.
+    """
     list_index, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
     inside = at < tl.load(offsets + list_index + 1) - begin
     real = at < length
@@ -422,8 +437,8 @@ def _place_sorted(
         exact = score.to(tl.float64)
         before, total = _around(chunks, first, tl.program_id(1), (length + CHUNK - 1) // CHUNK)
         prefix = before + tl.cumsum(exact, 0)
-        over, under = at.to(tl.float64), (length - 1 - at).to(tl.float64)
-        distance = (prefix - exact - over * exact) + (under * exact - (total - prefix))
+        n_above, n_below = at.to(tl.float64), (length - 1 - at).to(tl.float64)
+        distance = (prefix - exact - n_above * exact) + (n_below * exact - (total - prefix))
         tie_offset = ((length - end) - start).to(tl.float32)
         tl.store(numbers + index, score, mask=inside)
         tl.store(numbers + 2 * size + index, tie_offset, mask=inside)
@@ -434,7 +449,11 @@ def _place_sorted(
 def _entries(
     score, distance, row_score, row_distance, derivative, strength, SOFT: tl.constexpr
 ):  # fmt: skip
-    """The exponentials of a tile of rows and items, relative to each row's maximum."""
+    """The exponentials of a tile of rows and items, relative to each row's maximum.
+
+    That maximum is at the item whose rank is the row's. ``derivative`` is ``n - 1 - 2 r`` for the
+    row r (from 0), the factor of the scores in the logits.
+    """
     if SOFT:
         return tl.exp2(tl.abs(row_score[:, None] - score[None, :]) * -strength)
     else:
@@ -449,80 +468,84 @@ def _list_of(
     scales, lengths, defined, parts, blocks, list_index, k,
     METRIC: tl.constexpr, RANKED: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
-    """The scale of a list (0 where the loss is undefined), its length and its number of rows."""
+    """The scale of a list (0 where the loss is undefined), its length and its number of rows.
+
+    Sorted lists (RANKED) have scale and length in memory; others sum ``parts``.
+    """
     if RANKED:
         length = tl.load(lengths + list_index)
         scale = length.to(tl.float32) * 0.0 + 1.0
         if METRIC != "operator":
             scale = tl.where(tl.load(defined + list_index) != 0, tl.load(scales + list_index), 0.0)
     else:
-        ideal, total, items, counting = list_sums(parts, list_index, blocks, 256)
+        ideal, gain_sum, items, gaining_items = list_sums(parts, list_index, blocks, 256)
         length = items.to(tl.int32)
         scale = length.to(tl.float32) * 0.0 + 1.0
         if METRIC != "operator":
-            scale = scale_of(ideal, total, items, k, NORM)
-            scale = tl.where((counting > 0) & (length > 1), scale, 0.0)
+            scale = scale_of(ideal, gain_sum, items, k, NORM)
+            scale = tl.where((gaining_items > 0) & (length > 1), scale, 0.0)
     rows = tl.where(k > 0, tl.minimum(k, length), length)
     return scale, length, tl.where(scale > 0, rows, 0)
 
 
 @triton.jit
 def _write_row(
-    found, numbers, sums, at_rank, misses, at, by, row, inside, scale, past, temperature,
-    persistence, size, many, METRIC: tl.constexpr, SOFT: tl.constexpr,
+    row_sums, numbers, sums, at_rank, misses, at, rank_index, row, inside, scale, beyond,
+    temperature, persistence, size, stride, METRIC: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
-    """Write the sums of a row that the items need, from the sums of :func:`_sum_items`.
+    """Write the sums of some rows that :func:`_gather_rows` reads, from those of the items.
 
     Gains are relative to the gain of the item at the row's rank. If nearly all of the row's weight
     is on that item, the rest would otherwise be lost to rounding.
     """
-    total, mean, sided, sided_gain, tied_gain = found
-    factor = scale * (discount(row + 1.0, METRIC, persistence) - past)
+    total, mean, sided, sided_gain, tied_gain = row_sums
+    factor = scale * (discount(row + 1.0, METRIC, persistence) - beyond)
     total = tl.where(inside, total, 1.0)
     mean = mean / total
     weight = factor / total
     tl.store(sums + at, weight, mask=inside)
-    tl.store(sums + many + at, mean, mask=inside)
-    row_gain = tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+    tl.store(sums + stride + at, mean, mask=inside)
+    row_gain = tl.load(numbers + 6 * size + rank_index, mask=inside, other=0.0)
     if METRIC == "operator":
-        tl.store(at_rank + by, row_gain + mean, mask=inside)
-        tl.store(misses + by, (1.0 - row_gain) - mean, mask=inside)
+        tl.store(at_rank + rank_index, row_gain + mean, mask=inside)
+        tl.store(misses + rank_index, (1.0 - row_gain) - mean, mask=inside)
     else:
-        tl.store(sums + 2 * many + at, factor * (row_gain + mean), mask=inside)
+        tl.store(sums + 2 * stride + at, factor * (row_gain + mean), mask=inside)
     if SOFT:
         # Derivatives with respect to the score at the rank: logits are -|s_r - s_j| / τ.
         weight = -weight / temperature
-        tie_offset = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
-        ties = tl.load(numbers + 5 * size + by, mask=inside, other=0.0)
-        tl.store(sums + 3 * many + at, weight * (sided_gain - mean * sided), mask=inside)
-        tl.store(sums + 4 * many + at, weight * tie_offset * (tied_gain - mean * ties), mask=inside)
+        tie_offset = tl.load(numbers + 4 * size + rank_index, mask=inside, other=0.0)
+        ties = tl.load(numbers + 5 * size + rank_index, mask=inside, other=0.0)
+        tl.store(sums + 3 * stride + at, weight * (sided_gain - mean * sided), mask=inside)
+        tie_grad = weight * tie_offset * (tied_gain - mean * ties)
+        tl.store(sums + 4 * stride + at, tie_grad, mask=inside)
 
 
 @triton.jit
 def _load_rows(
-    numbers, distances, by, inside, size, SOFT: tl.constexpr, RANKED: tl.constexpr
+    numbers, distances, rank_index, inside, size, SOFT: tl.constexpr, RANKED: tl.constexpr
 ):  # fmt: skip
     """The score, sum of distances and gain of the item at the rank of each row."""
-    score = tl.load(numbers + 3 * size + by, mask=inside, other=0.0)
+    score = tl.load(numbers + 3 * size + rank_index, mask=inside, other=0.0)
     distance = score.to(tl.float64)
     if not SOFT:
         by_rank = distances if RANKED else distances + size
-        distance = tl.load(by_rank + by, mask=inside, other=0.0)
-    return score, distance, tl.load(numbers + 6 * size + by, mask=inside, other=0.0)
+        distance = tl.load(by_rank + rank_index, mask=inside, other=0.0)
+    return score, distance, tl.load(numbers + 6 * size + rank_index, mask=inside, other=0.0)
 
 
 @triton.jit
 def _sum_items(
-    numbers, distances, begin, end, split, splits, by, row, inside, length, temperature, size,
-    SOFT: tl.constexpr, RANKED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    numbers, distances, begin, end, split, splits, rank_index, row, inside, length, temperature,
+    size, SOFT: tl.constexpr, RANKED: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Sum over the items of a list, or over one of several parts, for some rows.
+    """The sums of some rows over the items of a list, or over every ``splits``-th tile of them.
 
     Returns the sums of the exponentials and of their products with the gains. For SoftSort also
     both sums with signs, and the sum of the gains of items that tie with the item at the rank.
     """
     row_score, row_distance, row_gain = _load_rows(
-        numbers, distances, by, inside, size, SOFT, RANKED
+        numbers, distances, rank_index, inside, size, SOFT, RANKED
     )
     derivative = (length - 1 - 2 * row).to(tl.float32)
     strength = 1.4426950408889634 / temperature
@@ -531,8 +554,8 @@ def _sum_items(
     sided = tl.zeros([HEIGHT, WIDTH], tl.float32)
     sided_gain = tl.zeros([HEIGHT, WIDTH], tl.float32)
     tied_gain = tl.zeros([HEIGHT, WIDTH], tl.float32)
-    for first in range(begin + split * WIDTH, end, splits * WIDTH):
-        index = first + tl.arange(0, WIDTH)
+    for first_item in range(begin + split * WIDTH, end, splits * WIDTH):
+        index = first_item + tl.arange(0, WIDTH)
         valid = index < end
         score = tl.load(numbers + index, mask=valid, other=float("inf"))
         gain = tl.load(numbers + size + index, mask=valid, other=0.0)
@@ -542,112 +565,118 @@ def _sum_items(
             distance = tl.load(distances + index, mask=valid, other=float("inf"))
         entry = _entries(score, distance, row_score, row_distance, derivative, strength, SOFT)
         total += entry
-        more = gain[None, :] - row_gain[:, None]
-        mean += entry * more
+        gain_difference = gain[None, :] - row_gain[:, None]
+        mean += entry * gain_difference
         if SOFT:
-            higher = row_score[:, None] > score[None, :]
-            same = row_score[:, None] == score[None, :]
-            signed = tl.where(same, 0.0, tl.where(higher, entry, -entry))
+            is_higher = row_score[:, None] > score[None, :]
+            is_tied = row_score[:, None] == score[None, :]
+            signed = tl.where(is_tied, 0.0, tl.where(is_higher, entry, -entry))
             sided += signed
-            sided_gain += signed * more
-            tied_gain += tl.where(same, more, 0.0)
+            sided_gain += signed * gain_difference
+            tied_gain += tl.where(is_tied, gain_difference, 0.0)
     total, mean = tl.sum(total, 1), tl.sum(mean, 1)
     return total, mean, tl.sum(sided, 1), tl.sum(sided_gain, 1), tl.sum(tied_gain, 1)
 
 
 @triton.jit
-def _add_parts(parts, which, at, inside, many, splits, HEIGHT: tl.constexpr):
-    """Sum the parts of one of the sums of some rows in float64."""
-    parts += which * splits * many
+def _add_parts(parts, channel, at, inside, stride, splits, HEIGHT: tl.constexpr):
+    """One of the sums (a channel) of some rows, from its parts, added in float64."""
+    parts += channel * splits * stride
     total = tl.zeros([HEIGHT, 64], tl.float64)
-    for left in range(0, splits, 64):
-        split = (left + tl.arange(0, 64)).to(tl.int64)
+    for first_split in range(0, splits, 64):
+        split = (first_split + tl.arange(0, 64)).to(tl.int64)
         valid = inside[:, None] & (split < splits)[None, :]
-        part = tl.load(parts + split[None, :] * many + at[:, None], mask=valid, other=0.0)
+        part = tl.load(parts + split[None, :] * stride + at[:, None], mask=valid, other=0.0)
         total += part.to(tl.float64)
     return tl.sum(total, 1).to(tl.float32)
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many", "splits"])
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "stride", "splits"])
 def _sum_rows(
-    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances, parts, sums,
-    at_rank, misses, temperature, persistence, k, rows, size, many, splits,
+    scales, lengths, defined, block_sums, blocks, offsets, numbers, distances, parts, sums,
+    at_rank, misses, temperature, persistence, k, rows, size, stride, splits,
     METRIC: tl.constexpr, FEW: tl.constexpr, SOFT: tl.constexpr, RANKED: tl.constexpr,
     NORM: tl.constexpr, STAGE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The sums of some rows of a list over its items.
+    """Write the sums ``[5, rows]`` of some rows of a list over its items.
 
-    The stage is "all", or "parts" where several programs share the items, and then "join".
+    The STAGE is "all", or "parts" where several programs share the items, and then "join".
     """
     list_index, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
-    scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, list_index, k, METRIC, RANKED, NORM
+    scale, length, row_count = _list_of(
+        scales, lengths, defined, block_sums, blocks, list_index, k, METRIC, RANKED, NORM
     )
     row = tl.program_id(1) * HEIGHT + tl.arange(0, HEIGHT)
-    if tl.program_id(1) * HEIGHT < last:
-        inside = row < last
-        by, at = begin + row, row + (list_index * rows if FEW else begin)
+    if tl.program_id(1) * HEIGHT < row_count:
+        inside = row < row_count
+        rank_index, at = begin + row, row + (list_index * rows if FEW else begin)
         if STAGE == "join":
-            total = _add_parts(parts, 0, at, inside, many, splits, HEIGHT)
-            mean = _add_parts(parts, 1, at, inside, many, splits, HEIGHT)
-            found = (total, mean, total, total, total)
+            total = _add_parts(parts, 0, at, inside, stride, splits, HEIGHT)
+            mean = _add_parts(parts, 1, at, inside, stride, splits, HEIGHT)
+            row_sums = (total, mean, total, total, total)
             if SOFT:
-                sided = _add_parts(parts, 2, at, inside, many, splits, HEIGHT)
-                sided_gain = _add_parts(parts, 3, at, inside, many, splits, HEIGHT)
-                tied_gain = _add_parts(parts, 4, at, inside, many, splits, HEIGHT)
-                found = (total, mean, sided, sided_gain, tied_gain)
+                sided = _add_parts(parts, 2, at, inside, stride, splits, HEIGHT)
+                sided_gain = _add_parts(parts, 3, at, inside, stride, splits, HEIGHT)
+                tied_gain = _add_parts(parts, 4, at, inside, stride, splits, HEIGHT)
+                row_sums = (total, mean, sided, sided_gain, tied_gain)
         else:
-            found = _sum_items(
-                numbers, distances, begin, end, split, splits, by, row, inside, length,
+            row_sums = _sum_items(
+                numbers, distances, begin, end, split, splits, rank_index, row, inside, length,
                 temperature, size, SOFT, RANKED, HEIGHT, WIDTH,
             )  # fmt: skip
         if STAGE == "parts":
-            for which in tl.static_range(5 if SOFT else 2):
-                tl.store(parts + (which * splits + split) * many + at, found[which], mask=inside)
+            for channel in tl.static_range(5 if SOFT else 2):
+                target = parts + (channel * splits + split) * stride + at
+                tl.store(target, row_sums[channel], mask=inside)
         else:
             _write_row(
-                found, numbers, sums, at_rank, misses, at, by, row, inside, scale,
-                discount_beyond(length, k, METRIC), temperature, persistence, size, many,
+                row_sums, numbers, sums, at_rank, misses, at, rank_index, row, inside, scale,
+                discount_beyond(length, k, METRIC), temperature, persistence, size, stride,
                 METRIC, SOFT,
             )  # fmt: skip
 
 
 @triton.jit
 def _write_value(
-    values, defined, terms, list_index, last, length, k, scale,
+    values, defined, terms, list_index, row_count, length, k, scale,
     METRIC: tl.constexpr, RANKED: tl.constexpr,
 ):  # fmt: skip
     """Write the value of a list, the sum over its rows, by the first program of the list."""
     if tl.program_id(1) == 0:
         total = tl.zeros([256], tl.float32)
-        for first in range(0, last, 256):
-            row = first + tl.arange(0, 256)
-            total += tl.load(terms + row, mask=row < last, other=0.0)
+        for first_row in range(0, row_count, 256):
+            row = first_row + tl.arange(0, 256)
+            total += tl.load(terms + row, mask=row < row_count, other=0.0)
         tl.store(values + list_index, as_loss(tl.sum(total, 0), length, k, scale, METRIC))
         if not RANKED:
             tl.store(defined + list_index, scale > 0)
 
 
 @cached_launch
-@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "many"])
+@triton.jit(do_not_specialize=["blocks", "k", "rows", "size", "stride"])
 def _gather_rows(
-    scales, lengths, defined, of_blocks, blocks, offsets, numbers, distances,
-    sums, grads, order, values, grad_scores, temperature, persistence, k, rows, size, many,
+    scales, lengths, defined, block_sums, blocks, offsets, numbers, distances,
+    sums, grads, order, values, grad_scores, temperature, persistence, k, rows, size, stride,
     METRIC: tl.constexpr, FEW: tl.constexpr, SOFT: tl.constexpr, RANKED: tl.constexpr,
     NORM: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradient of some items over all rows; the first program also writes the value."""
+    """Sum the gradient of some items over all rows; the first program also writes the value.
+
+    For SoftSort the gradient is written. For NeuralSort two sums of every item are written to
+    ``numbers[4:6]``: of the derivatives t times their factors (the first sum of the module's
+    formula), and of t alone, from which the second sum follows.
+    """
     list_index = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
-    scale, length, last = _list_of(
-        scales, lengths, defined, of_blocks, blocks, list_index, k, METRIC, RANKED, NORM
+    scale, length, row_count = _list_of(
+        scales, lengths, defined, block_sums, blocks, list_index, k, METRIC, RANKED, NORM
     )
     base = list_index * rows if FEW else begin
     if METRIC != "operator":
         _write_value(
-            values, defined, sums + 2 * many + base, list_index, last, length, k, scale,
+            values, defined, sums + 2 * stride + base, list_index, row_count, length, k, scale,
             METRIC, RANKED,
         )  # fmt: skip
     index = begin + tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -659,48 +688,48 @@ def _gather_rows(
     if not SOFT:
         distance = tl.load(distances + index, mask=valid, other=float("inf"))
     strength = 1.4426950408889634 / temperature
-    one = tl.zeros([HEIGHT, WIDTH], tl.float32)
-    two = tl.zeros([HEIGHT, WIDTH], tl.float32)
-    of_rank = tl.zeros([HEIGHT, WIDTH], tl.float32)
-    of_tie = tl.zeros([HEIGHT, WIDTH], tl.float32)
-    for first in range(0, last, HEIGHT):
-        row = first + tl.arange(0, HEIGHT)
-        inside = row < last
-        by, at = begin + row, base + row
+    signed_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    logit_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    rank_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    tie_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
+    for first_row in range(0, row_count, HEIGHT):
+        row = first_row + tl.arange(0, HEIGHT)
+        inside = row < row_count
+        rank_index, at = begin + row, base + row
         row_score, row_distance, row_gain = _load_rows(
-            numbers, distances, by, inside, size, SOFT, RANKED
+            numbers, distances, rank_index, inside, size, SOFT, RANKED
         )
         weight = tl.load(sums + at, mask=inside, other=0.0)
         row_grad = weight
         if METRIC == "operator":
-            row_grad = tl.load(grads + by, mask=inside, other=0.0)
+            row_grad = tl.load(grads + rank_index, mask=inside, other=0.0)
             weight *= row_grad
-        mean = tl.load(sums + many + at, mask=inside, other=0.0)
+        mean = tl.load(sums + stride + at, mask=inside, other=0.0)
         derivative = (length - 1 - 2 * row).to(tl.float32)
         entry = _entries(score, distance, row_score, row_distance, derivative, strength, SOFT)
-        more = gain[None, :] - row_gain[:, None]
-        by_logit = entry * weight[:, None] * (more - mean[:, None])
+        gain_difference = gain[None, :] - row_gain[:, None]
+        by_logit = entry * weight[:, None] * (gain_difference - mean[:, None])
         if SOFT:
-            tie_offset = tl.load(numbers + 4 * size + by, mask=inside, other=0.0)
-            rank_grad = tl.load(sums + 3 * many + at, mask=inside, other=0.0)
-            tie_grad = tl.load(sums + 4 * many + at, mask=inside, other=0.0)
+            tie_offset = tl.load(numbers + 4 * size + rank_index, mask=inside, other=0.0)
+            rank_grad = tl.load(sums + 3 * stride + at, mask=inside, other=0.0)
+            tie_grad = tl.load(sums + 4 * stride + at, mask=inside, other=0.0)
             if METRIC == "operator":
                 rank_grad *= row_grad
                 tie_grad *= row_grad
-            higher = row_score[:, None] > score[None, :]
-            same = row_score[:, None] == score[None, :]
-            one += tl.where(same, 0.0, tl.where(higher, by_logit, -by_logit))
-            two += tl.where(same, by_logit * tie_offset[:, None], 0.0)
-            of_rank += tl.where(same, rank_grad[:, None], 0.0)
-            of_tie += tl.where(same, tie_grad[:, None], 0.0)
+            is_higher = row_score[:, None] > score[None, :]
+            is_tied = row_score[:, None] == score[None, :]
+            signed_sums += tl.where(is_tied, 0.0, tl.where(is_higher, by_logit, -by_logit))
+            logit_sums += tl.where(is_tied, by_logit * tie_offset[:, None], 0.0)
+            rank_sums += tl.where(is_tied, rank_grad[:, None], 0.0)
+            tie_sums += tl.where(is_tied, tie_grad[:, None], 0.0)
         else:
-            one += by_logit * (derivative[:, None] - ties[None, :])
-            two += by_logit
-    apart, tied = tl.sum(one, 0), tl.sum(two, 0)
+            signed_sums += by_logit * (derivative[:, None] - ties[None, :])
+            logit_sums += by_logit
+    apart, tied = tl.sum(signed_sums, 0), tl.sum(logit_sums, 0)
     if SOFT:
         apart, tied = -apart / temperature, -tied / temperature
-        result = tl.sum(of_rank, 0) / tl.maximum(ties, 1.0) - apart - tied
-        result += (tl.sum(of_tie, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
+        result = tl.sum(rank_sums, 0) / tl.maximum(ties, 1.0) - apart - tied
+        result += (tl.sum(tie_sums, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
         result = as_gradient(result, METRIC)
         result = tl.where(score == float("inf"), 0.0, result)
         target = tl.load(order + index, mask=valid, other=0) if RANKED else index
@@ -723,19 +752,22 @@ def _through_pairs(
     numbers, distances, offsets, grad_scores, temperature, size,
     METRIC: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Add the gradient through ``Σ_k |s_j - s_k|``, over all pairs of a list."""
+    """Write the gradient of a block of items, with its part through ``Σ_k |s_j - s_k|``.
+
+    That part is ``-Σ_j sign(s_i - s_j) Σ_r t_rj``, summed over all pairs of the list.
+    """
     _, begin, count, item, inside, _ = list_block(None, offsets, HEIGHT)
     index = begin + item
     score = tl.load(numbers + index, mask=inside, other=0.0)
     result = tl.zeros([HEIGHT, WIDTH], tl.float64)
-    for first in range(0, count, WIDTH):
-        column = first + tl.arange(0, WIDTH)
-        other = tl.load(numbers + begin + column, mask=column < count, other=0.0)
+    for first_column in range(0, count, WIDTH):
+        column = first_column + tl.arange(0, WIDTH)
+        column_score = tl.load(numbers + begin + column, mask=column < count, other=0.0)
         by_logit = tl.load(numbers + 5 * size + begin + column, mask=column < count, other=0.0)
         exact = by_logit.to(tl.float64)[None, :]
-        higher = other[None, :] > score[:, None]
-        lower = other[None, :] < score[:, None]
-        result += tl.where(higher, exact, tl.where(lower, -exact, 0.0))
+        is_higher = column_score[None, :] > score[:, None]
+        is_lower = column_score[None, :] < score[:, None]
+        result += tl.where(is_higher, exact, tl.where(is_lower, -exact, 0.0))
     derivative = tl.load(numbers + 4 * size + index, mask=inside, other=0.0)
     derivative = _with_distances(derivative, tl.sum(result, 1), temperature, METRIC)
     real = tl.load(distances + index, mask=inside, other=float("inf")) < float("inf")
@@ -745,7 +777,7 @@ def _through_pairs(
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, CHUNK: tl.constexpr):
-    """Exclusive prefix sums over a list, followed by its total."""
+    """Write exclusive prefix sums over a chunk of a list; after the last chunk also the total."""
     list_index, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
     if tl.program_id(1) * CHUNK < length:
         count = (length + CHUNK - 1) // CHUNK
@@ -763,7 +795,7 @@ def _through_sorted(
     numbers, prefix, order, offsets, lengths, grad_scores, temperature, size, steps,
     METRIC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """:func:`_through_pairs` for sorted items, by prefix sums."""
+    """:func:`_through_pairs` for a chunk of a sorted list, by prefix sums."""
     list_index, begin, _, at, length = _chunk_of(offsets, lengths, CHUNK)
     inside = at < tl.load(offsets + list_index + 1) - begin
     real = at < length

@@ -108,9 +108,8 @@ def _first_relevant(
     for first_item in range(0, length, CHUNK):
         row = first_item + tl.arange(0, CHUNK)
         value = tl.load(values + start + row, mask=row < length, other=0.0)
-        lowest_ranks = tl.minimum(
-            lowest_ranks, tl.load(ranks + start + row, mask=value != 0, other=float("inf"))
-        )
+        rank = tl.load(ranks + start + row, mask=value != 0, other=float("inf"))
+        lowest_ranks = tl.minimum(lowest_ranks, rank)
     lowest_rank = tl.min(lowest_ranks, 0)
     exp_sums = tl.zeros([CHUNK], tl.float32)
     gain_sums = tl.zeros([CHUNK], tl.float32)
@@ -216,10 +215,8 @@ def _sum_ahead_vjp(
         decay = tl.exp2(-tl.abs((rank[:, None] - column_rank[None, :]) * steepness))
         root = tl.math.rsqrt(1.0 + decay)
         inverse = root * root
-        grad_difference = (
-            grad[:, None] * column_value[None, :] - column_grad[None, :] * value[:, None]
-        )
-        terms += grad_difference * (decay * inverse * inverse)
+        crossed = grad[:, None] * column_value[None, :] - column_grad[None, :] * value[:, None]
+        terms += crossed * (decay * inverse * inverse)
     result = beta * tl.sum(terms, 1)
     result += tl.load(grad_ranks + start + row, mask=inside, other=0.0)
     tl.store(grad_ranks + start + row, -result, mask=inside)

@@ -137,9 +137,7 @@ def _through_linear(
         operator.ranks, gains, batch.offsets, scale, lengths, grad_ranks, block_sums, sign, k, beta,
         persistence, _curve(metric), k > 0, _SPAN, num_warps=4,
     )  # fmt: skip
-    _write_losses[(lists,)](
-        block_sums, scale, defined, values, blocks, metric == "arp", 256, num_warps=1
-    )
+    _total[(lists,)](block_sums, scale, defined, values, blocks, metric == "arp", 256, num_warps=1)
     return values, operator.adjoint(grad_ranks), defined
 
 
@@ -365,10 +363,8 @@ def _rank_vjp(
             column_exp = _scaled_exp(column_score, middle, steepness)
             root = tl.math.rsqrt(row_exp[:, None] + column_exp[None, :])
             inverse = root * root
-            grad_difference = (column_grad * column_exp)[None, :] - grad[:, None] * column_exp[
-                None, :
-            ]
-            terms += grad_difference * (inverse * inverse)
+            moved = (column_grad * column_exp)[None, :] - grad[:, None] * column_exp[None, :]
+            terms += moved * (inverse * inverse)
         else:
             decay = tl.exp2(-tl.abs((column_score[None, :] - score[:, None]) * steepness))
             root = tl.math.rsqrt(1.0 + decay)
@@ -408,7 +404,7 @@ def _sum_discounted(
 
 @cached_launch
 @triton.jit(do_not_specialize=["blocks"])
-def _write_losses(
+def _total(
     block_sums, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
     """Write the loss of a list, from the sums of its spans."""

@@ -60,11 +60,9 @@ def _reduce(
     weights, weighted_values = _weigh_lists(values, defined, list_weights, lane, lists)
     weight_sums, value_sums = weights, weighted_values
     for first_list in range(WIDTH, lists, WIDTH):
-        weight, weighted_value = _weigh_lists(
-            values, defined, list_weights, first_list + lane, lists
-        )
+        weight, term = _weigh_lists(values, defined, list_weights, first_list + lane, lists)
         weight_sums += weight
-        value_sums += weighted_value
+        value_sums += term
     factor = 1.0
     if MEAN:
         weight_sum = tl.sum(weight_sums, 0)

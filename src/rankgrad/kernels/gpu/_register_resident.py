@@ -107,20 +107,26 @@ def _processors(device: int) -> int:
 
 @triton.jit
 def load_places(ranked, high, low, base, at, items):
-    """The scores and c of some positions; past the list's end, numbers that make K zero."""
+    """The scores and c (a pair of floats) at some positions in sorted order.
+
+    Past the list's end they are numbers that make K zero.
+    """
     inside = at < items
     score = tl.load(ranked + base + at, inside, 0.0)
     return score, tl.load(high + base + at, inside, 1e30), tl.load(low + base + at, inside, 0.0)
 
 
 @triton.jit
-def entries_of(row, score, high, low, score_, high_, low_, sharpness):
-    """A tile of K. Differences of close numbers are exact; fma does not round its product."""
-    difference = score_ - score
+def entries_of(row, score, high, low, column_score, column_high, column_low, sharpness):
+    """A tile of K: ``exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)``, with c the sum of high and low.
+
+    Differences of close numbers are exact, and fma does not round its product.
+    """
+    difference = column_score - score
     main = tl.fma(
-        tl.broadcast_to((-2 * row).to(tl.float32), difference.shape), difference, high - high_
+        tl.broadcast_to((-2 * row).to(tl.float32), difference.shape), difference, high - column_high
     )
-    return tl.exp2((main + (low - low_)) * (sharpness * 1.4426950408889634))
+    return tl.exp2((main + (low - column_low)) * (sharpness * 1.4426950408889634))
 
 
 @triton.jit
@@ -139,9 +145,8 @@ def rank_weights(
     """
     inside = ((k == 0) | (row < k)) & (row < items)
     if MODE == "loss":
-        weight = discount((row + 1).to(tl.float32), METRIC, persistence) - discount_beyond(
-            items, k, METRIC
-        )
+        weight = discount((row + 1).to(tl.float32), METRIC, persistence)
+        weight -= discount_beyond(items, k, METRIC)
         return tl.where(inside, weight, 0.0) * tl.load(scale)
     else:
         return tl.load(at_rank + row, inside, 0.0)
@@ -149,9 +154,10 @@ def rank_weights(
 
 @triton.jit
 def wait(barrier, count, SHARED: tl.constexpr):
-    """Wait until so many programs arrived, all of the list; then their writes can be read.
+    """Wait until all programs of a list have arrived, after which their writes can be read.
 
-    Returns the count, for the next barrier to add to.
+    ``count`` is the number of arrivals so far, those at earlier barriers included. It is returned,
+    for the next barrier to add to.
     """
     tl.debug_barrier()
     if SHARED > 1:
@@ -176,11 +182,13 @@ def _by_column(factor):
 
 @triton.jit
 def _row_sums(entries):
+    """The sum over the columns of the program's rows of K."""
     return tl.sum(tl.sum(entries, 0), 2)
 
 
 @triton.jit
 def _column_sums(entries):
+    """The sum over the program's rows of K."""
     return tl.sum(tl.sum(entries, 1), 1)
 
 
@@ -190,31 +198,33 @@ def _tile(places, size, base, row, column, items, sharpness):
     high, low = places + size, places + 2 * size
     score, main, rest = load_places(places, high, low, base, tl.minimum(row, items - 1), items)
     main = tl.where(row < items, main, -1e30)
-    score_, main_, rest_ = load_places(places, high, low, base, column, items)
+    column_score, column_main, column_rest = load_places(places, high, low, base, column, items)
     return entries_of(
         _by_row(row), _by_row(score), _by_row(main), _by_row(rest),
-        _by_column(score_), _by_column(main_), _by_column(rest_), sharpness,
+        _by_column(column_score), _by_column(column_main), _by_column(column_rest), sharpness,
     )  # fmt: skip
 
 
 @triton.jit
-def _add_up(part, worst, parts, barrier, column, arrived, mine, SHARED: tl.constexpr,
-            COLUMNS: tl.constexpr):  # fmt: skip
-    """Sum the programs' parts of column sums in a fixed order; and the largest error."""
+def _sum_over_programs(
+    part, max_error, parts, barrier, column, arrived, program, SHARED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Column sums over all programs of a list, added in a fixed order; and the largest error."""
     if SHARED > 1:
         place = parts + (arrived // SHARED % 2) * SHARED * (COLUMNS + 1)
-        tl.store(place + mine * COLUMNS + column, part)
-        tl.store(place + SHARED * COLUMNS + mine, worst)
+        tl.store(place + program * COLUMNS + column, part)
+        tl.store(place + SHARED * COLUMNS + program, max_error)
         arrived = wait(barrier, arrived + SHARED, SHARED)
         if SHARED == 2:  # add the other program's part; two terms have the same sum in any order
-            part += tl.load(place + (1 - mine) * COLUMNS + column, cache_modifier=".cg")
+            part += tl.load(place + (1 - program) * COLUMNS + column, cache_modifier=".cg")
         else:
-            program = tl.arange(0, SHARED)
-            at = program[:, None, None] * COLUMNS + column[None, :, :]
+            programs = tl.arange(0, SHARED)
+            at = programs[:, None, None] * COLUMNS + column[None, :, :]
             part = tl.sum(tl.load(place + at, cache_modifier=".cg"), 0)
         errors = place + SHARED * COLUMNS + tl.arange(0, SHARED)
-        worst = tl.max(tl.load(errors, cache_modifier=".cg"), 0)
-    return part, worst, arrived
+        max_error = tl.max(tl.load(errors, cache_modifier=".cg"), 0)
+    return part, max_error, arrived
 
 
 @triton.jit
@@ -225,7 +235,10 @@ def _inverse(sums, inside):
 
 @triton.jit
 def _save(at, factor, inside, SAVED: tl.constexpr):
-    """Store factors in the program's scratch, or masked if saved between those of other lists."""
+    """Store factors: in the program's scratch or, if SAVED, in memory of the operator.
+
+    The latter needs a mask, since factors of other lists are next to them.
+    """
     if SAVED:
         tl.store(at, factor, inside)
     else:
@@ -243,49 +256,49 @@ def _restore(at, inside, SAVED: tl.constexpr):
 
 @triton.jit
 def _forward(
-    entries, real, valid, up, column, us, vs, u_stride, v_stride, parts, barrier, arrived, mine,
-    iterations, tolerance, TRANSPOSED: tl.constexpr, SAVED: tl.constexpr, SHARED: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    entries, real, valid, local, column, us, vs, u_stride, v_stride, parts, barrier, arrived,
+    program, iterations, tolerance, TRANSPOSED: tl.constexpr, SAVED: tl.constexpr,
+    SHARED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Run the scaling; returns the last row and column factors and the number of steps."""
     u = _inverse(_row_sums(entries), real)
     v = tl.where(valid, 1.0, 0.0)
-    _save(us + u_stride + up, u, real, SAVED)
+    _save(us + u_stride + local, u, real, SAVED)
     _save(vs + column, v, valid, SAVED)
     step = 0
-    worst = 0.0
+    max_error = 0.0
     running = 1
     while running != 0:
         part = _column_sums(entries * _by_row(u))
-        found, error, arrived = _add_up(
-            part, worst, parts, barrier, column, arrived, mine, SHARED, COLUMNS
+        column_sums, error, arrived = _sum_over_programs(
+            part, max_error, parts, barrier, column, arrived, program, SHARED, COLUMNS
         )
         if not TRANSPOSED:
-            error = tl.max(tl.where(valid, tl.abs(found * v - 1), 0.0))
+            error = tl.max(tl.where(valid, tl.abs(column_sums * v - 1), 0.0))
         if (step > 0) & (error < tolerance):
             running = 0
         else:
             step += 1
-            v = _inverse(found, valid)
+            v = _inverse(column_sums, valid)
             _save(vs + step * v_stride + column, v, valid, SAVED)
-            of_rows = _row_sums(entries * _by_column(v))
+            row_sums = _row_sums(entries * _by_column(v))
             if TRANSPOSED:
-                worst = tl.max(tl.where(real, tl.abs(of_rows * u - 1), 0.0))
-            u = _inverse(of_rows, real)
-            _save(us + (step + 1) * u_stride + up, u, real, SAVED)
+                max_error = tl.max(tl.where(real, tl.abs(row_sums * u - 1), 0.0))
+            u = _inverse(row_sums, real)
+            _save(us + (step + 1) * u_stride + local, u, real, SAVED)
             if step >= iterations:
                 running = 0
     tl.debug_barrier()
     if TRANSPOSED:  # without the last row step
-        u = _restore(us + step * u_stride + up, real, SAVED)
+        u = _restore(us + step * u_stride + local, real, SAVED)
     return u, v, step, arrived
 
 
 @triton.jit
 def _backward(
-    entries, part, grad_rows, step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride,
-    parts, barrier, arrived, mine, SAVED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    entries, part, grad_rows, step, real, valid, local, column, us, vs, ls, rs, u_stride,
+    v_stride, parts, barrier, arrived, program, SAVED: tl.constexpr, SHARED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Run the steps in reverse order; returns the column sums of the first row step.
 
@@ -294,38 +307,38 @@ def _backward(
     """
     at_step = step
     while at_step > 0:
-        found, _, arrived = _add_up(
-            part, 0.0, parts, barrier, column, arrived, mine, SHARED, COLUMNS
+        column_grad, _, arrived = _sum_over_programs(
+            part, 0.0, parts, barrier, column, arrived, program, SHARED, COLUMNS
         )
         v = _restore(vs + at_step * v_stride + column, valid, SAVED)
-        right = -found * v * v
-        tl.store(rs + at_step * COLUMNS + column, right)
-        u = _restore(us + at_step * u_stride + up, real, SAVED)
-        left = -(grad_rows + _row_sums(entries * _by_column(right))) * u * u
+        r_factor = -column_grad * v * v
+        tl.store(rs + at_step * COLUMNS + column, r_factor)
+        u = _restore(us + at_step * u_stride + local, real, SAVED)
+        l_factor = -(grad_rows + _row_sums(entries * _by_column(r_factor))) * u * u
         grad_rows = tl.zeros_like(grad_rows)
         at_step -= 1
-        tl.store(ls + at_step * ROWS + up, left)
-        part = _column_sums(entries * _by_row(left))
+        tl.store(ls + at_step * ROWS + local, l_factor)
+        part = _column_sums(entries * _by_row(l_factor))
     tl.debug_barrier()
     return part, arrived
 
 
 @triton.jit
-def _mixed(
-    step, real, valid, up, column, us, vs, ls, rs, u_stride, v_stride, SAVED: tl.constexpr,
+def _sum_products(
+    step, real, valid, local, column, us, vs, ls, rs, u_stride, v_stride, SAVED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """Sum M from its factors."""
-    mixed = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
-    at = 0
-    while at <= step:
-        right = tl.load(rs + at * COLUMNS + column)
-        left = _restore(us + at * u_stride + up, real, SAVED)
-        mixed += _by_row(left) * _by_column(right)
-        right = _restore(vs + at * v_stride + column, valid, SAVED)
-        mixed += _by_row(tl.load(ls + at * ROWS + up)) * _by_column(right)
-        at += 1
-    return mixed
+    """The program's rows of M, summed from its factors."""
+    products = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
+    step_index = 0
+    while step_index <= step:
+        column_factor = tl.load(rs + step_index * COLUMNS + column)
+        row_factor = _restore(us + step_index * u_stride + local, real, SAVED)
+        products += _by_row(row_factor) * _by_column(column_factor)
+        column_factor = _restore(vs + step_index * v_stride + column, valid, SAVED)
+        products += _by_row(tl.load(ls + step_index * ROWS + local)) * _by_column(column_factor)
+        step_index += 1
+    return products
 
 
 @triton.jit
@@ -343,8 +356,8 @@ def _write_ranks(
 @cached_launch
 @triton.jit(do_not_specialize=["size", "lists", "iterations", "k"])
 def _scale_resident(
-    places, work, barriers, scalings, taken, at_rank, misses, offsets, lengths, scale, defined,
-    size, lists, iterations, tolerance, sharpness, k, persistence, METRIC: tl.constexpr,
+    places, work, barriers, scalings, steps_taken, at_rank, misses, offsets, lengths, scale,
+    defined, size, lists, iterations, tolerance, sharpness, k, persistence, METRIC: tl.constexpr,
     TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr, SHARED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
@@ -356,7 +369,7 @@ def _scale_resident(
     """
     SAVED: tl.constexpr = MODE != "loss"
     size = size.to(tl.int64)
-    mine = tl.program_id(0) % SHARED
+    program = tl.program_id(0) % SHARED
     group = tl.program_id(0) // SHARED
     groups = tl.num_programs(0) // SHARED
     steps = iterations + 1
@@ -373,9 +386,9 @@ def _scale_resident(
     # Triton's default layout distributes the last axis over the threads of a warp, and the one
     # before it over warps. So a thread has some columns of some rows, and their factors and sums
     # take few registers. With whole rows or columns they would fill them.
-    up = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
+    local = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
     column = tl.arange(0, COLUMNS // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
-    row = mine * ROWS + up
+    row = program * ROWS + local
     arrived = 0
     list_index = group
     while list_index < lists:
@@ -386,55 +399,55 @@ def _scale_resident(
             list_us, list_vs, u_stride, v_stride = us, vs, ROWS, COLUMNS
             if SAVED:
                 list_vs = scalings + base
-                list_us = list_vs + steps * size + mine * ROWS
+                list_us = list_vs + steps * size + program * ROWS
                 u_stride, v_stride = size, size
             entries = _tile(places, size, base, row, column, items, sharpness)
             tl.debug_barrier()  # until the factors of the list before are read
             if SCALED:
-                step = tl.load(taken + list_index)
+                step = tl.load(steps_taken + list_index)
                 u = _restore(
-                    list_us + (step if TRANSPOSED else step + 1) * u_stride + up, real, SAVED
+                    list_us + (step if TRANSPOSED else step + 1) * u_stride + local, real, SAVED
                 )
                 v = _restore(list_vs + step * v_stride + column, valid, SAVED)
             else:
                 u, v, step, arrived = _forward(
-                    entries, real, valid, up, column, list_us, list_vs, u_stride, v_stride, parts,
-                    barrier, arrived, mine, iterations, tolerance, TRANSPOSED, SAVED, SHARED,
-                    COLUMNS,
+                    entries, real, valid, local, column, list_us, list_vs, u_stride, v_stride,
+                    parts, barrier, arrived, program, iterations, tolerance, TRANSPOSED, SAVED,
+                    SHARED, COLUMNS,
                 )  # fmt: skip
             gain = tl.load(places + 3 * size + base + column, valid, 0.0)
             if MODE == "apply":
                 counted = real & ((k == 0) | (row < k))
                 _write_ranks(entries, u, v, gain, at_rank, misses, base + row, counted, TRANSPOSED)
-                tl.store(taken + list_index, step)
+                tl.store(steps_taken + list_index, step)
             else:
                 # The value, and its derivatives with respect to the last factors.
                 weight = rank_weights(
                     row, items, k, persistence, scale + list_index, at_rank + base, METRIC, MODE
                 )
                 grad_rows = weight * _row_sums(entries * _by_column(gain * v))
-                tl.store(partial_values + list_index * SHARED + mine, tl.sum(grad_rows * u))
-                _save(list_us + up, weight * u, real, SAVED)
+                tl.store(partial_values + list_index * SHARED + program, tl.sum(grad_rows * u))
+                _save(list_us + local, weight * u, real, SAVED)
                 tl.store(rs + column, gain * v)
                 part = gain * _column_sums(entries * _by_row(weight * u))
-                left = tl.zeros_like(grad_rows)
+                l_factor = tl.zeros_like(grad_rows)
                 if not TRANSPOSED:  # transposed output uses u of the step before
-                    left = -grad_rows * u * u
-                    part += _column_sums(entries * _by_row(left))
+                    l_factor = -grad_rows * u * u
+                    part += _column_sums(entries * _by_row(l_factor))
                     grad_rows = tl.zeros_like(grad_rows)
-                tl.store(ls + step * ROWS + up, left)
+                tl.store(ls + step * ROWS + local, l_factor)
                 part, arrived = _backward(
-                    entries, part, grad_rows, step, real, valid, up, column, list_us, list_vs, ls,
-                    rs, u_stride, v_stride, parts, barrier, arrived, mine, SAVED, SHARED, ROWS,
-                    COLUMNS,
+                    entries, part, grad_rows, step, real, valid, local, column, list_us,
+                    list_vs, ls, rs, u_stride, v_stride, parts, barrier, arrived, program, SAVED,
+                    SHARED, ROWS, COLUMNS,
                 )  # fmt: skip
-                tl.store(work + mine * size + base + column, part, valid)
+                tl.store(work + program * size + base + column, part, valid)
 
-                mixed = _mixed(
-                    step, real, valid, up, column, list_us, list_vs, ls, rs, u_stride, v_stride,
-                    SAVED, ROWS, COLUMNS, WARPS,
+                products = _sum_products(
+                    step, real, valid, local, column, list_us, list_vs, ls, rs, u_stride,
+                    v_stride, SAVED, ROWS, COLUMNS, WARPS,
                 )  # fmt: skip
-                mixed *= _tile(places, size, base, row, column, items, sharpness)
-                part = _column_sums(mixed * rank_offset(_by_row(row), _by_column(column)))
-                tl.store(work + (SHARED + mine) * size + base + column, part, valid)
+                products *= _tile(places, size, base, row, column, items, sharpness)
+                part = _column_sums(products * rank_offset(_by_row(row), _by_column(column)))
+                tl.store(work + (SHARED + program) * size + base + column, part, valid)
         list_index += groups

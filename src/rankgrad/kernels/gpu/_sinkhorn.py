@@ -1,11 +1,12 @@
 """NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
 
-In sorted order (i from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``,
-NeuralSort is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with normalized rows. K is 1 on the
-diagonal and decreases on both sides of it, so tiles far from the diagonal are skipped. The scaling
-iterates on vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``.
-Transposed scaling skips the last row step. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w
-the discounts and g the gains.
+This is the relaxation of NeuralNDCG (Pobrotyn and Białobrzeski eqs. 3, 5 and 6). In sorted order (i
+from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``, NeuralSort is
+``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with normalized rows. K is 1 on the diagonal and
+decreases on both sides of it, so tiles far from the diagonal are skipped. The scaling iterates on
+vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``. Transposed scaling
+skips the last row step. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the
+discounts and g the gains.
 
 In the backward pass, the gradient with respect to log K is ``K_ij Σ_f l_fi r_fj``, with two factors
 (l, r) for each step. Only its column sums are needed: the plain sums ``D_j``, and the sums ``S_j``
@@ -249,7 +250,7 @@ class SinkhornOperator(SortOperator):
 
 
 @triton.jit
-def _ordered(score):
+def _nan_last(score):
     """The score; NaN becomes -inf, so that every item has a distinct rank."""
     return tl.where(score == score, score, float("-inf"))
 
@@ -260,7 +261,7 @@ def _rank(
     scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
     counters, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write a block of items to their ranks by descending score, without padding.
+    """Write a block of items to their ranks by descending score; padding has no rank.
 
     Also writes c as a pair of floats and the numbers of items above and below, and zeros the
     barriers, the values and the gradient.
@@ -271,46 +272,46 @@ def _rank(
     high, low, ranked_gains = ranked + total, ranked + 2 * total, ranked + 3 * total
     if tl.program_id(1) == 0:
         tl.store(values + list_index, 0.0)
-        for at in range(list_index * counters, list_index * counters + counters):
-            tl.store(barriers + at, 0)
+        for target in range(list_index * counters, list_index * counters + counters):
+            tl.store(barriers + target, 0)
     first = tl.program_id(1) * ROWS
     if first < count:
         row, real = positions(mask, start, first, count, ROWS)
         tl.store(grad_scores + start + row, tl.zeros([ROWS], tl.float32), mask=row < count)
         score = tl.load(scores + start + row, mask=real, other=0.0)
-        own = _ordered(score)
+        key = _nan_last(score)
         ahead = tl.zeros([ROWS], tl.int32)
         higher = tl.zeros([ROWS], tl.int32)
         lower = tl.zeros([ROWS], tl.int32)
         distance = tl.zeros([ROWS], tl.float64)
-        for left in range(0, count, COLUMNS):
-            column, valid = positions(mask, start, left, count, COLUMNS)
-            other = tl.load(scores + start + column, mask=valid, other=0.0)
-            theirs = _ordered(other)
-            over = (theirs[None, :] > own[:, None]) & valid[None, :]
-            same = (theirs[None, :] == own[:, None]) & valid[None, :]
+        for first_column in range(0, count, COLUMNS):
+            column, valid = positions(mask, start, first_column, count, COLUMNS)
+            column_score = tl.load(scores + start + column, mask=valid, other=0.0)
+            column_key = _nan_last(column_score)
+            over = (column_key[None, :] > key[:, None]) & valid[None, :]
+            tied = (column_key[None, :] == key[:, None]) & valid[None, :]
             higher += tl.sum(over.to(tl.int32), 1)
-            ahead += tl.sum((over | (same & (column[None, :] < row[:, None]))).to(tl.int32), 1)
-            lower += tl.sum((valid[None, :] & ~over & ~same).to(tl.int32), 1)
-            apart = tl.abs(other.to(tl.float64)[None, :] - score.to(tl.float64)[:, None])
+            ahead += tl.sum((over | (tied & (column[None, :] < row[:, None]))).to(tl.int32), 1)
+            lower += tl.sum((valid[None, :] & ~over & ~tied).to(tl.int32), 1)
+            apart = tl.abs(column_score.to(tl.float64)[None, :] - score.to(tl.float64)[:, None])
             distance += tl.sum(tl.where(valid[None, :], apart, 0.0), 1)
-        at = start + ahead
-        tl.store(order + at, row, mask=real)
-        tl.store(above + at, higher, mask=real)
-        tl.store(below + at, lower, mask=real)
-        tl.store(ranked + at, score, mask=real)
+        target = start + ahead
+        tl.store(order + target, row, mask=real)
+        tl.store(above + target, higher, mask=real)
+        tl.store(below + target, lower, mask=real)
+        tl.store(ranked + target, score, mask=real)
         gain = tl.load(gains + start + row, mask=real, other=0.0)
-        tl.store(ranked_gains + at, gain, mask=real)
+        tl.store(ranked_gains + target, gain, mask=real)
         exact = distance - (tl.load(lengths + list_index) - 1).to(tl.float64) * score.to(tl.float64)
-        rounded = exact.to(tl.float32)
-        tl.store(high + at, rounded, mask=real)
-        tl.store(low + at, (exact - rounded.to(tl.float64)).to(tl.float32), mask=real)
+        high_part = exact.to(tl.float32)
+        tl.store(high + target, high_part, mask=real)
+        tl.store(low + target, (exact - high_part.to(tl.float64)).to(tl.float32), mask=real)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
-    """Write values in sorted order in place of the gains."""
+    """Write the values of a block of ranks in place of the gains of sorted items."""
     list_index = tl.program_id(0)
     size = size.to(tl.int64)
     base = tl.load(offsets + list_index)
@@ -354,13 +355,13 @@ def _load_places(matrix, at):
 
 
 @triton.jit
-def _entries(matrix, row, place, other):
+def _entries(matrix, row, row_places, column_places):
     """A tile of K, from what :func:`_load_places` returns for its rows and columns."""
-    score, high, low = place
-    score_, high_, low_ = other
+    score, high, low = row_places
+    column_score, column_high, column_low = column_places
     return entries_of(
         row[:, None], score[:, None], high[:, None], low[:, None],
-        score_[None, :], high_[None, :], low_[None, :], matrix.sharpness,
+        column_score[None, :], column_high[None, :], column_low[None, :], matrix.sharpness,
     )  # fmt: skip
 
 
@@ -384,43 +385,46 @@ def _column_sums(
     first = tl.load(part.spans + tile * 2)
     last = tl.load(part.spans + tile * 2 + 1)
     total = tl.zeros_like(column).to(tl.float32)
-    for some in range(first, last, TOGETHER):
-        program = some + tl.arange(0, TOGETHER)
+    for first_program in range(first, last, TOGETHER):
+        program = first_program + tl.arange(0, TOGETHER)
         at = ((half * 3 + WHICH) * SHARED + program).to(tl.int64) * matrix.size
-        found = tl.load(
+        parts = tl.load(
             part.sums + at[:, None] + (matrix.base + column)[None, :],
             mask=(program < last)[:, None] & inside[None, :], other=0.0, cache_modifier=".cg",
         )  # fmt: skip
-        total += tl.sum(found, 0)
+        total += tl.sum(parts, 0)
     return total
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["size", "tiles", "stride", "iterations", "k"])
 def _scale(
-    ranked, columns, work, parts, limits, spans, barriers, taken, at_rank, misses, offsets,
+    ranked, columns, work, parts, limits, spans, barriers, steps_taken, at_rank, misses, offsets,
     lengths, scale, defined, size, tiles, stride, iterations, tolerance, sharpness, k, persistence,
     METRIC: tl.constexpr, TRANSPOSED: tl.constexpr, MODE: tl.constexpr, SCALED: tl.constexpr,
     SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Scale the rows of one program, forward and backward.
+    """Scale one list, of which this program has some tiles of rows, forward and backward.
 
-    The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator.
+    The MODE is "loss" for a linear metric, or "apply" or "adjoint" of the operator. If SCALED, u
+    and v are in memory, ``columns`` ``[2 (iterations + 1), items]``: first v of every step, then u.
+    ``work`` is ``[5, items]``: two scratch vectors, the derivatives by u, the column sums D and S;
+    after them the programs' parts of the value.
     """
     list_index = tl.program_id(0) // SHARED
-    mine = tl.program_id(0) % SHARED
+    program = tl.program_id(0) % SHARED
     items = tl.load(lengths + list_index)
     base = tl.load(offsets + list_index)
-    here = tl.cdiv(items, ROWS)  # the number of row tiles of this list
-    each = tl.maximum(tl.cdiv(here, SHARED), 1)
-    sharing = tl.cdiv(here, each)
+    row_tiles = tl.cdiv(items, ROWS)  # the number of row tiles of this list
+    each = tl.maximum(tl.cdiv(row_tiles, SHARED), 1)
+    sharing = tl.cdiv(row_tiles, each)
     size = size.to(tl.int64)
     rows = columns + (iterations + 1) * size
     grad_rows = work + 2 * size
-    if (tl.load(defined + list_index) != 0) & (mine < sharing):
-        top = mine * each
-        end = tl.minimum(top + each, here)
+    if (tl.load(defined + list_index) != 0) & (program < sharing):
+        top = program * each
+        end = tl.minimum(top + each, row_tiles)
         limits += list_index * tiles * 2
         spans += list_index * stride * 2
         barriers += list_index * (2 + iterations)
@@ -430,10 +434,10 @@ def _scale(
         wait(barriers, arrived, SHARED)
         reach = tl.load(limits + top * 2, cache_modifier=".cg")
         bound = tl.load(limits + end * 2 - 1, cache_modifier=".cg")
-        part = _Part(top, end, reach, bound, mine, sharing, parts, spans, barriers)
-        _find_spans(matrix, part, each, here, PADDED)
+        part = _Part(top, end, reach, bound, program, sharing, parts, spans, barriers)
+        _find_spans(matrix, part, each, row_tiles, PADDED)
         if SCALED:
-            step = tl.load(taken + list_index)
+            step = tl.load(steps_taken + list_index)
         else:
             step, arrived = _forward(
                 matrix, part, rows, columns, grad_rows, arrived, iterations, tolerance, TRANSPOSED,
@@ -446,7 +450,7 @@ def _scale(
                 matrix, part, columns + step * size, rows + last_row * size, at_rank, misses, k,
                 TRANSPOSED, ROWS, COLUMNS,
             )  # fmt: skip
-            tl.store(taken + list_index, step)
+            tl.store(steps_taken + list_index, step)
         else:
             partial = 0.0
             for tile in range(top, end):
@@ -460,7 +464,7 @@ def _scale(
                 # The output's factors are (w u, v g). ``work`` starts with w u.
                 tl.store(work + base + row, weight * factor, row < items)
                 tl.store(grad_rows + base + row, by_row, row < items)
-            tl.store(work + 5 * size + list_index * SHARED + mine, partial)
+            tl.store(work + 5 * size + list_index * SHARED + program, partial)
             _backward(
                 matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED, SHARED,
                 ROWS, COLUMNS, TOGETHER,
@@ -478,8 +482,8 @@ def _forward(
     # The program's own positions.
     first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
     # v_0 = 1 in the columns that this program reads.
-    for left in range(part.reach, part.bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
+    for block in range(part.reach, part.bound):
+        column = block * COLUMNS + tl.arange(0, COLUMNS)
         tl.store(columns + base + column, tl.full([COLUMNS], 1.0, tl.float32), column < items)
     tl.debug_barrier()
     _row_step(matrix, part, rows, columns, 0, ROWS, COLUMNS)
@@ -494,22 +498,22 @@ def _forward(
         step, running = _stop(part.barriers, step, running, tolerance, TRANSPOSED)
         if running != 0:
             step += 1
-            worst = 0.0
-            for left in range(part.reach, part.bound):
-                column = left * COLUMNS + tl.arange(0, COLUMNS)
+            max_error = 0.0
+            for block in range(part.reach, part.bound):
+                column = block * COLUMNS + tl.arange(0, COLUMNS)
                 inside = column < items
-                found = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
+                sums = _column_sums(matrix, part, block, column, inside, 0, half, SHARED, TOGETHER)
                 at = columns + step * size + base + column
-                own = (column >= first) & (column < last)
-                error = tl.abs(found * tl.load(at - size, inside, 0.0) - 1)
-                worst = tl.maximum(worst, tl.max(tl.where(own, error, 0.0), 0))
-                tl.store(at, 1 / tl.where(inside, found, 1.0), inside)
+                owned = (column >= first) & (column < last)
+                error = tl.abs(sums * tl.load(at - size, inside, 0.0) - 1)
+                max_error = tl.maximum(max_error, tl.max(tl.where(owned, error, 0.0), 0))
+                tl.store(at, 1 / tl.where(inside, sums, 1.0), inside)
             tl.debug_barrier()
             _row_step(matrix, part, rows, columns, step, ROWS, COLUMNS)
             if TRANSPOSED:
                 tl.debug_barrier()
-                worst = _row_error(matrix, part, rows, step, ROWS)
-            tl.atomic_max(part.barriers + 1 + step, worst.to(tl.int32, bitcast=True))
+                max_error = _row_error(matrix, part, rows, step, ROWS)
+            tl.atomic_max(part.barriers + 1 + step, max_error.to(tl.int32, bitcast=True))
             if step >= iterations:
                 if not TRANSPOSED:
                     arrived = wait(part.barriers, arrived + part.sharing, SHARED)
@@ -523,7 +527,11 @@ def _backward(
     matrix, part, rows, columns, work, grad_rows, arrived, step, TRANSPOSED: tl.constexpr,
     SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Run the steps in reverse order, from the derivative of the last rows to the column sums."""
+    """Run the steps in reverse order, and add up the column sums D and S of the module's docstring.
+
+    ``work`` starts with the row factors ``w u`` of the output, and ``grad_rows`` has the derivative
+    of the output with respect to u.
+    """
     base, items, size = matrix.base, matrix.items, matrix.size
     # The program's own positions.
     first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
@@ -532,18 +540,18 @@ def _backward(
     half = step % 2
     _column_parts(matrix, part, work, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 2)
     arrived = wait(part.barriers, arrived + part.sharing, SHARED)
-    for left in range(part.reach, part.bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        inside, own = column < items, (column >= first) & (column < last)
+    for block in range(part.reach, part.bound):
+        column = block * COLUMNS + tl.arange(0, COLUMNS)
+        inside, owned = column < items, (column >= first) & (column < last)
         at = base + column
-        plain = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
-        offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+        sums = _column_sums(matrix, part, block, column, inside, 0, half, SHARED, TOGETHER)
+        weighted = _column_sums(matrix, part, block, column, owned, 1, half, SHARED, TOGETHER)
         gain = tl.load(matrix.scores + 3 * size + at, inside, 0.0)
         factor = gain * tl.load(columns + step * size + at, inside, 0.0)
-        tl.store(totals + at, factor * plain, own)
-        tl.store(offset_totals + at, factor * offset_sums, own)
+        tl.store(totals + at, factor * sums, owned)
+        tl.store(offset_totals + at, factor * weighted, owned)
         # The output's derivative with respect to v, g Kᵀ (w u), overwrites v_0.
-        tl.store(columns + at, gain * plain, inside)
+        tl.store(columns + at, gain * sums, inside)
 
     at_step = step
     while at_step > 0:
@@ -554,43 +562,43 @@ def _backward(
         else:
             _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 3)
         arrived = wait(part.barriers, arrived + part.sharing, SHARED)
-        for left in range(part.reach, part.bound):
-            column = left * COLUMNS + tl.arange(0, COLUMNS)
-            inside, own = column < items, (column >= first) & (column < last)
+        for block in range(part.reach, part.bound):
+            column = block * COLUMNS + tl.arange(0, COLUMNS)
+            inside, owned = column < items, (column >= first) & (column < last)
             at = base + column
             factor = tl.load(columns + at_step * size + at, inside, 0.0)
-            plain = _column_sums(matrix, part, left, column, inside, 0, half, SHARED, TOGETHER)
-            by_column = plain
+            sums = _column_sums(matrix, part, block, column, inside, 0, half, SHARED, TOGETHER)
+            column_grad = sums
             if at_step == step:
-                by_column += tl.load(columns + at, inside, 0.0)
-            grad_sums = -by_column * factor * factor
-            offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
-            earlier = _column_sums(matrix, part, left, column, own, 2, half, SHARED, TOGETHER)
-            _add_to(totals + at, factor * plain - by_column * factor, own)
-            _add_to(offset_totals + at, factor * offset_sums + grad_sums * earlier, own)
+                column_grad += tl.load(columns + at, inside, 0.0)
+            grad_sums = -column_grad * factor * factor
+            weighted = _column_sums(matrix, part, block, column, owned, 1, half, SHARED, TOGETHER)
+            earlier = _column_sums(matrix, part, block, column, owned, 2, half, SHARED, TOGETHER)
+            _add_to(totals + at, factor * sums - column_grad * factor, owned)
+            _add_to(offset_totals + at, factor * weighted + grad_sums * earlier, owned)
             tl.store(work + half * size + at, grad_sums, inside)
         tl.debug_barrier()
         for tile in range(part.top, part.end):
             row = tile * ROWS + tl.arange(0, ROWS)
-            fresh = _row_sums(matrix, work + half * size, tile, 0, ROWS, COLUMNS)
+            row_grad = _row_sums(matrix, work + half * size, tile, 0, ROWS, COLUMNS)
             if TRANSPOSED and (at_step == step):
                 # u_{step - 1} is also the row factor of the output.
-                fresh += tl.load(grad_rows + base + row, row < items, 0.0)
-            tl.store(grad_rows + base + row, fresh, row < items)
+                row_grad += tl.load(grad_rows + base + row, row < items, 0.0)
+            tl.store(grad_rows + base + row, row_grad, row < items)
         at_step -= 1
     # The first row step, u_0 = 1 / (K 1).
     tl.debug_barrier()
     half = 1 - half
     _column_parts(matrix, part, rows, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 3)
     arrived = wait(part.barriers, arrived + part.sharing, SHARED)
-    for left in range(part.reach, part.bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        own = (column >= first) & (column < last)
-        plain = _column_sums(matrix, part, left, column, own, 0, half, SHARED, TOGETHER)
-        offset_sums = _column_sums(matrix, part, left, column, own, 1, half, SHARED, TOGETHER)
+    for block in range(part.reach, part.bound):
+        column = block * COLUMNS + tl.arange(0, COLUMNS)
+        owned = (column >= first) & (column < last)
+        sums = _column_sums(matrix, part, block, column, owned, 0, half, SHARED, TOGETHER)
+        weighted = _column_sums(matrix, part, block, column, owned, 1, half, SHARED, TOGETHER)
         at = base + column
-        _add_to(totals + at, plain, own)
-        _add_to(offset_totals + at, offset_sums, own)
+        _add_to(totals + at, sums, owned)
+        _add_to(offset_totals + at, weighted, owned)
 
 
 @triton.jit
@@ -621,17 +629,17 @@ def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _find_spans(matrix, part, each, here, PADDED: tl.constexpr):
+def _find_spans(matrix, part, each, row_tiles, PADDED: tl.constexpr):
     """The programs whose band has each of the column tiles of this program."""
-    other = tl.arange(0, PADDED)
-    those = other < part.sharing
-    ends = tl.minimum(other * each + each, here)
-    lowest = tl.load(matrix.limits + other * each * 2, those, 0, cache_modifier=".cg")
-    highest = tl.load(matrix.limits + ends * 2 - 1, those, 0, cache_modifier=".cg")
-    for left in range(part.reach, part.bound):
-        touches = those & (lowest <= left) & (left < highest)
-        tl.store(part.spans + left * 2, tl.min(tl.where(touches, other, PADDED), 0))
-        tl.store(part.spans + left * 2 + 1, tl.max(tl.where(touches, other + 1, 0), 0))
+    program = tl.arange(0, PADDED)
+    exists = program < part.sharing
+    ends = tl.minimum(program * each + each, row_tiles)
+    lowest = tl.load(matrix.limits + program * each * 2, exists, 0, cache_modifier=".cg")
+    highest = tl.load(matrix.limits + ends * 2 - 1, exists, 0, cache_modifier=".cg")
+    for block in range(part.reach, part.bound):
+        touches = exists & (lowest <= block) & (block < highest)
+        tl.store(part.spans + block * 2, tl.min(tl.where(touches, program, PADDED), 0))
+        tl.store(part.spans + block * 2 + 1, tl.max(tl.where(touches, program + 1, 0), 0))
 
 
 @triton.jit
@@ -640,9 +648,9 @@ def _row_step(matrix, part, rows, columns, step, ROWS: tl.constexpr, COLUMNS: tl
     factors = step * matrix.size
     for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
-        found = _row_sums(matrix, columns + factors, tile, 0, ROWS, COLUMNS)
-        found = tl.where(row < matrix.items, found, 1.0)
-        tl.store(rows + factors + matrix.base + row, 1 / found, row < matrix.items)
+        sums = _row_sums(matrix, columns + factors, tile, 0, ROWS, COLUMNS)
+        sums = tl.where(row < matrix.items, sums, 1.0)
+        tl.store(rows + factors + matrix.base + row, 1 / sums, row < matrix.items)
 
 
 @triton.jit
@@ -653,17 +661,17 @@ def _row_sums(
     base, items = matrix.base, matrix.items
     gains, limits = matrix.scores + 3 * matrix.size, matrix.limits + tile * 2
     row = tile * ROWS + tl.arange(0, ROWS)
-    place = _load_places(matrix, tl.minimum(row, items - 1))
+    row_places = _load_places(matrix, tl.minimum(row, items - 1))
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for left in range(tl.load(limits), tl.load(limits + 1)):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        other = _load_places(matrix, column)
+    for block in range(tl.load(limits), tl.load(limits + 1)):
+        column = block * COLUMNS + tl.arange(0, COLUMNS)
+        column_places = _load_places(matrix, column)
         factor = tl.load(factors + base + column, column < items, 0.0)
         if GAINS == 1:
             factor *= tl.load(gains + base + column, column < items, 0.0)
         elif GAINS == 2:
             factor *= 1 - tl.load(gains + base + column, column < items, 0.0)
-        total += _entries(matrix, row, place, other) * factor[None, :]
+        total += _entries(matrix, row, row_places, column_places) * factor[None, :]
     return tl.sum(total, 1)
 
 
@@ -698,33 +706,33 @@ def _column_parts(
     """
     items, size, limits = matrix.items, matrix.size, matrix.limits
     to = part.sums + (half * 3 * SHARED + part.mine).to(tl.int64) * size + matrix.base
-    for left in range(part.reach, part.bound):
-        column = left * COLUMNS + tl.arange(0, COLUMNS)
-        other = _load_places(matrix, column)
-        plain = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for block in range(part.reach, part.bound):
+        column = block * COLUMNS + tl.arange(0, COLUMNS)
+        column_places = _load_places(matrix, column)
+        sums = tl.zeros([ROWS, COLUMNS], tl.float32)
         offset_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-        earlier = tl.zeros([ROWS, COLUMNS], tl.float32)
+        earlier_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
         for tile in range(part.top, part.end):
             low, high = tl.load(limits + tile * 2), tl.load(limits + tile * 2 + 1)
-            if (low <= left) & (left < high):
+            if (low <= block) & (block < high):
                 row = tile * ROWS + tl.arange(0, ROWS)
-                factor, before = _factors(matrix, rows, grad_rows, row, step, WHICH)
-                place = _load_places(matrix, tl.minimum(row, items - 1))
-                entries = _entries(matrix, row, place, other)
+                factor, earlier_factor = _factors(matrix, rows, grad_rows, row, step, WHICH)
+                row_places = _load_places(matrix, tl.minimum(row, items - 1))
+                entries = _entries(matrix, row, row_places, column_places)
                 if WHICH != 4:
-                    plain += entries * factor[:, None]
+                    sums += entries * factor[:, None]
                 if WHICH != 1:
                     offset_entries = entries * rank_offset(row[:, None], column[None, :])
                     if WHICH != 4:
                         offset_sums += offset_entries * factor[:, None]
                     if WHICH != 2:
-                        earlier += offset_entries * before[:, None]
-        tl.store(to + column, tl.sum(plain, 0), column < items)
+                        earlier_sums += offset_entries * earlier_factor[:, None]
+        tl.store(to + column, tl.sum(sums, 0), column < items)
         if WHICH != 1:
             at = to + SHARED * size + column
             tl.store(at, tl.sum(offset_sums, 0), column < items)
             if WHICH != 2:
-                tl.store(at + SHARED * size, tl.sum(earlier, 0), column < items)
+                tl.store(at + SHARED * size, tl.sum(earlier_sums, 0), column < items)
 
 
 @triton.jit
@@ -732,25 +740,25 @@ def _factors(matrix, rows, grad_rows, row, step, WHICH: tl.constexpr):
     """The weights of rows in column sums, and u of the step before."""
     base, size, inside = matrix.base, matrix.size, row < matrix.items
     factor = tl.load(rows + step * size + base + row, inside, 0.0)
-    before = factor
+    earlier_factor = factor
     if WHICH >= 3:
         factor *= -tl.load(grad_rows + base + row, inside, 0.0) * factor
         valid = inside & (row + step > row)  # 0 at the first step
-        before = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
-    return factor, before
+        earlier_factor = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
+    return factor, earlier_factor
 
 
 @triton.jit
 def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
     """The largest error of the row sums ``u_{step-1} ∘ (K v_step)``, which should be one."""
-    worst = 0.0
+    max_error = 0.0
     for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
         inside = row < matrix.items
         at = rows + step * matrix.size + matrix.base + row
         error = tl.load(at - matrix.size, inside, 1.0) / tl.load(at, inside, 1.0) - 1
-        worst = tl.maximum(worst, tl.max(tl.abs(error), 0))
-    return worst
+        max_error = tl.maximum(max_error, tl.max(tl.abs(error), 0))
+    return max_error
 
 
 @triton.jit
@@ -770,13 +778,13 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
 
 
 @triton.jit
-def _of_all(sums, size, base, at, items, sharing, PARTS: tl.constexpr):
+def _sum_programs(sums, size, base, position, items, sharing, PARTS: tl.constexpr):
     """The sum over the parts of all programs of a list."""
-    found = tl.load(sums + base + at, at < items, 0.0)
+    total = tl.load(sums + base + position, position < items, 0.0)
     if PARTS > 1:
         for program in range(1, sharing):
-            found += tl.load(sums + program * size + base + at, at < items, 0.0)
-    return found
+            total += tl.load(sums + program * size + base + position, position < items, 0.0)
+    return total
 
 
 @cached_launch
@@ -798,8 +806,8 @@ def _finish(
     above, below = order + size, order + 2 * size
     offset_sums, partial_values = sums + PARTS * size, sums + 2 * PARTS * size
     if tl.load(defined + list_index) != 0:
-        each = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
-        sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(each, 1))
+        tiles_per_program = tl.cdiv(tl.cdiv(items, ROWS), SHARED)
+        sharing = tl.cdiv(tl.cdiv(items, ROWS), tl.maximum(tiles_per_program, 1))
         if KIND != "operator":
             value = 0.0
             for program in range(0, sharing):
@@ -807,32 +815,32 @@ def _finish(
             if KIND == "arp":
                 total = 0.0
                 end = tl.load(offsets + list_index + 1) - base
-                for left in range(0, end, BLOCK):
-                    at = left + tl.arange(0, BLOCK)
+                for first in range(0, end, BLOCK):
+                    at = first + tl.arange(0, BLOCK)
                     total += tl.sum(tl.load(gains + base + at, at < end, 0.0), 0)
                 total *= discount_beyond(items, k, KIND)
                 tl.store(values + list_index, value + total * tl.load(scale + list_index))
             else:
                 tl.store(values + list_index, 1 - value)
         before = tl.zeros([1], tl.float64)
-        for left in range(0, items, BLOCK):
-            at = left + tl.arange(0, BLOCK)
-            found = _of_all(sums, size, base, at, items, sharing, PARTS).to(tl.float64)
-            tl.store(prefix + base + at, (tl.cumsum(found, 0) + before).to(tl.float32), at < items)
-            before += tl.sum(found, 0)
+        for first in range(0, items, BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            part = _sum_programs(sums, size, base, at, items, sharing, PARTS).to(tl.float64)
+            tl.store(prefix + base + at, (tl.cumsum(part, 0) + before).to(tl.float32), at < items)
+            before += tl.sum(part, 0)
         tl.debug_barrier()
         total = tl.sum(before, 0).to(tl.float32)
-        for left in range(0, items, BLOCK):
-            at = left + tl.arange(0, BLOCK)
+        for first in range(0, items, BLOCK):
+            at = first + tl.arange(0, BLOCK)
             inside = at < items
-            over = tl.load(above + base + at, inside, 0)
-            under = tl.load(below + base + at, inside, 0)
-            higher = tl.load(prefix + base + over - 1, inside & (over > 0), 0.0)
-            through = tl.load(prefix + base + items - under - 1, inside, 0.0)
-            plain = _of_all(sums, size, base, at, items, sharing, PARTS)
-            derivative = _of_all(offset_sums, size, base, at, items, sharing, PARTS)
+            n_above = tl.load(above + base + at, inside, 0)
+            n_below = tl.load(below + base + at, inside, 0)
+            higher = tl.load(prefix + base + n_above - 1, inside & (n_above > 0), 0.0)
+            through = tl.load(prefix + base + items - n_below - 1, inside, 0.0)
+            plain_sum = _sum_programs(sums, size, base, at, items, sharing, PARTS)
+            derivative = _sum_programs(offset_sums, size, base, at, items, sharing, PARTS)
             # This term is 0 without ties. |s_j - s_k| has derivative 0 at a tie.
-            derivative += (items - 1 - 2 * at - (under - over)).to(tl.float32) * plain
+            derivative += (items - 1 - 2 * at - (n_below - n_above)).to(tl.float32) * plain_sum
             derivative += higher - (total - through)
             derivative *= -sharpness if KIND == "loss" else sharpness
             tl.store(grad_scores + base + tl.load(order + base + at, inside, 0), derivative, inside)

@@ -1,5 +1,9 @@
 """SmoothI with stop-gradient: the rows of a list one after another, value and gradient in one pass.
 
+Row r of the relaxed permutation is the softmax over items j of ``α s_j Π_{l<r} (1 - P_lj - δ)``
+(Thonet et al. eq. 4), after the list's lowest score is subtracted from all scores. The products are
+constants in the backward pass.
+
 One program holds a short list in registers. Several programs share a long list, with one launch per
 row: the sweep that updates the products by row r also computes the sums of row r + 1.
 """
@@ -162,12 +166,14 @@ class SmoothIRanks(ListOperator):
 
 
 @triton.jit
-def _add(a, b, c, d, e, f):
+def _add_three(a, b, c, d, e, f):
+    """The operator of a joint sum of three arrays."""
     return a + d, b + e, c + f
 
 
 @triton.jit
 def _add_two(a, b, c, d):
+    """The operator of a joint sum of two arrays."""
     return a + c, b + d
 
 
@@ -189,55 +195,57 @@ def _row_loss(
 
 @triton.jit
 def _add_rows(
-    base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence, others,
+    base, padding, item_value, ranks, extra, rows, length, scale, k, delta, persistence, others,
     results, extras, LARGE: tl.constexpr, MODE: tl.constexpr, METRIC: tl.constexpr,
     GAIN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute the rows, each a softmax; returns the value and the sums of :func:`_row_terms`.
+    """Compute the rows of a list, each a softmax; returns the value and the sums of the items.
 
-    A row takes at most one maximum and one joint sum.
+    :func:`_row_terms` defines these sums. ``extra`` are the weights of the items, or one minus
+    their values. If LARGE, the maximum is subtracted from logits. A row takes at most one maximum
+    and one joint sum.
     """
     product = tl.full([WIDTH], 1.0, tl.float32)
     # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
-    one = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
-    two = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    sums = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
+    moments = tl.zeros([WIDTH], tl.float64 if MODE == "ranks" else tl.float32)
     value = scale * 0.0
     for row in range(rows):
         logits = base * product + padding
         if LARGE:
             logits -= tl.max(logits, 0)
-        part = tl.exp2(logits)
+        exponentials = tl.exp2(logits)
         row_value = _row_values(item_value, ranks, row, MODE)
         if WEIGHTED or MODE == "apply":
-            sums = (part, part * row_value, part * third)
-            total, mean, third_mean = tl.reduce(sums, 0, _add)
+            terms = (exponentials, exponentials * row_value, exponentials * extra)
+            total, mean, extra_mean = tl.reduce(terms, 0, _add_three)
         elif MODE == "ranks":
-            total = tl.sum(part, 0)
-            mean, third_mean = total, total
+            total = tl.sum(exponentials, 0)
+            mean, extra_mean = total, total
         else:
-            total, mean = tl.reduce((part, part * row_value), 0, _add_two)
-            third_mean = total
-        shrink = 1.0 / total
-        mean *= shrink
-        third_mean *= shrink
-        row_grad, third_grad = scale, scale
+            total, mean = tl.reduce((exponentials, exponentials * row_value), 0, _add_two)
+            extra_mean = total
+        inverse_sum = 1.0 / total
+        mean *= inverse_sum
+        extra_mean *= inverse_sum
+        row_grad, extra_grad = scale, scale
         if MODE == "loss":
-            term, row_grad, third_grad = _row_loss(
-                mean, third_mean, row + 1.0, length, scale, k, persistence, METRIC, GAIN, WEIGHTED
+            term, row_grad, extra_grad = _row_loss(
+                mean, extra_mean, row + 1.0, length, scale, k, persistence, METRIC, GAIN, WEIGHTED
             )
             value += term
         elif MODE == "adjoint":
             row_grad = tl.load(others + row)
         elif MODE == "apply":
             tl.store(results + row, mean)
-            tl.store(extras + row, third_mean)
-        indicator = part * shrink
+            tl.store(extras + row, extra_mean)
+        indicator = exponentials * inverse_sum
         by_logit = row_grad * (row_value - mean)
         if WEIGHTED:
-            by_logit += third_grad * (third - third_mean)
-        one, two = _row_terms(indicator, product, by_logit, one, two, row, MODE)
+            by_logit += extra_grad * (extra - extra_mean)
+        sums, moments = _row_terms(indicator, product, by_logit, sums, moments, row, MODE)
         product *= (1.0 - delta) - indicator
-    return value, one, two
+    return value, sums, moments
 
 
 @cached_launch
@@ -247,7 +255,7 @@ def _list(
     delta, k, persistence, MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr,
     WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The rows of one list with its items in registers; see :meth:`SmoothIOperator.run`.
+    """Compute the rows of one list with its items in registers; see :meth:`SmoothIOperator.run`.
 
     For a loss, ``inputs`` are the gains or labels and ``others`` the weights.
     """
@@ -263,50 +271,51 @@ def _list(
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
     base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
     padding = tl.where(real, 0.0, float("-inf"))
-    item_value, ranks, third = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
+    item_value, ranks, extra = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
     rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
     items = (
-        base, padding, item_value, ranks, third, rows, length, scale, k, delta, persistence,
+        base, padding, item_value, ranks, extra, rows, length, scale, k, delta, persistence,
         others + begin, results + begin, extras + begin,
     )  # fmt: skip
     if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
-        value, one, two = _add_rows(*items, False, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
+        value, sums, sums_by_rank = _add_rows(*items, False, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
     else:
-        value, one, two = _add_rows(*items, True, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
+        value, sums, sums_by_rank = _add_rows(*items, True, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
     if MODE == "ranks":
-        rank, inverse = _ranks_of(one, two, length)
+        rank, inverse = _ranks_of(sums, sums_by_rank, length)
         tl.store(results + at, rank, mask=real)
         tl.store(extras + at, inverse, mask=real)
     elif MODE != "apply":
-        one *= alpha
-        least = real & (score == lowest)
-        through_lowest = tl.sum(one, 0) / tl.maximum(tl.sum(least.to(tl.float32), 0), 1.0)
-        one -= tl.where(least, through_lowest, 0.0)
+        sums *= alpha
+        is_lowest = real & (score == lowest)
+        lowest_grad = tl.sum(sums, 0) / tl.maximum(tl.sum(is_lowest.to(tl.float32), 0), 1.0)
+        sums -= tl.where(is_lowest, lowest_grad, 0.0)
         if MODE == "loss":
-            one = as_gradient(one, METRIC)
+            sums = as_gradient(sums, METRIC)
             tl.store(values + list_index, as_loss(value, length, k, scale, METRIC))
-        tl.store(results + at, tl.where(real, one, 0.0), mask=inside)
+        tl.store(results + at, tl.where(real, sums, 0.0), mask=inside)
 
 
 @cached_launch
 @triton.jit
 def _lowest(scores, mask, offsets, lowest, SPLITS: tl.constexpr, TILE: tl.constexpr):
-    """The lowest score of each program's part of a list."""
+    """Write the lowest score of the program's part of a list to ``lowest[list, split, 0]``."""
     list_index, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
-    least = tl.full([TILE], float("inf"), tl.float32)
+    minimum = tl.full([TILE], float("inf"), tl.float32)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
         index = first + tl.arange(0, TILE)
         real = is_real(mask, index, index < end)
-        least = tl.minimum(least, tl.load(scores + index, mask=real, other=float("inf")))
-    tl.store(lowest + (list_index * SPLITS + split) * 3, tl.min(least, 0))
+        minimum = tl.minimum(minimum, tl.load(scores + index, mask=real, other=float("inf")))
+    tl.store(lowest + (list_index * SPLITS + split) * 3, tl.min(minimum, 0))
 
 
 @triton.jit
-def _least(lowest, list_index, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+def _load_lowest(lowest, list_index, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+    """The lowest score of a list."""
     part = tl.arange(0, WIDE)
-    many = lowest + (list_index * SPLITS + part) * 3
-    return tl.min(tl.load(many, mask=part < SPLITS, other=float("inf")), 0)
+    parts = lowest + (list_index * SPLITS + part) * 3
+    return tl.min(tl.load(parts, mask=part < SPLITS, other=float("inf")), 0)
 
 
 @triton.jit
@@ -319,14 +328,14 @@ def _row_values(values, ranks, row, MODE: tl.constexpr):
 
 
 @triton.jit
-def _row_terms(indicator, product, by_logit, one, two, row, MODE: tl.constexpr):
+def _row_terms(indicator, product, by_logit, sums, moments, row, MODE: tl.constexpr):
     """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
     if MODE == "ranks":
         exact = indicator.to(tl.float64)
-        one, two = one + exact, two + exact * (row + 1)
+        sums, moments = sums + exact, moments + exact * (row + 1)
     elif MODE != "apply":
-        one += indicator * product * by_logit
-    return one, two
+        sums += indicator * product * by_logit
+    return sums, moments
 
 
 @triton.jit
@@ -343,10 +352,10 @@ def _load_inputs(
     if MODE == "ranks_adjoint":
         item_value *= tl.load(extras + at, mask=real, other=0.0)
         ranks = tl.load(others + at, mask=real, other=0.0)
-    third = 1.0 - item_value
+    extra = 1.0 - item_value
     if WEIGHTED:
-        third = tl.load(others + at, mask=real, other=0.0)
-    return item_value, ranks, third
+        extra = tl.load(others + at, mask=real, other=0.0)
+    return item_value, ranks, extra
 
 
 @triton.jit
@@ -390,9 +399,9 @@ def _sweep(
         tl.store(values + list_index, 0.0, mask=(row == 0) & (split == 0))
     last = tl.where(k > 0, tl.minimum(k, length), length)
     if (length > 0) & (row <= last) & (scale > 0):
-        low = _least(lowest, list_index, SPLITS, WIDE)
-        top, total, mean, third_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
-        row_grad, third_grad = low * 0.0 + 1.0, low * 0.0
+        low = _load_lowest(lowest, list_index, SPLITS, WIDE)
+        top, total, mean, extra_mean = low * 0.0, low * 0.0 + 1.0, low * 0.0, low * 0.0
+        row_grad, extra_grad = low * 0.0 + 1.0, low * 0.0
         if row > 0:
             part = tl.arange(0, WIDE)
             source = partial + (((row - 1) % 2 * lists + list_index) * SPLITS + part) * 4
@@ -401,11 +410,11 @@ def _sweep(
             rescale = tl.exp2(tops - top)
             total = tl.sum(tl.load(source + 1, mask=part < SPLITS, other=0.0) * rescale, 0)
             mean = tl.sum(tl.load(source + 2, mask=part < SPLITS, other=0.0) * rescale, 0) / total
-            third_mean = tl.load(source + 3, mask=part < SPLITS, other=0.0) * rescale
-            third_mean = tl.sum(third_mean, 0) / total
+            extra_mean = tl.load(source + 3, mask=part < SPLITS, other=0.0) * rescale
+            extra_mean = tl.sum(extra_mean, 0) / total
             if MODE == "loss":
-                term, row_grad, third_grad = _row_loss(
-                    mean, third_mean, row * 1.0, length, scale, k, persistence,
+                term, row_grad, extra_grad = _row_loss(
+                    mean, extra_mean, row * 1.0, length, scale, k, persistence,
                     METRIC, GAIN, WEIGHTED,
                 )  # fmt: skip
                 before = tl.load(values + list_index, mask=split == 0, other=0.0)
@@ -414,54 +423,54 @@ def _sweep(
                 row_grad = tl.load(others + begin + row - 1)
             elif MODE == "apply":
                 tl.store(results + begin + row - 1, mean, mask=split == 0)
-                tl.store(extras + begin + row - 1, third_mean, mask=split == 0)
+                tl.store(extras + begin + row - 1, extra_mean, mask=split == 0)
         tops = tl.full([TILE], -1e38, tl.float32)
-        sums = tl.zeros([TILE], tl.float32)
+        exp_sums = tl.zeros([TILE], tl.float32)
         means = tl.zeros([TILE], tl.float32)
-        thirds = tl.zeros([TILE], tl.float32)
+        extra_sums = tl.zeros([TILE], tl.float32)
         for first in range(begin + split * TILE, end, SPLITS * TILE):
             at = first + tl.arange(0, TILE)
             real = is_real(mask, at, at < end)
             score = tl.load(scores + at, mask=real, other=0.0)
             base = (score - low) * (alpha * 1.4426950408889634)
-            item_value, ranks, third = _load_inputs(
+            item_value, ranks, extra = _load_inputs(
                 inputs, others, extras, at, real, base, MODE, WEIGHTED
             )
             product = tl.full([TILE], 1.0, tl.float32)
-            one = tl.zeros([TILE], state.dtype.element_ty)
-            two = tl.zeros([TILE], state.dtype.element_ty)
+            sums = tl.zeros([TILE], state.dtype.element_ty)
+            moment = tl.zeros([TILE], state.dtype.element_ty)
             if row > 0:
                 if row > 1:
                     product = tl.load(state + at, mask=real, other=0.0).to(tl.float32)
-                    one = tl.load(state + size + at, mask=real, other=0.0)
+                    sums = tl.load(state + size + at, mask=real, other=0.0)
                     if MODE == "ranks":
-                        two = tl.load(state + 2 * size + at, mask=real, other=0.0)
+                        moment = tl.load(state + 2 * size + at, mask=real, other=0.0)
                 indicator = tl.exp2(base * product - top) / total
                 value = _row_values(item_value, ranks, row - 1, MODE)
                 by_logit = row_grad * (value - mean)
                 if WEIGHTED:
-                    by_logit += third_grad * (third - third_mean)
-                one, two = _row_terms(indicator, product, by_logit, one, two, row - 1, MODE)
+                    by_logit += extra_grad * (extra - extra_mean)
+                sums, moment = _row_terms(indicator, product, by_logit, sums, moment, row - 1, MODE)
                 product *= (1.0 - delta) - indicator
                 tl.store(state + at, product.to(state.dtype.element_ty), mask=real)
-                tl.store(state + size + at, one, mask=real)
+                tl.store(state + size + at, sums, mask=real)
                 if MODE == "ranks":
-                    tl.store(state + 2 * size + at, two, mask=real)
+                    tl.store(state + 2 * size + at, moment, mask=real)
             logits = tl.where(real, base * product, float("-inf"))
             higher = tl.maximum(tops, logits)
             decay, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
-            sums = sums * decay + entry
+            exp_sums = exp_sums * decay + entry
             means = means * decay + entry * _row_values(item_value, ranks, row, MODE)
             if WEIGHTED or MODE == "apply":
-                thirds = thirds * decay + entry * third
+                extra_sums = extra_sums * decay + entry * extra
             tops = higher
         top = tl.max(tops, 0)
         rescale = tl.exp2(tops - top)
         target = partial + ((row % 2 * lists + list_index) * SPLITS + split) * 4
         tl.store(target, top)
-        tl.store(target + 1, tl.sum(sums * rescale, 0))
+        tl.store(target + 1, tl.sum(exp_sums * rescale, 0))
         tl.store(target + 2, tl.sum(means * rescale, 0))
-        tl.store(target + 3, tl.sum(thirds * rescale, 0))
+        tl.store(target + 3, tl.sum(extra_sums * rescale, 0))
 
 
 @cached_launch
@@ -470,10 +479,14 @@ def _add_gradient(
     scores, mask, offsets, lowest, state, size,
     SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradient and count the lowest scores over each program's part of a list."""
+    """Write the sum of the gradients over the program's part of a list, and its lowest items.
+
+    Both follow the lowest score in ``lowest``: the gradient through the minimum is divided among
+    the items that have it.
+    """
     list_index, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
-    low = _least(lowest, list_index, SPLITS, WIDE)
+    low = _load_lowest(lowest, list_index, SPLITS, WIDE)
     total = tl.zeros([TILE], tl.float32)
     count = tl.zeros([TILE], tl.float32)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
@@ -501,29 +514,29 @@ def _finish(
     scale = _scale_of(scales, defined, list_index, length, MODE)
     size = size.to(tl.int64)
     counted = tl.where(scale > 0, end, begin)
-    low, through_lowest = 0.0, 0.0
+    low, lowest_grad = 0.0, 0.0
     if MODE != "ranks":
-        low = _least(lowest, list_index, SPLITS, WIDE)
+        low = _load_lowest(lowest, list_index, SPLITS, WIDE)
         part = tl.arange(0, WIDE)
-        many = lowest + (list_index * SPLITS + part) * 3
-        total = tl.sum(tl.load(many + 1, mask=part < SPLITS, other=0.0), 0)
-        count = tl.sum(tl.load(many + 2, mask=part < SPLITS, other=0.0), 0)
-        through_lowest = total / tl.maximum(count, 1.0)
+        parts = lowest + (list_index * SPLITS + part) * 3
+        total = tl.sum(tl.load(parts + 1, mask=part < SPLITS, other=0.0), 0)
+        count = tl.sum(tl.load(parts + 2, mask=part < SPLITS, other=0.0), 0)
+        lowest_grad = total / tl.maximum(count, 1.0)
     for first in range(begin + split * TILE, end, SPLITS * TILE):
         at = first + tl.arange(0, TILE)
         real = is_real(mask, at, at < counted)
-        one = tl.load(state + size + at, mask=real, other=0.0)
+        sums = tl.load(state + size + at, mask=real, other=0.0)
         if MODE == "ranks":
-            two = tl.load(state + 2 * size + at, mask=real, other=0.0)
-            rank, inverse = _ranks_of(one, two, length)
+            moments = tl.load(state + 2 * size + at, mask=real, other=0.0)
+            rank, inverse = _ranks_of(sums, moments, length)
             tl.store(results + at, rank, mask=real)
             tl.store(extras + at, inverse, mask=real)
         else:
             score = tl.load(scores + at, mask=real, other=float("inf"))
-            one = (one - tl.where(score == low, through_lowest, 0.0)) * alpha
+            sums = (sums - tl.where(score == low, lowest_grad, 0.0)) * alpha
             if MODE == "loss":
-                one = as_gradient(one, METRIC)
-            tl.store(results + at, tl.where(real, one, 0.0), mask=at < end)
+                sums = as_gradient(sums, METRIC)
+            tl.store(results + at, tl.where(real, sums, 0.0), mask=at < end)
     if MODE == "loss":
         value = tl.load(values + list_index, mask=split == 0, other=0.0)
         value = as_loss(value, length, k, scale, METRIC)
