@@ -457,12 +457,12 @@ def test_wide_blocks_are_parsed_in_pieces_and_held_sparse(
     path = write("\n".join([*lines, "1 qid:3 9:1 5:2 9:nan 5:16777217 # docid = z"]))
     expected = letor.read(path)
     seen: list[object] = []
-    assemble = letor._assemble
+    join_features = letor._join_features
     monkeypatch.setattr(
-        letor, "_assemble", lambda parts, *a: seen.extend(parts) or assemble(parts, *a)
+        letor, "_join_features", lambda parts, *a: seen.extend(parts) or join_features(parts, *a)
     )
     for dense, block in ((1 << 25, 1 << 20), (30_000, 1 << 20), (1, 300)):
-        monkeypatch.setattr(letor, "_DENSE", dense)
+        monkeypatch.setattr(letor, "_MAX_DENSE_BYTES", dense)
         for threads in (1, 3):
             found = letor.read(path, threads=threads, _block=block)
             assert found.checksum() == expected.checksum()

@@ -1,6 +1,12 @@
-"""The LETOR parser's inner loop: bytes in, arrays out, compiled and free of the interpreter's lock.
+"""The compiled inner loop of the LETOR parser: bytes in, arrays out, without Python's GIL.
 
-A module apart from :mod:`rankgrad.data.letor`, so that Numba is imported only when a file is read.
+:mod:`rankgrad.data.letor` calls :func:`parse` for each block of lines, and imports this module only
+when a file is read, because importing Numba takes time.
+
+Nearly all pairs ``id:value`` of real files have ascending ids and short decimals. These are read by
+:func:`_parse_usual_pairs`, eight bytes at a time and almost without branches (SWAR, "SIMD within a
+register"). All other pairs are read byte by byte in :func:`parse`. A number that cannot be rounded
+correctly in float64 arithmetic is *deferred*: Python parses it later.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return"
@@ -21,52 +27,60 @@ from rankgrad._shapes import Array
 
 Unsigned = np.uint64
 
-# Without Numba's check for a division by zero, as powers of ten are not zero.
+# NumPy's error model leaves out the check for a division by zero: powers of ten are not zero.
 _compiled = partial(compile_cached, nogil=True, error_model="numpy")
 _inlined = partial(compile_cached, nogil=True, error_model="numpy", inline="always")
 
-# How a block ended.
+# The status of :func:`parse`: why it stopped.
 DONE, BAD_PAIR, BAD_ID, QID_EMPTY, QID_MISSING, QID_UNEXPECTED = 0, 1, 2, 3, 4, 5
 
-# What a number is. A deferred one is left to Python, which rounds it correctly or refuses it.
+# The kind of a number. A deferred one is left to Python, which rounds it correctly or rejects it.
 DEFERRED, FINITE, INFINITE, MISSING = 0, 1, 2, 3
 
-MAX_ID = 2**31 - 2  # what fits an int32 column index, as in scipy's sparse matrices
+MAX_ID = 2**31 - 2  # the column index fits an int32, as in SciPy's sparse matrices
 
-# Positions are unsigned throughout: a signed index would be checked for counting from the end.
-# Numba makes a float of a signed and an unsigned number, so the small numbers are unsigned too.
-_0, _1, _2, _3, _4, _8, _10, _48 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 8, 10, 48))
+_LINE_FEED, _SPACE, _HASH, _PLUS, _MINUS, _POINT, _COLON, _QUESTION = b"\n #+-.:?"
+_A, _D, _E, _I, _L, _N, _Q, _U = b"adeilnqu"
+_CASE_BIT = 32  # set in lower-case letters
+
+# Positions are unsigned, as Numba tests signed indices for being negative. Constants that are added
+# to them are unsigned too, as Numba makes a float of a signed and an unsigned integer.
+_0, _1, _2, _3, _4, _8, _10, _CHAR_0 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 8, 10, 48))
 _16, _32, _64, _TOP = (Unsigned(n) for n in (16, 32, 64, 63))
 _MAX_ID = Unsigned(MAX_ID)
 
-_EXACT = Unsigned(15)  # numbers of 15 digits, and powers of ten up to 1e22, are exact float64
+# Numbers of 15 digits, and powers of ten up to 1e22, are exact in float64. So the quotient of two
+# of them is correctly rounded.
+_EXACT = Unsigned(15)
 _POWERS = np.array([float(f"1e{e}") for e in range(128)])
 _TENS = np.array([10**e for e in range(9)], np.uint64)
-_SLACK = 2.0**-49  # bounds the error of three float64 roundings and of digits past the 19th
+_SLACK = 2.0**-49  # bounds the error, relative, of three roundings and of digits past the 19th
 
 
-# Eight bytes are read as one number, the first of them lowest, and worked on side by side.
+# A word is eight bytes of text as one integer, whose lowest byte is the first of the text. The
+# constants below have the same value in each byte (or pair, or four bytes).
 _HIGH, _LOW = Unsigned(0x8080808080808080), Unsigned(0x7F7F7F7F7F7F7F7F)  # bits of each byte
 _ONES, _POINTS = Unsigned(0x0101010101010101), Unsigned(0x2E2E2E2E2E2E2E2E)
 _ZEROS, _SIXES = Unsigned(0x3030303030303030), Unsigned(0x0606060606060606)
-_TO_HIGH = Unsigned(0x5F5F5F5F5F5F5F5F)  # added to a byte from 33 on, sets its highest bit
-_UPPER = Unsigned(0xF0F0F0F0F0F0F0F0)
+_ABOVE_SPACE = Unsigned(0x5F5F5F5F5F5F5F5F)  # added to a byte above 32, sets its highest bit
+_HIGH_NIBBLES = Unsigned(0xF0F0F0F0F0F0F0F0)
 _PAIRS, _FOURS = Unsigned(0x00FF00FF00FF00FF), Unsigned(0x0000FFFF0000FFFF)
 _BY_10, _BY_100 = Unsigned(10 * 2**8 + 1), Unsigned(100 * 2**16 + 1)
 _BY_10000 = Unsigned(10000 * 2**32 + 1)
 
-# " 1:", " 2:" and so on, as eight bytes, with which of them count and how many those are. Most
-# files name every feature in every row, so which id comes next is known.
-_N_NEXT = 1000
-_NEXT_TEXTS = [f" {feature}:".encode() for feature in range(_N_NEXT)]
-_NEXT = np.array([int.from_bytes(text, "little") for text in _NEXT_TEXTS], np.uint64)
-_NEXT_LENGTHS = np.array([len(text) for text in _NEXT_TEXTS], np.uint64)
-_NEXT_MASKS = np.array([2 ** (8 * len(text)) - 1 for text in _NEXT_TEXTS], np.uint64)
-_NEXT_KNOWN = Unsigned(_N_NEXT)
+# Most files name every feature in every row, so the next id is usually the last one plus 1. One
+# comparison of words recognizes it: " 1:", " 2:" and so on as words, the masks of their bytes, and
+# their lengths.
+_N_IDS = 1000
+_ID_TEXTS = [f" {feature}:".encode() for feature in range(_N_IDS)]
+_ID_WORDS = np.array([int.from_bytes(text, "little") for text in _ID_TEXTS], np.uint64)
+_ID_LENGTHS = np.array([len(text) for text in _ID_TEXTS], np.uint64)
+_ID_MASKS = np.array([2 ** (8 * len(text)) - 1 for text in _ID_TEXTS], np.uint64)
+_ID_LIMIT = Unsigned(_N_IDS)
 
 
-def _count_zeros(context: Any, bits: Any) -> Any:
-    """How many of the lowest bits are 0; 64 where all are."""
+def _make_trailing_zeros(context: Any, bits: Any) -> Any:
+    """Numba intrinsic: the number of zero bits below the lowest one; 64 if all are zero."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -74,36 +88,39 @@ def _count_zeros(context: Any, bits: Any) -> Any:
     return numba.uint64(numba.uint64), generate
 
 
-_trailing_zeros: Any = intrinsic(_count_zeros)
+_trailing_zeros: Any = intrinsic(_make_trailing_zeros)
 
 
-def _load_eight(context: Any, text: Any, i: Any) -> Any:
-    """The eight bytes at ``i`` in one load, wherever that is; the first of them lowest."""
+def _make_load_word(context: Any, text: Any, i: Any) -> Any:
+    """Numba intrinsic: the word at position ``i`` of the text, in one unaligned load."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.gep(array.data, [arguments[1]])
-        bits = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+        pointer = builder.gep(array.data, [arguments[1]])
+        bits = builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
         return bits if sys.byteorder == "little" else builder.bswap(bits)
 
     return numba.uint64(text, numba.uint64), generate
 
 
-_eight: Any = intrinsic(_load_eight)
+_load_word: Any = intrinsic(_make_load_word)
 
 
 class Output(NamedTuple):
     """The arrays that :func:`parse` writes.
 
     Attributes:
-        features: zeros, flat, ``n_columns`` to a row; the value of feature id ``f`` goes to column
-            ``f``. Ids from ``n_columns`` on are counted and not stored.
-        labels: one per row.
-        starts: where each row's line starts.
-        runs: ``(row, start, end)`` of each qid that differs from the row before.
-        deferred: ``(start, cell)`` of each deferred number, in order; the cell of a label is
-            ``-1 - row``.
-        stamps: zeros, scratch space of ``n_columns``.
+        features: ``[lines * n_columns]`` float32, zeros at first. The value of feature id ``f`` of
+            row ``r`` is written to the cell ``r * n_columns + f``. Ids from ``n_columns`` on are
+            counted, but not stored.
+        labels: ``[lines]`` float32.
+        starts: ``[lines]`` int64: where each row's line starts in the text.
+        runs: ``[lines, 3]`` int64: ``(row, start, end)`` for each row whose qid differs from that
+            of the row before, with the position of the qid in the text.
+        deferred: ``[n, 2]`` int64: ``(start, cell)`` of each deferred number, in the order of the
+            text; the cell of a label is ``-1 - row``.
+        stamps: ``[n_columns]`` int64, zeros at first: scratch space. It holds 1 + the last row that
+            had each feature.
     """
 
     features: Array
@@ -115,48 +132,48 @@ class Output(NamedTuple):
 
 
 @_compiled
-def _first_end(eight: Unsigned) -> Unsigned:
-    """Where the first of eight bytes is that is a space, a line end or the like; 8 if none is."""
-    return _trailing_zeros(~((eight & _LOW) + _TO_HIGH | eight) & _HIGH) >> _3
+def _first_space(word: Unsigned) -> Unsigned:
+    """The index of the word's first byte of at most 32 (white space); 8 if there is none."""
+    return _trailing_zeros(~((word & _LOW) + _ABOVE_SPACE | word) & _HIGH) >> _3
 
 
 @_compiled
-def _first_point(eight: Unsigned) -> Unsigned:
-    """Where the first point of eight bytes is; 8 if there is none."""
-    others = eight ^ _POINTS
-    return _trailing_zeros(others - _ONES & ~others & _HIGH) >> _3
+def _first_point(word: Unsigned) -> Unsigned:
+    """The index of the word's first ``.``; 8 if there is none."""
+    difference = word ^ _POINTS  # a byte is 0 where the text has a point
+    return _trailing_zeros(difference - _ONES & ~difference & _HIGH) >> _3
 
 
 @_compiled
 def _whole_number(digits: Unsigned) -> Unsigned:
-    """The number with these eight digits, bytes from 0 to 9."""
+    """The number whose eight digits, from 0 to 9, are the bytes of a word."""
     pairs = digits * _BY_10 >> _8 & _PAIRS
     fours = pairs * _BY_100 >> _16 & _FOURS
     return fours * _BY_10000 >> _32
 
 
 @_inlined
-def _short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
-    """The unsigned decimal at ``i``, where it ends, and whether it is one that is read here.
+def _parse_short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
+    """Parse the unsigned decimal at ``i``; return its value, its end, and whether it was parsed.
 
-    That is one of up to eight digits before the point and eight after it, and of 15 in all. There
-    is no loop and hardly a branch that depends on the text: a wrong guess of how long a number is
-    would take longer than to read it.
+    It is parsed if it has up to eight digits before the point, up to eight after it, and 15 in all.
+    There is no loop and hardly a branch that depends on the text: a branch misprediction takes
+    longer than reading the number.
     """
-    eight = _eight(text, i)
-    length, more = _first_end(eight), _first_end(_eight(text, i + _8))
+    word = _load_word(text, i)
+    length, more = _first_space(word), _first_space(_load_word(text, i + _8))
     length += more if length == _8 else _0
-    whole = min(_first_point(eight), length)
+    whole = min(_first_point(word), length)
     places = length - whole - _1 if whole < length else _0
     end = i + length
-    ended = text[end] == 32 or text[end] == 10
+    ended = text[end] == _SPACE or text[end] == _LINE_FEED
     no_point = whole == _8 and length > _8  # in the first eight bytes
     if not ended or whole == _0 or no_point or places > _8 or whole + places > _EXACT:
         return 0.0, i, False
-    before = (eight ^ _ZEROS) << (_64 - _8 * whole)
-    after = (_eight(text, i + whole + _1) ^ _ZEROS) << (_64 - _8 * places & _TOP)
+    before = (word ^ _ZEROS) << (_64 - _8 * whole)
+    after = (_load_word(text, i + whole + _1) ^ _ZEROS) << (_64 - _8 * places & _TOP)
     after = after if places else _0
-    if (before | before + _SIXES | after | after + _SIXES) & _UPPER:
+    if (before | before + _SIXES | after | after + _SIXES) & _HIGH_NIBBLES:
         return 0.0, i, False
     digits = _whole_number(before) * _TENS[places] + _whole_number(after)
     return np.float64(np.int64(digits)) / _POWERS[places], end, True
@@ -164,27 +181,27 @@ def _short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
 
 @_compiled
 def _append_digits(text: Array, i: Unsigned, number: Unsigned) -> tuple[Unsigned, Unsigned]:
-    """The number with the digits at ``i`` after its own, and where they end; a long one wraps."""
-    d = text[i] - _48
+    """Append the digits at ``i`` to a number; return it and where they end. Overflow wraps."""
+    d = text[i] - _CHAR_0
     while d < _10:
         number = number * _10 + d
         i += _1
-        d = text[i] - _48
+        d = text[i] - _CHAR_0
     return number, i
 
 
 @_compiled
-def _long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
-    """As :func:`_short_decimal`, of 15 digits wherever its point is."""
+def _parse_long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
+    """:func:`_parse_short_decimal` for decimals of up to 15 digits, wherever the point is."""
     begin = i
     digits, i = _append_digits(text, i, _0)
     n_digits, scale = i - begin, _0
-    if text[i] == 46:
+    if text[i] == _POINT:
         begin = i + _1
         digits, i = _append_digits(text, begin, digits)
         scale = i - begin
         n_digits += scale
-    ended = text[i] == 32 or text[i] == 10
+    ended = text[i] == _SPACE or text[i] == _LINE_FEED
     if not ended or n_digits - _1 >= _EXACT:
         return 0.0, i, False
     return np.float64(np.int64(digits)) / _POWERS[scale], i, True
@@ -192,34 +209,34 @@ def _long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
 
 @_compiled
 def count_lines(text: Array, size: int) -> int:
-    """How many lines ``text[:size]`` has."""
+    """The number of lines of ``text[:size]``."""
     total = start = 0
     while start + 128 <= size:
-        # Counts of a byte each, of which the compiler makes many in one instruction.
+        # The count of 128 bytes fits in a byte, so that the compiler vectorizes the loop.
         count = np.uint8(0)
         for i in range(start, start + 128):
-            count = np.uint8(count + np.uint8(text[i] == 10))
+            count = np.uint8(count + np.uint8(text[i] == _LINE_FEED))
         total += int(count)
         start += 128
     for i in range(start, size):
-        total += int(text[i] == 10)
+        total += int(text[i] == _LINE_FEED)
     return total
 
 
 @_compiled
-def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
-    """The float32 of the unsigned decimal at ``i``, and what it is.
+def _parse_decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
+    """Parse the unsigned decimal at ``i`` times ``10**exponent`` as float32; return value and kind.
 
     The first 19 digits times a power of ten are within ``_SLACK`` of the true value. Rounding is
-    monotone: where both ends of that interval round to one float32, it is the float32 of the
-    correctly rounded float64; otherwise the number is deferred.
+    monotone: if both ends of that interval round to the same float32, the correctly rounded float64
+    rounds to it too. Otherwise the number is deferred.
     """
     digits = _0
-    significant = 0
+    significant = 0  # digits from the first nonzero one on
     scale = exponent
-    point = False
+    point = False  # whether the point was read
     while True:
-        d = text[i] - _48
+        d = text[i] - _CHAR_0
         if d < _10:
             if significant < 19:
                 digits = digits * _10 + d
@@ -227,7 +244,7 @@ def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
                 scale -= point
             else:
                 scale += not point
-        elif text[i] == 46:
+        elif text[i] == _POINT:
             point = True
         else:
             break
@@ -245,84 +262,89 @@ def _decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]:
 
 
 @_compiled
-def _blank(c: int) -> bool:
-    """White space as ``bytes.split`` knows it, less the line end."""
+def _is_blank(c: int) -> bool:
+    """Whether a byte is white space, as for ``bytes.split``, except for the line feed."""
     return c == 32 or c == 9 or 11 <= c <= 13
 
 
 @_compiled
 def _token_end(text: Array, i: Unsigned) -> Unsigned:
-    """Where the token at ``i`` ends."""
-    while not (_blank(text[i]) or text[i] == 10 or text[i] == 35):
+    """The end of the token at ``i``."""
+    while not (_is_blank(text[i]) or text[i] == _LINE_FEED or text[i] == _HASH):
         i += _1
     return i
 
 
 @_compiled
-def _missing(text: Array, i: Unsigned, end: Unsigned) -> bool:
-    """Whether ``text[i:end]`` is empty, ``?``, ``NA``, ``NaN`` or ``NULL``, in capitals or not."""
-    length = end - i
-    if length < _2:
-        return bool(length == _0 or text[i] == 63)
-    if (text[i] | 32) != 110 or length > _4:
-        return False
-    if length == _4:
-        return bool(
-            (text[i + _1] | 32) == 117 and (text[i + _2] | 32) == 108 and (text[i + _3] | 32) == 108
-        )
-    return bool((text[i + _1] | 32) == 97 and (length == _2 or (text[i + _2] | 32) == 110))
+def _is_letter(byte: int, letter: int) -> bool:
+    """Whether a byte is this letter, in lower or upper case."""
+    return bool((byte | _CASE_BIT) == letter)
 
 
 @_compiled
-def _number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
-    """The float32 of the token at ``i``, where it ends, and what it is."""
+def _is_missing(text: Array, i: Unsigned, end: Unsigned) -> bool:
+    """Whether ``text[i:end]`` is empty, ``?``, ``NA``, ``NaN`` or ``NULL``, in any case."""
+    length = end - i
+    if length < _2:
+        return bool(length == _0 or text[i] == _QUESTION)
+    if not _is_letter(text[i], _N) or length > _4:
+        return False
+    if length == _4:
+        ends_in_ll = _is_letter(text[i + _2], _L) and _is_letter(text[i + _3], _L)
+        return _is_letter(text[i + _1], _U) and ends_in_ll
+    return _is_letter(text[i + _1], _A) and (length == _2 or _is_letter(text[i + _2], _N))
+
+
+@_compiled
+def _parse_number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
+    """Parse the token at ``i`` as float32; return its value, its end, and the kind of number."""
     end = _token_end(text, i)
-    if _missing(text, i, end):
+    if _is_missing(text, i, end):
         return np.nan, end, MISSING
-    negative = text[i] == 45
-    if negative or text[i] == 43:
+    negative = text[i] == _MINUS
+    if negative or text[i] == _PLUS:
         i += _1
-        if end - i == _3 and _missing(text, i, end):  # a NaN with a sign
+        if end - i == _3 and _is_missing(text, i, end):  # a NaN with a sign
             return np.nan, end, MISSING
-    start = i
+    start = i  # of the digits
     points = _0
-    while text[i] - _48 < _10 or text[i] == 46:
-        points += text[i] == 46
+    while text[i] - _CHAR_0 < _10 or text[i] == _POINT:
+        points += text[i] == _POINT
         i += _1
-    sure = points < _2 and i - start > points
+    is_valid = points < _2 and i - start > points
     exponent = 0
-    if (text[i] | 32) == 101:
+    if _is_letter(text[i], _E):
         i += _1
-        minus = text[i] == 45
-        if minus or text[i] == 43:
+        minus = text[i] == _MINUS
+        if minus or text[i] == _PLUS:
             i += _1
-        sure = sure and text[i] - _48 < _10
-        while text[i] - _48 < _10:
-            exponent = min(exponent * 10 + int(text[i] - _48), 1 << 40)
+        is_valid = is_valid and text[i] - _CHAR_0 < _10
+        while text[i] - _CHAR_0 < _10:
+            exponent = min(exponent * 10 + int(text[i] - _CHAR_0), 1 << 40)
             i += _1
         exponent = -exponent if minus else exponent
-    if i != end or not sure:
+    if i != end or not is_valid:
         return 0.0, end, DEFERRED
-    value, kind = _decimal(text, start, exponent)
+    value, kind = _parse_decimal(text, start, exponent)
     return -value if negative else value, end, kind
 
 
 @_compiled
-def _next(text: Array, i: Unsigned) -> Unsigned:
-    """Where the next token of the line starts, or the line ends."""
-    while _blank(text[i]):
+def _skip_to_token(text: Array, i: Unsigned) -> Unsigned:
+    """Skip blanks and a comment; return where the next token starts, or the line feed."""
+    while _is_blank(text[i]):
         i += _1
-    if text[i] == 35:
-        while text[i] != 10:
+    if text[i] == _HASH:
+        while text[i] != _LINE_FEED:
             i += _1
     return i
 
 
 @_compiled
-def _same(
+def _equal(
     text: Array, start: Unsigned, end: Unsigned, other: Unsigned, other_end: Unsigned
 ) -> bool:
-    """Whether two stretches of the text are the same."""
+    """Whether ``text[start:end]`` and ``text[other:other_end]`` are equal."""
     if end - start != other_end - other:
         return False
     while start < end and text[start] == text[other]:
@@ -332,100 +354,120 @@ def _same(
 
 
 @_compiled
-def _qid_follows(text: Array, i: Unsigned) -> bool:
+def _is_qid(text: Array, i: Unsigned) -> bool:
     """Whether the text at ``i`` is ``qid:``."""
-    letters = text[i] == 113 and text[i + _1] == 105 and text[i + _2] == 100
-    return bool(letters and text[i + _3] == 58)
+    letters = text[i] == _Q and text[i + _1] == _I and text[i + _2] == _D
+    return bool(letters and text[i + _3] == _COLON)
 
 
 @_compiled
 def _parse_usual_pairs(
-    text: Array, i: Unsigned, features: Array, cells: Unsigned, least: Unsigned, width: Unsigned
+    text: Array, i: Unsigned, features: Array, base: Unsigned, min_id: Unsigned, width: Unsigned
 ) -> tuple[Unsigned, Unsigned]:
-    """Store pairs as long as ids ascend from ``least`` to below ``width`` and decimals are short.
+    """Store the values of pairs, from ``i`` on, until one is not of the usual form.
 
-    Nearly all pairs of nearly all files are read here. It returns where the first other pair
-    starts, and the ``least`` id then, which is never above ``width``.
+    A usual pair has an id of at least ``min_id`` and below ``width``, where ``min_id`` is one above
+    the id before, and a decimal of at most 15 digits.
+
+    Args:
+        text: the text.
+        i: the end of the qid, or of another token.
+        features: as in :class:`Output`.
+        base: the cell of the row's feature id 0.
+        min_id: the lowest id that is in order.
+        width: the number of columns.
+
+    Returns:
+        Where the first other pair, or the end of the line, starts; and ``min_id`` there, which is
+        never above ``width``.
     """
     while True:
         stop = i
-        feature = least
-        if least < _NEXT_KNOWN and _eight(text, i) & _NEXT_MASKS[least] == _NEXT[least]:
-            i += _NEXT_LENGTHS[least]
+        feature = min_id
+        if min_id < _ID_LIMIT and _load_word(text, i) & _ID_MASKS[min_id] == _ID_WORDS[min_id]:
+            i += _ID_LENGTHS[min_id]
         else:
-            if text[i] == 32:
+            if text[i] == _SPACE:
                 i += _1
             begin = i
             feature, i = _append_digits(text, i, _0)
-            if text[i] != 58 or i - begin - _1 > _10:
-                return stop, least
+            if text[i] != _COLON or i - begin - _1 > _10:
+                return stop, min_id
             i += _1
-        if feature - least >= width - least:
-            return stop, least
-        digit = text[i] - _48
-        if digit < _10 and text[i + _1] == 32:  # a third of all values and more
-            features[cells + feature] = np.float64(np.int64(digit))
-            least = feature + _1
+        if feature - min_id >= width - min_id:
+            return stop, min_id
+        digit = text[i] - _CHAR_0
+        if digit < _10 and text[i + _1] == _SPACE:  # more than a third of all values
+            features[base + feature] = np.float64(np.int64(digit))
+            min_id = feature + _1
             i += _1
             continue
-        negative = text[i] == 45
+        negative = text[i] == _MINUS
         i += Unsigned(negative)
-        value, i, read = _short_decimal(text, i)
-        if not read:
-            value, i, read = _long_decimal(text, i)
-            if not read:
-                return stop, least
-        features[cells + feature] = -value if negative else value
-        least = feature + _1
+        value, i, is_parsed = _parse_short_decimal(text, i)
+        if not is_parsed:
+            value, i, is_parsed = _parse_long_decimal(text, i)
+            if not is_parsed:
+                return stop, min_id
+        features[base + feature] = -value if negative else value
+        min_id = feature + _1
 
 
 @_compiled
 def parse(
     text: Array, size: int, n_columns: int, with_qids: bool, output: Output
 ) -> tuple[int, int, tuple[int, int, int], tuple[Any, ...]]:
-    """Parse ``text[:size]``, whole lines.
+    """Parse ``text[:size]``, which is whole lines.
 
-    Behind ``text[:size]`` there must be 32 bytes more, of any value.
+    Args:
+        text: uint8; after ``size`` it has 32 bytes more, of any value, which may be read.
+        size: of the lines, in bytes.
+        n_columns: the width of the matrix of features.
+        with_qids: whether rows have qids.
+        output: written.
 
-    It returns how it ended and where, how many rows, runs and deferred numbers there are, and what
-    was counted, in the order of ``rankgrad.data.letor._Counts``.
+    Returns:
+        The status, and the position where parsing stopped; the numbers of rows, runs and deferred
+        numbers; and the fields of ``rankgrad.data.letor._Counts``.
     """
     features, labels, starts, runs, deferred, stamps = output
     end, width = Unsigned(size), Unsigned(n_columns)
     rows = n_runs = n_deferred = unsorted = duplicates = not_finite = missing = 0
     unlabeled, unlabeled_at = 0, _0
-    zeros, zero_at = 0, _0  # lines with a feature id 0
-    above, above_at = _0, _0  # one above the highest id
-    i = qid = qid_end = cells = _0
+    zero_rows, zero_at = 0, _0
+    id_bound, id_bound_at = _0, _0
+    i = qid = qid_end = base = _0
     status = DONE
     while i < end:
         line = i
-        i = _next(text, i)
-        if text[i] == 10:
+        i = _skip_to_token(text, i)
+        if text[i] == _LINE_FEED:
             i += _1
             continue
         starts[rows] = line
-        if _qid_follows(text, i):
+        # The label, which may be left out.
+        if _is_qid(text, i):
             labels[rows] = 0.0
             if unlabeled == 0:
                 unlabeled_at = line
             unlabeled += 1
         else:
-            value, stop, kind = _number(text, i)
+            value, stop, kind = _parse_number(text, i)
             labels[rows] = value
             if kind != FINITE:
                 deferred[n_deferred, 0] = i
                 deferred[n_deferred, 1] = -1 - rows
                 n_deferred += 1
-            i = _next(text, stop)
+            i = _skip_to_token(text, stop)
 
-        if _qid_follows(text, i):
+        # The qid, which is compared with that of the row before.
+        if _is_qid(text, i):
             start = i + _4
             stop = _token_end(text, start)
             if not with_qids or start == stop:
                 status = QID_EMPTY if with_qids else QID_UNEXPECTED
                 break
-            if n_runs == 0 or not _same(text, start, stop, qid, qid_end):
+            if n_runs == 0 or not _equal(text, start, stop, qid, qid_end):
                 qid, qid_end = start, stop
                 runs[n_runs, 0] = rows
                 runs[n_runs, 1] = start
@@ -436,54 +478,55 @@ def parse(
             status = QID_MISSING
             break
 
-        first, first_deferred, first_not_finite, first_missing = i, n_deferred, not_finite, missing
-        find_duplicates = zero = False
-        least = min(_1, width)
+        # The pairs. What they change is remembered: an unsorted row is read a second time.
+        pairs_start, old_deferred, old_not_finite, old_missing = i, n_deferred, not_finite, missing
+        find_duplicates = has_zero = False
+        min_id = min(_1, width)
         while True:
-            i, least = _parse_usual_pairs(text, i, features, cells, least, width)
-            i = _next(text, i)
-            if text[i] == 10:
+            i, min_id = _parse_usual_pairs(text, i, features, base, min_id, width)
+            i = _skip_to_token(text, i)
+            if text[i] == _LINE_FEED:
                 break
             feature, start = _append_digits(text, i, _0)
-            if text[start] != 58 or start - i - _1 > _10 or feature > _MAX_ID:
-                status = BAD_ID if text[start] == 58 else BAD_PAIR
+            if text[start] != _COLON or start - i - _1 > _10 or feature > _MAX_ID:
+                status = BAD_ID if text[start] == _COLON else BAD_PAIR
                 break
             start += _1
-            if not find_duplicates and (feature < least if feature else zero or least > _1):
-                # Read the line again, pair by pair, and look for duplicate ids.
+            if not find_duplicates and (feature < min_id if feature else has_zero or min_id > _1):
+                # The ids are not in order: read the row again, pair by pair, and find duplicates.
                 find_duplicates = True
-                least = width
+                min_id = width
                 unsorted += 1
-                i, n_deferred, not_finite = first, first_deferred, first_not_finite
-                missing = first_missing
+                i, n_deferred, not_finite = pairs_start, old_deferred, old_not_finite
+                missing = old_missing
                 continue
-            if feature == _0 and not zero:
-                zero, zero_at = True, line
-                zeros += 1
-            if feature >= above:
-                above, above_at = feature + _1, line
-            value, i, kind = _number(text, start)
+            if feature == _0 and not has_zero:
+                has_zero, zero_at = True, line
+                zero_rows += 1
+            if feature >= id_bound:
+                id_bound, id_bound_at = feature + _1, line
+            value, i, kind = _parse_number(text, start)
             if find_duplicates and feature < width:
                 if stamps[feature] == rows + 1:
                     duplicates += 1
-                    kind = DEFERRED  # to be stored after any before it that is deferred
+                    kind = DEFERRED  # so that it is stored after deferred values before it
                 stamps[feature] = rows + 1
             if kind == DEFERRED:
                 deferred[n_deferred, 0] = start
-                deferred[n_deferred, 1] = cells + feature
+                deferred[n_deferred, 1] = base + feature
                 n_deferred += 1
             elif feature < width:
-                features[cells + feature] = value
+                features[base + feature] = value
             not_finite += kind == INFINITE
             missing += kind == MISSING
             if not find_duplicates:
-                least = min(feature + _1, width)
-        if not find_duplicates and least > max(above, _1):
-            above, above_at = least, line
+                min_id = min(feature + _1, width)
+        if not find_duplicates and min_id > max(id_bound, _1):
+            id_bound, id_bound_at = min_id, line
         if status != DONE:
             break
         i += _1
         rows += 1
-        cells += width
-    counts = unsorted, duplicates, not_finite, zeros, zero_at, above, above_at, missing
+        base += width
+    counts = unsorted, duplicates, not_finite, zero_rows, zero_at, id_bound, id_bound_at, missing
     return status, int(i), (rows, n_runs, n_deferred), (*counts, unlabeled, unlabeled_at)

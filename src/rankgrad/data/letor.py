@@ -1,16 +1,18 @@
-"""LETOR and LibSVM text files to a :class:`~rankgrad.data.Dataset`.
+"""Reads LETOR and LibSVM text files as a :class:`~rankgrad.data.Dataset`.
 
-A row is ``label qid:Q id:value id:value ... # comment``. All that scikit-learn's
-``load_svmlight_file`` reads gives the same values here. In addition, qids may be any strings and
-need not be contiguous, feature ids may come in any order or twice, files may be compressed with
-gzip, bzip2 or xz, and several files may be read as one. ``Dataset.notes`` says what was corrected.
-Unlike there, ``1_000`` and digits of other scripts are not numbers.
+A row is ``label qid:Q id:value id:value ... # comment``. Files that scikit-learn's
+``load_svmlight_file`` reads have the same values here. In addition, qids may be any strings and
+need not be contiguous, feature ids may be unsorted or repeated, files may be compressed with gzip,
+bzip2 or xz, and several files may be read as one. ``Dataset.notes`` says what was corrected.
+Unlike scikit-learn, this reader does not take ``1_000`` and digits of other scripts for numbers.
 
-The files are read in blocks of whole lines. Threads parse the blocks into matrices as wide as the
-highest feature id of each, so that one pass is enough: the number of rows and of features are known
-only at the end, when the blocks are copied to the result one by one. Blocks with few values are
-sparse until then. Peak memory is at most twice that of the result. The size of the result is
-tracked while blocks are read, and it is an error if it exceeds half of the available memory.
+One pass over the files is enough, although the numbers of rows and features are known only at its
+end. The files are read in blocks of whole lines (:class:`_Block`). Threads parse each block
+(:class:`_Parser`, with the compiled loop of ``_letor_kernel.py``) into a matrix (:class:`_Part`)
+whose width is the block's highest feature id. At the end the matrices are copied into the result
+one by one; until then those with few values are sparse. Peak memory is at most twice that of the
+result. :class:`_SizeLimit` follows the size of the result while blocks are read; it is an error if
+that exceeds half of the available memory.
 """
 
 from __future__ import annotations
@@ -38,13 +40,15 @@ __all__ = ["cores", "read"]
 
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
-_AFTER = 40  # bytes after a block: for a line end that is missing, and for the kernel
-_PROBE = 1 << 16  # bytes of the first block from which its width is guessed
+_PADDING = 40  # bytes after a block: 1 for a missing line end, and 32 that the kernel may read
+_PROBE_BYTES = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)[^\n]*")
-_SHOWN = 60  # bytes of a faulty line that an error shows: from its start, and about the fault
-_DENSE = 1 << 25  # bytes of a matrix of a block; one that would be larger is parsed in pieces
-_PLAUSIBLE = 1 << 30, 100_000  # a matrix of this size has a value in one of this many cells
+_SHOWN_BYTES = 60  # of a faulty line that an error shows: at its start, and around the fault
+_MAX_DENSE_BYTES = 1 << 25  # of the matrix of a block; a block that needs more is parsed in pieces
+# In a matrix above this size, at least one in so many cells must have a value. Otherwise the
+# highest feature id is likely to be a mistake.
+_LARGE_BYTES, _MAX_SPARSITY = 1 << 30, 100_000
 
 
 def read(
@@ -62,27 +66,27 @@ def read(
 ) -> Dataset:
     r"""Read LETOR/LibSVM files, one after the other, as one data set.
 
-    Values become the float32 nearest to the float64 that Python's ``float`` makes of them; empty
-    values, ``?``, ``NA``, ``nan`` and ``NULL`` are missing and become NaN. A label must be finite.
-    Features that a row does not name are 0. Rows of one qid belong to one list, wherever they are.
+    Values are parsed as Python's ``float`` does and rounded to float32; empty values, ``?``,
+    ``NA``, ``nan`` and ``NULL`` are missing and become NaN. A label must be finite. Features that a
+    row does not name are 0. All rows with the same qid form one list, wherever they are.
 
     Args:
-        paths: a file or several; compression is seen from the content.
+        paths: a file or several; the content tells how a file is compressed.
         groups: list sizes, for files without qids (such as LightGBM's, from their ``.query`` side
-            file), over all files in order. The lists are then called ``"1"``, ``"2"``, ...
+            file), over all files in order. The qids are then ``"1"``, ``"2"``, ...
         n_features: the width of the result, such as that of the training data; by default the
             highest feature id. A higher id in the files is an error.
         zero_based: whether feature ids start at 0. By default they do if there is an id 0.
         threads: how many blocks to parse at a time; by default one on each core.
-        ids: take item ids from ``docid = X`` in the comments, as in MQ2008; ``"auto"`` if all rows
-            have one.
-        finite: take an infinite feature value for an error.
-        labeled: without it rows may begin with their qid, as in data that are to be scored, or have
-            a missing label; the label is then 0.
-        missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
+        ids: take item ids from ``docid = X`` in the comments, as in MQ2008; ``"auto"`` does so if
+            all rows have one.
+        finite: raise an error for an infinite feature value.
+        labeled: False if labels may be missing, as in data to be scored: a row may begin with its
+            qid or have a missing value as its label, and gets the label 0.
+        missing: further missing values, such as ``["-999", "unknown"]``.
 
     Returns:
-        The lists, in the order in which their qids appear first.
+        The lists, in the order of the first rows of their qids.
 
     Raises:
         ValueError: a malformed line, with file, line number and text.
@@ -103,37 +107,40 @@ def read(
     _check_count("threads", threads)
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
-    threads = threads if threads > 1 else 0  # with one thread, blocks are parsed in this one
-    spare: list[bytearray] = []
-    guard = _SizeLimit(_memory_limit.available() // 2, n_features)
-    also = MissingValues.of(missing)
-    row_options = _RowOptions(sizes is None, ids, labeled, finite, also)
-    parser = _Parser(row_options, n_features, zero_based, spare, guard)
-    blocks = (block for path in files for block in _blocks(path, _block, spare, guard.limit))
+    threads = threads if threads > 1 else 0  # a single thread is the calling one
+    buffers: list[bytearray] = []
+    size_limit = _SizeLimit(_memory_limit.available() // 2, n_features)
+    missing_values = MissingValues.of(missing)
+    row_options = _RowOptions(sizes is None, ids, labeled, finite, missing_values)
+    parser = _Parser(row_options, n_features, zero_based, buffers, size_limit)
+    blocks = (
+        block for path in files for block in _read_blocks(path, _block, buffers, size_limit.limit)
+    )
     parts: list[_Part] = []
-    for pieces in ordered_map(parser.parse, blocks, threads):
-        for part in pieces:
+    for block_parts in ordered_map(parser.parse, blocks, threads):
+        for part in block_parts:
             parts.append(part)
-            guard.add(part)
+            size_limit.add(part)
 
-    named = shorten(", ".join(map(_streams.display_name, files)), 400)
+    names = shorten(", ".join(map(_streams.display_name, files)), 400)
     rows = sum(part.rows for part in parts)
     if rows == 0:
-        raise ValueError(f"{named}: no rows, only blank lines or comments")
-    base, width = _columns(parts, n_features, zero_based)
+        raise ValueError(f"{names}: no rows, only blank lines or comments")
+    first_id, width = _feature_range(parts, n_features, zero_based)
     labels = np.concatenate([part.labels for part in parts])
     item_ids = None
     if ids and all(part.ids for part in parts):
         item_ids = id_array("ids", [name for part in parts for name in part.ids])
-    order, moved = None, 0
+    order, n_scattered = None, 0
     if sizes is None:
-        codes, qids = _queries(parts, rows)
-        offsets, order, moved = group_rows(codes, len(qids))
+        codes, qids = _number_queries(parts, rows)
+        offsets, order, n_scattered = group_rows(codes, len(qids))
     else:
-        offsets, qids = _grouped(sizes, rows, named), np.arange(1, len(sizes) + 1).astype(str)
-    features = _assemble(parts, rows, base, width, order, threads)
-    marked = also.mark(features)
-    notes = _notes(parts, labels, base, moved, sizes is not None, marked)
+        offsets = _group_offsets(sizes, rows, names)
+        qids = np.arange(1, len(sizes) + 1).astype(str)
+    features = _join_features(parts, rows, first_id, width, order, threads)
+    n_marked = missing_values.mark(features)
+    notes = _notes(parts, labels, first_id, n_scattered, sizes is not None, n_marked)
     if item_ids is None and any(part.ids for part in parts):
         notes += ("some rows have no 'docid = ...': items have no ids",)
     if order is not None:
@@ -141,75 +148,82 @@ def read(
         item_ids = None if item_ids is None else item_ids[order]
     return Dataset(
         features, labels, offsets, qids,
-        ids=item_ids, notes=notes, zero_based=base == 0, source_rows=order,
+        ids=item_ids, notes=notes, zero_based=first_id == 0, source_rows=order,
     )  # fmt: skip
 
 
+def cores() -> int:
+    """The number of cores that this process may use.
+
+    Returns:
+        The number, at least 1.
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     """A line of a file, for errors."""
 
     path: Path
-    line: int
+    line: int  # its number, from 1
     text: str
 
-    def error(self, what: str, kind: type[ValueError] = ValueError) -> ValueError:
+    def error(self, problem: str, kind: type[ValueError] = ValueError) -> ValueError:
         path = _streams.display_name(self.path)
-        return kind(f"{path}, line {self.line}: {what}; in the line {self.text!r}")
+        return kind(f"{path}, line {self.line}: {problem}; in the line {self.text!r}")
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Whole lines of a file: ``text[:end]``, the first of which is line ``line``."""
+    """Whole lines of a file: ``text[:end]``; the rest of ``text`` is no part of the block."""
 
     path: Path
     text: bytearray
     end: int
-    line: int
-    lines: int
+    line: int  # number of the first line in the file
+    lines: int  # how many
 
-    def place(self, at: int) -> _Place:
+    def locate(self, position: int) -> _Location:
         """The line of a position, shortened to its start and the text around the position."""
-        start = self.text.rfind(b"\n", 0, at) + 1
-        stop = min(self.text.find(b"\n", at), at + _SHOWN)
+        start = self.text.rfind(b"\n", 0, position) + 1
+        stop = min(self.text.find(b"\n", position), position + _SHOWN_BYTES)
         text = self.text[start:stop]
-        if len(text) > 3 * _SHOWN:
-            text = text[:_SHOWN] + b" ... " + text[-2 * _SHOWN :]
+        if len(text) > 3 * _SHOWN_BYTES:
+            text = text[:_SHOWN_BYTES] + b" ... " + text[-2 * _SHOWN_BYTES :]
         number = self.line + self.text.count(b"\n", 0, start)
-        return _Place(self.path, number, text.decode("utf-8", "replace").strip())
+        return _Location(self.path, number, text.decode("utf-8", "replace").strip())
 
-    def token(self, at: int) -> str:
+    def token(self, position: int) -> str:
         """The token that starts at a position."""
-        match = _TOKEN.match(self.text, at)
+        match = _TOKEN.match(self.text, position)
         return match.group().decode("utf-8", "replace") if match else ""
 
     def pieces(self, lines: int) -> Iterator[_Block]:
-        """The same text in blocks of this many lines."""
+        """Split the block into blocks of this many lines."""
         start = 0
         for first in range(0, self.lines, lines):
             stop, count = start, min(lines, self.lines - first)
             for _ in range(count):
                 stop = self.text.find(b"\n", stop) + 1
-            text = self.text[start:stop] + bytes(_AFTER)
+            text = self.text[start:stop] + bytes(_PADDING)
             yield _Block(self.path, text, stop - start, self.line + first, count)
             start = stop
 
 
 @dataclass
 class _Sparse:
-    """The cells of a matrix that are not 0, as ``features[rows, columns] = values``."""
+    """The nonzero cells of a matrix: ``matrix[rows, columns] = values``, all ``[cells]``."""
 
-    shape: tuple[int, int]
     rows: Array
     columns: Array
     values: Array
 
     @classmethod
-    def of(cls, features: Array) -> _Sparse:
-        """The bits decide what is 0: -0.0 is not."""
-        rows, columns = np.nonzero(features.view(np.uint32))
-        places = rows.astype(np.int32), columns.astype(np.int32)
-        return cls(features.shape, *places, features[rows, columns])
+    def of(cls, matrix: Array) -> _Sparse:
+        """Keep the cells whose bits are not all 0, so that -0.0 stays -0.0."""
+        rows, columns = np.nonzero(matrix.view(np.uint32))
+        return cls(rows.astype(np.int32), columns.astype(np.int32), matrix[rows, columns])
 
     @property
     def nbytes(self) -> int:
@@ -218,30 +232,32 @@ class _Sparse:
 
 @dataclass
 class _Counts:
-    """What was counted in a block; positions are those of the first, or of the highest id."""
+    """What the kernel counts in a block; ``..._at`` are positions of lines in its text."""
 
-    unsorted: int
-    duplicates: int
-    infinite: int
-    zeros: int
-    zero_at: int
-    above: int  # one above the highest feature id
-    above_at: int
-    missing: int
-    unlabeled: int
-    unlabeled_at: int
+    unsorted: int  # rows whose feature ids do not ascend
+    duplicates: int  # values of a feature that their row had before
+    infinite: int  # values
+    zero_rows: int  # rows with a feature id 0
+    zero_at: int  # the last of them
+    id_bound: int  # one above the highest feature id
+    id_bound_at: int  # the first line with that id
+    missing: int  # values
+    unlabeled: int  # rows
+    unlabeled_at: int  # the first of them
 
 
 @dataclass
 class _Part:
-    """A parsed block. Column ``f`` of ``features`` is feature id ``f``."""
+    """A parsed block. Column ``f`` of ``features`` is feature id ``f``, from 0."""
 
-    features: Array | _Sparse
-    labels: Array
-    runs: list[tuple[int, str]]  # the first row of each run of rows with one qid, and that qid
+    features: Array | _Sparse  # [rows, width]
+    labels: Array  # [rows]
+    runs: list[
+        tuple[int, str]
+    ]  # for each run of rows with the same qid: its first row, and the qid
     ids: list[str]  # of all rows, or empty
     counts: _Counts
-    highest: _Place
+    highest: _Location  # the line with the highest feature id
 
     @property
     def rows(self) -> int:
@@ -249,48 +265,52 @@ class _Part:
 
     @property
     def cells(self) -> int:
-        """How many cells of ``features`` have a value."""
+        """How many cells of ``features`` are stored."""
         features = self.features
         return len(features.values) if isinstance(features, _Sparse) else features.size
 
 
 @dataclass
 class _SizeLimit:
-    """Bounds the matrix of all rows: by memory, and by what sparse data can sensibly be."""
+    """Bounds the size of the matrix of all rows, which is known only when all files are read.
+
+    The matrix must fit in memory, and must not be so sparse that its highest feature id is likely
+    to be a mistake.
+    """
 
     limit: int  # bytes
-    n_features: int | None  # how wide the matrix is, if the caller says so
-    rows: int = 0
-    cells: int = 0
+    n_features: int | None  # the width of the matrix, if the caller says so
+    rows: int = 0  # so far
+    cells: int = 0  # that have a value, so far
     widest: _Part | None = None
 
     def add(self, part: _Part) -> None:
-        """Count a block in."""
+        """Add a block to the matrix, and check its size."""
         self.rows += part.rows
         self.cells += part.cells
-        if self.widest is None or part.counts.above > self.widest.counts.above:
+        if self.widest is None or part.counts.id_bound > self.widest.counts.id_bound:
             self.widest = part
-        width = self.n_features or self.widest.counts.above - 1
+        width = self.n_features or self.widest.counts.id_bound - 1
         self.check(self.rows, width, self.cells, self.widest.highest)
 
-    def check(self, rows: int, width: int, cells: int, place: _Place) -> None:
-        """An error, with what it would take, if this many rows are too large at this width.
+    def check(self, rows: int, width: int, cells: int, location: _Location) -> None:
+        """Raise an error if a matrix is too large, or too sparse for its size.
 
         Args:
-            rows: of the matrix, as far as the files are read.
+            rows: of the matrix, in the blocks that were read so far.
             width: of the matrix.
-            cells: how many of its cells have a value, at most.
-            place: the line that asks for the width.
+            cells: an upper bound of the number of its cells that have a value.
+            location: the line with the highest feature id, from which the width follows.
         """
         size = 4 * rows * width
-        least, sparse = _PLAUSIBLE
-        is_stray = self.n_features is None and size > least and rows * width > sparse * cells
+        is_sparse = rows * width > _MAX_SPARSITY * cells
+        is_stray = self.n_features is None and size > _LARGE_BYTES and is_sparse
         if not is_stray and size <= self.limit:
             return
         why = f"and {_memory_limit.gigabytes(self.limit)}, half of what can be had, is the limit"
         if is_stray:
-            why = f"and less than one cell in {sparse:,} has a value"
-        raise place.error(
+            why = f"and less than one cell in {_MAX_SPARSITY:,} has a value"
+        raise location.error(
             f"{rows:,} rows of {width:,} features would take {_memory_limit.gigabytes(size)} of "
             f"memory, {why}: is the highest feature id meant? Wide sparse data need fewer features"
         )
@@ -298,7 +318,7 @@ class _SizeLimit:
 
 @dataclass(frozen=True)
 class _RowOptions:
-    """What rows have, and what is an error in them."""
+    """What rows contain, and what is an error in them; see :func:`read`."""
 
     with_qids: bool
     ids: bool | Literal["auto"]
@@ -309,100 +329,108 @@ class _RowOptions:
 
 @dataclass
 class _Parser:
-    """Blocks to parts. It remembers how wide rows have been, to guess right at the next block."""
+    """Parses blocks. The kernel needs the width of a block's matrix before it reads the ids.
+
+    So the width is guessed from the blocks before; a block that turns out to be wider is parsed
+    again. Several threads call :meth:`parse` at a time.
+    """
 
     options: _RowOptions
     n_features: int | None
     zero_based: bool | None
-    spare: list[bytearray]  # where the text of a block goes once it is parsed, to be used again
-    guard: _SizeLimit
-    width: int = field(default=0, init=False)
+    buffers: list[bytearray]  # texts of parsed blocks, which _read_blocks fills again
+    size_limit: _SizeLimit
+    width: int = field(default=0, init=False)  # the largest so far
 
     def parse(self, block: _Block) -> list[_Part]:
-        """Parse a block and give up its text."""
-        parts = list(self._parts(block, self._guess(block)))
-        self.spare.append(block.text)
+        """Parse a block, whose buffer is then free for another block."""
+        parts = list(self._parts(block, self._guess_width(block)))
+        self.buffers.append(block.text)
         return parts
 
-    def _guess(self, block: _Block) -> int:
-        """How wide a block may be: as those before, or as its first lines."""
+    def _guess_width(self, block: _Block) -> int:
+        """The width of the blocks before or, for the first one, of its first lines."""
         if self.n_features is not None:
             return self.n_features + 1
         if self.width:
             return self.width
-        probe = block.text.find(b"\n", min(_PROBE, block.end - 1)) + 1
-        parsed = _run(block, probe, 0, self.options.with_qids)
+        probe = block.text.find(b"\n", min(_PROBE_BYTES, block.end - 1)) + 1
+        parsed = _run_kernel(block, probe, 0, self.options.with_qids)
         self._check_size(block, parsed, probe)
-        return parsed.counts.above
+        return parsed.counts.id_bound
 
     def _parts(self, block: _Block, width: int) -> Iterator[_Part]:
-        """Parse a block at a width, in pieces if it is large, again if it is wider."""
-        lines = max(1, _DENSE // (4 * width + 1))
+        """Parse a block at a width: in pieces if its matrix is large, again if it is wider."""
+        lines = max(1, _MAX_DENSE_BYTES // (4 * width + 1))
         if lines < block.lines:
             for piece in block.pieces(lines):
                 yield from self._parts(piece, max(width, self.width))
             return
-        parsed = _run(block, block.end, width, self.options.with_qids)
-        above = parsed.counts.above
-        if above > width and self.n_features is None:
+        parsed = _run_kernel(block, block.end, width, self.options.with_qids)
+        id_bound = parsed.counts.id_bound
+        if id_bound > width and self.n_features is None:
             self._check_size(block, parsed, block.end)
-            self.width = max(self.width, above)
-            yield from self._parts(block, above)
+            self.width = max(self.width, id_bound)
+            yield from self._parts(block, id_bound)
             return
-        self.width = max(self.width, above)
+        self.width = max(self.width, id_bound)
         yield self._part(block, parsed)
 
     def _check_size(self, block: _Block, parsed: _Parsed, end: int) -> None:
-        """Check the matrix of ``text[:end]`` of a block, where a value takes two bytes or more."""
-        place = block.place(parsed.counts.above_at)
-        self.guard.check(len(parsed.arrays.starts), parsed.counts.above - 1, end // 2, place)
+        """Check the size of the matrix of ``text[:end]``, before it is allocated."""
+        location = block.locate(parsed.counts.id_bound_at)
+        cells = end // 2  # at most: the text of a value takes two bytes or more
+        rows, width = len(parsed.arrays.starts), parsed.counts.id_bound - 1
+        self.size_limit.check(rows, width, cells, location)
 
     def _part(self, block: _Block, parsed: _Parsed) -> _Part:
-        """What the kernel parsed, checked, with the numbers and names it left to Python."""
+        """Check what the kernel parsed, and add the numbers and names that it left to Python."""
         self._check_ids(block, parsed)
         if parsed.counts.unlabeled and self.options.labeled:
-            raise block.place(parsed.counts.unlabeled_at).error("no label before the qid")
-        _resolve(block, parsed, self.options)
+            raise block.locate(parsed.counts.unlabeled_at).error("no label before the qid")
+        _parse_deferred(block, parsed, self.options)
         _check_labels(block, parsed.arrays)
         if parsed.problem:
-            raise block.place(parsed.stop).error(_problem(block, parsed))
+            raise block.locate(parsed.stop).error(_problem_text(block, parsed))
         arrays, rows = parsed.arrays, len(parsed.arrays.starts)
         features = arrays.features.reshape(len(arrays.labels), parsed.width)[:rows]
         if self.options.finite and parsed.counts.infinite:
             _check_finite(block, arrays.starts, features)
-        # Counting takes time, so it is done where a matrix is larger than its text by far.
+        # Finding the nonzero cells takes time: only for a matrix far larger than its text.
         is_wide = features.nbytes > 8 * block.end
         return _Part(
             features=_Sparse.of(features) if is_wide else features,
             labels=arrays.labels[:rows],
-            runs=[(row, _qid(block, start, stop)) for row, start, stop in arrays.runs.tolist()],
-            ids=_docids(block, arrays.starts, self.options.ids),
+            runs=[
+                (row, _decode_qid(block, start, stop)) for row, start, stop in arrays.runs.tolist()
+            ],
+            ids=_find_docids(block, arrays.starts, self.options.ids),
             counts=parsed.counts,
-            highest=block.place(parsed.counts.above_at),
+            highest=block.locate(parsed.counts.id_bound_at),
         )
 
     def _check_ids(self, block: _Block, parsed: _Parsed) -> None:
         counts = parsed.counts
-        if self.zero_based is False and counts.zeros:
-            raise block.place(counts.zero_at).error("feature id 0, with zero_based=False")
-        if self.n_features is not None and counts.above > self.n_features + 1:
-            what = _too_wide(counts.above - 1, self.n_features)
-            raise block.place(counts.above_at).error(what, FeaturesError)
+        if self.zero_based is False and counts.zero_rows:
+            raise block.locate(counts.zero_at).error("feature id 0, with zero_based=False")
+        if self.n_features is not None and counts.id_bound > self.n_features + 1:
+            problem = _too_wide(counts.id_bound - 1, self.n_features)
+            raise block.locate(counts.id_bound_at).error(problem, FeaturesError)
 
 
 @dataclass(frozen=True)
 class _Parsed:
-    """What the kernel made of a block; see :func:`rankgrad.data._letor_kernel.parse`."""
+    """What :func:`rankgrad.data._letor_kernel.parse` made of a block."""
 
-    width: int
-    problem: int
-    stop: int
+    width: int  # of the matrix of features
+    problem: int  # a status of the kernel; 0 if there is none
+    stop: int  # the position where the kernel stopped
     arrays: Output
     counts: _Counts
 
 
-def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Parsed:
-    """Run the kernel over ``text[:end]`` of a block, at a width."""
+def _run_kernel(block: _Block, end: int, width: int, with_qids: bool) -> _Parsed:
+    """Run the kernel over ``text[:end]`` of a block, for a matrix of this width."""
     from rankgrad.data import _letor_kernel
 
     output = _letor_kernel.Output(
@@ -410,7 +438,7 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Parsed:
         labels=np.empty(block.lines, np.float32),
         starts=np.empty(block.lines, np.int64),
         runs=np.empty((block.lines, 3), np.int64),
-        # A token and what ends it are two bytes or more.
+        # A number and the separator after it take two bytes or more.
         deferred=np.empty((end // 2 + 1, 2), np.int64),
         stamps=np.zeros(width, np.int64),
     )
@@ -422,16 +450,16 @@ def _run(block: _Block, end: int, width: int, with_qids: bool) -> _Parsed:
     return _Parsed(width, problem, stop, arrays, _Counts(*counts))
 
 
-def _resolve(block: _Block, parsed: _Parsed, options: _RowOptions) -> None:
-    """Parse the numbers that the kernel deferred by Python's ``float``, and count them.
+def _parse_deferred(block: _Block, parsed: _Parsed, options: _RowOptions) -> None:
+    """Parse the numbers that the kernel deferred with Python's ``float``, and count them.
 
-    They come in the order of the file, and with them all later values of a feature that comes twice
-    in a line, so that the last one counts.
+    They are in the order of the file. Where a row has several values of one feature, the kernel
+    defers all but the first, so that the last one counts.
     """
     arrays, counts = parsed.arrays, parsed.counts
     with np.errstate(over="ignore"):
-        for at, cell in arrays.deferred.tolist():
-            token = block.token(at)
+        for position, cell in arrays.deferred.tolist():  # the cell of a label is -1 - row
+            token = block.token(position)
             if token in options.missing and (cell >= 0 or not options.labeled):
                 if cell >= 0:
                     arrays.features[cell] = np.nan
@@ -443,8 +471,8 @@ def _resolve(block: _Block, parsed: _Parsed, options: _RowOptions) -> None:
             try:
                 value = np.float32(_text_lines.parse_number(token))
             except ValueError:
-                what = "label" if cell < 0 else "value"
-                raise block.place(at).error(f"{what} {quote(token)} is not a number") from None
+                problem = f"{'label' if cell < 0 else 'value'} {quote(token)} is not a number"
+                raise block.locate(position).error(problem) from None
             if cell >= 0:
                 arrays.features[cell] = value
                 counts.missing += bool(np.isnan(value))
@@ -452,28 +480,28 @@ def _resolve(block: _Block, parsed: _Parsed, options: _RowOptions) -> None:
             elif np.isfinite(value):
                 arrays.labels[-1 - cell] = value
             else:
-                raise block.place(at).error(f"label {quote(token)} is not a finite float32")
+                raise block.locate(position).error(f"label {quote(token)} is not a finite float32")
 
 
 def _check_finite(block: _Block, starts: Array, features: Array) -> None:
-    """An error for an infinite value, unless a later one of its feature replaces it."""
+    """Raise an error if a row has an infinite value, unless a later one in the row replaced it."""
     rows, ids = np.nonzero(np.isinf(features))
     if len(rows):
         value = features[rows[0], ids[0]]
-        raise block.place(int(starts[rows[0]])).error(
+        raise block.locate(int(starts[rows[0]])).error(
             f"the value of feature {ids[0]} is {value}; values must be finite float32 numbers"
         )
 
 
 def _check_labels(block: _Block, arrays: Output) -> None:
-    below = np.flatnonzero(arrays.labels[: len(arrays.starts)] < 0)
-    if len(below):
-        at = int(arrays.starts[below[0]])
-        label = quote(block.token(at))
-        raise block.place(at).error(f"label {label} is negative; relevance starts at 0")
+    negative = np.flatnonzero(arrays.labels[: len(arrays.starts)] < 0)
+    if len(negative):
+        position = int(arrays.starts[negative[0]])
+        label = quote(block.token(position))
+        raise block.locate(position).error(f"label {label} is negative; relevance starts at 0")
 
 
-def _problem(block: _Block, parsed: _Parsed) -> str:
+def _problem_text(block: _Block, parsed: _Parsed) -> str:
     """Why the kernel stopped, in words."""
     from rankgrad.data import _letor_kernel as kernel
 
@@ -492,69 +520,82 @@ def _too_wide(feature: int, n_features: int) -> str:
     return f"feature id {feature} is beyond n_features={n_features}"
 
 
-def _qid(block: _Block, start: int, stop: int) -> str:
+def _decode_qid(block: _Block, start: int, stop: int) -> str:
     try:
         qid = block.text[start:stop].decode()
     except UnicodeDecodeError:
-        raise block.place(start).error("the qid is not UTF-8 text") from None
+        raise block.locate(start).error("the qid is not UTF-8 text") from None
     if "\0" in qid:
-        raise block.place(start).error("the qid has a NUL in it")
+        raise block.locate(start).error("the qid has a NUL in it")
     _check_length(block, start, "qid", qid)
     return qid
 
 
-def _docids(block: _Block, starts: Array, wanted: bool | Literal["auto"]) -> list[str]:
-    """The ids in the comments of the rows; for ``"auto"``, none if a row has none."""
-    if not wanted:
+def _find_docids(block: _Block, starts: Array, option: bool | Literal["auto"]) -> list[str]:
+    """The ids in the comments of the rows; empty if some rows have none.
+
+    Args:
+        block: the text.
+        starts: ``[rows]``: where each row's line starts.
+        option: ``ids`` of :func:`read`.
+    """
+    if not option:
         return []
     matches = list(_DOCID.finditer(block.text, 0, block.end))
     rows = np.searchsorted(starts, [match.start() for match in matches], side="right") - 1
     ids: dict[int, str] = {}
     for row, match in zip(rows.tolist(), matches, strict=True):
         if row < 0 or block.text.find(b"\n", int(starts[row]), match.start()) >= 0:
-            continue  # a line that is all comment
+            continue  # a line that is a comment, after the row's line
         docid = match.group(1).decode("utf-8", "replace")
         _check_length(block, match.start(), "docid", docid)
         ids[row] = docid
     if len(ids) == len(starts):
         return list(ids.values())
-    if wanted is True:
+    if option is True:
         row = next(row for row in range(len(starts)) if row not in ids)
-        what = "ids=True, but there is no 'docid = ...' in a comment"
-        raise block.place(int(starts[row])).error(what)
+        problem = "ids=True, but there is no 'docid = ...' in a comment"
+        raise block.locate(int(starts[row])).error(problem)
     return []
 
 
-def _check_length(block: _Block, at: int, what: str, text: str) -> None:
+def _check_length(block: _Block, position: int, kind: str, text: str) -> None:
     if len(text) > LONGEST_ID:
-        raise block.place(at).error(
-            f"the {what} has {len(text):,} characters, and at most {LONGEST_ID:,} are read"
+        raise block.locate(position).error(
+            f"the {kind} has {len(text):,} characters, and at most {LONGEST_ID:,} are read"
         )
 
 
-def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterator[_Block]:
-    """A file in blocks of whole lines, of about ``size`` bytes or one line."""
+def _read_blocks(path: Path, size: int, buffers: list[bytearray], limit: int) -> Iterator[_Block]:
+    """Yield a file in blocks of whole lines, of about ``size`` bytes, or of one longer line.
+
+    Args:
+        path: the file.
+        size: of a block.
+        buffers: texts of blocks that were parsed, which are used again.
+        limit: bytes of memory; a line must be far shorter.
+    """
     from rankgrad.data import _letor_kernel
 
     line = 1
-    tail = bytearray()
+    tail = bytearray()  # the beginning of a line whose end is in the next block
     with _streams.open_text(path) as file:
         ended = False
         while not ended:
-            capacity = max(size, 2 * len(tail)) + _AFTER
-            if capacity > max(limit // 16, size + _AFTER):
+            capacity = max(size, 2 * len(tail)) + _PADDING
+            if capacity > max(limit // 16, size + _PADDING):
                 raise ValueError(
                     f"{_streams.display_name(path)}, line {line}: the line is longer than "
                     f"{len(tail):,} bytes, which is no line of a LETOR file"
                 )
-            text = spare.pop() if spare else bytearray(capacity)
+            text = buffers.pop() if buffers else bytearray(capacity)
             if len(text) < capacity:
                 text = bytearray(capacity)
             text[: len(tail)] = tail
-            filled = _fill(file, text, len(tail))
+            filled = _fill_buffer(file, text, len(tail))
             if line == 1:
                 _check_line_ends(path, text, filled)
-            ended = filled < len(text) - _AFTER
+            ended = filled < len(text) - _PADDING
             if ended and filled and text[filled - 1] != ord("\n"):
                 text[filled] = ord("\n")
                 filled += 1
@@ -566,11 +607,11 @@ def _blocks(path: Path, size: int, spare: list[bytearray], limit: int) -> Iterat
                 line += lines
 
 
-def _fill(file: IO[bytes], text: bytearray, filled: int) -> int:
-    """Read until ``text`` is full, less some bytes, or the file ends; how much of it is filled."""
+def _fill_buffer(file: IO[bytes], text: bytearray, filled: int) -> int:
+    """Read from ``text[filled]`` until the padding or the end of the file; return the new end."""
     with memoryview(text) as view:
-        while filled < len(text) - _AFTER:
-            count = file.readinto(view[filled:-_AFTER])  # type: ignore[attr-defined]
+        while filled < len(text) - _PADDING:
+            count = file.readinto(view[filled:-_PADDING])  # type: ignore[attr-defined]
             if not count:
                 break
             filled += count
@@ -578,36 +619,37 @@ def _fill(file: IO[bytes], text: bytearray, filled: int) -> int:
 
 
 def _check_line_ends(path: Path, text: bytearray, filled: int) -> None:
-    """Lines that end in a carriage return alone would be taken for one line."""
-    at = text.find(b"\r", 0, filled)
-    if 0 <= at < len(text[:filled].rstrip()) and text.find(b"\n", 0, filled) < 0:
+    """Raise an error if lines end in carriage returns alone, which would read as one line."""
+    first_return = text.find(b"\r", 0, filled)
+    has_several_lines = 0 <= first_return < len(text[:filled].rstrip())
+    if has_several_lines and text.find(b"\n", 0, filled) < 0:
         raise ValueError(
             f"{_streams.display_name(path)}: lines end in carriage returns alone, as on old Macs: "
             "convert them to line feeds (tr '\\r' '\\n')"
         )
 
 
-def _columns(
+def _feature_range(
     parts: list[_Part], n_features: int | None, zero_based: bool | None
 ) -> tuple[int, int]:
     """The feature id of the first column, and the number of columns."""
-    widest = max(parts, key=lambda part: part.counts.above)
-    above = widest.counts.above
+    widest = max(parts, key=lambda part: part.counts.id_bound)
+    id_bound = widest.counts.id_bound
     if zero_based is None:
-        zero_based = any(part.counts.zeros for part in parts)
-    base = 0 if zero_based else 1
-    width = max(above - base, 0)
+        zero_based = any(part.counts.zero_rows for part in parts)
+    first_id = 0 if zero_based else 1
+    width = max(id_bound - first_id, 0)
     if n_features is None or width <= n_features:
-        return base, n_features or width
-    error = f"{_too_wide(above - 1, n_features)}, counted from {base}"
-    raise widest.highest.error(error, FeaturesError)
+        return first_id, n_features or width
+    problem = f"{_too_wide(id_bound - 1, n_features)}, counted from {first_id}"
+    raise widest.highest.error(problem, FeaturesError)
 
 
-def _queries(parts: list[_Part], rows: int) -> tuple[Array, Array]:
-    """The list of each row, numbered by first appearance, and the qids of the lists."""
-    numbers: dict[str, int] = {}
+def _number_queries(parts: list[_Part], rows: int) -> tuple[Array, Array]:
+    """The list of each row ``[N]``, numbered by first appearance; and the lists' qids ``[B]``."""
+    numbers: dict[str, int] = {}  # of the lists, by qid
     runs: list[int] = []  # the list of each run of rows
-    starts: list[int] = []
+    starts: list[int] = []  # the first row of each run
     row = 0
     for part in parts:
         for start, qid in part.runs:
@@ -617,24 +659,36 @@ def _queries(parts: list[_Part], rows: int) -> tuple[Array, Array]:
     return np.repeat(runs, np.diff(starts, append=rows)), id_array("qids", list(numbers))
 
 
-def _assemble(
-    parts: list[_Part], rows: int, base: int, width: int, order: Array | None, threads: int
+def _join_features(
+    parts: list[_Part], rows: int, first_id: int, width: int, order: Array | None, threads: int
 ) -> Array:
-    """The parts in one matrix, in this order; each is given up once it has been moved there."""
+    """Move the features of all parts into one matrix ``[rows, width]``.
+
+    The memory of each part is freed once its features have been moved.
+
+    Args:
+        parts: in the order of the file.
+        rows: of the matrix.
+        first_id: the feature id of its first column.
+        width: of the matrix.
+        order: ``[rows]``: which row of the file each row of the matrix is; None if it is the same.
+        threads: how many parts to move at a time.
+    """
     features = np.zeros((rows, width), np.float32)
-    target = None if order is None else np.argsort(order)  # where each row goes
+    targets = None if order is None else np.argsort(order)  # where each row of the file goes
     stops = np.cumsum([part.rows for part in parts]).tolist()
 
-    def move(piece: tuple[int, _Part]) -> None:
-        stop, part = piece
-        place, block = slice(stop - part.rows, stop), part.features
+    def move(item: tuple[int, _Part]) -> None:
+        stop, part = item
+        start, block = stop - part.rows, part.features
         if isinstance(block, _Sparse):
-            first = block.rows + np.int64(place.start)
-            to = first if target is None else target[first]
-            features[to, block.columns - base] = block.values
+            cell_rows = block.rows + np.int64(start)
+            cell_rows = cell_rows if targets is None else targets[cell_rows]
+            features[cell_rows, block.columns - first_id] = block.values
         else:
-            columns = block[:, base : base + width]
-            features[place if target is None else target[place], : columns.shape[1]] = columns
+            columns = block[:, first_id : first_id + width]
+            part_rows = slice(start, stop) if targets is None else targets[start:stop]
+            features[part_rows, : columns.shape[1]] = columns
         part.features = np.empty((0, 0), np.float32)
 
     for _ in ordered_map(move, zip(stops, parts, strict=True), threads):
@@ -643,14 +697,23 @@ def _assemble(
 
 
 def _notes(
-    parts: list[_Part], labels: Array, base: int, moved: int, grouped: bool, marked: int
+    parts: list[_Part], labels: Array, first_id: int, scattered: int, grouped: bool, marked: int
 ) -> tuple[str, ...]:
-    """What a person should know of how the files were read."""
+    """What a person should know about how the files were read.
+
+    Args:
+        parts: all of them, with their counts.
+        labels: ``[N]``.
+        first_id: the feature id of the first column.
+        scattered: the number of queries whose rows were not contiguous.
+        grouped: whether the queries have sizes in place of qids.
+        marked: the number of values that the user said are missing.
+    """
     total = _Counts(*map(sum, zip(*(astuple(part.counts) for part in parts), strict=True)))
     missing = total.missing + marked
     notes = {
-        "feature ids start at 0": base == 0,
-        f"rows of {moved} queries were not contiguous and were brought together": moved,
+        "feature ids start at 0": first_id == 0,
+        f"rows of {scattered} queries were not contiguous and were brought together": scattered,
         f"feature ids of {total.unsorted} rows were not in order and were put in order": (
             total.unsorted
         ),
@@ -665,10 +728,10 @@ def _notes(
     return tuple(note for note, holds in notes.items() if holds)
 
 
-def _grouped(sizes: Array, rows: int, named: str) -> Array:
-    """Offsets from list sizes."""
+def _group_offsets(sizes: Array, rows: int, names: str) -> Array:
+    """The offsets of lists of these sizes; ``names`` are the files, for the error."""
     if sizes.sum() != rows:
-        raise ValueError(f"{named}: groups add up to {sizes.sum()} rows, found {rows}")
+        raise ValueError(f"{names}: groups add up to {sizes.sum()} rows, found {rows}")
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
@@ -682,12 +745,3 @@ def _check_groups(groups: Sequence[int] | Array) -> Array:
 def _check_count(option: str, value: int | None) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError(f"{option} must be a whole number of at least 1, or None; found {value!r}")
-
-
-def cores() -> int:
-    """The cores this process may use.
-
-    Returns:
-        How many there are.
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
