@@ -220,6 +220,17 @@ def test_left_out_columns_are_said(tmp_path: Path) -> None:
     assert columnar.read(path, features=["x"]).notes == ()
 
 
+def test_columns_of_many_texts_are_left_out_of_several_parts_too(tmp_path: Path) -> None:
+    for number in range(2):
+        columns = {"qid": ["a"] * 20, "label": [1] * 20, "x": [0.5] * 20}
+        urls = {"url": [f"{number}/{row}" for row in range(20)]}
+        parquet.write_table(pa.table(columns | urls), tmp_path / f"part-{number}.parquet")
+    data = columnar.read(tmp_path)
+    assert data.feature_names == ("x",)
+    assert data.notes == ("columns left out, which are neither numbers nor few texts: url",)
+    assert columnar.read(tmp_path, features=["x", "url"]).feature_names == ("x", "url")
+
+
 def test_labels_may_be_missing_where_nothing_is_learned(tmp_path: Path) -> None:
     path = csv(tmp_path / "x.csv", "qid,label,x\n1,NA,3\n1,2,4\n")
     read = columnar.read(path, labeled=False)
@@ -272,15 +283,15 @@ def test_what_would_take_too_much_is_refused_before(
             columnar.read(tmp_path / name)
     with pytest.raises(ValueError, match=r"a\.csv: to read a text file of 302 columns would take"):
         columnar.read(tmp_path / "a.csv")
-    monkeypatch.setattr(columnar, "_CSV_COLUMN", 1)
+    monkeypatch.setattr(columnar, "_CSV_COLUMN_BYTES", 1)
     with pytest.raises(ValueError, match=r"a\.csv: 400 rows of 300 features would take"):
         columnar.read(tmp_path / "a.csv")
 
 
 def test_batches_of_wide_files_are_short() -> None:
-    assert columnar._rows(10) == 1 << 14
-    assert columnar._rows(190_000) == 22
-    assert columnar._rows(10**9) == 1
+    assert columnar._batch_rows(10) == 1 << 14
+    assert columnar._batch_rows(190_000) == 22
+    assert columnar._batch_rows(10**9) == 1
 
 
 def test_long_ids_and_headers(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Parquet, Arrow/Feather and CSV files, by column names, through pyarrow.
+"""Reads Parquet, Arrow/Feather and CSV files by column names, and writes Parquet, with pyarrow.
 
-Rows are streamed, a record batch at a time, into the arrays of the data set: memory is bounded by
-the output. Needs the extra ``rankgrad[columnar]``.
+``sources.py`` calls :func:`read`. It finds out which column is what (:class:`_Roles`) and streams
+the rows, a record batch at a time, into the arrays of the data set (:class:`_Builder`), so that
+memory is bounded by the result. Needs the extra ``rankgrad[columnar]``.
 
-Parquet files are read with the checksums of their pages, where they have any; those written here
-have them, and one of the whole data set. Arrow files have none: damage is found
-only where it breaks the format.
+Damage is found by checksums: Parquet files may have one for each page, and those written here have
+them, one of the schema and one of the whole data set. Arrow files have none: damage is found only
+where it breaks the format.
 """
 
 from __future__ import annotations
@@ -44,23 +45,23 @@ __all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
 
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
-_TEXT = {".csv": ",", ".tsv": "\t"}
-_ROWS = 1 << 14  # rows of a batch, at most
-_CELLS = 1 << 22  # values of a batch, at most, but for one row
-_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: usually, and at most
-_CSV_COLUMN = 20_000  # bytes that pyarrow takes for a column, whatever is in it
-_CATEGORIES, _REPEATS = 1000, 10  # most texts of a categorical feature; mean rows of each
-_SEARCHED = 1000  # columns among which the nearest name is looked for
-# Keys of the schema's metadata: the columns' roles; the checksums of schema and contents.
-_ROLES, _SUMS = b"rankgrad", b"rankgrad.crc32"
-_CHANGED = (
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_BATCH_ROWS = 1 << 14  # at most
+_BATCH_CELLS = 1 << 22  # at most, unless a single row has more
+_CSV_BLOCK, _MAX_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time
+_CSV_COLUMN_BYTES = 20_000  # memory that pyarrow takes for a column, whatever it holds
+_MAX_CATEGORIES, _MIN_REPEATS = 1000, 10  # of a column of texts: distinct texts; mean rows of each
+_MAX_SEARCHED = 1000  # columns among which an error finds the nearest name
+# Keys of the schema's metadata. The checksums are 8 digits of the schema, then 8 of the contents.
+_ROLES_KEY, _SUMS_KEY = b"rankgrad", b"rankgrad.crc32"
+_CHANGED_MESSAGE = (
     "its {} does not have its checksum; where another program changed the file and left the "
     "schema's metadata, remove 'rankgrad.crc32' from them"
 )
 
 
 def suffix(path: str | os.PathLike[str]) -> str:
-    """A file's suffix in lower case, without that of a compression.
+    """A file's suffix in lower case; a suffix of compression is skipped.
 
     Args:
         path: the file, which need not exist.
@@ -72,22 +73,22 @@ def suffix(path: str | os.PathLike[str]) -> str:
     >>> columnar.suffix("train.CSV.gz")
     '.csv'
     """
-    parts = [part.lower() for part in Path(path).suffixes]
-    if parts and parts[-1] in _streams.COMPRESSED:
-        parts.pop()
-    return parts[-1] if parts else ""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in _streams.COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
 
 
 def is_columnar(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name is that of a columnar file.
+    """Whether a file is columnar, by its suffix.
 
     Args:
         path: the file, which need not exist.
 
     Returns:
-        Whether :func:`read` takes it, by its suffix.
+        Whether :func:`read` reads it.
     """
-    return suffix(path) in (*PARQUET, *ARROW, *_TEXT)
+    return suffix(path) in (*PARQUET, *ARROW, *_DELIMITERS)
 
 
 @renamed_arguments(labelled="labeled")
@@ -108,7 +109,7 @@ def read(
 
     Features that are null or NaN, and in text files empty values, ``?``, ``NA`` and ``NULL``, are
     missing and become NaN. A column of texts is a categorical feature if it has at most 1,000
-    different ones and each is there ten times on average; see :mod:`rankgrad.data._categories`.
+    distinct texts that occur ten times on average; see :mod:`rankgrad.data._categories`.
 
     Args:
         path: the file or folder.
@@ -116,18 +117,18 @@ def read(
         label: the column of the graded label.
         features: the columns of features, in this order; by default all other columns of numbers
             and those of few texts. ``Dataset.notes`` says which columns are left out.
-        weight: the column of item weights. Files that :func:`write` made know theirs.
-        id: the column of item ids. Files that :func:`write` made know theirs.
+        weight: the column of item weights; by default as :func:`write` recorded it in the file.
+        id: the column of item ids; by default as :func:`write` recorded it in the file.
         fill: a value in place of missing features.
-        labeled: without it labels may be missing, as in data to be scored; they are then 0.
-        missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
+        labeled: False if labels may be missing, as in data to be scored; they are then 0.
+        missing: further missing values, such as ``["-999", "unknown"]``.
         categorical: columns that are categorical features, whatever they hold.
 
     Returns:
         The lists, with the rows of each query brought together.
 
     Raises:
-        ValueError: the file cannot be read, or has not the columns that were asked for.
+        ValueError: the file cannot be read, or lacks a column that was asked for.
         ImportError: pyarrow is not installed.
 
     >>> import pathlib, tempfile
@@ -140,27 +141,27 @@ def read(
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
     """
     path = Path(path)
-    also = MissingValues.of(missing)
-    roles = _Roles(
-        path, query, label, features, weight, id, labeled, also.texts, frozenset(categorical)
-    )
+    missing_values, names = MissingValues.of(missing), frozenset(categorical)
+    roles = _Roles(path, query, label, features, weight, id, labeled, missing_values.texts, names)
     builder = None
     sources = parts(path) or [path]
     for part in sources:
         roles.path = part
-        with _opened(part, roles) as (total, batches):
+        with _open_file(part, roles) as (total, batches):
             if builder is None:
-                builder = _Builder(roles, total if len(sources) == 1 else None, fill, also)
+                builder = _Builder(
+                    roles, total if len(sources) == 1 else None, fill, missing_values
+                )
             builder.begin_file()
             for batch in batches:
-                for start in range(0, batch.num_rows, _ROWS):
-                    builder.add(batch.slice(start, _ROWS))
+                for start in range(0, batch.num_rows, _BATCH_ROWS):
+                    builder.add(batch.slice(start, _BATCH_ROWS))
     assert builder is not None
     roles.path = path
     dataset = builder.finish()
-    known = roles.checksum if len(sources) == 1 and not builder.changed else None
-    if known not in (None, _checksum(dataset)):
-        raise _files.damaged(path, _CHANGED.format("contents"))
+    expected = roles.checksum if len(sources) == 1 and not builder.changed else None
+    if expected not in (None, _checksum(dataset)):
+        raise _files.damaged(path, _CHANGED_MESSAGE.format("contents"))
     return dataset
 
 
@@ -172,13 +173,13 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     Args:
         dataset: the data set.
         path: the file, which ends in ``.parquet`` or ``.pq``.
-        overwrite: replace a file that is there.
+        overwrite: replace a file that exists.
 
     Returns:
         The path.
 
     Raises:
-        FileExistsError: the file is there and is not to be replaced.
+        FileExistsError: the file exists, and ``overwrite`` is False.
         ValueError: the path has another suffix, or features have the names of other columns.
     """
     path = Path(path)
@@ -191,16 +192,19 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
         _files.atomic_write(path) as file,
         parquet.ParquetWriter(file, schema, write_page_checksum=True) as writer,
     ):
-        for start in range(0, max(1, dataset.n_items), _ROWS):
-            writer.write_batch(_batch(dataset, schema, start, start + _ROWS))
+        for start in range(0, max(1, dataset.n_items), _BATCH_ROWS):
+            writer.write_batch(_batch(dataset, schema, start, start + _BATCH_ROWS))
     return path
 
 
 @dataclass
 class _Roles:
-    """Which column is what, known once the file's schema is known; later parts have the same."""
+    """Which column is what. The first fields are arguments of :func:`read`; a schema says the rest.
 
-    path: Path
+    Of several files the first decides what the features are, and all must have these columns.
+    """
+
+    path: Path  # the file that is being read, for errors
     query: str
     label: str | None
     features: Sequence[str] | None
@@ -208,70 +212,72 @@ class _Roles:
     id: str | None
     labeled: bool
     missing: frozenset[str]  # texts that are missing values
-    categorical: frozenset[str]  # named as such
-    texts: list[str] = field(default_factory=list)  # features whose columns are of texts
-    chosen: bool = False  # whether features are named by the caller
+    categorical: frozenset[str]
+    chosen: bool = field(init=False)  # whether the caller named the features
     names: list[str] = field(default_factory=list)  # of the features
-    used: list[str] = field(default_factory=list)  # columns with another role
-    left_out: list[str] = field(default_factory=list)  # columns that have no role
-    _counts: Counter[str] = field(default_factory=Counter, init=False)  # of the file's columns
-    checksum: str | None = None  # of the contents, where the file has it and all of it is read
+    texts: list[str] = field(default_factory=list)  # features whose columns are read as text
+    role_columns: list[str] = field(default_factory=list)  # of queries, labels, weights and ids
+    ignored: list[str] = field(default_factory=list)  # columns that are not read
+    _column_counts: Counter[str] = field(default_factory=Counter, init=False)  # by name
+    checksum: str | None = None  # of the contents, if the file has one and all columns are read
+
+    def __post_init__(self) -> None:
+        self.chosen = self.features is not None
 
     def find_columns(self, schema: Any) -> None:
-        """Find the columns in a schema, or say which one is missing and what there is."""
+        """Find the columns in a file's schema; a missing one is an error that lists the others."""
         metadata = schema.metadata or {}
-        recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS, b"").decode()
-        no_extras = (self.weight, self.id) == (None, None)
+        recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS_KEY, b"").decode()
+        has_recorded_roles = (self.weight, self.id) == (None, None)
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
-        self._counts = Counter(schema.names)
+        self._column_counts = Counter(schema.names)
         if not self.labeled and self.label not in schema.names:
             self.label = None
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
                 self._find(getattr(self, role), role, schema)
         roles = (self.query, self.label, self.weight, self.id)
-        used = self.used = [name for name in roles if name is not None]
+        self.role_columns = [name for name in roles if name is not None]
+        candidates = _candidates(schema, self.role_columns, self.categorical)
         if self.features is not None:
             for name in self.features:
                 self._find(name, "features", schema)
             self.names = list(self.features)
-            self.chosen = self.chosen or not self.left_out
         else:
-            self.names = _usable(schema, used, self.categorical)
-            self.left_out = [name for name in schema.names if name not in {*used, *self.names}]
+            self.names = candidates
+            self.ignored = [n for n in schema.names if n not in {*self.role_columns, *candidates}]
         self.check_names()
         for name in self.categorical:
             self._find(name, "categorical", schema)
-        named = self.categorical
-        self.texts = [n for n in self.names if n in named or _is_text(schema.field(n).type)]
+        types = {name: schema.field(name).type for name in self.names}
+        self.texts = [n for n in self.names if n in self.categorical or _is_text(types[n])]
         for name in set(self.names) - set(self.texts):
-            if not _is_number(schema.field(name).type):
-                raise self.not_numbers("feature", name, schema.field(name).type)
-        complete = self.names == _usable(schema, used, self.categorical)
-        if no_extras and self.label == "label" and complete:
+            if not _is_number(types[name]):
+                raise self.not_numbers("feature", name, types[name])
+        if has_recorded_roles and self.label == "label" and self.names == candidates:
             self.checksum = sums[8:] or None
         self.features = self.names
 
     def check_names(self) -> None:
-        """An error if there are no features."""
+        """Raise an error if there are no features."""
         if not self.names:
             raise ValueError(
-                f"{self.path} has no numeric columns for features beside {quote(self.used)}"
+                f"{self.path} has no numeric columns for features beside {quote(self.role_columns)}"
             )
 
     def not_numbers(self, role: str, name: str, kind: Any) -> ValueError:
-        """The error of a column that must be one of numbers, and is of another type."""
+        """The error for a column that does not hold numbers, and has to."""
         return ValueError(
             f"{self.path}: the {role} {quote(name)} must be a column of numbers, found "
             f"{shorten(str(kind))}"
         )
 
     def _recorded(self, metadata: dict[bytes, bytes], schema: Any) -> dict[str, str]:
-        """The roles that :func:`write` recorded in the file, compared with their checksum."""
-        text, sums = metadata.get(_ROLES, b"{}"), metadata.get(_SUMS)
+        """The columns by role, as :func:`write` recorded them in the file; checksum verified."""
+        text, sums = metadata.get(_ROLES_KEY, b"{}"), metadata.get(_SUMS_KEY)
         if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
-            raise _files.damaged(self.path, _CHANGED.format("schema"))
+            raise _files.damaged(self.path, _CHANGED_MESSAGE.format("schema"))
         try:
             recorded = json.loads(text)
         except (ValueError, RecursionError):
@@ -282,12 +288,13 @@ class _Roles:
 
     def columns(self) -> list[str]:
         """All columns to read, each once."""
-        return list(dict.fromkeys([*self.used, *self.names]))
+        return list(dict.fromkeys([*self.role_columns, *self.names]))
 
     def _find(self, name: str, role: str, schema: Any) -> None:
-        count = self._counts[name]
+        """Raise an error unless the schema has the column exactly once."""
+        count = self._column_counts[name]
         if count == 0:
-            close = difflib.get_close_matches(name, schema.names[:_SEARCHED], n=1)
+            close = difflib.get_close_matches(name, schema.names[:_MAX_SEARCHED], n=1)
             hint = f"Did you mean {quote(close[0])}? " if close else ""
             kind = FeaturesError if role == "features" else ValueError
             raise kind(
@@ -299,61 +306,72 @@ class _Roles:
 
 
 class _Builder:
-    """Batches into arrays: preallocated where the number of rows is known, else grown in place."""
+    """Collects record batches in the arrays of a data set.
+
+    The arrays are allocated once if the number of rows is known; otherwise they grow in place.
+
+    Args:
+        roles: which column is what, of the first file.
+        total: the number of rows of all files, if it is known.
+        fill: a value in place of missing features.
+        missing_values: what counts as missing.
+    """
 
     def __init__(
-        self, roles: _Roles, total: int | None, fill: float | None, also: MissingValues
+        self, roles: _Roles, total: int | None, fill: float | None, missing_values: MissingValues
     ) -> None:
-        self.roles, self.fill, self.also, self.rows = roles, fill, also, 0
-        self.missing = self.unlabeled = 0  # values, rows
-        self.changed = False  # whether values are not as they are in the file
-        self.first = 0  # row of the file that is being read
-        self.limit = _memory_limit.available() // 2  # rows out of order are copied once more
-        size = min(_rows(len(roles.names)), self._most()) if total is None else total
-        self._check(size)
+        self.roles, self.fill, self.missing_values, self.rows = roles, fill, missing_values, 0
+        self.n_missing = 0  # values
+        self.n_unlabeled = 0  # rows
+        self.changed = False  # whether values differ from those in the file
+        self.file_start = 0  # the first row of the file that is being read
+        # Half of the memory: bringing scattered rows together takes a second copy.
+        self.memory_limit = _memory_limit.available() // 2
+        size = min(_batch_rows(len(roles.names)), self._max_rows()) if total is None else total
+        self._check_memory(size)
         self.features = np.empty((size, len(roles.names)), np.float32)
         self.labels = np.empty(size, np.float32)
         self.weights = None if roles.weight is None else np.empty(size, np.float32)
         self.ids: list[np.ndarray] | None = None if roles.id is None else []
         self.categories: dict[str, dict[str, int]] = {name: {} for name in roles.texts}
-        self.codes = np.empty(size, np.int64)  # of the queries, in order of first appearance
-        self.code: dict[str, int] = {}
+        self.query_codes: dict[str, int] = {}  # by qid; numbered by first appearance
+        self.row_queries = np.empty(size, np.int64)  # the code of each row's query
 
     def begin_file(self) -> None:
-        """What is added from here on is of the next file."""
-        self.first = self.rows
+        """Start with the batches of the next file."""
+        self.file_start = self.rows
 
     def add(self, batch: Any) -> None:
-        """Take in the rows of a record batch."""
+        """Add the rows of a record batch."""
         start, stop = self.rows, self.rows + batch.num_rows
         if stop > len(self.labels):
-            self._check(stop)
-            self._resize(max(stop, min(len(self.labels) * 3 // 2, self._most())))
-        self.codes[start:stop] = self._encode(batch.column(self.roles.query))
+            self._check_memory(stop)
+            self._resize(max(stop, min(len(self.labels) * 3 // 2, self._max_rows())))
+        self.row_queries[start:stop] = self._encode_queries(batch.column(self.roles.query))
         self.labels[start:stop] = 0.0
         if self.roles.label is not None:
-            self.labels[start:stop] = self._values(batch, self.roles.label, "label")
+            self.labels[start:stop] = self._checked_values(batch, self.roles.label, "label")
         if self.weights is not None:
-            self.weights[start:stop] = self._values(batch, str(self.roles.weight), "weight")
+            self.weights[start:stop] = self._checked_values(batch, str(self.roles.weight), "weight")
         if self.ids is not None:
-            column = self._texts(batch.column(self.roles.id), "id", str(self.roles.id))
+            column = self._checked_texts(batch.column(self.roles.id), "id", str(self.roles.id))
             self.ids.append(id_array("ids", column.to_pylist()))
         for j, name in enumerate(self.roles.names):
             if name in self.categories:
                 self.features[start:stop, j] = self._category_codes(batch.column(name), name)
             else:
-                self.features[start:stop, j] = self._values(batch, name, "feature")
+                self.features[start:stop, j] = self._checked_values(batch, name, "feature")
         self._mark_missing(self.features[start:stop])
         self.rows = stop
 
     def _mark_missing(self, features: np.ndarray) -> None:
-        """Count missing values, and replace them by ``fill``, in place; codes stay as they are."""
+        """Set missing values to NaN and count them; then set them to ``fill``, if there is one."""
         numbers = [j for j, name in enumerate(self.roles.names) if name not in self.categories]
-        self.changed |= self.also.mark(features, numbers) > 0
-        absent = np.isnan(features)
-        self.missing += int(absent.sum())
-        if self.fill is not None and absent.any():
-            features[absent] = self.fill
+        self.changed |= self.missing_values.mark(features, numbers) > 0
+        missing = np.isnan(features)
+        self.n_missing += int(missing.sum())
+        if self.fill is not None and missing.any():
+            features[missing] = self.fill
             self.changed = True
 
     def finish(self) -> Dataset:
@@ -363,117 +381,119 @@ class _Builder:
             raise ValueError(f"{path} has no rows")
         self._resize(self.rows)
         categories = self._finish_categories()
-        ids = None if self.ids is None else self._all_ids()
-        offsets, order, apart = group_rows(self.codes, len(self.code))
+        ids = None if self.ids is None else self._joined_ids()
+        offsets, order, n_scattered = group_rows(self.row_queries, len(self.query_codes))
         rows: Any = slice(None) if order is None else order
-        notes = []
-        if apart:
-            notes.append(
-                f"the rows of {apart} queries were not contiguous and were brought together"
-            )
-        if self.roles.label is None:
-            notes.append("there are no labels")
-        elif self.unlabeled:
-            notes.append(f"{self.unlabeled:,} rows have no label")
-        if self.missing and self.fill is None:
-            notes.append(f"{self.missing:,} feature values are missing")
-        elif self.missing:
-            notes.append(f"{self.missing} missing feature values were set to {self.fill:g}")
-        if self.roles.left_out:
-            columns = listing(self.roles.left_out)
-            notes.append(f"columns left out, which are neither numbers nor few texts: {columns}")
         try:
             return Dataset(
                 features=self.features[rows],
                 labels=self.labels[rows],
                 offsets=offsets,
-                qids=id_array("qids", list(self.code)),
+                qids=id_array("qids", list(self.query_codes)),
                 weights=None if self.weights is None else self.weights[rows],
                 ids=None if ids is None else ids[rows],
                 feature_names=tuple(self.roles.names),
-                notes=tuple(notes),
+                notes=tuple(self._notes(n_scattered)),
                 source_rows=order,
                 categories=categories,
             )
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
-    def _most(self) -> int:
-        """The number of rows that the limit on memory leaves."""
-        return self.limit // (4 * max(1, len(self.roles.names)))
+    def _notes(self, n_scattered: int) -> Iterator[str]:
+        """What a person should know about how the file was read."""
+        if n_scattered:
+            yield f"the rows of {n_scattered} queries were not contiguous and were brought together"
+        if self.roles.label is None:
+            yield "there are no labels"
+        elif self.n_unlabeled:
+            yield f"{self.n_unlabeled:,} rows have no label"
+        if self.n_missing and self.fill is None:
+            yield f"{self.n_missing:,} feature values are missing"
+        elif self.n_missing:
+            yield f"{self.n_missing} missing feature values were set to {self.fill:g}"
+        if self.roles.ignored:
+            columns = listing(self.roles.ignored)
+            yield f"columns left out, which are neither numbers nor few texts: {columns}"
 
-    def _check(self, rows: int) -> None:
-        """An error, before memory is taken, if this many rows are too many."""
+    def _max_rows(self) -> int:
+        """The number of rows that fit in the memory limit."""
+        return self.memory_limit // (4 * max(1, len(self.roles.names)))
+
+    def _check_memory(self, rows: int) -> None:
+        """Raise an error if so many rows do not fit in the memory limit."""
         columns = len(self.roles.names)
-        what = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
+        request = f"{self.roles.path}: {rows:,} rows of {columns:,} features"
         hint = "name fewer columns (--feature), or give more memory (half of it is the limit)"
-        _memory_limit.check(4 * rows * columns, self.limit, what, hint)
+        _memory_limit.check(4 * rows * columns, self.memory_limit, request, hint)
 
-    def _all_ids(self) -> np.ndarray:
+    def _joined_ids(self) -> np.ndarray:
         assert self.ids is not None
-        widest = max(ids.dtype.itemsize for ids in self.ids)
-        what = f"{self.roles.path}: {self.rows:,} ids of up to {widest // 4:,} characters"
-        _memory_limit.check(widest * self.rows, self.limit, what, "give shorter ids")
+        width = max(ids.dtype.itemsize for ids in self.ids)
+        request = f"{self.roles.path}: {self.rows:,} ids of up to {width // 4:,} characters"
+        _memory_limit.check(width * self.rows, self.memory_limit, request, "give shorter ids")
         return np.concatenate(self.ids)
 
     def _resize(self, rows: int) -> None:
-        arrays: list[np.ndarray] = [self.features, self.labels, self.codes]
+        arrays: list[np.ndarray] = [self.features, self.labels, self.row_queries]
         if self.weights is not None:
             arrays.append(self.weights)
         for array in arrays:
             array.resize((rows, *array.shape[1:]), refcheck=False)
 
     def _category_codes(self, column: Any, name: str) -> np.ndarray:
-        """Codes of a column's texts in order of first appearance; NaN for missing ones."""
+        """The code of each text in a column, by first appearance; NaN for missing values."""
         texts = column.cast(load("pyarrow", "columnar").string())
         encoded = texts.dictionary_encode()
         codes = self.categories[name]
-        table = [
-            np.nan if text is None or text in self.also else codes.setdefault(text, len(codes))
-            for text in encoded.dictionary.to_pylist()
-        ]
-        indices = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
-        category_codes: np.ndarray = np.array([*table, np.nan], np.float32)[indices]
-        return category_codes
+        text_codes = []
+        for text in encoded.dictionary.to_pylist():
+            is_missing = text is None or text in self.missing_values
+            text_codes.append(np.nan if is_missing else codes.setdefault(text, len(codes)))
+        indices = encoded.indices.fill_null(len(text_codes)).to_numpy(zero_copy_only=False)
+        row_codes: np.ndarray = np.array([*text_codes, np.nan], np.float32)[indices]
+        return row_codes
 
     def _finish_categories(self) -> Categories | None:
-        """Sort the categories; leave out columns of too many texts, unless they are chosen."""
+        """Sort the categories, and drop columns of too many texts that the caller did not name."""
         roles, categories = self.roles, dict[str, tuple[str, ...]]()
         for name, codes in self.categories.items():
-            chosen = roles.chosen or name in roles.categorical
-            if not chosen and len(codes) > min(_CATEGORIES, self.rows // _REPEATS):
-                roles.left_out.append(name)
+            is_named = roles.chosen or name in roles.categorical
+            if not is_named and len(codes) > min(_MAX_CATEGORIES, self.rows // _MIN_REPEATS):
+                roles.ignored.append(name)
                 continue
-            categories[name], new = _categories.sort_names(list(codes))
+            categories[name], new_codes = _categories.sort_names(list(codes))
             column = self.features[:, roles.names.index(name)]
-            there = ~np.isnan(column)
-            column[there] = new[column[there].astype(np.int64)]
-        stay = [j for j, name in enumerate(roles.names) if name not in roles.left_out]
-        if len(stay) < len(roles.names):
-            self.features = np.ascontiguousarray(self.features[:, stay])
-            roles.names = [roles.names[j] for j in stay]
+            present = ~np.isnan(column)
+            column[present] = new_codes[column[present].astype(np.int64)]
+        remaining = [j for j, name in enumerate(roles.names) if name not in roles.ignored]
+        if len(remaining) < len(roles.names):
+            self.features = np.ascontiguousarray(self.features[:, remaining])
+            roles.names = [roles.names[j] for j in remaining]
         roles.check_names()
         return tuple(categories.get(name) for name in roles.names) if categories else None
 
-    def _encode(self, column: Any) -> np.ndarray:
-        """Query ids as numbers in the order of their first appearance in the file."""
-        encoded = self._texts(column, "query", self.roles.query).dictionary_encode()
-        known = [self.code.setdefault(q, len(self.code)) for q in encoded.dictionary.to_pylist()]
-        codes: np.ndarray = np.asarray(known, np.int64)[encoded.indices.to_numpy()]
-        return codes
+    def _encode_queries(self, column: Any) -> np.ndarray:
+        """The code of each row's query, ``[rows]``."""
+        encoded = self._checked_texts(column, "query", self.roles.query).dictionary_encode()
+        codes, qids = self.query_codes, encoded.dictionary.to_pylist()
+        batch_codes = np.array([codes.setdefault(qid, len(codes)) for qid in qids], np.int64)
+        row_codes: np.ndarray = batch_codes[encoded.indices.to_numpy()]
+        return row_codes
 
-    def _texts(self, column: Any, role: str, name: str) -> Any:
+    def _checked_texts(self, column: Any, role: str, name: str) -> Any:
+        """A column of ids as pyarrow strings, none of them null or too long."""
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
         texts = column.cast(load("pyarrow", "columnar").string())
         lengths = np.asarray(load("pyarrow.compute", "columnar").utf8_length(texts))
         if len(lengths) and lengths.max() > LONGEST_ID:
-            what = f"has {lengths.max():,} characters, and at most {LONGEST_ID:,} are read"
-            raise self._error(role, name, what, lengths > LONGEST_ID)
+            problem = f"has {lengths.max():,} characters, and at most {LONGEST_ID:,} are read"
+            raise self._error(role, name, problem, lengths > LONGEST_ID)
         return texts
 
-    def _values(self, batch: Any, name: str, role: str) -> np.ndarray:
-        """A column as float32, none of them infinite; only features may be missing."""
+    def _checked_values(self, batch: Any, name: str, role: str) -> np.ndarray:
+        """A column as float32 ``[rows]``, without infinite values; only features may be missing."""
         column = batch.column(name)
         try:
             wide = column.cast(load("pyarrow", "columnar").float64(), safe=False)
@@ -484,7 +504,7 @@ class _Builder:
         missing = np.isnan(values)
         if missing.any() and role == "label" and not self.roles.labeled:
             values[missing] = 0.0
-            self.unlabeled += int(missing.sum())
+            self.n_unlabeled += int(missing.sum())
         elif missing.any() and role != "feature":
             raise self._error(role, name, "is null or NaN", missing)
         infinite = np.isinf(values)
@@ -492,14 +512,15 @@ class _Builder:
             raise self._error(role, name, "is infinite or beyond float32", infinite)
         return values
 
-    def _error(self, role: str, name: str, what: str, where: np.ndarray) -> ValueError:
-        row = self.rows - self.first + int(where.argmax()) + 1
-        return ValueError(f"{self.roles.path}: the {role} {quote(name)} of row {row} {what}")
+    def _error(self, role: str, name: str, problem: str, invalid: np.ndarray) -> ValueError:
+        """The error for the first row of the batch where the mask ``invalid`` is True."""
+        row = self.rows - self.file_start + int(invalid.argmax()) + 1
+        return ValueError(f"{self.roles.path}: the {role} {quote(name)} of row {row} {problem}")
 
 
 @contextmanager
-def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[Any]]]:
-    """The number of rows of a file, where it says so, and its record batches."""
+def _open_file(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[Any]]]:
+    """Open a file, find the columns, and yield its number of rows, if known, and its batches."""
     arrow = load("pyarrow", "columnar")
     kind = suffix(path)
     try:
@@ -508,39 +529,39 @@ def _opened(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable[An
             with read(path, page_checksum_verification=True) as file:
                 roles.find_columns(file.schema_arrow)
                 columns = roles.columns()
-                batches = file.iter_batches(_rows(len(columns)), columns=columns)
-                yield file.metadata.num_rows, _valid(batches)
+                batches = file.iter_batches(_batch_rows(len(columns)), columns=columns)
+                yield file.metadata.num_rows, _validated(batches)
         elif kind in ARROW:
             with arrow.memory_map(os.fspath(path)) as source:
-                yield None, _valid(_arrow_batches(source, roles))
-        elif kind in _TEXT:
+                yield None, _validated(_arrow_batches(source, roles))
+        elif kind in _DELIMITERS:
             with _text_batches(path, roles) as batches:
                 yield None, batches
         else:
-            known = ", ".join((*PARQUET, *ARROW, *_TEXT))
-            raise ValueError(f"{path} must end in one of {known}")
+            suffixes = ", ".join((*PARQUET, *ARROW, *_DELIMITERS))
+            raise ValueError(f"{path} must end in one of {suffixes}")
     except arrow.ArrowException as error:
         raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
-    except (UnicodeDecodeError, OSError) as error:  # of names, and what Arrow finds in its files
+    except (UnicodeDecodeError, OSError) as error:  # in column names; in damaged Arrow files
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(f"{path} is damaged: {shorten(str(error), 400)}") from error
 
 
-def _rows(columns: int) -> int:
-    """How many rows of this many columns are read at a time."""
-    return max(1, min(_ROWS, _CELLS // max(1, columns)))
+def _batch_rows(columns: int) -> int:
+    """The number of rows in a batch of so many columns."""
+    return max(1, min(_BATCH_ROWS, _BATCH_CELLS // max(1, columns)))
 
 
-def _valid(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches, each checked first: Arrow follows the offsets of a damaged one anywhere."""
+def _validated(batches: Iterable[Any]) -> Iterator[Any]:
+    """Validate each batch, as Arrow would follow damaged offsets out of its memory."""
     for batch in batches:
         batch.validate(full=True)
         yield batch
 
 
 def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
-    """Batches of both Arrow formats: files, with an index at their end, and streams."""
+    """The batches of an Arrow file, which has an index at its end, or of an Arrow stream."""
     ipc = load("pyarrow.ipc", "columnar")
     try:
         reader = ipc.open_file(source)
@@ -554,28 +575,30 @@ def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
 
 
 def _csv_block(path: Path) -> int:
-    """Bytes that hold the header and some rows, as pyarrow needs; a row may be of any width."""
-    usual, most = _CSV_BLOCK
+    """The block size for a text file: pyarrow needs the header and some rows in a block."""
+    max_header = _MAX_CSV_BLOCK // 4
     with _streams.open_text(path) as file:
-        header = file.readline(most // 4)
-    if len(header) == most // 4:
+        header = file.readline(max_header)
+    if len(header) == max_header:
         raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
-    columns = header.count(_TEXT[suffix(path)].encode()) + 1
-    what = f"{path}: to read a text file of {columns:,} columns"
-    _memory_limit.check(
-        columns * _CSV_COLUMN, _memory_limit.available(), what, "give a Parquet file"
+    columns = header.count(_DELIMITERS[suffix(path)].encode()) + 1
+    request, limit = (
+        f"{path}: to read a text file of {columns:,} columns",
+        _memory_limit.available(),
     )
-    return max(usual, 4 * len(header))
+    _memory_limit.check(columns * _CSV_COLUMN_BYTES, limit, request, "give a Parquet file")
+    return max(_CSV_BLOCK, 4 * len(header))
 
 
 @contextmanager
 def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
-    """CSV in two openings: one to see which columns are numbers, one to read them as such.
+    """Open a text file twice: to see which columns are numbers, and to read these as float64.
 
-    Without the second, whole numbers that turn to fractions far down would be an error.
+    With the types that pyarrow infers from the first block, a column of whole numbers that has a
+    fraction further down would be an error.
     """
     csv, arrow = load("pyarrow.csv", "columnar"), load("pyarrow", "columnar")
-    delimiter = csv.ParseOptions(delimiter=_TEXT[suffix(path)])
+    delimiter = csv.ParseOptions(delimiter=_DELIMITERS[suffix(path)])
     block = csv.ReadOptions(block_size=_csv_block(path))
     nulls = _null_texts(csv, roles.missing)
     with (
@@ -594,12 +617,13 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
 
 
 def _null_texts(csv: Any, missing: Iterable[str]) -> list[str]:
-    """Texts of missing values: pyarrow's own and these, which it compares by case."""
+    """The texts that pyarrow reads as null: its own, and these in the usual cases."""
     cases = (case for text in missing for case in (text, text.upper(), text.capitalize()))
     return sorted({*csv.ConvertOptions().null_values, *cases})
 
 
 def _schema(dataset: Dataset) -> Any:
+    """The Arrow schema of a data set, with the roles of its columns and checksums as metadata."""
     arrow = load("pyarrow", "columnar")
     roles = {"query": "qid", "label": "label"}
     roles |= {} if dataset.weights is None else {"weight": "weight"}
@@ -607,22 +631,22 @@ def _schema(dataset: Dataset) -> Any:
     texts = ("qid", "id")
     fields = [(n, arrow.string() if n in texts else arrow.float32()) for n in roles.values()]
     names = dataset.feature_names or tuple(f"f{j + 1}" for j in range(dataset.n_features))
-    taken = set(names) & set(roles.values())
-    if taken or len(set(names)) != len(names):
+    conflicts = set(names) & set(roles.values())
+    if conflicts or len(set(names)) != len(names):
         raise ValueError(
             f"feature names must be unique and none of {', '.join(roles.values())}; found "
-            f"{', '.join(sorted(taken)) or 'the same name twice'}"
+            f"{', '.join(sorted(conflicts)) or 'the same name twice'}"
         )
-    kinds = dataset.categories or (None,) * len(names)
+    categories = dataset.categories or (None,) * len(names)
     fields += [
-        (name, arrow.float32() if kind is None else arrow.string())
-        for name, kind in zip(names, kinds, strict=True)
+        (name, arrow.float32() if texts is None else arrow.string())
+        for name, texts in zip(names, categories, strict=True)
     ]
     text = json.dumps(roles).encode()
-    # Codes depend on which categories the file has, so that their checksum would not be theirs.
+    # A reader's codes depend on the texts that occur in the file: other codes, another checksum.
     contents = "" if dataset.categories else _checksum(dataset)
     sums = _schema_checksum(arrow.schema(fields), text) + contents
-    return arrow.schema(fields, metadata={_ROLES: text, _SUMS: sums.encode()})
+    return arrow.schema(fields, metadata={_ROLES_KEY: text, _SUMS_KEY: sums.encode()})
 
 
 def _schema_checksum(schema: Any, roles: bytes) -> str:
@@ -631,9 +655,9 @@ def _schema_checksum(schema: Any, roles: bytes) -> str:
 
 
 def _checksum(dataset: Dataset) -> str:
-    """The checksum of what a file holds: features, labels, and which items are of which query."""
-    blocks = range(0, dataset.n_items, _ROWS)
-    arrays: list[Any] = [dataset.features[start : start + _ROWS] for start in blocks]
+    """The checksum of the contents: features, labels, queries, and weights and ids if any."""
+    blocks = range(0, dataset.n_items, _BATCH_ROWS)
+    arrays: list[Any] = [dataset.features[start : start + _BATCH_ROWS] for start in blocks]
     arrays += [dataset.labels, dataset.offsets, dataset.weights]
     total = 0
     for array in arrays:
@@ -645,16 +669,18 @@ def _checksum(dataset: Dataset) -> str:
     return f"{total:08x}"
 
 
-def _usable(schema: Any, used: Sequence[str], categorical: Iterable[str]) -> list[str]:
-    """The columns that have no other role and may be features: of numbers, texts, or named so."""
+def _candidates(schema: Any, role_columns: Sequence[str], categorical: Iterable[str]) -> list[str]:
+    """The columns that are features by default: numbers, texts, and those named categorical."""
     return [
-        c.name
-        for c in schema
-        if c.name not in used and (c.name in categorical or _is_number(c.type) or _is_text(c.type))
+        column.name
+        for column in schema
+        if column.name not in role_columns
+        and (column.name in categorical or _is_number(column.type) or _is_text(column.type))
     ]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
+    """The items ``start:stop`` as a record batch."""
     arrow = load("pyarrow", "columnar")
     rows = np.arange(start, min(stop, dataset.n_items))
     lists = np.searchsorted(dataset.offsets, rows, side="right") - 1
@@ -662,25 +688,25 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
     others = [array for array in (dataset.weights, dataset.ids) if array is not None]
     columns += [array[start:stop].tolist() for array in others]
     block = np.asarray(dataset.features[start:stop])
-    kinds = dataset.categories or (None,) * dataset.n_features
-    for column, kind in zip(block.T, kinds, strict=True):
-        if kind is None:
+    categories = dataset.categories or (None,) * dataset.n_features
+    for column, names in zip(block.T, categories, strict=True):
+        if names is None:
             columns.append(np.ascontiguousarray(column))
         else:
-            columns.append([None if np.isnan(code) else kind[int(code)] for code in column])
+            columns.append([None if np.isnan(code) else names[int(code)] for code in column])
     arrays = [arrow.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
     return arrow.record_batch(arrays, schema=schema)
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(column_type: Any) -> bool:
     types = load("pyarrow", "columnar").types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    if types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return bool(types.is_string(column_type) or types.is_large_string(column_type))
 
 
-def _is_number(kind: Any) -> bool:
-    """Whether a column's type is numeric; one with nothing but nulls may be."""
+def _is_number(column_type: Any) -> bool:
+    """Whether a column's type is numeric; a column of nulls alone counts as one."""
     types = load("pyarrow", "columnar").types
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    return any(test(kind) for test in tests)
+    return any(test(column_type) for test in tests)
