@@ -82,7 +82,7 @@ def test_opening_maps_and_does_not_read(folder: Path, monkeypatch: pytest.Monkey
         raise AssertionError("more than the numbers beside the features was read")
 
     monkeypatch.setattr(Dataset, "_check_qids", no_reading)
-    monkeypatch.setattr(store, "_digest", no_reading)
+    monkeypatch.setattr(store, "_file_checksum", no_reading)
     opened = store.open(folder)
     for name in FILES:
         array = getattr(opened, name)
@@ -109,7 +109,7 @@ def test_a_set_far_larger_than_what_opening_reads(tmp_path: Path) -> None:
     with (folder / "offsets.npy").open("r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(rows.to_bytes(8, "little"))
-    files["offsets"]["crc32"] = store._sums(folder / "offsets.npy")
+    files["offsets"]["crc32"] = store._block_checksums(folder / "offsets.npy")
     rewrite(folder, files=files)
     opened = store.open(folder)
     assert opened.features.shape == (rows, 100) and opened.features[-1, -1] == 0
@@ -424,7 +424,7 @@ def test_stores_of_before_checksums_of_blocks_are_read(
     files = store.read_manifest(folder)["files"]
     for name, entry in files.items():
         del entry["crc32"]
-        entry["blake2b"] = store._digest(folder / f"{name}.npy")
+        entry["blake2b"] = store._file_checksum(folder / f"{name}.npy")
     rewrite(folder, files=files)
     for verify in (False, True):
         same(store.open(folder, verify=verify), dataset)

@@ -39,7 +39,7 @@ def test_the_compiled_search_is_pytorchs_to_the_last_bit(output, monkeypatch):
     new = np.concatenate([features, 3 * random.normal(size=(300, 5)), [[-0.0] * 5, [9] * 5]])
     values = torch.from_numpy(new.astype(np.float32))
     compiled = fitted.transform(values)
-    monkeypatch.setattr(transforms, "_is_plain", lambda values: False)
+    monkeypatch.setattr(transforms, "_can_use_kernel", lambda values: False)
     assert compiled.numpy().tobytes() == fitted.transform(values).numpy().tobytes()
 
 

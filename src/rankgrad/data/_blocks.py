@@ -1,4 +1,7 @@
-"""Features in blocks of rows, and the statistics of their columns that transforms learn."""
+"""Features in blocks of rows, and the statistics of their columns that transforms learn.
+
+``transforms.py`` fits on :class:`Blocks`, so that memory maps larger than memory can be fitted.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,21 @@ from rankgrad._shapes import Array, Bool, Float, Int
 if TYPE_CHECKING:
     from rankgrad.data.transforms import Transform
 
-_BLOCK = 1 << 22  # values worked on at a time, to bound memory
-_RIDGE = 1e-3  # ridge penalty of the imputing regression, whose features have variance 1
+_BLOCK = 1 << 22  # values of a block, which bounds memory
+_RIDGE_PENALTY = 1e-3  # ridge penalty of the imputing regression, whose features have variance 1
 
 
 def block_height(columns: int) -> int:
-    """How many rows of this many columns are worked on at a time."""
+    """The number of rows in a block of this many columns."""
     return max(1, _BLOCK // max(1, columns))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The rows of an array, block by block, passed through transforms that are fitted already."""
+    """The rows of an array, block by block, after transforms that are fitted already."""
 
-    features: Array
-    offsets: Array | None = None
+    features: Array  # [N, f]
+    offsets: Array | None = None  # [B + 1]
     transforms: tuple[Transform, ...] = ()
 
     def __len__(self) -> int:
@@ -41,15 +44,15 @@ class Blocks:
             yield self.rows(slice(start, start + height))
 
     def then(self, transform: Transform) -> Blocks:
-        """The rows after one more transform: computed now if they are a single block."""
+        """The rows after one more transform; if they are a single block, it is applied at once."""
         after = replace(self, transforms=(*self.transforms, transform))
         if self.features.size > _BLOCK:
             return after
         return Blocks(after.rows(slice(None)).numpy(), self.offsets)
 
-    def rows(self, which: slice | Array) -> Float[Tensor, "m f"]:
-        """Some rows, transformed exactly as in prediction."""
-        values = torch.from_numpy(np.array(self.features[which], _numpy_float(self.features)))
+    def rows(self, index: slice | Array) -> Float[Tensor, "m f"]:
+        """Some rows, transformed as they would be in prediction."""
+        values = torch.from_numpy(np.array(self.features[index], _numpy_float(self.features)))
         for transform in self.transforms:
             values = transform(values)
         return values
@@ -67,7 +70,7 @@ class Blocks:
 
 @dataclass
 class Moments:
-    """Mean, standard deviation and range of each column, in float64; missing values left out."""
+    """Mean, standard deviation and range of each column, in float64, without missing values."""
 
     mean: Float[Tensor, " f"]
     deviation: Float[Tensor, " f"]
@@ -78,21 +81,21 @@ class Moments:
 
     @classmethod
     def of(cls, blocks: Blocks) -> Moments:
-        """One pass; blocks are merged by the update of Chan, Golub and LeVeque, which is stable."""
+        """Compute them in one pass; the update of Chan, Golub and LeVeque merges blocks stably."""
         count = missing = torch.zeros(blocks.width, dtype=torch.int64)
         mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
         low, high = mean + float("inf"), mean - float("inf")
         for block in blocks:
             values = block.double()
-            absent = values.isnan()
-            n_present = len(values) - absent.sum(0)
+            is_missing = values.isnan()
+            n_present = len(values) - is_missing.sum(0)
             total = count + n_present
-            if absent.any():
+            if is_missing.any():
                 block_mean = values.nansum(0) / n_present.clamp(min=1)
-                # The mean adds nothing to the squares.
-                values = torch.where(absent, block_mean, values)
-                low = low.minimum(values.where(~absent, float("inf")).amin(0))
-                high = high.maximum(values.where(~absent, float("-inf")).amax(0))
+                # A missing value counts as the mean, which adds nothing to the squares.
+                values = torch.where(is_missing, block_mean, values)
+                low = low.minimum(values.where(~is_missing, float("inf")).amin(0))
+                high = high.maximum(values.where(~is_missing, float("-inf")).amax(0))
             else:
                 block_mean = values.mean(0)
                 low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
@@ -100,11 +103,11 @@ class Moments:
             squares = squares + (values - block_mean).square().sum(0)
             squares = squares + step.square() * (count * n_present / total.clamp(min=1).double())
             mean = mean + step * (n_present / total.clamp(min=1).double())
-            count, missing = total, missing + absent.sum(0)
+            count, missing = total, missing + is_missing.sum(0)
         empty = count == 0
         low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
         deviation = (squares / count.clamp(min=1)).sqrt()
-        # Rounding may put the mean of a constant column slightly off its value.
+        # The mean of a constant column must be its value, in spite of rounding.
         return cls(mean.clamp(low, high), deviation, low, high, missing, count)
 
     @property
@@ -119,39 +122,40 @@ class Moments:
 
 
 def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether a column has two values in some list. If it has, two neighbors differ."""
+    """Whether each column has different values within some list: whether two neighbors differ."""
     if blocks.offsets is None:
         raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
     starts = np.zeros(len(blocks) + 1, bool)
     starts[blocks.offsets] = True
     varies = torch.zeros(blocks.width, dtype=torch.bool)
-    before, first = None, 0
+    previous, end = None, 0
     for block in blocks:
-        rows = block if before is None else torch.cat([before, block])
+        rows = block if previous is None else torch.cat([previous, block])
         missing = rows.isnan()
         differs = (rows[1:] != rows[:-1]) & ~(missing[1:] & missing[:-1])
-        end = first + len(block)
-        inside = torch.from_numpy(~starts[end - len(differs) : end])
-        varies |= (differs & inside[:, None]).any(0)
-        before, first = block[-1:], end
+        end += len(block)
+        same_list = torch.from_numpy(~starts[end - len(differs) : end])
+        varies |= (differs & same_list[:, None]).any(0)
+        previous = block[-1:]
     return varies
 
 
 def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[Tensor, "f f"]:
-    """W of :class:`Impute`; column j has the weights for feature j, with 0 for j itself.
+    """The matrix W of :class:`~rankgrad.data.transforms.Impute`, for features with NaN.
 
-    With p_k the fraction of items that have feature k, S the covariances and z as in Impute,
-    ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
-    equations of each j leave out row and column j, which follows from one inverse of all.
+    Column j has the weights for feature j; that of feature j itself is 0. With p_k the fraction of
+    items that have feature k, S the covariances and z as in Impute, ``E[z_k z_l] = p_k p_l S_kl``,
+    ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal equations for feature j are
+    without row and column j. All of them are solved with one inverse of the full matrix.
     """
     present = ~values.isnan()
     scale = torch.where(moments.varies, moments.deviation, 1.0)
     z = torch.where(present, (values.double() - moments.mean) / scale, 0.0)
-    counted = present.double()
-    fraction = counted.mean(0)
-    covariance = z.T @ z / (counted.T @ counted).clamp(min=1)
+    indicator = present.double()
+    fraction = indicator.mean(0)
+    covariance = z.T @ z / (indicator.T @ indicator).clamp(min=1)
     normal = covariance * fraction * fraction[:, None]
-    normal.diagonal().copy_(fraction * covariance.diagonal() + _RIDGE)
+    normal.diagonal().copy_(fraction * covariance.diagonal() + _RIDGE_PENALTY)
     inverse = torch.linalg.inv(normal)
     target = covariance * fraction[:, None]
     target.fill_diagonal_(0.0)
@@ -163,7 +167,7 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
 
 
 def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
-    """All rows, or this many of them drawn without replacement."""
+    """``size`` rows, drawn without replacement; all rows if there are no more."""
     if len(blocks) <= size:
         return blocks.rows(slice(None))
     drawn = np.random.default_rng(seed).choice(len(blocks), size, replace=False)
@@ -171,33 +175,37 @@ def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
 
 
 def quantiles_of(values: Array, levels: Array) -> Array:
-    """The quantiles of the values that are not missing; zeros if all are.
+    """The quantiles, at levels from 0 to 1, of the values that are not NaN; zeros if all are NaN.
 
     Equal to ``numpy.quantile`` to the last bit, and several times as fast for many levels.
+
+    Args:
+        values: ``[n]``.
+        levels: ``[q]``.
     """
-    ordered = np.sort(values).astype(np.float64)  # missing values are last
+    ordered = np.sort(values).astype(np.float64)  # NaN is last
     count = len(ordered) - int(np.isnan(ordered).sum())
     if count == 0:
         return np.zeros(len(levels))
-    places = (count - 1) * levels
-    low = np.floor(places).astype(np.int64)
-    below, above, part = ordered[low], ordered[np.minimum(low + 1, count - 1)], places - low
+    positions = (count - 1) * levels
+    low = np.floor(positions).astype(np.int64)
+    below, above, weight = ordered[low], ordered[np.minimum(low + 1, count - 1)], positions - low
     step = above - below
-    quantiles: Array = np.where(part >= 0.5, above - step * (1 - part), below + step * part)
+    quantiles: Array = np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
     return quantiles
 
 
 def check_infinite(values: Tensor, first: int = 0) -> None:
-    """An error that names the first infinite value; rows count from ``first``."""
+    """Raise an error if a value is infinite; ``first`` is the number of the first row."""
     infinite = values.isinf()
     if not bool(infinite.any()):
         return
-    at = infinite.nonzero()[0].tolist()
-    value = values[tuple(at)].item()
-    where = ", ".join(str(index + (first if axis == 0 else 0)) for axis, index in enumerate(at))
+    index = infinite.nonzero()[0].tolist()
+    value = values[tuple(index)].item()
+    cell = ", ".join(map(str, [index[0] + first, *index[1:]]))
     raise ValueError(
-        f"feature index {at[-1]} (counting from 0) is infinite: features[{where}] = {value}. Give "
-        "a finite value, or NaN for a missing one"
+        f"feature index {index[-1]} (counting from 0) is infinite: features[{cell}] = {value}. "
+        "Give a finite value, or NaN for a missing one"
     )
 
 

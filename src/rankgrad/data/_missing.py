@@ -40,8 +40,8 @@ class MissingValues:
                 numbers.append(_text_lines.parse_number(text))
             except ValueError:
                 texts.add(text)
-        without_nan = tuple(number for number in numbers if number == number)
-        return cls(frozenset(texts), without_nan)
+        # NaN is missing anyway, and equal to no number.
+        return cls(frozenset(texts), tuple(number for number in numbers if number == number))
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and text.strip().lower() in self.texts

@@ -6,10 +6,13 @@ In PyTorch or onnxruntime the sorts and searches would take longer than the laye
 model. Here all steps of one feature of one list run one after the other, on a few kilobytes that
 stay in the processor's cache.
 
-Features of web search have many equal values, 0 above all. So each column is first made sparse
+Features of web search have many equal values, mostly 0. So each column is first made sparse
 (:class:`Entries`), and the later steps compute on its entries only.
 
 :class:`rankgrad.training._preparation.Preparation` builds the tables and calls :func:`prepare`.
+
+Sizes: f raw features, g transformed features, n items of a list. Indices: b of lists, c of
+transformed features, i of items, t of entries.
 """
 
 from __future__ import annotations
@@ -27,22 +30,22 @@ from rankgrad.data._quantile_kernel import Knots
 
 _MAX_PAIRWISE = 1024  # longer lists are sorted, not compared pair by pair
 _MIN_SPARSE = 8  # shorter lists have no common value: every item is an entry
-_VECTOR = 16  # buffers are padded to a multiple of so many values
-_CELLS = 256  # into which the range of a feature's knots is divided
+_VECTOR_SIZE = 16  # buffers are padded to a multiple of it
+_CELLS = 256  # of the grid over the range of a feature's knots
 _LAST_CELL = np.float32(_CELLS - 1)
 _SQRT12, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _INFINITY = np.float32(np.inf)
-_LARGEST = np.int32(0x7FFFFFFF)
+_MAX_INT32 = np.int32(0x7FFFFFFF)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(function: Function, *, allocates: bool = False, **options: Any) -> Function:
-    """Compile a function, without reference counts of arrays unless it allocates some."""
+    """Compile a function, without reference counting of arrays unless it allocates some."""
     if hasattr(DefaultOptions, "_nrt"):
         options["_nrt"] = allocates
-    # With Python's error model a division may raise, so its loop is not vectorized.
+    # With Python's error model a division may raise an error, and its loop is not vectorized.
     return compile_cached(function, nogil=True, error_model="numpy", **options)
 
 
@@ -55,8 +58,9 @@ class Columns(NamedTuple):
     Attributes:
         sources: the raw feature that each is computed from.
         indicates: whether it is 1 where the raw feature is missing and 0 elsewhere.
-        mean, deviation: by which it is standardized.
-        fill: what replaces a missing value.
+        mean: subtracted to standardize it.
+        deviation: divides it after that.
+        fill: replaces a missing value; with ``weights``, the mean in the regression.
         weights: ``[f, f]`` float64: row j has the weights W_kj of
             :class:`~rankgrad.data.transforms.Impute`. Empty if ``fill`` replaces all missing
             values.
@@ -78,14 +82,16 @@ class Quantiles(NamedTuple):
 
     Attributes:
         knots: ``[g, w]``: 0, the knots, and infinity. Empty if there are no quantiles.
-        n_below: ``[g, 1 + 2^p]``: the number of quantiles below a value, by that of knots below it.
-        tied_below: ``[g]``: the number of quantiles less that of knots below a value, if all values
-            above the first knot have the same, as they do if only the first knot is tied; else -1.
+        n_below: ``[g, 1 + 2^p]``: the number of quantiles below a value, by the number of knots
+            below it.
+        tied_below: ``[g]``: the number of quantiles minus the number of knots below a value, if it
+            is the same for all values above the first knot (because at most the first knot stands
+            for several quantiles); else -1.
         cell_starts: ``[g, 256]``: the number of knots in the cells before each.
         grid: ``[2, g]``: the first knot, and the number of cells per unit.
         search_widths: ``[g]``: a power of 2 above the number of knots in any cell.
         last: ``[1]``: as in :class:`~rankgrad.data._quantile_kernel.Knots`.
-        scale: ``[g]``: as there.
+        scale: ``[g]``: as in ``Knots``.
     """
 
     knots: np.ndarray
@@ -139,7 +145,7 @@ class Entries(NamedTuple):
 
     Attributes:
         rows: ``[g, n + 1 or more]``: 1 + the index of each entry's item.
-        values: ``[g, k, n + 1 or more]``: the feature, and its columns within the list but for
+        values: ``[g, k, n + 1 or more]``: the feature, and its columns within the list except
             scores.
         counts: ``[g]``: the number of entries, position 0 included.
         scores: ``[2, g]``: the factor a and the summand s by which an entry's score within the list
@@ -161,14 +167,18 @@ NO_ENTRIES = Entries(
 
 
 class Buffers(NamedTuple):
-    """The memory of the pass, which allocates nothing: reference counts would take a quarter more.
+    """The memory of the pass, which allocates none itself: reference counting would take time.
+
+    Below, ``size`` is the padded length of a list. With regression of missing values, the entries
+    of all features are in memory at a time (k = g), otherwise those of one (k = 1).
 
     Attributes:
-        raw: the raw values of a feature.
-        values, rows: its entries; those of all features where missing values are regressed.
-        entry_counts: how many entries there are, position 0 not included.
-        scratch, counts: for the steps of one feature.
-        centered: ``[n, f]``: values less their means, where missing values are regressed.
+        raw: ``[size]``: the raw values of a feature.
+        values, rows: ``[k, size]``: its entries.
+        entry_counts: ``[k]``: the number of entries, without position 0.
+        scratch: ``[2, size]``, for the steps of one feature.
+        counts: ``[3, size]``, likewise.
+        centered: ``[n, f]``: values minus their means, for the regression.
     """
 
     raw: np.ndarray
@@ -197,8 +207,8 @@ class Buffers(NamedTuple):
 
 @_compiled
 def padded_size(count: int) -> int:
-    """The next multiple of 16 above ``count``."""
-    return (count // _VECTOR + 1) * _VECTOR
+    """The smallest multiple of 16 above ``count``."""
+    return (count // _VECTOR_SIZE + 1) * _VECTOR_SIZE
 
 
 @_compiled
@@ -218,9 +228,9 @@ def prepare(
         offsets: ``[B + 1]``.
         tables: the fitted transforms.
         starts: the first column of ``inputs`` for ranks, ties and scores, or their index in
-            ``entries.values``; 0 for those that the network does not take in.
+            ``entries.values``; 0 for those that are not inputs of the network.
         inputs: ``[N, width]``, written if ``entries`` is empty.
-        entries: written, if not empty. There is one list then.
+        entries: written if not empty; then there is a single list.
         buffers: overwritten.
     """
     columns, quantiles = tables
@@ -232,7 +242,7 @@ def prepare(
         dense = inputs[start : start + n]
         for c in range(len(sources)):
             feature = c if regresses else 0
-            _read(items, start, n, sources[c], indicates[c], raw)
+            _read_raw(items, start, n, sources[c], indicates[c], raw)
             n_entries = _to_sparse(raw, n, all_values[feature], all_rows[feature])
             values, rows = all_values[feature, : padded_size(n_entries)], all_rows[feature]
             if not indicates[c]:
@@ -257,12 +267,12 @@ def prepare(
 
 
 @_compiled
-def _read(
+def _read_raw(
     items: np.ndarray, start: int, n: int, source: int, indicates: bool, raw: np.ndarray
 ) -> None:
-    """Write the raw values of a list, or whether they are missing."""
+    """Write the raw values of a feature or, for an indicator, whether they are missing."""
     for i in range(n):
-        raw[i] = items[start + i, source] + _ZERO  # which turns -0 into 0
+        raw[i] = items[start + i, source] + _ZERO  # turns -0 into 0
     if indicates:
         for i in range(n):
             raw[i] = _ONE if np.isnan(raw[i]) else _ZERO
@@ -272,8 +282,8 @@ def _read(
 def _to_sparse(raw: np.ndarray, n: int, values: np.ndarray, rows: np.ndarray) -> int:
     """Write a common value and then the entries of a column; return the number of entries.
 
-    The common value is the least or the greatest, as 0 is in counts. All items are entries if fewer
-    than a quarter of them have it, if the list is short, or if it is NaN.
+    The common value is the smallest or the largest: in counts, 0. All items are entries if fewer
+    than a quarter of them have the common value, if the list is short, or if the value is NaN.
 
     Args:
         raw: ``raw[:n]`` are the values of items; it is overwritten after them.
@@ -284,13 +294,14 @@ def _to_sparse(raw: np.ndarray, n: int, values: np.ndarray, rows: np.ndarray) ->
     size, bits = padded_size(n), raw.view(np.int32)
     for i in range(n, size):
         raw[i] = raw[0] if n > 0 else _ZERO
-    # As integers, the bits of negative numbers have the reverse order: all but the sign is flipped.
-    low, high = _LARGEST, np.int32(-0x80000000)
+    # Values are compared by their bits as integers. For negative numbers these have the reverse
+    # order, so all bits but the sign are flipped.
+    low, high = _MAX_INT32, np.int32(-0x80000000)
     for i in range(size):
-        ordered = bits[i] ^ ((bits[i] >> 31) & _LARGEST)
+        ordered = bits[i] ^ ((bits[i] >> 31) & _MAX_INT32)
         low, high = min(low, ordered), max(high, ordered)
-    low ^= (low >> 31) & _LARGEST
-    high ^= (high >> 31) & _LARGEST
+    low ^= (low >> 31) & _MAX_INT32
+    high ^= (high >> 31) & _MAX_INT32
     n_low, n_high = np.int32(0), np.int32(0)
     for i in range(size):
         n_low += bits[i] == low
@@ -304,7 +315,7 @@ def _to_sparse(raw: np.ndarray, n: int, values: np.ndarray, rows: np.ndarray) ->
             values[i + 1], rows[i + 1] = raw[i], i + 1
         end = np.uint32(n + 1)
     else:
-        for i in range(n):  # without a branch: a common value is overwritten by the next entry
+        for i in range(n):  # branch-free: a common value is overwritten by the next entry
             values[end], rows[end] = raw[i], i + 1
             end = np.uint32(end + np.uint32(bits[i] != common))
     n_entries = int(np.int64(end)) - 1
@@ -352,12 +363,12 @@ def _transform(
 def _count_knots_below(values: np.ndarray, c: int, quantiles: Quantiles, below: np.ndarray) -> None:
     """Write the number of knots below each value.
 
-    The binary searches of all values take each step together, so that none waits for memory.
+    The binary searches of all values advance together, so that none waits for memory.
     """
     knots, first, per_unit = quantiles.knots, quantiles.grid[0, c], quantiles.grid[1, c]
     for i in range(len(values)):
         cell = (values[i] - first) * per_unit
-        cell = cell if cell > _ZERO else _ZERO  # also of NaN
+        cell = cell if cell > _ZERO else _ZERO  # also if it is NaN
         cell = cell if cell < _LAST_CELL else _LAST_CELL
         below[i] = quantiles.cell_starts[c, np.uint32(np.int32(cell))]
     step = np.int32(quantiles.search_widths[c] >> 1)
@@ -380,23 +391,23 @@ def _interpolate(
 ) -> None:
     """Replace values of one feature by their quantiles, standardized.
 
-    What the tables say is copied to buffers first, so that the division is vectorized: the knots
-    around a value to ``bounds``, the number of quantiles up to each to ``between``.
+    Table entries are copied to buffers first, so that the division is vectorized: the knots around
+    each value to ``bounds``, and the numbers of quantiles up to these knots to ``between``.
     """
     knots, n_below, tied_below = quantiles.knots, quantiles.n_below, quantiles.tied_below[c]
     scale = quantiles.scale[c]
     mean, deviation, last = scaling
     for i in range(len(values)):
-        at = np.uint32(below[i])
-        bounds[0, i], bounds[1, i] = knots[c, at], knots[c, at + np.uint32(1)]
+        knot = np.uint32(below[i])
+        bounds[0, i], bounds[1, i] = knots[c, knot], knots[c, knot + np.uint32(1)]
     if tied_below >= 0:
         for i in range(len(values)):
             between[0, i] = below[i] + tied_below if below[i] > 0 else 0
             between[1, i] = below[i] + tied_below + 1
     else:
         for i in range(len(values)):
-            at = np.uint32(below[i])
-            between[0, i], between[1, i] = n_below[c, at], n_below[c, at + np.uint32(1)]
+            knot = np.uint32(below[i])
+            between[0, i], between[1, i] = n_below[c, knot], n_below[c, knot + np.uint32(1)]
     if scale < _ONE:
         for i in range(len(values)):
             values[i] *= scale
@@ -415,7 +426,7 @@ def _interpolate(
 def _center(
     values: np.ndarray, rows: np.ndarray, n_entries: int, mean: np.float32, centered: np.ndarray
 ) -> None:
-    """Write the values of items less their mean, 0 where they are missing."""
+    """Write the values of items minus their mean; 0 for missing values."""
     if n_entries < len(centered):
         for i in range(len(centered)):
             centered[i] = np.float64(values[0]) - np.float64(mean)
@@ -432,9 +443,9 @@ def _regress(
     weights: np.ndarray,
     centered: np.ndarray,
 ) -> None:
-    """Replace missing values by regression, in an order that is the same for all items.
+    """Replace missing values by regression; terms are added in the same order for all items.
 
-    Sums are in float64 and rounded, as those of :class:`~rankgrad.data.transforms.Impute` are.
+    Sums are in float64 and then rounded, as in :class:`~rankgrad.data.transforms.Impute`.
     """
     for t in range(1, len(values)):
         if np.isnan(values[t]):
@@ -468,10 +479,10 @@ def _write_inputs(
         rows: as :func:`_to_sparse` writes them.
         scratch: overwritten, as ``counts`` is.
         counts: overwritten.
-        column: the index of the feature, the number of its entries, and that of items.
+        column: the index of the feature, the number of its entries, and the number of items.
         starts: as in :func:`prepare`.
         dense: ``[n, width]``, written if ``entries`` is empty.
-        entries: written, if not empty.
+        entries: written if not empty.
     """
     c, n_entries, n = column
     ranks_at, ties_at, scores_at = starts
@@ -514,9 +525,9 @@ def _write_differences(values: np.ndarray, n_entries: int, differences: np.ndarr
 
 @_compiled_reduction
 def _score_scaling(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
-    """The m and a by which :func:`rankgrad.models._in_list.list_scores` is ``a (x - m)``.
+    """The mean m and factor a: :func:`rankgrad.models._in_list.list_scores` of x is ``a (x - m)``.
 
-    ``values[0]`` is that of all items that have no entry.
+    ``values[0]`` is the value of all items without an entry.
     """
     n_common = n - len(values) + 1
     total, squares = 0.0, 0.0
@@ -553,8 +564,8 @@ def _count_items(values: np.ndarray, n_entries: int, n: int, counts: np.ndarray)
     """Write how many items of the list are below each value, and how many have it.
 
     Args:
-        values: ``values[0]`` is that of ``n - n_entries`` items; what is after the entries is
-            overwritten.
+        values: ``values[0]`` is the value of ``n - n_entries`` items; the padding after the entries
+            is overwritten.
         n_entries: the number of entries.
         n: the number of items.
         counts: ``counts[0]`` and ``counts[1]`` are written, ``counts[2]`` is overwritten.
@@ -582,8 +593,8 @@ def _count_items(values: np.ndarray, n_entries: int, n: int, counts: np.ndarray)
 def _count_pairwise(values: np.ndarray, n_entries: int, counts: np.ndarray) -> None:
     """:func:`_count_items` among entries only; ``values`` is infinite before and after them.
 
-    Four values at a time are compared with all. Entries with the same number of entries below them
-    are tied.
+    Four values at a time are compared with all others. Entries are tied if they have the same
+    number of entries below them.
     """
     below, tied, ends = counts[0], counts[1], counts[2]
     for i in range(len(values)):

@@ -1,4 +1,7 @@
-"""The compiled search of :class:`~rankgrad.data.transforms.Quantile` on a CPU, in float32."""
+"""The compiled search of :class:`~rankgrad.data.transforms.Quantile` on a CPU, in float32.
+
+:class:`Knots` has the same tables in another form, for export and for ``_preparation_kernel.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,28 @@ import numpy as np
 
 from rankgrad._compilation import compile_cached
 
-_ROWS = 256  # searched at a time, so that a column of quantiles stays in the processor's cache
+_BLOCK_ROWS = 256  # searched at a time, so that a feature's quantiles stay in the processor's cache
 _HALF, _ZERO, _ONE = np.float32(0.5), np.float32(0), np.float32(1)
-WIDE = 1e30  # quantiles beyond are halved before they are subtracted: float32 ends at 3e38
+WIDE = 1e30  # above it, quantiles are halved before they are subtracted: float32 ends at 3e38
 
 _compiled = partial(compile_cached, nogil=True)
 
 
 class Knots:
-    """The distinct quantiles of each feature, padded to one length, and what holds between them.
+    """The distinct quantiles ("knots") of each feature, and the interpolation between them.
 
     Args:
-        table: of a :class:`~rankgrad.data.transforms.Quantile`.
+        table: ``[features, quantiles]``, of a :class:`~rankgrad.data.transforms.Quantile`.
 
     Attributes:
-        table: ``[features, 2^p - 1]``: the knots, then infinity.
-        below, spacing, index, last: ``[features, 2^p]``, by the number of knots below x. Between
-            two knots the fraction is ``(index + (x - below) / spacing) / last``.
-        middle: ``[features, 2^p]``: the fraction at the next knot, where x is equal to it.
-        scale: ``[features, 1]``: 1/2 where a difference of x may exceed float32, else 1. ``below``
-            and ``spacing`` are of ``scale x``.
+        width: p, the number of bits of the largest number of knots.
+        last: the index of the last quantile.
+        table: ``[features, 2^p - 1]``: the knots, padded with infinity.
+        below, spacing, index: ``[features, 2^p]``, by the number of knots below x. Between two
+            knots the level of x is ``(index + (x - below) / spacing) / last``.
+        middle: ``[features, 2^p]``: the level of x if it is equal to the next knot.
+        scale: ``[features, 1]``: 1/2 if a difference of values may exceed float32, else 1.
+            ``below`` and ``spacing`` are those of ``scale * x``.
     """
 
     def __init__(self, table: np.ndarray) -> None:
@@ -42,57 +47,58 @@ class Knots:
         self.index = np.zeros((features, size), np.float32)
         self.middle = np.zeros((features, size), np.float32)
         self.scale = np.ones((features, 1), np.float32)
-        for at, (values, first, counts) in enumerate(distinct):
+        for j, (values, first, counts) in enumerate(distinct):
             count = len(values)
-            self.table[at, :count] = values
+            self.table[j, :count] = values
             middle = (2 * first + counts - 1) / np.float32(2)
-            self.middle[at, :count] = middle / np.float32(self.last)
-            self.index[at, 1 : count + 1] = first + counts - 1
-            self.index[at, count + 1 :] = self.last
-            self.scale[at] = _HALF if np.abs(values).max() > WIDE else _ONE
-            values = values * self.scale[at]
-            self.below[at, 1 : count + 1] = values
-            self.spacing[at, 1:count] = values[1:] - values[:-1]
+            self.middle[j, :count] = middle / np.float32(self.last)
+            self.index[j, 1 : count + 1] = first + counts - 1
+            self.index[j, count + 1 :] = self.last
+            self.scale[j] = _HALF if np.abs(values).max() > WIDE else _ONE
+            values = values * self.scale[j]
+            self.below[j, 1 : count + 1] = values
+            self.spacing[j, 1:count] = values[1:] - values[:-1]
 
 
 @_compiled
 def _count_below(values: np.ndarray, table: np.ndarray, counts: np.ndarray) -> None:
-    """How many entries of a sorted table are below each value.
+    """Write to ``counts`` how many entries of a sorted table are below each value.
 
-    All values take a step of their binary searches together, so that none waits for memory and
-    none is mispredicted.
+    The binary searches of all values advance together, without branches, so that no search waits
+    for memory or for a mispredicted branch.
     """
     for i in range(len(values)):
         counts[i] = 0
-    left = len(table)
-    while left > 1:
-        half = left >> 1
+    remaining = len(table)
+    while remaining > 1:
+        half = remaining >> 1
         for i in range(len(values)):
             next_ = counts[i] + half
             counts[i] = next_ if table[np.uint32(next_ - 1)] < values[i] else counts[i]
-        left -= half
+        remaining -= half
     for i in range(len(values)):
         counts[i] += table[np.uint32(counts[i])] < values[i]
 
 
 @_compiled
 def _tie_ends(table: np.ndarray) -> np.ndarray:
-    """For each entry of each sorted row, where those equal to it end."""
+    """For each entry of a table with sorted rows, the end of the run of entries equal to it."""
     ends = np.empty(table.shape, np.int32)
     for row in range(table.shape[0]):
         end = table.shape[1]
-        for at in range(table.shape[1] - 1, -1, -1):
-            if at + 1 < end and table[row, at] != table[row, at + 1]:
-                end = at + 1
-            ends[row, at] = end
+        for i in range(table.shape[1] - 1, -1, -1):
+            if i + 1 < end and table[row, i] != table[row, i + 1]:
+                end = i + 1
+            ends[row, i] = end
     return ends
 
 
 @_compiled
 def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> None:
-    """Where values stand among the quantiles of their feature, from 0 to 1; NaN stays NaN.
+    """Write the level, from 0 to 1, of each value among its feature's quantiles; NaN stays NaN.
 
-    A value between two quantiles is interpolated, one that equals several is in their middle.
+    Between two quantiles the level is interpolated; a value that equals several quantiles has their
+    middle level.
 
     Args:
         rows: ``[N, F]`` float32.
@@ -101,10 +107,10 @@ def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> 
     """
     size, ends = table.shape[1], _tie_ends(table)
     last = np.float32(size - 1)
-    some, counts = np.empty(_ROWS, np.float32), np.empty(_ROWS, np.int32)
-    for first in range(0, rows.shape[0], _ROWS):
-        n = min(_ROWS, rows.shape[0] - first)
-        values = some[:n]
+    buffer, counts = np.empty(_BLOCK_ROWS, np.float32), np.empty(_BLOCK_ROWS, np.int32)
+    for first in range(0, rows.shape[0], _BLOCK_ROWS):
+        n = min(_BLOCK_ROWS, rows.shape[0] - first)
+        values = buffer[:n]
         for column in range(rows.shape[1]):
             quantiles = table[column]
             wide = max(abs(quantiles[0]), abs(quantiles[size - 1])) > WIDE
@@ -115,12 +121,12 @@ def quantile_levels(rows: np.ndarray, table: np.ndarray, levels: np.ndarray) -> 
             for i in range(n):
                 value, count = values[i], counts[i]
                 if np.isnan(value):
-                    place = value
+                    position = value
                 elif count < size and quantiles[count] == value:
-                    place = np.float32(count + ends[column, count] - 1) * _HALF
+                    position = np.float32(count + ends[column, count] - 1) * _HALF
                 else:
                     low = max(count - 1, 0)
                     step = quantiles[min(count, size - 1)] * scale - quantiles[low] * scale
-                    part = (value * scale - quantiles[low] * scale) / step if step > 0 else _ZERO
-                    place = np.float32(low) + part
-                levels[first + i, column] = place / last
+                    weight = (value * scale - quantiles[low] * scale) / step if step > 0 else _ZERO
+                    position = np.float32(low) + weight
+                levels[first + i, column] = position / last

@@ -256,7 +256,5 @@ def _check_count(path: Path | str, count: int, dataset: Dataset) -> None:
 def _check_finite(path: Path | str, scores: Array) -> None:
     invalid = np.flatnonzero(~np.isfinite(scores))
     if len(invalid):
-        item = int(invalid[0])
-        raise ValueError(
-            f"{path}: the score of item {item + 1} is {scores[item]}; scores must be finite"
-        )
+        i = int(invalid[0])
+        raise ValueError(f"{path}: the score of item {i + 1} is {scores[i]}; scores must be finite")

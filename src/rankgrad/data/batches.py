@@ -1,12 +1,12 @@
 """Batches: the lists of a data set, gathered on the training device, step by step.
 
-Which lists make a batch is decided on the host from the seed and the epoch alone, so it is the same
-on every device and in every process. The items are then gathered by index arithmetic, without a
-loop over lists: out of a copy of the features on the device where that fits, or else out of the
-memory map by a thread that reads ahead.
+The trainer iterates over :class:`Batches`. The seed and the epoch alone decide which lists make a
+batch, so it is the same on every device and in every process. The items of a batch are gathered by
+index arithmetic, without a loop over lists: from a copy of the features on the device if that fits
+in its memory, otherwise from the memory map, by a thread that reads ahead.
 
 Index arrays are copied to the device once per epoch, and the sizes of each batch are known on the
-host. So gathering a batch never waits for the device.
+host (:class:`_BatchPlan`). So gathering a batch never waits for the device.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _Batching = Literal["queries", "documents", "query"]
 BATCHINGS: tuple[_Batching, ...] = get_args(_Batching)
 
 _BLOCK = 1 << 24  # values transformed at a time
-_LISTS = (1 << 16) - 1  # lists in a batch: GPUs run attention over no more at a time
-_ORDER, _ITEMS = 0, 1  # streams of random numbers
+_MAX_LISTS = (1 << 16) - 1  # in a batch; attention on GPUs takes no more at a time
+_ORDER_STREAM, _SAMPLE_STREAM = 0, 1  # of random numbers: order of lists, items of cut lists
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Batch:
     """Some lists: padded ``[b, n]`` with a mask, or flat ``[N]`` with offsets.
 
     ``network(batch.features, batch.mask)`` gives the scores, in the layout of the labels. A flat
-    batch has a mask if its size was rounded up: what comes after the last list is padding, too.
+    batch has a mask if its size was rounded up: the items after its last list are padding.
     ``max_length`` is an upper bound of list lengths, known on the host, so that launching a kernel
     does not synchronize.
     """
@@ -63,27 +63,30 @@ class Batch:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All that is needed on the device, by name."""
+        """The tensors that are needed on the device, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {k: v for k, v in values.items() if isinstance(v, Tensor) and k != "lists"}
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The lists of a batch. Tensors lie where its items are gathered, sizes are on the host."""
+class _BatchPlan:
+    """What to gather for a batch. Sizes are on the host, tensors where the items are gathered.
 
-    lists: Array
-    max_length: int  # of the lists, after they are cut
-    uncut_max_length: int  # of the lists, before they are cut
-    total: int  # items of all lists
-    rounded: bool  # whether size is rounded up
+    A list longer than ``list_size`` is cut, to a sample of its items.
+    """
+
+    lists: Array  # [b], of the data set
+    max_length: int  # of the lists once cut
+    uncut_max_length: int
+    total: int  # items of all lists once cut
+    rounded: bool  # whether ``size`` is rounded up
     size: int  # items with padding: of the batch if it is flat, of a list if it is padded
-    max_length_bound: int  # max_length, rounded up where size is
-    starts: Int[Tensor, " b"]  # the lists' first rows
-    lengths: Int[Tensor, " b"]  # before they were cut
-    offsets: Int[Tensor, " b+1"]
-    rows: Int[Tensor, " N"] | None  # of the items of flat batches of uncut lists
-    labels: Float[Tensor, " N"] | None  # of the same items, unless size is rounded up
+    max_length_bound: int  # ``max_length``, rounded up if ``size`` is
+    starts: Int[Tensor, " b"]  # the first row of each list in the data set
+    lengths: Int[Tensor, " b"]  # of the uncut lists
+    offsets: Int[Tensor, " b+1"]  # of the lists once cut
+    rows: Int[Tensor, " N"] | None  # of all items; for flat batches without cut lists
+    labels: Float[Tensor, " N"] | None  # of the same items, unless ``size`` is rounded up
 
 
 class Batches:
@@ -91,22 +94,21 @@ class Batches:
 
     Args:
         dataset: the lists; those without items are left out of training.
-        batching: ``"queries"``: ``size`` lists in random order make a batch. ``"documents"``: lists
-            of about the same length do, as many as stay within ``documents`` items with padding.
-            ``"query"``: each list is a batch.
+        batching: what makes a batch. ``"queries"``: ``size`` lists in random order.
+            ``"documents"``: lists of about the same length, as many as have at most ``documents``
+            items with padding. ``"query"``: a single list.
         size: lists per batch.
         documents: items per batch, padding included; a longer list is a batch by itself.
-        list_size: longer lists are cut to this many items, drawn anew each epoch. Never in
-            evaluation.
-        seed: of the order and the sampled items, together with the epoch.
+        list_size: in training, longer lists are cut to this many items, sampled anew each epoch.
+        seed: with the epoch, it determines the order of lists and the sampled items.
         flat: give flat items with offsets, for networks that score each item by itself.
-        rounded: pad training batches, by an eighth or by eight items at most, to a few sizes that
-            recur, as CUDA graphs need.
-        device: where batches are needed.
-        transform: applied to the features; fitted.
-        memory: how many bytes the features may take on the device; None for half of what is free.
-            Beyond that they stay where they are and are read ahead.
-        trained: ``[B]``, True on the lists that training takes; None for all of them.
+        rounded: pad training batches, by at most an eighth or eight items, so that few different
+            sizes occur, as CUDA graphs need.
+        device: of the batches.
+        transform: a fitted transform of the features.
+        memory: how many bytes the features may take on the device; None for half of its free
+            memory. Features that need more stay on the host and are read ahead.
+        trained: ``[B]``, True on the lists to train on; None for all of them.
 
     >>> from rankgrad.data import Dataset
     >>> lists = Dataset(np.arange(4)[:, None], [0, 1, 2, 0], [0, 3, 4], ["a", "b"])
@@ -140,27 +142,27 @@ class Batches:
         self.device = torch.device(device)
         transform = Pipeline().fit(dataset.features) if transform is None else transform
         needed = 4 * dataset.n_items * transform.n_outputs
-        self.resident = needed <= (_free(self.device) // 2 if memory is None else memory)
-        # Where the features stay on the host, so does the arithmetic that finds them.
+        self.resident = needed <= (_free_memory(self.device) // 2 if memory is None else memory)
+        # If the features stay on the host, the index arithmetic does too.
         self._gather_device = self.device if self.resident else torch.device("cpu")
         self._max_length = min(int(dataset.lengths.max(initial=0)), list_size or dataset.n_items)
         self._labels = self._to_gather_device(dataset.labels)
         self._weights = None if dataset.weights is None else self._to_gather_device(dataset.weights)
         self._transform, self._trained = transform, trained
-        self._features = self._load() if self.resident else None
+        self._features = self._load_features() if self.resident else None
 
     @property
     def is_cut(self) -> bool:
-        """Whether some lists are cut in training."""
+        """Whether training cuts some lists."""
         return self.list_size is not None and bool((self.dataset.lengths > self.list_size).any())
 
     def derive(self, inputs: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Replace the features on the device by columns derived from whole lists.
+        """Replace the features on the device by columns that are computed from whole lists.
 
-        From then on batches are flat, since an item's columns are all that its score depends on.
+        From then on batches are flat, since the score of an item depends on its own columns only.
 
         Args:
-            inputs: gives the columns ``[b, n, w]`` of features ``[b, n, f]`` and a mask ``[b, n]``.
+            inputs: maps features ``[b, n, f]`` and a mask ``[b, n]`` to columns ``[b, n, w]``.
         """
         assert self.resident
         assert not self.flat
@@ -179,69 +181,71 @@ class Batches:
 
     def steps(self, epoch: int = 0) -> int:
         """The number of batches of an epoch."""
-        return len(self._plan(epoch))
+        return len(self._plan_epoch(epoch))
 
     def epoch(
         self, epoch: int, *, rank: int = 0, ranks: int = 1, start: int = 0
     ) -> Iterator[Batch]:
-        """The batches of an epoch, from the ``start``-th on; of each, the part of this rank.
+        """The batches of an epoch, from index ``start`` on; of each batch, this rank's lists.
 
-        The parts of all ranks together are the batch that one process would get. A part is empty
-        where a batch has fewer lists than there are ranks.
+        The lists of all ranks together are the batch that one process would get. A rank has none if
+        a batch has fewer lists than there are ranks.
         """
-        parts = [lists[rank::ranks] for lists in self._plan(epoch)[start:]]
+        parts = [lists[rank::ranks] for lists in self._plan_epoch(epoch)[start:]]
         return self._gather(parts, self._sample_keys(epoch), self.rounded)
 
     def evaluation(
         self, documents: int | None = None, *, rank: int = 0, ranks: int = 1
     ) -> Iterator[Batch]:
-        """All lists in full, in batches of like length; of them, the part of this rank."""
-        plan = _like_lengths(self.dataset.lengths, documents or self.documents)
-        parts = [lists[rank::ranks] for lists in plan if len(lists) > rank]
+        """All lists, uncut, in batches of similar length; of each batch, this rank's lists."""
+        groups = _group_by_length(self.dataset.lengths, documents or self.documents)
+        parts = [lists[rank::ranks] for lists in groups if len(lists) > rank]
         return self._gather(parts, None, rounded=False)
 
-    def _plan(self, epoch: int) -> list[Array]:
-        """Which lists make each batch of an epoch."""
-        random = np.random.default_rng([self.seed, epoch, _ORDER])
+    def _plan_epoch(self, epoch: int) -> list[Array]:
+        """The lists of each batch of an epoch."""
+        random = np.random.default_rng([self.seed, epoch, _ORDER_STREAM])
         lengths = self.dataset.lengths
         if self._trained is not None:
             lengths = np.where(self._trained, lengths, 0)
         if self.batching == "documents":
             if self.list_size is not None:
                 lengths = np.minimum(lengths, self.list_size)
-            plan = _like_lengths(lengths, self.documents, random)
-            return [plan[at] for at in random.permutation(len(plan))]
+            groups = _group_by_length(lengths, self.documents, random)
+            return [groups[i] for i in random.permutation(len(groups))]
         order = random.permutation(np.flatnonzero(lengths))
-        return [order[at : at + self.size] for at in range(0, len(order), self.size)]
+        return [order[start : start + self.size] for start in range(0, len(order), self.size)]
 
     def _sample_keys(self, epoch: int) -> Float[Tensor, " N"] | None:
-        """A random number for each item: the smallest of a list are the items it is cut to."""
+        """A random number for each item; a list is cut to the items with the smallest."""
         if not self.is_cut:
             return None
-        random = np.random.default_rng([self.seed, epoch, _ITEMS])
+        random = np.random.default_rng([self.seed, epoch, _SAMPLE_STREAM])
         return self._to_gather_device(random.random(self.dataset.n_items, dtype=np.float32))
 
-    def _gather(self, plan: Sequence[Array], keys: Tensor | None, rounded: bool) -> Iterator[Batch]:
-        parts = self._parts(plan, keys is not None, rounded)
+    def _gather(self, groups: list[Array], keys: Tensor | None, rounded: bool) -> Iterator[Batch]:
+        """Gather a batch for each group of lists; with ``keys``, long lists are cut."""
+        plans = self._plans(groups, keys is not None, rounded)
         if self.resident:
-            return (self._batch(part, keys) for part in parts)
+            return (self._batch(plan, keys) for plan in plans)
 
-        def read(part: _Part) -> Batch:
-            return self._pinned(self._batch(part, keys))
+        def read(plan: _BatchPlan) -> Batch:
+            return self._pin(self._batch(plan, keys))
 
-        # A single batch, as in most predictions, needs no thread that reads ahead.
-        raw = ordered_map(read, parts, 1 if len(plan) > 1 else 0, "rankgrad-batches")
-        return (self._finish(batch) for batch in raw)
+        # A single batch, as in most predictions, needs no thread to read ahead.
+        raw = ordered_map(read, plans, 1 if len(groups) > 1 else 0, "rankgrad-batches")
+        return (self._to_device(batch) for batch in raw)
 
-    def _parts(self, plan: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_Part]:
-        """The lists of each batch, copied to the device at once: then each takes its slice."""
-        lists = np.concatenate([np.zeros(0, np.int64), *plan])
+    def _plans(self, groups: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_BatchPlan]:
+        """The plan of each batch. Index arrays are copied to the device once, and then sliced."""
+        lists = np.concatenate([np.zeros(0, np.int64), *groups])
         lengths = self.dataset.lengths[lists]
         cut_lengths = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
         ends = np.concatenate([[0], np.cumsum(cut_lengths)])
-        firsts = np.cumsum([0, *map(len, plan)])
-        # Offsets of all batches, each aligned to 16 bytes, at which kernels read them faster.
-        places = np.cumsum([0, *(len(each) // 2 * 2 + 2 for each in plan)])
+        firsts = np.cumsum([0, *map(len, groups)])
+        # The offsets of all batches in one array. Those of a batch begin at a place aligned to 16
+        # bytes, where kernels read them faster.
+        places = np.cumsum([0, *(len(group) // 2 * 2 + 2 for group in groups)])
         bounds = np.zeros(places[-1], np.int64)
         for place, (first, last) in zip(places, pairwise(firsts), strict=False):
             bounds[place : place + last - first + 1] = ends[first : last + 1] - ends[first]
@@ -251,14 +255,14 @@ class Batches:
         if self.flat and self.resident and not cut:
             rows = self._flat_rows(starts, counts, int(ends[-1]))
             labels = None if rounded else self._labels[rows]
-        for place, each, (first, last) in zip(places, plan, pairwise(firsts), strict=False):
+        for place, group, (first, last) in zip(places, groups, pairwise(firsts), strict=False):
             max_length = uncut = int(cut_lengths[first:last].max(initial=0))
             if cut:
                 uncut = int(lengths[first:last].max(initial=0))
             total = int(ends[last] - ends[first])
-            size, max_length_bound = self._padded_size(len(each), max_length, total, rounded)
-            yield _Part(
-                lists=each,
+            size, max_length_bound = self._padded_size(len(group), max_length, total, rounded)
+            yield _BatchPlan(
+                lists=group,
                 max_length=max_length,
                 uncut_max_length=uncut,
                 total=total,
@@ -267,7 +271,7 @@ class Batches:
                 max_length_bound=max_length_bound,
                 starts=starts[first:last],
                 lengths=counts[first:last],
-                offsets=offsets[place : place + len(each) + 1],
+                offsets=offsets[place : place + len(group) + 1],
                 rows=None if rows is None else rows[ends[first] : ends[last]],
                 labels=None if labels is None else labels[ends[first] : ends[last]],
             )
@@ -275,7 +279,7 @@ class Batches:
     def _padded_size(
         self, lists: int, max_length: int, total: int, rounded: bool
     ) -> tuple[int, int]:
-        """The size of a batch, or of each list if padded, and a bound of list lengths."""
+        """``size`` and ``max_length_bound`` of a :class:`_BatchPlan`."""
         size = total if self.flat else max_length
         if not rounded:
             return size, max_length
@@ -287,84 +291,87 @@ class Batches:
             size = min(size, max(max_length, self.documents // max(1, lists)))
         return size, max_length_bound
 
-    def _batch(self, part: _Part, keys: Tensor | None) -> Batch:
-        cut = keys is not None and part.uncut_max_length > part.max_length
-        chosen = self._choose(part, keys) if keys is not None and cut else None
-        rows, mask = (self._flat if self.flat else self._padded)(part, chosen)
-        labels = self._labels[rows] if part.labels is None else part.labels
+    def _batch(self, plan: _BatchPlan, keys: Tensor | None) -> Batch:
+        cut = keys is not None and plan.uncut_max_length > plan.max_length
+        sampled = self._sample_items(plan, keys) if keys is not None and cut else None
+        rows, mask = (self._flat_index if self.flat else self._padded_index)(plan, sampled)
+        labels = self._labels[rows] if plan.labels is None else plan.labels
         weights = self._weights
         return Batch(
-            features=self._take(rows, mask),
+            features=self._take_features(rows, mask),
             labels=labels if mask is None else labels.masked_fill(~mask, 0.0),
             mask=mask,
-            offsets=part.offsets if self.flat else None,
+            offsets=plan.offsets if self.flat else None,
             weights=None if weights is None else weights[rows],
-            lists=torch.from_numpy(part.lists),
-            max_length=part.max_length_bound,
+            lists=torch.from_numpy(plan.lists),
+            max_length=plan.max_length_bound,
         )
 
     def _flat_rows(self, starts: Tensor, lengths: Tensor, total: int) -> Int[Tensor, " N"]:
         """The rows of all items of these lists, list after list."""
-        shifts = starts - (lengths.cumsum(0) - lengths)  # from places in this order to rows
+        shifts = starts - (lengths.cumsum(0) - lengths)  # from positions in the result to rows
         shifts = shifts.repeat_interleave(lengths, output_size=total)
         return shifts + torch.arange(total, device=self._gather_device)
 
-    def _flat(
-        self, part: _Part, chosen: Tensor | None
+    def _flat_index(
+        self, plan: _BatchPlan, sampled: Tensor | None
     ) -> tuple[Int[Tensor, " N"], Bool[Tensor, " N"] | None]:
-        """The rows of the items, list after list; and a mask, if there is padding after them."""
-        rows = self._flat_items(part, chosen)
-        if not part.rounded:
+        """The rows of the items, list after list; and a mask, if the size is rounded up."""
+        rows = self._flat_items(plan, sampled)
+        if not plan.rounded:
             return rows, None
-        mask = torch.arange(part.size, device=self._gather_device) < part.total
-        return F.pad(rows, (0, part.size - part.total)), mask
+        mask = torch.arange(plan.size, device=self._gather_device) < plan.total
+        return F.pad(rows, (0, plan.size - plan.total)), mask
 
-    def _flat_items(self, part: _Part, chosen: Tensor | None) -> Int[Tensor, " N"]:
-        if part.rows is not None:
-            return part.rows
-        which = torch.arange(len(part.lists), device=self._gather_device)
-        which = which.repeat_interleave(part.offsets.diff(), output_size=part.total)
-        places = torch.arange(part.total, device=self._gather_device) - part.offsets[which]
-        if chosen is not None:
-            places = chosen[which, places]
-        return part.starts[which] + places
+    def _flat_items(self, plan: _BatchPlan, sampled: Tensor | None) -> Int[Tensor, " N"]:
+        if plan.rows is not None:
+            return plan.rows
+        item_lists = torch.arange(len(plan.lists), device=self._gather_device)
+        item_lists = item_lists.repeat_interleave(plan.offsets.diff(), output_size=plan.total)
+        positions = torch.arange(plan.total, device=self._gather_device) - plan.offsets[item_lists]
+        if sampled is not None:
+            positions = sampled[item_lists, positions]
+        return plan.starts[item_lists] + positions
 
-    def _padded(
-        self, part: _Part, chosen: Tensor | None
+    def _padded_index(
+        self, plan: _BatchPlan, sampled: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-        """The rows of the items and a mask."""
-        width = part.size if chosen is None else min(part.size, chosen.shape[1])
-        return self._rows(part, part.offsets.diff(), width, chosen)
+        """The rows of the items, padded, and a mask."""
+        width = plan.size if sampled is None else min(plan.size, sampled.shape[1])
+        return self._padded_rows(plan, plan.offsets.diff(), width, sampled)
 
-    def _choose(self, part: _Part, keys: Tensor) -> Int[Tensor, "b k"]:
-        """The positions of the items that lists are cut to, in ascending order."""
-        rows, mask = self._rows(part, part.lengths, part.uncut_max_length, None)
+    def _sample_items(self, plan: _BatchPlan, keys: Tensor) -> Int[Tensor, "b k"]:
+        """The positions, in their lists, of the items that lists are cut to; ascending."""
+        rows, mask = self._padded_rows(plan, plan.lengths, plan.uncut_max_length, None)
         keys = keys[rows].masked_fill(~mask, float("inf"))
-        # Ties among the keys of padding do not matter: its places come after all real ones.
+        # It does not matter which padding is among the smallest: it comes after all real items.
         smallest: Tensor = keys.topk(self.list_size or 1, dim=-1, largest=False).indices
         return smallest.sort(dim=-1).values
 
-    def _rows(
-        self, part: _Part, lengths: Int[Tensor, " b"], width: int, chosen: Tensor | None
+    def _padded_rows(
+        self, plan: _BatchPlan, lengths: Int[Tensor, " b"], width: int, sampled: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-        """The rows of this many items of each list and a mask; padding repeats its first row."""
-        width = max(1, width)
-        places = torch.arange(width, device=self._gather_device).expand(len(part.lists), width)
-        mask = places < lengths[:, None]
-        if chosen is not None:
-            places = chosen[:, :width]
-        last = max(0, self.dataset.n_items - 1)
-        return (part.starts[:, None] + torch.where(mask, places, 0)).clamp(max=last), mask
+        """The rows of the first ``width`` items of each list, or of those sampled; and a mask.
 
-    def _take(self, rows: Tensor, mask: Tensor | None) -> Tensor:
+        Padding has the row of the list's first item.
+        """
+        width = max(1, width)
+        positions = torch.arange(width, device=self._gather_device).expand(len(plan.lists), width)
+        mask = positions < lengths[:, None]
+        if sampled is not None:
+            positions = sampled[:, :width]
+        last = max(0, self.dataset.n_items - 1)
+        return (plan.starts[:, None] + torch.where(mask, positions, 0)).clamp(max=last), mask
+
+    def _take_features(self, rows: Tensor, mask: Tensor | None) -> Tensor:
         if self._features is None:
             return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
         features = self._features.index_select(0, rows.flatten())
         features = features.reshape(*rows.shape, features.shape[-1])
         return features if mask is None else features.masked_fill_(~mask[..., None], 0.0)
 
-    def _finish(self, batch: Batch) -> Batch:
-        """A batch read on the host, copied to the device and transformed there."""
+    def _to_device(self, batch: Batch) -> Batch:
+        """Copy a batch that was read on the host to the device, and transform it there."""
         moved: dict[str, Any] = {
             name: tensor.to(self.device, non_blocking=True)
             for name, tensor in batch.tensors.items()
@@ -374,21 +381,21 @@ class Batches:
             features = features.masked_fill(~moved["mask"][..., None], 0.0)
         return replace(batch, **moved | {"features": features})
 
-    def _pinned(self, batch: Batch) -> Batch:
-        """The batch in pinned memory, from which a GPU copies without blocking the host."""
+    def _pin(self, batch: Batch) -> Batch:
+        """Move a batch to pinned memory, from which a GPU copies without blocking the host."""
         if self.device.type != "cuda":
             return batch
         pinned: dict[str, Any] = {k: tensor.pin_memory() for k, tensor in batch.tensors.items()}
         return replace(batch, **pinned)
 
     def _to_gather_device(self, array: Array) -> Tensor:
-        """An array, where items are gathered."""
+        """Copy an array to the device where items are gathered."""
         tensor = _tensor(array)
         if self._gather_device.type != "cuda":
             return tensor.to(self._gather_device)
         return tensor.pin_memory().to(self._gather_device, non_blocking=True)
 
-    def _load(self) -> Float[Tensor, "N f"]:
+    def _load_features(self) -> Float[Tensor, "N f"]:
         """All features on the device, transformed once, block by block."""
         raw, transform = self.dataset.features, self._transform.to(self.device)
         loaded = torch.empty(len(raw), transform.n_outputs, device=self.device)
@@ -399,12 +406,12 @@ class Batches:
         return loaded
 
 
-def _like_lengths(
+def _group_by_length(
     lengths: Array, documents: int, random: np.random.Generator | None = None
 ) -> list[Array]:
-    """Lists in batches of like length, of at most this many items with padding.
+    """Group lists of similar length into batches of at most ``documents`` items with padding.
 
-    In training, lists of equal length are shuffled and empty ones left out.
+    With ``random``, for training, lists of equal length are shuffled and empty ones left out.
     """
     if random is None:
         order = np.argsort(lengths, kind="stable")
@@ -414,19 +421,19 @@ def _like_lengths(
     sizes = np.maximum(lengths[order], 1)
     batches, start = [], 0
     while start < len(order):
-        fit = bisect.bisect_right(
+        n_lists = bisect.bisect_right(
             range(start + 1, len(order) + 1),
             documents,
             key=lambda end: (end - start) * int(sizes[end - 1]),
         )
-        fit = max(1, min(fit, _LISTS))
-        batches.append(order[start : start + fit])
-        start += fit
+        n_lists = max(1, min(n_lists, _MAX_LISTS))
+        batches.append(order[start : start + n_lists])
+        start += n_lists
     return batches
 
 
 def _round_up(size: int, steps: int) -> int:
-    """The next of a few sizes, ``steps`` to each doubling.
+    """Round up to one of a few sizes, of which there are ``steps`` in each doubling.
 
     >>> [_round_up(size, 8) for size in (0, 3, 240, 1000, 7744)]
     [0, 3, 240, 1024, 8192]
@@ -436,7 +443,7 @@ def _round_up(size: int, steps: int) -> int:
 
 
 def _tensor(array: Array) -> Tensor:
-    """A tensor of an array; a copy where the array is read-only, which PyTorch cannot express."""
+    """An array as a tensor; read-only arrays are copied, as PyTorch has no read-only tensors."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]).view(np.ndarray))
 
 
@@ -456,11 +463,11 @@ def process_memory(device: torch.device) -> int:
     return int(torch.cuda.get_per_process_memory_fraction(device) * total)
 
 
-def _free(device: torch.device) -> int:
-    """The bytes of memory that are free on a device, to this process."""
+def _free_memory(device: torch.device) -> int:
+    """The bytes of a device's memory that this process may still allocate."""
     if device.type == "cuda":
-        left = process_memory(device) - torch.cuda.memory_allocated(device)
-        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), left))
+        remaining = process_memory(device) - torch.cuda.memory_allocated(device)
+        return max(0, min(int(torch.cuda.mem_get_info(device)[0]), remaining))
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not known on this system

@@ -1,9 +1,10 @@
 """The catalog of known data sets: how to recognize them, where to get them, what they should hold.
 
-``catalog.toml`` lists them. Totals come from the publishers' pages and from papers. Counts of parts
-do too, or from the files themselves (MQ2008); the documents of the parts of MQ2007, WEB10K, WEB30K
-and Istella, and the queries of MQ2007's, are as commonly quoted, and add up to the totals. What is
-not known is left out and not checked.
+``load_splits`` and ``rankgrad data`` compare what they read with it. The sets are listed in
+``catalog.toml``. Totals come from the publishers' pages and from papers. Counts of splits come from
+the same sources or from the files themselves (MQ2008). The documents of the splits of MQ2007,
+WEB10K, WEB30K and Istella, and the queries of those of MQ2007, are as commonly quoted, and add up
+to the totals. Numbers that are not known are left out and not checked.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from rankgrad.data._dataset import Dataset
 
 __all__ = ["ENTRIES", "KnownDataset", "check", "check_folds", "names", "recognize"]
 
-_HEAD = 1 << 20  # bytes whose lines are counted to estimate the rows
-_NEAR = 1.5  # a file of up to this many times more or fewer rows may be a known one
+_HEAD_BYTES = 1 << 20  # whose lines are counted to estimate the number of rows
+_MAX_RATIO = 1.5  # between the rows of a file and those of the known set that it may be
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class KnownDataset:
     """A known data set.
 
     Attributes:
-        parts: the counts of splits, by fold (None where there are no folds) and split.
-        sparse: features that are zero are not written, so a reader may see fewer of them.
-        words: what the folder is called, in small letters and digits only; any one will do.
-        prefix: what the names of the files begin with.
+        parts: the counts by fold (None in a set without folds) and split.
+        sparse: whether files omit features that are zero, so that a reader may see fewer features.
+        words: the folder's name has one of these in it, once reduced to small letters and digits.
+        prefix: the beginning of the files' names.
     """
 
     name: str
@@ -79,9 +80,9 @@ def names() -> list[str]:
 def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
     """The known data set that a folder (or one of its folds) holds, or None.
 
-    The layout and the number of features must be right; beyond that the folder's name decides, and
-    where that says nothing, the number of rows, which need only be near. Under its own name a set
-    is known with some of its folds missing too; see :func:`check_folds`.
+    The layout and the number of features must be right. Among the sets that these allow, the
+    folder's name decides or, if it has none of their words, the number of rows, which may differ by
+    half. A set that is recognized by name may lack some of its folds; see :func:`check_folds`.
 
     Args:
         path: the folder.
@@ -108,22 +109,22 @@ def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
         and (peek.features == entry.features or (entry.sparse and peek.features < entry.features))
         and (splits["train"].name.startswith(entry.prefix) or path.name == entry.prefix)
     ]
-    place = re.sub(r"[^a-z0-9/]", "", "/".join(path.absolute().parts[-2:]).lower())
+    folder_names = re.sub(r"[^a-z0-9/]", "", "/".join(path.absolute().parts[-2:]).lower())
     for entry in candidates:
-        if any(word in place for word in entry.words):
+        if any(word in folder_names for word in entry.words):
             return entry
     return _nearest([entry for entry in candidates if entry.folds == len(folds)], peek)
 
 
 def check_folds(entry: KnownDataset, folds: Iterable[int]) -> list[str]:
-    """Which folds of a known data set are not there, in a sentence; empty if all are.
+    """Compare the folds of a folder with those of a known data set.
 
     Args:
         entry: the known data set.
-        folds: the numbers of those that are there.
+        folds: the numbers of the folds in the folder.
 
     Returns:
-        The sentence, or nothing.
+        A sentence that names the missing folds; an empty list if there are none.
 
     >>> from rankgrad.data import catalog
     >>> catalog.check_folds(catalog.ENTRIES[0], [1, 2, 5])
@@ -132,23 +133,23 @@ def check_folds(entry: KnownDataset, folds: Iterable[int]) -> list[str]:
     missing = sorted(set(range(1, entry.folds + 1)) - set(folds))
     if not missing:
         return []
-    listed = ", ".join(map(str, missing))
-    are = "is" if len(missing) == 1 else "are"
-    return [f"{entry.name} has {entry.folds} folds, here {listed} {are} missing"]
+    numbers = ", ".join(map(str, missing))
+    verb = "is" if len(missing) == 1 else "are"
+    return [f"{entry.name} has {entry.folds} folds, here {numbers} {verb} missing"]
 
 
 def check(
     entry: KnownDataset, datasets: Mapping[str, Dataset], *, fold: int | None = None
 ) -> list[str]:
-    """What differs from what a known data set should hold, a sentence each; empty if nothing does.
+    """Compare data with the numbers of a known data set.
 
     Args:
         entry: the known data set.
-        datasets: by split; those that are not there are not checked.
-        fold: which fold they are of, or None.
+        datasets: by split; missing splits are not checked.
+        fold: the fold of the splits; None if there are no folds.
 
     Returns:
-        The differences.
+        The differences, a sentence each; an empty list if there are none.
     """
     differences = []
     for name, dataset in datasets.items():
@@ -159,9 +160,9 @@ def check(
                 f"{entry.name} has {entry.features} features, {name} has {dataset.n_features}"
             )
         counts = _Counts(len(dataset), dataset.n_items)
-        where = f"{name} of fold {fold}" if fold is not None and entry.folds else name
+        part = f"{name} of fold {fold}" if fold is not None and entry.folds else name
         expected = entry.parts.get((fold if entry.folds else None, name), _Counts())
-        differences += _compare(entry, where, expected, counts)
+        differences += _compare(entry, part, expected, counts)
         labels = dataset.labels
         if len(labels) and (labels.max() > entry.highest_label or (labels % 1 != 0).any()):
             differences.append(
@@ -176,23 +177,27 @@ def check(
     return differences
 
 
-def _compare(entry: KnownDataset, where: str, expected: _Counts, counts: _Counts) -> list[str]:
-    return [
-        f"{entry.name} has {wanted:,} {kind} in {where}, here there are {getattr(counts, kind):,}"
-        for kind in ("queries", "documents")
-        if (wanted := getattr(expected, kind)) not in (None, getattr(counts, kind))
-    ]
+def _compare(entry: KnownDataset, part: str, expected: _Counts, counts: _Counts) -> list[str]:
+    """A sentence for each known count that differs; ``part`` says what was counted."""
+    differences = []
+    for kind in ("queries", "documents"):
+        known, count = getattr(expected, kind), getattr(counts, kind)
+        if known not in (None, count):
+            expected_text = f"{entry.name} has {known:,} {kind} in {part}"
+            differences.append(f"{expected_text}, here there are {count:,}")
+    return differences
 
 
 @dataclass(frozen=True)
 class _Peek:
-    """What the beginning of a file says about it."""
+    """The size of a file, as far as its beginning tells."""
 
     features: int
     rows: float | None  # estimated; None for a compressed file
 
 
 def _peek(path: Path) -> _Peek | None:
+    """Read the beginning of a LETOR file, or the manifest of a store; None for anything else."""
     if store.is_store(path):
         try:
             manifest = store.read_manifest(path)
@@ -207,24 +212,24 @@ def _peek(path: Path) -> _Peek | None:
     if path.suffix.lower() in _streams.COMPRESSED:
         return _Peek(max(features), None)
     with path.open("rb") as file:
-        head = file.read(_HEAD)
+        head = file.read(_HEAD_BYTES)
     return _Peek(max(features), head.count(b"\n") * path.stat().st_size / len(head))
 
 
 def _nearest(candidates: list[KnownDataset], peek: _Peek) -> KnownDataset | None:
-    """The candidate whose training part is nearest in size, if one is near at all."""
-    best, least = None, np.log(_NEAR)
+    """The candidate whose training split is nearest in size, within ``_MAX_RATIO``."""
+    best, best_distance = None, np.log(_MAX_RATIO)
     for entry in candidates:
-        known = entry.parts[1 if entry.folds else None, "train"].documents
-        if peek.rows and known:
-            distance = abs(np.log(peek.rows / known))
-            if distance < least:
-                best, least = entry, distance
+        documents = entry.parts[1 if entry.folds else None, "train"].documents
+        if peek.rows and documents:
+            distance = abs(np.log(peek.rows / documents))
+            if distance < best_distance:
+                best, best_distance = entry, distance
     return best
 
 
 def _entry(values: dict[str, Any]) -> KnownDataset:
-    """An entry of ``catalog.toml``."""
+    """Make an entry from its table in ``catalog.toml``."""
     parts = values.pop("parts")
     values |= {
         "total": _Counts(*values["total"]),

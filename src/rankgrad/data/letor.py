@@ -379,9 +379,9 @@ class _Parser:
     def _check_size(self, block: _Block, parsed: _Parsed, end: int) -> None:
         """Check the size of the matrix of ``text[:end]``, before it is allocated."""
         location = block.locate(parsed.counts.id_bound_at)
-        cells = end // 2  # at most: the text of a value takes two bytes or more
         rows, width = len(parsed.arrays.starts), parsed.counts.id_bound - 1
-        self.size_limit.check(rows, width, cells, location)
+        # The text of a value takes two bytes or more.
+        self.size_limit.check(rows, width, end // 2, location)
 
     def _part(self, block: _Block, parsed: _Parsed) -> _Part:
         """Check what the kernel parsed, and add the numbers and names that it left to Python."""

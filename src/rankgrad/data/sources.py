@@ -1,7 +1,9 @@
-"""Sources: what a path is, and how it is read.
+"""Reads data from any path: ``rankgrad.data.load``, ``load_pair`` and ``load_splits``.
 
-A path is a file (LETOR, columnar, LightGBM's with side files), a store, a folder of splits, or a
-folder of folds of splits. A pipe, and ``-`` for the standard input, are LETOR files.
+A path is a file (LETOR, columnar, or LightGBM's with side files), a store, a folder of splits, or a
+folder of folds of splits. A pipe, and ``-`` for the standard input, are read as LETOR files.
+``_layout.py`` finds the files of a folder; ``letor.py``, ``columnar.py`` and ``store.py`` read
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rankgrad.data._categories import encode, match, number_columns
 from rankgrad.data._dataset import Categories, Dataset, FeaturesError, features_of
 from rankgrad.data._missing import MissingValues
 
-_LARGEST = 1 << 62  # larger than any list and any sensible weight
+_MAX_NUMBER = 1 << 62  # above the size of any list and any sensible weight
 
 
 @renamed_arguments(labelled="labeled")
@@ -43,7 +45,7 @@ def load(
     categorical: Sequence[str] = (),
     categories: Categories | None = None,
 ) -> Dataset:
-    r"""Read a data set, whatever the path is.
+    r"""Read a data set from any path.
 
     Missing feature values are NaN: in LETOR and text files empty values, ``?``, ``NA``, ``nan`` and
     ``NULL``, in Parquet and Arrow files null and NaN.
@@ -55,21 +57,21 @@ def load(
             folds of these.
         split: which split of a folder, ``train``, ``vali`` or ``test``.
         fold: which fold of a folder of folds, ``1`` for ``Fold1``.
-        n_features: the number of features; a sparse file that names fewer is filled up with zeros.
+        n_features: the number of features; a sparse file that names fewer is padded with zeros.
         zero_based: whether the feature ids of LETOR files start at 0, as ``Dataset.zero_based`` of
             the training data says; by default they do if there is an id 0.
         feature_names: the names the features must have, such as those of the training data. Of a
-            columnar file these columns are read, in this order; a source without names is taken as
-            it is.
-        finite: take an infinite value in a LETOR file for an error, as in columnar files.
-        labeled: without it labels may be missing, as in data to be scored; they are then 0.
+            columnar file these columns are read, in this order; features without names are not
+            compared.
+        finite: raise an error for an infinite value in a LETOR file, as columnar files always do.
+        labeled: False if labels may be missing, as in data to be scored; they are then 0.
         ids: item ids of LETOR files from ``docid = X`` in the comments; ``"auto"`` if all rows have
-            one. Other files have them where they have a column for them.
-        missing: what else counts as a missing value, such as ``["-999", "unknown"]``.
+            one. Other files may have a column of ids.
+        missing: further missing values, such as ``["-999", "unknown"]``.
         categorical: features that are categories, by name, or by id in a LETOR file. Columns of few
             texts are categories by default.
         categories: the names that codes of categorical features stand for, such as those of the
-            training data; others become missing values.
+            training data; values that are not among them become missing.
 
     Returns:
         The lists, with features ``[N, F]`` in float32.
@@ -102,46 +104,6 @@ def load(
     return store.snapshot(place, lambda: _load(place, split, fold, options))
 
 
-@dataclass(frozen=True)
-class _ReadOptions:
-    """How data are read: the arguments of :func:`load` and :func:`load_splits`."""
-
-    n_features: int | None = None
-    zero_based: bool | None = None
-    feature_names: Sequence[str] | None = None
-    finite: bool = False
-    labeled: bool = True
-    ids: bool | Literal["auto"] = False
-    missing: tuple[str | float, ...] = ()
-    categorical: tuple[str, ...] = ()
-    categories: Categories | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
-    """Read a data set, which may not be replaced meanwhile."""
-    _layout.check_exists(path)
-    path = _files.readable_path(path)
-    if _layout.is_single(path):
-        if split is not None or fold is not None:
-            folder = "one store" if store.is_store(path) else "one data set in parts"
-            kind = "a file" if path.is_file() or _streams.is_stream(path) else folder
-            raise ValueError(
-                f"{_streams.display_name(path)} is {kind}: split= and fold= go with "
-                "folders of splits"
-            )
-        return _read(path, options)
-    if split is None:
-        raise ValueError(f"{_layout.describe(path, fold)}; say which split")
-    splits = _layout.splits(path, fold)
-    name = _layout.split_name(split)
-    if name not in splits:
-        raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(splits)}")
-    if options.zero_based is None:
-        options = replace(options, zero_based=_zero_based(splits.values()))
-    return _read(splits[name], options)
-
-
 def load_pair(
     train: str | os.PathLike[str],
     vali: str | os.PathLike[str],
@@ -149,22 +111,22 @@ def load_pair(
     missing: Sequence[str | float] = (),
     categorical: Sequence[str] = (),
 ) -> tuple[Dataset, Dataset]:
-    r"""Training and validation data from two places, with the same features.
+    r"""Training and validation data from two paths, with the same features.
 
-    As with the splits of a folder, sparse files of which one names fewer features get the wider
-    one's width, and count features from 0 if one does.
+    As with the splits of a folder, sparse files may name fewer features in one than in the other:
+    both get the larger width, and feature ids that start at 0 if one file's do.
 
     Args:
-        train: the training data, a path that :func:`load` takes without a split.
-        vali: the validation data, such a path, too.
+        train: the training data, a path that :func:`load` reads without a split.
+        vali: the validation data, also such a path.
         missing: as in :func:`load`.
         categorical: as in :func:`load`; codes are those of the training data.
 
     Returns:
-        The training and the validation data, with as many features ``[N, F]``.
+        The training and the validation data, both with F features ``[N, F]``.
 
     Raises:
-        FileNotFoundError: one of them is not there.
+        FileNotFoundError: there is no such path.
         ValueError: one cannot be read, or their features differ.
 
     >>> import pathlib, tempfile
@@ -183,7 +145,7 @@ def load_pair(
         return training, load(vali, missing=missing, **features_of(training))
     validation = load(vali, zero_based=training.zero_based or None, **options)
     if validation.zero_based and training.zero_based is False:
-        training = _from_zero(training)
+        training = _add_feature_zero(training)
     width = max(training.n_features, validation.n_features)
     training = training.widen(width)
     return training, match(validation.widen(width), training.categories)
@@ -201,14 +163,14 @@ def load_splits(
 ) -> dict[str, Dataset]:
     r"""All splits of a folder, with the same features.
 
-    Sparse files may name fewer features in one split than in another: all get the widest one's
-    width, and count features from 0 if one does. A known data set is compared with the catalog, and
-    what differs is warned of.
+    Sparse files may name fewer features in one split than in another: all get the largest width,
+    and feature ids that start at 0 if those of one split do. A known data set is compared with the
+    catalog, with a warning for each difference.
 
     Args:
         path: the folder.
         fold: which fold, of a folder of folds.
-        finite: take an infinite value in a LETOR file for an error.
+        finite: raise an error for an infinite value in a LETOR file.
         ids: as in :func:`load`.
         missing: as in :func:`load`.
         categorical: as in :func:`load`; codes are those of the first split.
@@ -245,29 +207,69 @@ def load_splits(
     return datasets
 
 
+@dataclass(frozen=True)
+class _ReadOptions:
+    """How files are read: arguments of :func:`load` and :func:`load_splits`."""
+
+    n_features: int | None = None
+    zero_based: bool | None = None
+    feature_names: Sequence[str] | None = None
+    finite: bool = False
+    labeled: bool = True
+    ids: bool | Literal["auto"] = False
+    missing: tuple[str | float, ...] = ()
+    categorical: tuple[str, ...] = ()
+    categories: Categories | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
+    """Read a data set; :func:`store.snapshot` repeats it if a store is replaced meanwhile."""
+    _layout.check_exists(path)
+    path = _files.readable_path(path)
+    if _layout.is_single(path):
+        if split is not None or fold is not None:
+            folder = "one store" if store.is_store(path) else "one data set in parts"
+            kind = "a file" if path.is_file() or _streams.is_stream(path) else folder
+            raise ValueError(
+                f"{_streams.display_name(path)} is {kind}: split= and fold= go with "
+                "folders of splits"
+            )
+        return _read(path, options)
+    if split is None:
+        raise ValueError(f"{_layout.describe(path, fold)}; say which split")
+    splits = _layout.splits(path, fold)
+    name = _layout.split_name(split)
+    if name not in splits:
+        raise ValueError(f"{path} has no split {split!r}. There are: {', '.join(splits)}")
+    if options.zero_based is None:
+        options = replace(options, zero_based=_find_zero_based(splits.values()))
+    return _read(splits[name], options)
+
+
 def _load_splits(path: Path, fold: int | None, options: _ReadOptions) -> dict[str, Dataset]:
-    """Read the splits of a folder, none of which may be replaced meanwhile."""
+    """Read the splits of a folder; :func:`store.snapshot` repeats it if one is replaced."""
     datasets: dict[str, Dataset] = {}
     splits = _layout.splits(path, fold)
     for name, source in splits.items():
-        how = options
+        split_options = options
         if datasets and _is_columnar(source):
             first = next(iter(datasets.values()))
-            names, kinds = first.feature_names, first.categories
-            how = replace(options, feature_names=names, categories=kinds)
-        datasets[name] = _read(source, how)
+            names, categories = first.feature_names, first.categories
+            split_options = replace(options, feature_names=names, categories=categories)
+        datasets[name] = _read(source, split_options)
     if any(data.zero_based for data in datasets.values()):
         for name, data in datasets.items():
             if _is_letor(splits[name]) and not data.zero_based:
-                datasets[name] = _from_zero(data)
-    datasets = _same_width(path, datasets)
-    known = next(iter(datasets.values())).categories
-    return {name: match(data, known) for name, data in datasets.items()}
+                datasets[name] = _add_feature_zero(data)
+    datasets = _widen_all(path, datasets)
+    categories = next(iter(datasets.values())).categories
+    return {name: match(data, categories) for name, data in datasets.items()}
 
 
 def _read(path: Path, options: _ReadOptions) -> Dataset:
-    """Read one file, store or folder of parts, with its categorical features encoded."""
-    dataset = _read_numbers(path, options)
+    """Read one file, store or folder of parts, and encode its categorical features."""
+    dataset = _read_format(path, options)
     if options.categorical:
         dataset = encode(dataset, options.categorical)
     if options.categories is None and options.feature_names is None:
@@ -275,8 +277,8 @@ def _read(path: Path, options: _ReadOptions) -> Dataset:
     return match(dataset, options.categories)
 
 
-def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
-    """Read one file, store or folder of parts."""
+def _read_format(path: Path, options: _ReadOptions) -> Dataset:
+    """Read one file, store or folder of parts with the reader of its format."""
     if _is_letor(path):
         return _read_letor(path, options)
     n_features, names = options.n_features, options.feature_names
@@ -286,9 +288,9 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
     else:
         columns = {"labeled": options.labeled, "missing": options.missing, **options.columns}
         columns["features"] = names or columns.get("features")
-        kinds = zip(names or (), options.categories or (), strict=False)
-        known = [name for name, categories in kinds if categories is not None]
-        columns["categorical"] = [*columns.get("categorical", options.categorical), *known]
+        pairs = zip(names or (), options.categories or (), strict=False)
+        trained = [name for name, categories in pairs if categories is not None]
+        columns["categorical"] = [*columns.get("categorical", options.categorical), *trained]
         dataset = columnar.read(path, **columns)
     if n_features is None or dataset.n_features == n_features:
         return dataset
@@ -300,19 +302,19 @@ def _read_numbers(path: Path, options: _ReadOptions) -> Dataset:
 
 
 def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
-    """A store's data with some numbers as missing values: a copy, if there are such numbers."""
-    also = MissingValues.of(missing)
-    if not also.numbers:
+    """Set the numbers that are missing values to NaN, in a copy of a store's features."""
+    missing_values = MissingValues.of(missing)
+    if not missing_values.numbers:
         return dataset
     features = np.array(dataset.features)
-    also.mark(features, number_columns(dataset.categories, dataset.n_features))
+    missing_values.mark(features, number_columns(dataset.categories, dataset.n_features))
     return replace(dataset, features=features, check=False)
 
 
 def _check_features(
     path: Path, dataset: Dataset, zero_based: bool | None, names: Sequence[str] | None
 ) -> None:
-    """The columns of a store must be those asked for, as far as both sides say what they are."""
+    """Raise an error if a store's features are not those asked for, by first id or by names."""
     if None not in (zero_based, dataset.zero_based) and zero_based != dataset.zero_based:
         raise ValueError(
             f"{path} was read with feature ids from {int(not dataset.zero_based)}, but from "
@@ -321,16 +323,17 @@ def _check_features(
         )
     if names is None or dataset.feature_names is None:
         return
-    for at, (own, wanted) in enumerate(zip_longest(dataset.feature_names, names), start=1):
-        if own != wanted:
+    pairs = zip_longest(dataset.feature_names, names)
+    for number, (name, expected) in enumerate(pairs, start=1):
+        if name != expected:
             raise FeaturesError(
-                f"{path} has other features than were asked for: feature {at} is "
-                f"{own or 'missing'}, not {wanted or 'there at all'}"
+                f"{path} has other features than were asked for: feature {number} is "
+                f"{name or 'missing'}, not {expected or 'there at all'}"
             )
 
 
-def _from_zero(dataset: Dataset) -> Dataset:
-    """A data set read with feature ids from 1, as if from 0: with a feature 0 that is 0."""
+def _add_feature_zero(dataset: Dataset) -> Dataset:
+    """Add a feature 0, which is 0, to data whose feature ids were taken to start at 1."""
     _memory_limit.check(
         4 * dataset.n_items * (dataset.n_features + 1),
         _memory_limit.available(),
@@ -339,9 +342,9 @@ def _from_zero(dataset: Dataset) -> Dataset:
     )
     features = np.pad(dataset.features, ((0, 0), (1, 0)))
     notes = ("feature ids start at 0", *dataset.notes)
-    kinds = None if dataset.categories is None else (None, *dataset.categories)
+    categories = None if dataset.categories is None else (None, *dataset.categories)
     return replace(
-        dataset, features=features, zero_based=True, notes=notes, categories=kinds, check=False
+        dataset, features=features, zero_based=True, notes=notes, categories=categories, check=False
     )
 
 
@@ -362,10 +365,11 @@ def _is_columnar(path: Path) -> bool:
     return columnar.is_columnar(path)
 
 
-def _zero_based(paths: Iterable[Path]) -> bool | None:
-    """True where the beginning of one of the files has a feature 0: then all count from there.
+def _find_zero_based(paths: Iterable[Path]) -> bool | None:
+    """True if one of the LETOR files begins with rows that have a feature 0; None otherwise.
 
-    A split by itself may happen not to name that feature, and would be read one column off.
+    Then the ids of all splits start at 0. A split that does not happen to name that feature would
+    be read one column off by itself.
     """
     has_zero = any(0 in _layout.first_features(path) for path in filter(_is_letor, paths))
     return True if has_zero else None
@@ -375,9 +379,9 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
     """Read a LETOR file, with LightGBM's groups and weights in files beside it."""
     from rankgrad.data import letor
 
-    beside = not _streams.is_stream(path)
-    groups = _side_file(path, (".query", ".group")) if beside else None
-    weights = _side_file(path, (".weight",)) if beside else None
+    is_file = not _streams.is_stream(path)
+    groups = _side_file(path, (".query", ".group")) if is_file else None
+    weights = _side_file(path, (".weight",)) if is_file else None
     sizes = None if groups is None else _side_numbers(groups, np.int64)
     dataset = letor.read(
         [path],
@@ -401,35 +405,38 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
 
 
 def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
-    """LightGBM's file beside a data file, which may be compressed while that one is not."""
+    """LightGBM's file beside a data file; beside ``a.txt.gz`` it may be called ``a.txt.query``."""
     stems = [path.name, *([path.stem] if path.suffix.lower() in _streams.COMPRESSED else [])]
-    beside = (path.with_name(stem + suffix) for stem in stems for suffix in suffixes)
-    return next(filter(Path.is_file, beside), None)
+    candidates = (path.with_name(stem + suffix) for stem in stems for suffix in suffixes)
+    return next(filter(Path.is_file, candidates), None)
 
 
 def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
-    """One number a line: sizes of lists, from 1, or weights, from 0. Blank lines are left out."""
-    whole = issubclass(dtype, np.integer)
+    """The numbers of a side file, one a line: integers of at least 1, or floats of at least 0."""
+    is_integer = issubclass(dtype, np.integer)
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     numbers = []
-    for at, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             number = _text_lines.parse_number(line.strip())
         except ValueError:
             number = -1
-        if not (1 if whole else 0) <= number < _LARGEST or (whole and number % 1):
-            kind = "a whole number of at least 1" if whole else "a finite number of at least 0"
-            raise ValueError(f"{path}, line {at}: expected {kind}, found {quote(line.strip())}")
+        least = 1 if is_integer else 0
+        if not least <= number < _MAX_NUMBER or (is_integer and number % 1):
+            kind = "a whole number of at least 1" if is_integer else "a finite number of at least 0"
+            text = quote(line.strip())
+            raise ValueError(f"{path}, line {line_number}: expected {kind}, found {text}")
         numbers.append(number)
     return np.array(numbers, dtype=dtype)
 
 
-def _same_width(path: Path, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
+def _widen_all(path: Path, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
+    """The splits, all with the features of the widest; named features must be the same."""
     widths = {name: dataset.n_features for name, dataset in datasets.items()}
-    named = {dataset.feature_names for dataset in datasets.values()}
-    if len(named) > 1 or (named != {None} and len(set(widths.values())) > 1):
+    all_names = {dataset.feature_names for dataset in datasets.values()}
+    if len(all_names) > 1 or (all_names != {None} and len(set(widths.values())) > 1):
         listed = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise ValueError(f"the splits of {path} have different features ({listed})")
     return {name: data.widen(max(widths.values())) for name, data in datasets.items()}

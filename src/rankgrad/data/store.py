@@ -1,19 +1,20 @@
 """Stores: a data set as a folder of ``.npy`` memory maps and a JSON manifest.
 
-A store opens at once whatever its size: opening maps the files, compares their sizes with the
-manifest and checks offsets, labels and weights, but reads no features. These are compared with
-their checksums block by block, when they are first read (:mod:`rankgrad.data._checksummed`). What
-is wrong with a damaged store is said by file.
+``rankgrad import`` writes stores, and :func:`rankgrad.data.load` opens them. A store of any size
+opens at once: opening maps the files, compares their sizes with the manifest and checks offsets,
+labels and weights, but reads no features. Blocks of features are compared with their checksums when
+they are first read (:mod:`rankgrad.data._checksummed`). The error for a damaged store names the
+damaged file.
 
-A store is written beside its place and renamed into it, so it is there whole or not at all. Who
-reads while it is replaced has the old one or the new one: the manifest is read before and after,
-and if it changed, all is read again. Maps of a store that was replaced stay as they are. Readers
-change nothing.
+Writing is atomic: a store is written to a hidden folder beside its path, which is then renamed. A
+reader sees the old store or the new one, never a mixture: it reads the manifest before and after,
+and starts again if the manifest changed. Maps of a store that was replaced stay valid. Readers
+write nothing.
 
-The manifest holds the format's version, the shape, type, size and checksums of each file, the names
+The manifest has the format's version, the shape, type, size and checksums of each file, the names
 of the features, notes, and where the data came from. Stores of earlier versions have one checksum
-per file, which only ``verify`` compares. qids are a file of their own and not in the manifest,
-since reading a million of them from JSON would take a second at every opening.
+per file, which only ``verify`` compares. The qids are in a file of their own, as reading a million
+of them from JSON would take a second at every opening.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _VERSION = 1
 _MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
 _OPTIONAL = ("weights", "ids", "source_rows")
-_KEYS = {  # of a manifest, and their types
+_MANIFEST_TYPES = {  # by key
     "lists": int,
     "items": int,
     "features": int,
@@ -52,9 +53,9 @@ _KEYS = {  # of a manifest, and their types
     "notes": list,
     "files": dict,
 }
-_FILE_KEYS = {"shape": list, "dtype": str, "bytes": int}  # of a file there
-_SUMS = ("crc32", "blake2b")  # its checksums: of each block, or, in earlier versions, of all
-_READ = ("labels", "offsets", "weights")  # files that opening reads, whatever their size
+_FILE_TYPES = {"shape": list, "dtype": str, "bytes": int}  # of an entry of "files"
+_SUM_KEYS = ("crc32", "blake2b")  # of its blocks or, in earlier versions, of the file
+_CHECKED_ON_OPENING = ("labels", "offsets", "weights")
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
@@ -83,13 +84,13 @@ def write(
         dataset: the data set.
         folder: of the store.
         sources: where the data came from, recorded in the manifest.
-        overwrite: replace a store that is there already; anything else is never replaced.
+        overwrite: replace an existing store; anything else is never replaced.
 
     Returns:
         The folder.
 
     Raises:
-        FileExistsError: there is something that is not to be replaced.
+        FileExistsError: the folder exists and may not be replaced.
 
     >>> import tempfile
     >>> from rankgrad.data import Dataset, store
@@ -100,7 +101,7 @@ def write(
     True
     """
     with atomic_store(Path(folder), overwrite) as unfinished:
-        _fill(unfinished, dataset, sources)
+        _write_files(unfinished, dataset, sources)
     return Path(folder)
 
 
@@ -111,51 +112,51 @@ def write_splits(
     sources: Mapping[str, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write one folder with a store per split, ``folder/train`` and so on, all or nothing.
+    """Write a folder with a store for each split, ``folder/train`` and so on, atomically.
 
     Args:
         datasets: by split.
         folder: of the stores.
-        sources: where each came from, recorded in its manifest.
-        overwrite: replace stores that are there already.
+        sources: where each split came from, recorded in its manifest.
+        overwrite: replace existing stores.
 
     Returns:
         The folder.
 
     Raises:
-        FileExistsError: there is something that is not to be replaced.
+        FileExistsError: the folder exists and may not be replaced.
     """
     with atomic_store(Path(folder), overwrite) as unfinished:
         for name, dataset in datasets.items():
             (unfinished / name).mkdir()
-            _fill(unfinished / name, dataset, [sources[name]] if sources else [])
+            _write_files(unfinished / name, dataset, [sources[name]] if sources else [])
     return Path(folder)
 
 
 def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
-    """A store as a data set of read-only memory maps.
+    """Open a store as a data set of read-only memory maps.
 
     Args:
         folder: of the store.
-        verify: also read everything and compare it with the checksums it was written with.
+        verify: also read all files and compare them with their checksums.
 
     Returns:
         The data set, whose features are read when they are used.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: it is not a store, of another version, or damaged, with the file.
+        ValueError: it is not a store, of another version, or damaged; a damaged file is named.
     """
-    return _files.read_folder(Path(folder), _MANIFEST, lambda place: _open(place, verify=verify))
+    return _files.read_folder(Path(folder), _MANIFEST, lambda path: _open(path, verify=verify))
 
 
 def _open(folder: Path, *, verify: bool) -> Dataset:
     manifest = read_manifest(folder)
     entries = manifest["files"]
-    arrays = {name: _map(folder, name, entry) for name, entry in entries.items()}
+    arrays = {name: _map_file(folder, name, entry) for name, entry in entries.items()}
     if verify:
         for name, entry in entries.items():
-            _verify(folder, name, entry)
+            _verify_file(folder, name, entry)
     try:
         dataset = Dataset(
             **arrays,
@@ -168,47 +169,47 @@ def _open(folder: Path, *, verify: bool) -> Dataset:
         if not verify:
             dataset.check_numbers()
     except ArrayError as error:
-        raise _damaged(folder, f"{error.array}.npy: {error}") from error
+        raise _damage_error(folder, f"{error.array}.npy: {error}") from error
     except ValueError as error:
-        raise _damaged(folder, str(error)) from error
+        raise _damage_error(folder, str(error)) from error
     if not verify:
         for name, entry in entries.items():
             if "crc32" in entry and not isinstance(arrays[name], ChecksummedArray):
-                _verify(folder, name, entry)
+                _verify_file(folder, name, entry)
     return dataset
 
 
 def snapshot(folder: Path, read: Callable[[], _T]) -> _T:
-    """What ``read`` gives of a folder's stores, all of them before or after a replacement.
+    """Read stores so that all are seen either before or after a replacement.
 
     Args:
         folder: a store, or a folder of splits or folds.
-        read: reads it; it is called again if a store was replaced meanwhile.
+        read: reads the stores; called again if one of them was replaced meanwhile.
 
     Returns:
-        What it gave.
+        The result of ``read``.
     """
     return _files.snapshot(lambda: _manifests(folder), read)
 
 
 def _manifests(folder: Path) -> list[Path]:
-    """The manifests of a store, or of the stores that a folder of splits or folds holds."""
+    """The manifests of a store, or of all stores in a folder of splits or folds."""
     patterns = (_MANIFEST, f"*/{_MANIFEST}", f"*/*/{_MANIFEST}")
-    while (inside := _files.readable_path(folder)).is_dir():
-        with suppress(FileNotFoundError):  # the folder is being replaced: look again
-            paths = [path for pattern in patterns for path in inside.glob(pattern)]
-            return [folder / path.relative_to(inside) for path in paths]
+    while (readable := _files.readable_path(folder)).is_dir():
+        with suppress(FileNotFoundError):  # the folder is being replaced: try again
+            paths = [path for pattern in patterns for path in readable.glob(pattern)]
+            return [folder / path.relative_to(readable) for path in paths]
     return []
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """A store's manifest, checked: what the store holds, without mapping it.
+    """Read and check the manifest of a store, without its arrays.
 
     Args:
         folder: of the store.
 
     Returns:
-        What the file says, but for its checksum.
+        The contents of the manifest, without its checksum.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -220,12 +221,12 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no store at {folder}")
     if not path.is_file():
         if is_store(folder):
-            raise _damaged(folder, f"{_MANIFEST} is missing")
+            raise _damage_error(folder, f"{_MANIFEST} is missing")
         raise ValueError(f"{folder} is not a rankgrad store: it has no {_MANIFEST}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON or of UTF-8
-        raise _damaged(folder, f"{_MANIFEST} is cut short or is not JSON ({error})") from error
+        raise _damage_error(folder, f"{_MANIFEST} is cut short or is not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise ValueError(f"{folder} is not a rankgrad store: its {_MANIFEST} is of something else")
     version = manifest.get("version")
@@ -234,32 +235,32 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"the store {folder} has format version {quote(version)}, this rankgrad reads "
             f"{_VERSION}: update rankgrad, or import the data again"
         )
-    claimed = manifest.pop("checksum", None)
-    if claimed != _manifest_checksum(manifest):
-        raise _damaged(folder, f"{_MANIFEST} was changed after it was written")
+    checksum = manifest.pop("checksum", None)
+    if checksum != _manifest_checksum(manifest):
+        raise _damage_error(folder, f"{_MANIFEST} was changed after it was written")
     _check_manifest(folder, manifest)
     return manifest
 
 
 def _check_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """All that is read from a manifest later must be in it."""
-    for key, kind in _KEYS.items():
+    """Check that a manifest has all keys that are read later, with values of the right types."""
+    for key, kind in _MANIFEST_TYPES.items():
         if not isinstance(manifest.get(key, ...), kind):
-            raise _damaged(folder, f"{_MANIFEST} has no {key!r}, or one of the wrong type")
+            raise _damage_error(folder, f"{_MANIFEST} has no {key!r}, or one of the wrong type")
     for name in _REQUIRED:
         if name not in manifest["files"]:
-            raise _damaged(folder, f"{_MANIFEST} does not list {name}.npy")
+            raise _damage_error(folder, f"{_MANIFEST} does not list {name}.npy")
     for name, entry in manifest["files"].items():
-        known = isinstance(entry, dict) and all(
-            isinstance(entry.get(key), kind) for key, kind in _FILE_KEYS.items()
+        is_complete = isinstance(entry, dict) and all(
+            isinstance(entry.get(key), kind) for key, kind in _FILE_TYPES.items()
         )
-        if not known or not any(isinstance(entry.get(key), str) for key in _SUMS):
-            raise _damaged(folder, f"{_MANIFEST} does not tell all of {name}.npy")
+        if not is_complete or not any(isinstance(entry.get(key), str) for key in _SUM_KEYS):
+            raise _damage_error(folder, f"{_MANIFEST} does not tell all of {name}.npy")
 
 
-def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[str]]) -> None:
-    """Write the files of a store into an empty folder, through to the disk."""
-    written = {}
+def _write_files(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[str]]) -> None:
+    """Write the files of a store into an empty folder, and sync them to disk."""
+    entries = {}
     for name in (*_REQUIRED, *_OPTIONAL):
         array = getattr(dataset, name)
         if array is None:
@@ -267,11 +268,11 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         path = folder / f"{name}.npy"
         with _files.atomic_write(path) as file:
             np.save(file, array, allow_pickle=False)
-        written[name] = {
+        entries[name] = {
             "shape": list(array.shape),
             "dtype": array.dtype.str,
             "bytes": path.stat().st_size,
-            "crc32": _sums(path),
+            "crc32": _block_checksums(path),
         }
     manifest: dict[str, Any] = {
         "format": _FORMAT,
@@ -282,7 +283,7 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
         "feature_names": None if dataset.feature_names is None else list(dataset.feature_names),
         "notes": list(dataset.notes),
         "zero_based": dataset.zero_based,
-        "files": written,
+        "files": entries,
         "provenance": {
             "sources": [os.fspath(source) for source in sources],
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -297,17 +298,17 @@ def _fill(folder: Path, dataset: Dataset, sources: Iterable[str | os.PathLike[st
 
 @contextmanager
 def atomic_store(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """A hidden folder beside ``folder`` that takes its place once it is filled without error.
+    """Yield a hidden folder to write to, and rename it to ``folder`` if no error was raised.
 
     Args:
         folder: of the store, or of several.
-        overwrite: replace stores that are there.
+        overwrite: replace existing stores.
 
     Yields:
-        The hidden folder.
+        The hidden folder, beside ``folder``.
 
     Raises:
-        FileExistsError: there is something that is not to be replaced.
+        FileExistsError: the folder exists and may not be replaced.
     """
     _files.recover(folder)
     _check_free(folder, overwrite)
@@ -316,6 +317,7 @@ def atomic_store(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
+    """Raise an error unless a folder may be written: it is new, empty, or stores to replace."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not _holds_stores_only(folder):
@@ -329,65 +331,68 @@ def _holds_stores_only(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     if is_store(folder):
-        ours = {_MANIFEST, *(f"{name}.npy" for name in (*_REQUIRED, *_OPTIONAL))}
-        return all(path.name in ours for path in folder.iterdir())
-    inside = list(folder.iterdir())
-    return bool(inside) and all(_holds_stores_only(path) for path in inside)
+        store_files = {_MANIFEST, *(f"{name}.npy" for name in (*_REQUIRED, *_OPTIONAL))}
+        return all(path.name in store_files for path in folder.iterdir())
+    paths = list(folder.iterdir())
+    return bool(paths) and all(_holds_stores_only(path) for path in paths)
 
 
-def _map(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+def _map_file(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     """Memory-map one file after comparing its size, shape and type with the manifest.
 
-    A large file that opening does not read is checked block by block when it is read.
+    A large file that opening does not check is checked block by block when it is read.
     """
     path = folder / f"{name}.npy"
     if name not in (*_REQUIRED, *_OPTIONAL):
-        raise _damaged(folder, f"{_MANIFEST} lists an unknown file {name!r}")
+        raise _damage_error(folder, f"{_MANIFEST} lists an unknown file {name!r}")
     if not path.is_file():
-        raise _damaged(folder, f"{path.name} is missing")
+        raise _damage_error(folder, f"{path.name} is missing")
     size = path.stat().st_size
     if size != entry["bytes"]:
-        raise _damaged(folder, f"{path.name} has {size} bytes, {entry['bytes']} were written")
+        raise _damage_error(folder, f"{path.name} has {size} bytes, {entry['bytes']} were written")
     try:
         array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # NumPy evaluates the header: a damaged one may raise anything
-        what = shorten(" ".join(str(error).split()), 200)
-        raise _damaged(folder, f"{path.name} is not readable as .npy ({what})") from error
-    holds = f"{array.dtype.str} {list(array.shape)}"
-    written = f"{entry['dtype']} {entry['shape']}"
-    if holds != written:
-        raise _damaged(folder, f"{path.name} holds {holds}, {written} was written")
-    if "crc32" not in entry or name in _READ or size <= _checksums.BLOCK:
+        reason = shorten(" ".join(str(error).split()), 200)
+        raise _damage_error(folder, f"{path.name} is not readable as .npy ({reason})") from error
+    layout = f"{array.dtype.str} {list(array.shape)}"
+    expected = f"{entry['dtype']} {entry['shape']}"
+    if layout != expected:
+        raise _damage_error(folder, f"{path.name} holds {layout}, {expected} was written")
+    if "crc32" not in entry or name in _CHECKED_ON_OPENING or size <= _checksums.BLOCK:
         return array
     try:
         file = ChecksummedFile(path, entry["crc32"])
         file.check(0, 1)  # the header, which says where the values begin
     except ValueError as error:
-        raise _damaged(folder, str(error)) from error
+        raise _damage_error(folder, str(error)) from error
     checked: Any = ChecksummedArray(file, array.dtype, array.shape, array.offset)
     return checked  # type: ignore[no-any-return]
 
 
-def _verify(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+def _verify_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
     """Compare all of a file with its checksums."""
     path = folder / f"{name}.npy"
-    same = _sums(path) == entry["crc32"] if "crc32" in entry else _digest(path) == entry["blake2b"]
-    if not same:
-        raise _damaged(folder, f"{path.name} does not have the checksum it was written with")
+    has_blocks = "crc32" in entry
+    checksum = _block_checksums(path) if has_blocks else _file_checksum(path)
+    if checksum != entry["crc32" if has_blocks else "blake2b"]:
+        raise _damage_error(folder, f"{path.name} does not have the checksum it was written with")
 
 
-def _damaged(folder: Path, what: str) -> ValueError:
-    return ValueError(f"the store {folder} is damaged: {what}. Import the data again")
+def _damage_error(folder: Path, problem: str) -> ValueError:
+    return ValueError(f"the store {folder} is damaged: {problem}. Import the data again")
 
 
-def _sums(path: Path) -> str:
+def _block_checksums(path: Path) -> str:
+    """The checksums of a file's blocks, as text."""
     with path.open("rb") as file:
         return _checksums.of_blocks(file)
 
 
-def _digest(path: Path) -> str:
+def _file_checksum(path: Path) -> str:
+    """The checksum of a whole file, as in stores of earlier versions."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -5,18 +5,18 @@ five streams of the page, and 11 features of the page), and judged 0 to 4. The j
 
     label = number of thresholds below  u(features of the list) + shift(query) + noise(item)
 
-where the utility u is :func:`oracle`, a function of nothing but the features of the list. It has
+where the utility u is :func:`oracle`, a function of the features of the list alone. It has
 thresholds, saturations, products and ratios, which a linear model cannot express, and terms that
 compare a page with the others in its list, which a model that sees one page at a time cannot
-express. The noise is normal and independent, so labels have a monotone likelihood ratio in u, and
-exchanging two items that u has in the right order cannot improve any expected NDCG, AP or RR: **the
-metric of the oracle's scores is the best achievable** by any model of the features.
+express. The noise is normal and independent, so labels have a monotone likelihood ratio in u.
+Therefore exchanging two items that u has in the right order cannot improve any expected NDCG, AP or
+RR: **the metric of the oracle's scores is the best achievable** by any model of the features.
 
-That world favors models that see whole lists. In a second one, ``world="pointwise"``, the utility
-of a page is a function of its own features alone; pages and their features are the same.
+This world, ``"listwise"``, favors models that see whole lists. In a second one, ``"pointwise"``,
+the utility of a page is a function of its own features alone; pages and features are the same.
 
-In each world the seed and the split choose the queries. Queries are drawn in blocks, each from
-its own counter-based stream, so query q is the same whatever number of queries is asked for.
+In each world the seed and the split determine the queries. Queries are drawn in blocks, each from
+its own counter-based random stream, so query q does not depend on the number of queries.
 
 >>> from rankgrad.data import synthetic
 >>> train = synthetic.make(100)
@@ -55,28 +55,29 @@ _STREAMS = ("body", "anchor", "title", "url", "whole")
 _STATISTICS = ("sum", "min", "max", "mean", "variance")
 _KINDS = (
     *("covered terms", "covered ratio", "length", "idf"),
-    *(f"{of} {what}" for what in ("tf", "tf/length", "tf-idf") for of in _STATISTICS),
+    *(f"{name} {base}" for base in ("tf", "tf/length", "tf-idf") for name in _STATISTICS),
     *("boolean", "vsm", "bm25", "lmir.abs", "lmir.dir", "lmir.jm"),
 )
-_PAGE = (
+_PAGE_FEATURES = (
     *("slashes", "address length", "inlinks", "outlinks", "pagerank", "siterank"),
     *("quality", "spam", "query clicks", "clicks", "dwell"),
 )
-NAMES = (*(f"{stream} {kind}" for kind in _KINDS for stream in _STREAMS), *_PAGE)
-# What the utility reads; never left out, however few features are asked for.
+NAMES = (*(f"{stream} {kind}" for kind in _KINDS for stream in _STREAMS), *_PAGE_FEATURES)
+# The features that the utility depends on. They are always part of the data.
 INFORMATIVE = (
     *("body length", "body idf", "title idf", "url idf", "whole idf"),
     *("body bm25", "title bm25", "url bm25", "body lmir.abs"),
     *("pagerank", "quality", "spam", "query clicks", "dwell"),
 )
-# Columns this crawl never filled in: always 0.
+# Columns that are always 0, as some of a real crawl are.
 _EMPTY = ("url variance tf/length", "title variance tf/length", "anchor min tf/length")
 
 _BLOCK = 64  # queries drawn together; changing it changes every query
-_LONGEST = 1251
+_MAX_LENGTH = 1251  # of a list, as in WEB30K
 _THREADS = 8
-# Measured on 16,384 queries, in the pointwise world on 8,192, so that labels come as often as in
-# WEB30K: 51.5%, 32.5%, 13.4%, 1.9% and 0.8%. The noise sets the best achievable NDCG@10 near 0.7.
+# Thresholds were fitted on 16,384 queries (8,192 in the pointwise world), so that labels are as
+# frequent as in WEB30K: 51.5%, 32.5%, 13.4%, 1.9% and 0.8%. With this noise the best achievable
+# NDCG@10 is near 0.7.
 _NOISE = 1.05
 _THRESHOLDS = np.array([-0.615, 1.012, 2.58, 3.376])
 _POINTWISE_THRESHOLDS = np.array([-0.485, 1.222, 2.912, 3.809])
@@ -96,13 +97,14 @@ def make(
     ``make(100)`` is the beginning of ``make(1000)``.
 
     Args:
-        queries: how many; about 120 pages each.
+        queries: the number of queries, with about 120 pages each.
         seed: any whole number of at least 0; another seed gives other queries of the same world.
-        features: how many columns. Fewer than 136 keep those that the utility reads, more add
-            heavy-tailed noise; neither changes the other columns or the labels.
-        split: ``"train"``, ``"vali"`` or ``"test"``: queries that have nothing in common.
+        features: the number of columns. With fewer than 136, some columns that the utility does not
+            depend on are left out; with more, columns of heavy-tailed noise are added. The other
+            columns and the labels stay the same.
+        split: ``"train"``, ``"vali"`` or ``"test"``, whose queries are independent of each other.
         world: ``"listwise"``, where the utility has terms that compare a page with the others in
-            its list, or ``"pointwise"``, where it has none. It changes nothing but the labels.
+            its list, or ``"pointwise"``, where it has none. Only the labels differ.
 
     Returns:
         The lists, with the names of features.
@@ -116,7 +118,7 @@ def make(
     """
     queries = check_whole("queries", queries, least=0)
     seed = check_whole("seed", seed, least=0, most=math.inf)
-    names = _names(check_whole("features", features, least=len(INFORMATIVE)))
+    names = _column_names(check_whole("features", features, least=len(INFORMATIVE)))
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
     check_choice("world", world, _WORLDS)
@@ -126,15 +128,17 @@ def make(
     table = np.empty((offsets[-1], len(names)), np.float32)
     labels = np.empty(offsets[-1], np.float32)
     extra = max(0, features - len(NAMES))
-    kept = slice(None) if names[: len(NAMES)] == NAMES else [NAMES.index(name) for name in names]
+    column_indices = (
+        slice(None) if names[: len(NAMES)] == NAMES else [NAMES.index(name) for name in names]
+    )
 
     def fill(number: int) -> None:
-        columns, judged = _pages(blocks[number], extra, world)
+        columns, judgments = _draw_pages(blocks[number], extra, world)
         start, stop = offsets[number * _BLOCK], offsets[min((number + 1) * _BLOCK, queries)]
-        table[start:stop] = columns[kept, : stop - start].T
-        labels[start:stop] = judged[: stop - start]
+        table[start:stop] = columns[column_indices, : stop - start].T
+        labels[start:stop] = judgments[: stop - start]
 
-    # NumPy works without the interpreter's lock, and the blocks have nothing to do with each other.
+    # NumPy releases the interpreter's lock, and blocks are independent of each other.
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
         for _ in pool.map(fill, range(len(blocks))):
             pass
@@ -169,17 +173,17 @@ def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
     """The utility of each item ``[N]``: scores that no model of the features can beat.
 
     Needs whole lists: an item's utility depends on the others in its list. The columns are found by
-    their names or, in a data set without names, by the order in which :func:`make` has them.
+    their names or, in a data set without names, by their positions in ``NAMES``.
 
     Args:
-        dataset: what :func:`make` made.
-        world: in which it was made.
+        dataset: a data set that :func:`make` made.
+        world: the world that it was made in.
 
     Returns:
         The utilities, in float64.
 
     Raises:
-        ValueError: the data set is of something else.
+        ValueError: the data set does not have the features of :func:`make`.
     """
     check_choice("world", world, _WORLDS)
     names = dataset.feature_names or NAMES
@@ -198,22 +202,27 @@ def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
 
 @dataclass(frozen=True)
 class _Queries:
-    """A block of queries: what is the same for all pages of a list."""
+    """A block of queries: the properties that all pages of a list have in common.
 
-    key: tuple[int, int, int]
-    lengths: Array
-    terms: Array
+    Arrays are ``[queries]`` unless said otherwise. Those from ``shift`` on are latent: they are no
+    features, but features or labels depend on them.
+    """
+
+    key: tuple[int, int, int]  # seed, split and block, for random streams
+    lengths: Array  # the number of pages of each list
+    terms: Array  # the number of words of the query
     idf: Array  # [streams, queries], summed over terms
-    shift: Array  # how generous its judge is: unobserved
-    coverage: Array  # how well the web answers the query: unobserved
-    fame: Array  # how popular the pages of this topic are: unobserved
-    traffic: Array  # how often it is asked: unobserved
-    verbosity: Array  # how long its pages are: unobserved
+    shift: Array  # how generous the judge is
+    coverage: Array  # how well the web answers the query
+    fame: Array  # how popular the pages of this topic are
+    traffic: Array  # how often the query is asked
+    verbosity: Array  # how long the pages are
 
     @classmethod
     def draw(cls, seed: int, split: str, block: int) -> _Queries:
+        """Draw the queries of a block."""
         key = (seed, SPLITS.index(split), block)
-        random = _stream(key, 0)
+        random = _random_stream(key, 0)
         normal = random.standard_normal((9, _BLOCK))
         uniform = random.random((3, _BLOCK))
         # Log-normal with a few very short lists, as in WEB30K: mean 120, from 1 to 1,251.
@@ -223,11 +232,11 @@ class _Queries:
         rarity = terms * np.exp(1.45 + 0.35 * normal[2])
         scale = np.array([1.0, 1.9, 1.7, 1.8, 0.98])[:, None]
         spread = np.array([0.02, 0.12, 0.08, 0.1, 0.0])[:, None]
-        # A few lists have nothing to offer, whatever their features say.
+        # A few lists have no relevant pages, whatever their features say.
         barren = np.where(uniform[2] < 0.028, -6.0, 0.0)
         return cls(
             key,
-            np.clip(lengths, 1, _LONGEST).astype(np.int64),
+            np.clip(lengths, 1, _MAX_LENGTH).astype(np.int64),
             terms.astype(np.float32),
             (rarity * scale * np.exp(spread * normal[3])).astype(np.float32),
             0.5 * normal[8] + 0.25 * normal[2] + barren,
@@ -235,17 +244,23 @@ class _Queries:
         )
 
 
-def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
-    """The columns ``[features, N]`` and labels ``[N]`` of a block of queries."""
+def _draw_pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
+    """Draw the columns ``[features, N]`` and labels ``[N]`` of a block of queries.
+
+    Args:
+        queries: the block.
+        extra: the number of columns of noise.
+        world: as in :func:`make`.
+    """
     lists = np.repeat(np.arange(_BLOCK), queries.lengths)
-    random = _stream(queries.key, 1)
+    random = _random_stream(queries.key, 1)
     n = len(lists)
     columns = np.empty((len(NAMES) + extra, n), np.float32)
     topic = random.standard_normal(n, np.float32)
-    text = columns[: len(NAMES) - len(_PAGE)].reshape(len(_KINDS), len(_STREAMS), n)
-    match = _text(text, queries, lists, topic, random)
+    text = columns[: len(NAMES) - len(_PAGE_FEATURES)].reshape(len(_KINDS), len(_STREAMS), n)
+    match = _text_features(text, queries, lists, topic, random)
     _page_features(
-        columns[len(NAMES) - len(_PAGE) : len(NAMES)], queries, lists, topic, match, random
+        columns[len(NAMES) - len(_PAGE_FEATURES) : len(NAMES)], queries, lists, topic, match, random
     )
     for name in _EMPTY:
         columns[NAMES.index(name)] = 0
@@ -253,16 +268,17 @@ def _pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array]:
     pointwise = world == "pointwise"
     thresholds = _POINTWISE_THRESHOLDS if pointwise else _THRESHOLDS
     utility = _pointwise_utility(informative) if pointwise else _utility(informative, lists, _BLOCK)
-    judged = utility + queries.shift[lists]
-    judged += _NOISE * random.standard_normal(n)
+    judgments = utility + queries.shift[lists]
+    judgments += _NOISE * random.standard_normal(n)
     if extra:
-        noise = _stream(queries.key, 2).standard_normal((n, extra), np.float32)
+        noise = _random_stream(queries.key, 2).standard_normal((n, extra), np.float32)
         columns[len(NAMES) :] = np.exp(1.5 * noise.T)
-    return columns, np.searchsorted(thresholds, judged).astype(np.float32)
+    return columns, np.searchsorted(thresholds, judgments).astype(np.float32)
 
 
-# Per stream that pages have (the whole is their sum): mean and deviation of log length, dependence
-# of the match on the page's topic, coverage at an average match, occurrences per term and word.
+# For each stream of a page (except "whole", which is their sum): mean and deviation of the log
+# length, dependence of the match on the page's topic, coverage of terms at an average match,
+# occurrences of a term per word.
 _LOG_LENGTH = np.array([6.0, 1.0, 2.0, 2.3], np.float32)[:, None]
 _LENGTH_DEVIATION = np.array([0.95, 1.3, 0.5, 0.45], np.float32)[:, None]
 _TOPICALITY = np.array([0.7, 0.5, 0.6, 0.4], np.float32)[:, None]
@@ -271,19 +287,26 @@ _RATE = np.array([0.012, 0.1, 0.04, 0.02], np.float32)[:, None]
 _USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
 
 
-def _text(
+def _text_features(
     out: Array, queries: _Queries, lists: Array, topic: Array, random: np.random.Generator
 ) -> Array:
-    """Fill the text features ``[kinds, streams, N]``; return the match ``[4, N]`` they depend on.
+    """Fill the text features; return the match ``[4, N]`` of page and query that they depend on.
 
-    Terms are not simulated one by one: a stream has its length, the number of terms it covers, and
-    the sum, least and most of their frequencies, and everything else follows from those.
+    Terms are not simulated one by one: for each stream its length, the number of terms it covers,
+    and the sum, minimum and maximum of their frequencies are drawn; all features follow from these.
+
+    Args:
+        out: ``[kinds, streams, N]``, written; rows are in the order of ``_KINDS``.
+        queries: the block of queries.
+        lists: ``[N]``: the query of each page.
+        topic: ``[N]``: how close each page is to the topic of its query.
+        random: of the block.
     """
     n = len(lists)
     latent = random.standard_normal((4, 4, n), np.float32)
     jitter = random.standard_normal((len(_STREAMS), n), np.float32)
     chance = random.random((3, n), np.float32)
-    source = _sources(queries, lists, chance[0], chance[1])
+    source = _body_sources(queries, lists, chance[0], chance[1])
     # A copy has the other page's body, and with it every feature of the body.
     latent[:, 0] = latent[:, 0, source]
     jitter[0] = jitter[0, source]
@@ -302,19 +325,23 @@ def _text(
     total = np.maximum(total, covered)
     uneven = 1 / (1 + np.exp(-latent[3]))
 
-    covered = _with_page(covered, covered.max(0))
-    length = _with_page(length, length.sum(0))
-    total = _with_page(total, total.sum(0))
-    uneven = _with_page(uneven, uneven[0])
-    _frequencies(out, terms, idf, covered, length, total, uneven)
-    _models(out, terms, idf, jitter)
+    covered = _append_whole(covered, covered.max(0))
+    length = _append_whole(length, length.sum(0))
+    total = _append_whole(total, total.sum(0))
+    uneven = _append_whole(uneven, uneven[0])
+    _count_features(out, terms, idf, covered, length, total, uneven)
+    _score_features(out, terms, idf, jitter)
     return match
 
 
-def _frequencies(
+def _count_features(
     out: Array, terms: Array, idf: Array, covered: Array, length: Array, total: Array, uneven: Array
 ) -> None:
-    """The kinds that count: covered terms, length, idf and the statistics of term frequencies."""
+    """Fill the kinds that count: covered terms, length, idf, statistics of term frequencies.
+
+    The rows of ``out``, as in ``_KINDS``: 0 to 3 are covered terms, covered ratio, length and idf;
+    4 to 8 are the statistics of tf, 9 to 13 of tf/length, 14 to 18 of tf-idf; 19 is boolean.
+    """
     mean = total / terms
     most = np.ceil(total / np.maximum(covered, 1) * (1 + uneven * (covered > 1)))
     most = np.minimum(most, total)
@@ -333,8 +360,8 @@ def _frequencies(
     out[19] = covered == terms
 
 
-def _models(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
-    """The kinds that score: vector space, BM25 and three language models."""
+def _score_features(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
+    """Fill the kinds that score: rows 20 (vector space), 21 (BM25), 22 to 24 (language models)."""
     length, mean, variance = out[2], out[7], out[8]
     out[20] = mean / np.sqrt(mean * mean + variance + 1e-6)
     out[21] = idf * 2.2 * mean / (mean + 1.2 * (0.25 + 0.75 * length / _USUAL_LENGTH))
@@ -352,7 +379,10 @@ def _page_features(
     match: Array,
     random: np.random.Generator,
 ) -> None:
-    """Fill the features of pages ``[11, N]``: their address, links, ranks, quality and clicks."""
+    """Fill the features of pages ``[11, N]``, in the order of ``_PAGE_FEATURES``.
+
+    Arguments are as in :func:`_text_features`; ``match`` is its result.
+    """
     normal = random.standard_normal((12, len(lists)), np.float32)
     fame = queries.fame[lists]
     authority = 0.8 * normal[0] + 0.8 * fame
@@ -366,33 +396,40 @@ def _page_features(
     out[7] = np.clip(np.floor(np.exp(2.0 + 1.5 * normal[8])), 1, 254)
     popularity = -0.7 + 1.4 * authority + 1.8 * queries.traffic[lists] + 1.6 * normal[9]
     out[9] = np.floor(np.exp(popularity))
-    wanted = popularity - 2.6 + 0.8 * topic + 0.5 * match[2] + normal[10]
-    out[8] = np.minimum(np.floor(np.exp(wanted)), out[9])
+    log_clicks = popularity - 2.6 + 0.8 * topic + 0.5 * match[2] + normal[10]  # for the query
+    out[8] = np.minimum(np.floor(np.exp(log_clicks)), out[9])
     dwell = np.exp(2.4 + 0.9 * normal[11] + 0.6 * topic)
     out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)
 
 
 def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
-    """The utility of a page for the query's user, from the features of its list alone."""
+    """The utility ``[N]`` of pages for the query's user, from the features of their lists alone.
+
+    Args:
+        column: ``[N]`` by name, for all of ``INFORMATIVE``.
+        lists: ``[N]``: the list of each page.
+        count: the number of lists.
+    """
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
     def above_mean(values: Array) -> Array:
-        """How far above its list's mean an item stands, in saturated standard deviations."""
+        """How far above its list's mean an item is, in saturated standard deviations."""
         mean = np.bincount(lists, values, count) / sizes
-        apart = values - mean[lists]
-        spread = np.sqrt(np.bincount(lists, apart * apart, count) / sizes)
-        return np.tanh(0.7 * apart / (spread[lists] + 1e-3))
+        centered = values - mean[lists]
+        deviation = np.sqrt(np.bincount(lists, centered * centered, count) / sizes)
+        return np.tanh(0.7 * centered / (deviation[lists] + 1e-3))
 
-    text, navigational = _match(x)
+    text, navigational = _text_match(x)
     quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
     spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
-    # A click is a vote for the page only when its reader stayed, and counts by its share of the
-    # most clicked page's: popular queries have more clicks, not more relevant pages.
+    # A click is a vote for the page if its reader stayed, and against it otherwise. Clicks are
+    # divided by those of the list's most clicked page: popular queries have more clicks, not more
+    # relevant pages.
     votes = np.log1p(x["query clicks"])
-    most = np.zeros(count)
-    np.maximum.at(most, lists, votes)
-    clicked = votes / np.maximum(most[lists], 1)
+    max_votes = np.zeros(count)
+    np.maximum.at(max_votes, lists, votes)
+    clicked = votes / np.maximum(max_votes[lists], 1)
     stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
     length = above_mean(np.log1p(x["body length"]))
     return (
@@ -407,9 +444,9 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
 
 
 def _pointwise_utility(column: Mapping[str, Array]) -> Array:
-    """The utility of a page for the query's user, from its own features alone."""
+    """The utility ``[N]`` of pages for the query's user, from their own features alone."""
     x = {name: np.asarray(values, np.float64) for name, values in column.items()}
-    text, navigational = _match(x)
+    text, navigational = _text_match(x)
     quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
     spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
     stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
@@ -424,9 +461,12 @@ def _pointwise_utility(column: Mapping[str, Array]) -> Array:
     )
 
 
-def _match(x: Mapping[str, Array]) -> tuple[Array, Array]:
-    """How well the text answers, and how much the query is navigational: wants one site."""
-    # Rare words make a query informational, common ones navigational.
+def _text_match(x: Mapping[str, Array]) -> tuple[Array, Array]:
+    """How well the text answers the query, and how navigational the query is; both ``[N]``.
+
+    A navigational query asks for one site. Rare words make a query informational, common words
+    navigational.
+    """
     informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
     navigational = 1 - informational
     body, title, url = (x[f"{s} bm25"] / x[f"{s} idf"] for s in ("body", "title", "url"))
@@ -434,7 +474,7 @@ def _match(x: Mapping[str, Array]) -> tuple[Array, Array]:
 
 
 def _copied(body: Array, rank: Array, lists: Array) -> Array:
-    """Whether a page of higher rank in the same list has the same body."""
+    """Whether a page of higher PageRank in the same list has the same body, ``[N]``."""
     order = np.lexsort((-rank, body, lists))
     lists, body, rank = lists[order], body[order], rank[order]
     positions = np.arange(len(order))
@@ -446,28 +486,36 @@ def _copied(body: Array, rank: Array, lists: Array) -> Array:
     return copied
 
 
-def _sources(queries: _Queries, lists: Array, chance: Array, which: Array) -> Array:
-    """Whose body each page has: its own or, for one page in seven, another's in its list."""
+def _body_sources(queries: _Queries, lists: Array, chance: Array, choice: Array) -> Array:
+    """The page whose body each page has: itself or, for one in seven, another of its list.
+
+    Args:
+        queries: the block of queries.
+        lists: ``[N]``: the query of each page.
+        chance: ``[N]``, uniform: decides whether a page is a copy.
+        choice: ``[N]``, uniform: decides of which page it is a copy.
+    """
     starts = np.concatenate([[0], queries.lengths.cumsum()])[:-1]
-    other = starts[lists] + (which * queries.lengths[lists]).astype(np.int64)
-    return np.where(chance < 0.14, other, np.arange(len(lists)))
+    originals = starts[lists] + (choice * queries.lengths[lists]).astype(np.int64)
+    return np.where(chance < 0.14, originals, np.arange(len(lists)))
 
 
-def _with_page(parts: Array, page: Array) -> Array:
-    return np.concatenate([parts, page[None]])
+def _append_whole(streams: Array, page: Array) -> Array:
+    """The values of the four streams and, after them, those of the whole page: ``[5, N]``."""
+    return np.concatenate([streams, page[None]])
 
 
-def _stream(key: tuple[int, int, int], purpose: int) -> np.random.Generator:
-    """The random numbers of a block of a split of a seed, for one purpose."""
+def _random_stream(key: tuple[int, int, int], purpose: int) -> np.random.Generator:
+    """A random stream of its own for each key (seed, split, block) and purpose."""
     seed, split, block = key
     sequence = np.random.SeedSequence(seed, spawn_key=(split, block, purpose))
     return np.random.Generator(np.random.Philox(sequence))
 
 
-def _names(features: int) -> tuple[str, ...]:
-    """The names of this many columns: all that inform, then the others in their order."""
+def _column_names(features: int) -> tuple[str, ...]:
+    """The names of this many columns, in the order of ``NAMES``; ``INFORMATIVE`` are among them."""
     if features >= len(NAMES):
         return (*NAMES, *(f"noise {number}" for number in range(features - len(NAMES))))
     others = [name for name in NAMES if name not in INFORMATIVE]
-    kept = {*INFORMATIVE, *others[: features - len(INFORMATIVE)]}
-    return tuple(name for name in NAMES if name in kept)
+    selected = {*INFORMATIVE, *others[: features - len(INFORMATIVE)]}
+    return tuple(name for name in NAMES if name in selected)

@@ -1,8 +1,9 @@
 """Transforms of features: fitted on training data, saved with the model, applied as torch ops.
 
-A transform is named by a spec, fitted on an array or a memory map in blocks, and from then on a
-module whose buffers hold what it learned: ``state_dict`` carries it, and a new transform of the
-same spec takes it back. Several in a row are a :class:`Pipeline`.
+A transform is named by a spec such as ``clip(limit=3)``. It is fitted block by block, on an array
+or a memory map (``_blocks.py``). Then it is a module whose buffers hold what it learned: they are
+in its ``state_dict``, which a new transform of the same spec can load. Several in a row are a
+:class:`Pipeline`. The trainer fits one on the training data and applies it before the network.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ transforms: Registry[Transform] = Registry("transform")
 _Fitted = TypeVar("_Fitted", bound="Transform")
 Distribution = Literal["normal", "uniform"]
 
-_NORMAL_LIMIT = 5.1993  # the normal quantile of 1 - 1e-7, where scikit-learn ends too
+_MAX_NORMAL = 5.1993  # the normal quantile of 1 - 1e-7, at which scikit-learn clips too
 
 
 class Transform(HasSpec, nn.Module):
     """A map of feature vectors that is fitted on training data.
 
-    ``fit`` learns it from an array ``[N, F]``. ``transform`` applies it to tensors ``[..., F]`` of
-    raw features on any device, and refuses infinite values; calling the module does the same
-    without a check of the values, which on a GPU would synchronize.
+    ``fit`` learns from an array ``[N, F]``. ``transform`` applies the map to tensors ``[..., F]``
+    of raw features on any device; an infinite value is an error. Calling the module does the same
+    without checking values, as the check would synchronize a GPU.
 
-    NaN is a missing value. What is learned of a feature is learned from the values that are there,
-    and missing values stay NaN until :class:`Impute` replaces them.
+    NaN is a missing value. ``fit`` ignores missing values, and they stay NaN until :class:`Impute`
+    replaces them.
+
+    A subclass overrides ``_map`` and, if it learns anything, ``_learn`` and ``learned``.
     """
 
     #: The buffers that fitting fills; they are empty until then.
@@ -104,7 +107,7 @@ class Transform(HasSpec, nn.Module):
         return self.fit_blocks(blocks)
 
     def fit_blocks(self: _Fitted, blocks: Blocks) -> _Fitted:
-        """:meth:`fit` on checked data after other transforms."""
+        """:meth:`fit` on data that are checked, and may have passed other transforms."""
         for name, value in self._learn(blocks).items():
             buffer = value.to(blocks.dtype) if value.is_floating_point() else value
             setattr(self, name, buffer.to(self.columns.device))
@@ -134,18 +137,20 @@ class Transform(HasSpec, nn.Module):
 
     @property
     def n_outputs(self) -> int:
-        """The number of features it gives, which a network after it is built for."""
+        """The number of transformed features, which are the inputs of the network."""
         return self.n_features
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """Which raw feature each feature it gives is made of, counting from 0."""
+        """The raw feature that each transformed feature is made of, counting from 0."""
         return torch.arange(self.n_features)
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
+        """The values of the buffers in ``learned``."""
         return {}
 
     def _map(self, values: Tensor) -> Tensor:
+        """Transform float32 or float64 values ``[..., F]``; they may not be changed in place."""
         raise TypeError(f"{type(self).__name__} does not say how it maps features")
 
     def _check_width(self, features: Tensor) -> None:
@@ -157,7 +162,7 @@ class Transform(HasSpec, nn.Module):
             )
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # The sizes of the buffers are part of what was learned, so they come from the state too.
+        # The sizes of the buffers depend on the training data, so they come from the state too.
         for name, buffer in self._buffers.items():
             saved = state.get(prefix + name)
             if saved is not None and buffer is not None:
@@ -205,17 +210,17 @@ class Log1p(Transform):
 
 @transforms.register("quantile")
 class Quantile(Transform):
-    """The proportion of training items below x, the level, or its normal quantile.
+    """The level of x, which is the proportion of training items below it, or its normal quantile.
 
-    Between the quantiles of the table, levels are interpolated; tied training items take the middle
-    of their levels. This is scikit-learn's ``QuantileTransformer``, except that ties at the
-    smallest or largest training value take their middle too, where scikit-learn puts all of them at
-    the end: in ranking data most features are 0 for most items.
+    Levels are interpolated between the quantiles of a table; tied training items have the middle of
+    their levels. This is scikit-learn's ``QuantileTransformer``, except for ties at the smallest or
+    largest training value: scikit-learn gives these level 0 or 1, this class their middle level
+    too, since in ranking data most features are 0 for most items.
 
     Args:
-        output: ``"normal"``, which ends at ±5.2, or ``"uniform"``, from 0 to 1.
-        quantiles: how many the table has for each feature.
-        sample: they are taken from at most this many items, drawn without replacement.
+        output: ``"normal"``, clipped to ±5.2, or ``"uniform"``, from 0 to 1.
+        quantiles: the size of the table for each feature.
+        sample: quantiles are computed from at most this many items, drawn without replacement.
         seed: of the draw.
 
     >>> features = np.array([[0.0], [0.0], [1.0], [3.0]])
@@ -250,23 +255,23 @@ class Quantile(Transform):
 
     def _map(self, values: Tensor) -> Tensor:
         rows, table = values.reshape(-1, values.shape[-1]), self.table.to(values.dtype)
-        if _is_plain(values):
+        if _can_use_kernel(values):
             levels = torch.empty_like(rows, memory_format=torch.contiguous_format)
             quantile_levels(rows.numpy(), table.numpy(), levels.numpy())
-            return self._distributed(levels.reshape(values.shape))
-        # In blocks: the search takes many times the memory of what it searches. An exported program
+            return self._to_distribution(levels.reshape(values.shape))
+        # In blocks, as the search takes many times the memory of the values. An exported program
         # has one block, so that it takes any number of rows.
-        whole = torch.compiler.is_exporting()
-        blocks = [rows] if whole else rows.split(block_height(rows.shape[-1]))
-        columns = (block.T.contiguous() for block in blocks)
-        levels = torch.cat([_cumulative(each, table).T for each in columns]).reshape(values.shape)
-        return self._distributed(torch.where(values.isnan(), values, levels))
+        is_exporting = torch.compiler.is_exporting()
+        blocks = [rows] if is_exporting else rows.split(block_height(rows.shape[-1]))
+        parts = [_interpolated_levels(block.T.contiguous(), table).T for block in blocks]
+        levels = torch.cat(parts).reshape(values.shape)
+        return self._to_distribution(torch.where(values.isnan(), values, levels))
 
-    def _distributed(self, levels: Tensor) -> Tensor:
+    def _to_distribution(self, levels: Tensor) -> Tensor:
         if self.output == "uniform":
             return levels
         normal: Tensor = torch.special.ndtri(levels)
-        return normal.clamp(-_NORMAL_LIMIT, _NORMAL_LIMIT)
+        return normal.clamp(-_MAX_NORMAL, _MAX_NORMAL)
 
 
 @transforms.register("clip")
@@ -274,8 +279,9 @@ class Clip(Transform):
     """Clamps values to the range of the training data.
 
     Args:
-        limit: the bound, in standard deviations from the mean of the training data; none for the
-            smallest and largest value in it. A feature that was constant stays so either way.
+        limit: clamp to this many standard deviations around the mean of the training data; by
+            default to their smallest and largest value. A feature that is constant in the training
+            data is constant afterwards.
 
     >>> features = np.array([[-1.0], [1.0]])
     >>> Clip().fit(features).transform(torch.tensor([[5.0], [-0.5]])).flatten().tolist()
@@ -299,8 +305,8 @@ class Clip(Transform):
         moments = Moments.of(blocks)
         if self.limit is None:
             return {"low": moments.low, "high": moments.high}
-        reach = torch.where(moments.varies, self.limit * moments.deviation, 0.0)
-        return {"low": moments.mean - reach, "high": moments.mean + reach}
+        half_width = torch.where(moments.varies, self.limit * moments.deviation, 0.0)
+        return {"low": moments.mean - half_width, "high": moments.mean + half_width}
 
     def _map(self, values: Tensor) -> Tensor:
         return values.clamp(self.low, self.high)
@@ -308,13 +314,13 @@ class Clip(Transform):
 
 @transforms.register("drop_constant")
 class DropConstant(Transform):
-    """Leaves out features that have one value in all training data.
+    """Drops features that are constant in the training data.
 
-    A feature that is missing for some items and has one value for all others stays.
+    A feature that is missing for some items and constant for all others is not dropped.
 
     Args:
-        per_list: also leave out features that vary between lists, but within none of them. By
-            itself such a feature orders nothing; a non-linear model may still use it.
+        per_list: also drop features that vary between lists, but within none of them. Such a
+            feature alone cannot order items, but a non-linear model may still use it.
 
     >>> features = np.array([[1.0, 7.0], [1.0, 8.0]])
     >>> DropConstant().fit(features).transform(torch.tensor([[1.0, 9.0]])).tolist()
@@ -356,24 +362,24 @@ class DropConstant(Transform):
 
 @transforms.register("impute")
 class Impute(Transform):
-    """Missing values replaced, and a column that says where each was missing.
+    """Replaces missing values, and adds columns that indicate where values were missing.
 
-    The columns of 0 and 1, one for each feature with missing values in training data, come after
-    the features (as scikit-learn's ``SimpleImputer(add_indicator=True)`` has them).
+    The indicators, 0 or 1, come after the features, one for each feature with missing values in the
+    training data, as in scikit-learn's ``SimpleImputer(add_indicator=True)``.
 
-    A missing value becomes what a linear regression says by the item's other features::
+    A missing value is predicted by a linear regression on the item's other features::
 
         x_j = mean_j + Σ_k W_kj z_k,    z_k = x_k - mean_k, and 0 where x_k is missing
 
-    The weights W are those with the least squared error if values are missing independently of each
-    other: they follow from the covariances of pairs of features, over the items that have both.
-    Data without missing values have nothing to learn them from; then it is the median.
+    The weights W have the least squared error if values are missing independently of each other.
+    They follow from the covariances of pairs of features, over the items that have both. If the
+    training data have no missing values, a missing value becomes the median of its feature.
 
     Args:
         fill: ``"linear"`` as above, ``"median"`` (the lower one) or ``"mean"`` of the feature in
             training data, or a number.
-        indicator: add the columns.
-        sample: medians and covariances are taken from at most this many items, drawn without
+        indicator: whether to add the indicators.
+        sample: medians and covariances are computed from at most this many items, drawn without
             replacement.
         seed: of the draw.
 
@@ -406,12 +412,12 @@ class Impute(Transform):
 
     @property
     def n_outputs(self) -> int:
-        """The number of features and of indicators."""
+        """The number of features plus that of indicators."""
         return self.n_features + len(self.indicated)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """Which feature each column is of, counting from 0."""
+        """The feature that each column is of, counting from 0."""
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
@@ -431,11 +437,11 @@ class Impute(Transform):
         missing, constants = values.isnan(), self.values.to(values.dtype)
         filled = torch.where(missing, constants, values)
         if self.weights.numel():
-            # In float64, then rounded: a matrix product rounds by a row's place in it, and copies
-            # of an item must be tied.
-            apart = filled.double() - constants.double()
-            known = constants + apart @ self.weights.double()
-            filled = torch.where(missing, known.to(values.dtype), values)
+            # In float64, then rounded: a matrix product may round equal rows differently, and
+            # copies of an item must stay tied.
+            centered = filled.double() - constants.double()
+            predicted = constants + centered @ self.weights.double()
+            filled = torch.where(missing, predicted.to(values.dtype), values)
         if not len(self.indicated):
             return filled
         indicators = missing.index_select(-1, self.indicated).to(values.dtype)
@@ -444,10 +450,10 @@ class Impute(Transform):
 
 @transforms.register("pipeline")
 class Pipeline(Transform):
-    """Several transforms in a row, each fitted on what the ones before it give.
+    """Several transforms in a row, each fitted on the output of the ones before it.
 
     Args:
-        steps: transforms or their specs; none at all leaves features as they are.
+        steps: transforms or their specs; without any, features stay as they are.
 
     >>> pipeline = Pipeline(["drop_constant", "log1p", "clip(limit=10)"])
     >>> print(pipeline)
@@ -469,9 +475,9 @@ class Pipeline(Transform):
 
     @classmethod
     def for_network(cls, steps: Sequence[str | Spec | Transform]) -> Pipeline:
-        """The pipeline in front of a network: ``impute`` comes last unless it is among the steps.
+        """The pipeline in front of a network: ``impute`` is added unless it is among the steps.
 
-        Trees take missing values as they are.
+        (Trees can handle missing values.)
 
         >>> print(Pipeline.for_network(["log1p"]))
         pipeline(steps=[log1p, impute])
@@ -487,7 +493,7 @@ class Pipeline(Transform):
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """Which raw feature each feature after all steps is made of.
+        """The raw feature that each feature after all steps is made of.
 
         >>> pipeline = Pipeline(["log1p", "drop_constant"]).fit(np.array([[1.0, 7.0], [1.0, 8.0]]))
         >>> pipeline.sources
@@ -514,13 +520,14 @@ class Pipeline(Transform):
 
 
 class SplitColumns(Transform):
-    """Columns of numbers through a pipeline; categories after them, as codes from 1 on.
+    """Passes columns of numbers through a pipeline; codes of categories come after them.
 
-    The code 0 is for missing values. An embedding after it has a row for each code.
+    Codes are raised by 1, as 0 is the code of missing values. The network has an embedding with a
+    row for each code.
 
     Args:
         numbers: the pipeline.
-        sizes: the number of categories of each raw feature, 0 for a number.
+        sizes: ``[F]``, the number of categories of each raw feature, 0 for a number.
 
     >>> split = SplitColumns(Pipeline(["standardize"]), [0, 3])
     >>> _ = split.fit(np.array([[1.0, 2.0], [3.0, 0.0]]))
@@ -533,24 +540,24 @@ class SplitColumns(Transform):
     def __init__(self, numbers: Pipeline, sizes: Sequence[int]) -> None:
         super().__init__()
         self.numbers, self.sizes = numbers, tuple(sizes)
-        self._number_columns = [at for at, size in enumerate(sizes) if not size]
-        self._category_columns = [at for at, size in enumerate(sizes) if size]
+        self._number_columns = [j for j, size in enumerate(sizes) if not size]
+        self._category_columns = [j for j, size in enumerate(sizes) if size]
         if not self._number_columns:
             raise ValueError("all features are categories: give at least one number beside them")
 
     @property
     def category_sizes(self) -> list[int]:
-        """The number of categories of each column that is one."""
+        """The number of categories of each categorical column."""
         return [size for size in self.sizes if size]
 
     @property
     def n_outputs(self) -> int:
-        """The number of columns, those of categories included."""
+        """The number of columns, including those of categories."""
         return self.numbers.n_outputs + len(self._category_columns)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """Which raw feature each column is made of, counting from 0."""
+        """The raw feature that each column is made of, counting from 0."""
         numbers = torch.tensor(self._number_columns)[self.numbers.sources]
         return torch.cat([numbers, torch.tensor(self._category_columns)])
 
@@ -558,8 +565,8 @@ class SplitColumns(Transform):
         return f"{self.numbers} beside {len(self._category_columns)} categorical features"
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        chosen = _Columns(tuple(self._number_columns)).fit_blocks(blocks)
-        self.numbers.fit_blocks(blocks.then(chosen))
+        selection = _SelectColumns(tuple(self._number_columns)).fit_blocks(blocks)
+        self.numbers.fit_blocks(blocks.then(selection))
         return {}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -570,32 +577,38 @@ class SplitColumns(Transform):
         return torch.cat([self.numbers(numbers), codes.to(values.dtype)], -1)
 
 
-class _Columns(Transform):
-    """A selection of columns."""
+class _SelectColumns(Transform):
+    """Selects columns by their indices."""
 
     name = "columns"
 
-    def __init__(self, chosen: tuple[int, ...]) -> None:
+    def __init__(self, indices: tuple[int, ...]) -> None:
         super().__init__()
-        self._chosen = torch.tensor(chosen)
+        self._indices = torch.tensor(indices)
 
     @property
     def n_outputs(self) -> int:
-        return len(self._chosen)
+        return len(self._indices)
 
     def _map(self, values: Tensor) -> Tensor:
-        return values.index_select(-1, self._chosen)
+        return values.index_select(-1, self._indices)
 
 
-def _is_plain(values: Tensor) -> bool:
-    """Whether the compiled search takes these values; others are searched by PyTorch."""
-    traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
-    plain = values.device.type == "cpu" and values.dtype == torch.float32
-    return plain and not traced and type(values) is Tensor and not values.requires_grad
+def _can_use_kernel(values: Tensor) -> bool:
+    """Whether ``_quantile_kernel.py`` can search for these values; PyTorch does it for others."""
+    is_traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+    is_cpu_float32 = values.device.type == "cpu" and values.dtype == torch.float32
+    is_plain = type(values) is Tensor and not values.requires_grad
+    return is_cpu_float32 and is_plain and not is_traced
 
 
-def _cumulative(columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]) -> Float[Tensor, "f m"]:
-    """Where the values of each feature stand among its quantiles, from 0 to 1."""
+def _interpolated_levels(
+    columns: Float[Tensor, "f m"], table: Float[Tensor, "f q"]
+) -> Float[Tensor, "f m"]:
+    """The level, from 0 to 1, of each value among the quantiles of its feature.
+
+    Equal to :func:`~rankgrad.data._quantile_kernel.quantile_levels` to the last bit.
+    """
     last = table.shape[-1] - 1
     wide = torch.maximum(table[:, :1].abs(), table[:, last:].abs()) > WIDE
     scale = torch.where(wide, 0.5, 1.0).to(table.dtype)

@@ -15,7 +15,7 @@ import gzip
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -339,14 +339,12 @@ def read_qrels(path: str | os.PathLike[str]) -> Qrels:
     return qrels
 
 
-def check_zeros(
-    first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]
-) -> None:
+def check_zeros(first: Collection[str], second: Collection[str], names: tuple[str, str]) -> None:
     """Raise an error if query ids of two sources do not match because of leading zeros alone.
 
     Args:
-        first: anything by query id.
-        second: anything by query id.
+        first: query ids.
+        second: query ids.
         names: what the error calls the two.
 
     >>> check_zeros({"051": "a"}, {"51": {}}, ("topics", "qrels"))
