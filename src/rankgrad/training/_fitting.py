@@ -60,7 +60,7 @@ def fit(
     Small networks are trained on one thread. Sums of large ones are split among PyTorch's threads
     (``torch.set_num_threads``), the number of which may change the last bits.
 
-    If the model is one of boosted trees, such as ``lightgbm(num_leaves=31)``, epochs are trees. If
+    If the model is boosted trees, such as ``lightgbm(num_leaves=31)``, epochs are trees. If
     their library draws random numbers, for example for a fraction of the items, a resumed run grows
     different trees than one without a break.
 

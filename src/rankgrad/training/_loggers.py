@@ -61,7 +61,7 @@ class Progress:
             self._bar.stop()
 
     def begin(self, epoch: int, step: int, steps: int) -> None:
-        """Call when an epoch begins, at this step of so many ``steps``."""
+        """Call when an epoch of this many ``steps`` begins, or is resumed at ``step``."""
         self._totals = None
         if self._bar is None:
             return

@@ -224,17 +224,18 @@ class Settings(TomlSettings):
     """Transforms of the features, applied in this order and fitted on the training data."""
 
     missing: tuple[str, ...] = ()
-    """What counts as a missing value beside empty ones, ?, NA, NaN and NULL, such as -999."""
+    """Further values that mean a missing one, such as -999, besides empty ones, ?, NA, NaN and
+    NULL."""
 
     categorical: tuple[str, ...] = ()
-    """Features that are categories, by column or id, beside columns of few texts."""
+    """Features that are categories, by column or id, besides columns of few texts."""
 
     list_size: MaybeCount = None
-    """Cut longer lists to so many items in training, drawn anew each epoch."""
+    """Cut longer lists to this many items in training, drawn again each epoch."""
 
     holdout: float = Field(default=0.0, ge=0, lt=1)
-    """The fraction of training lists held out for validation where there is no validation data,
-    drawn by the seed; 0 for none."""
+    """The fraction of training lists held out for validation if there is no validation data, drawn
+    by the seed; 0 for none."""
 
     optimizer: _Optimizer = "adamw"
     """The optimizer: adam, adamw, adagrad or sgd, with options."""
@@ -243,7 +244,7 @@ class Settings(TomlSettings):
     """The highest learning rate."""
 
     weight_decay: float = Field(default=0.01, ge=0)
-    """Weight decay, of weights but not of biases and norms."""
+    """Weight decay, which applies to weights and not to biases and norms."""
 
     schedule: _Schedule = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
@@ -252,20 +253,20 @@ class Settings(TomlSettings):
     """The number of epochs, at most; for boosted trees, the number of trees."""
 
     patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_parse_patience)] = "auto"
-    """Stop after so many epochs without a better value of the metric; none for never. auto waits
+    """Stop after this many epochs without a better value of the metric; none for never. auto waits
     for the average of three epochs to rise by half a percent: two thirds as many epochs as led to
     the last rise and 3 more, 60 steps at least and 20 epochs at most. For boosted trees it is
     20."""
 
     batching: Literal["queries", "documents", "query"] = "queries"
-    """Batches of batch_size queries, of lists of like length up to so many documents, or of one
-    query each."""
+    """Batches of batch_size queries, of lists of similar length with up to so many documents, or of
+    one query each."""
 
     batch_size: Count = 32
     """Lists per step, over all devices together."""
 
     documents: Count = 8192
-    """Items per step, padding included, where batching is by documents."""
+    """Items per step, padding included, if batching is by documents."""
 
     clip: MaybePositive = None
     """The largest norm of the gradient; none for no clipping."""
@@ -290,12 +291,12 @@ class Settings(TomlSettings):
     """How many processes train together."""
 
     graphs: bool = True
-    """On a GPU, replay the passes over batches of one size as a CUDA graph, where steps are alike:
+    """On a GPU, replay the passes over batches of one size as a CUDA graph, if steps are alike:
     one device, no accumulation, a fused loss with nothing scheduled."""
 
     memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(parse_none)] = None
-    """Bytes of features that may lie on the device; none for half of what is free. Larger data sets
-    are read from the memory map."""
+    """Bytes of features that may be stored on the device; none for half of its free memory. Larger
+    data sets are read from the memory map."""
 
     tensorboard: bool = False
     """Also log for TensorBoard, in the run folder."""

@@ -44,7 +44,7 @@ _SAVE_EVERY = 60.0  # seconds between two checkpoints
 
 
 def is_tree(settings: Settings) -> bool:
-    """Whether the model is one of boosted trees.
+    """Whether the model is boosted trees, and not a network.
 
     >>> from rankgrad.training._tree_fitting import is_tree
     >>> is_tree(Settings(model="lightgbm")), is_tree(Settings())
@@ -54,7 +54,7 @@ def is_tree(settings: Settings) -> bool:
 
 
 def for_trees(settings: Settings) -> Settings:
-    """Settings without transforms if the model is one of trees, which do not need them.
+    """Settings without transforms if the model is boosted trees, which do not need them.
 
     So the saved trees, in their library's own format, take raw features.
     """
@@ -98,7 +98,7 @@ class _TreeState(TypedDict):
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """What a run resumes from; the default is that of a new run.
+    """The state that a run resumes from; the default is that of a new run.
 
     Attributes:
         state: the trees so far; None for a new run.

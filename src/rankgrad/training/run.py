@@ -173,7 +173,7 @@ class RunMetadata(TypedDict):
 
 @dataclass
 class Checkpoint:
-    """What training resumes from.
+    """The state that a training resumes from, with its tensors.
 
     Attributes:
         state: of training.
