@@ -145,14 +145,15 @@ class Runner:
             self.on_change(Progress(rows, event))
 
     def _row(self, name: str) -> Row:
-        done = [mean for key, mean in self.means.items() if key[0] == name]
-        shown = self.plan.metrics if done else ()
+        """The progress of the entry of this name."""
+        run_means = [means for key, means in self.means.items() if key[0] == name]
+        metrics = self.plan.metrics if run_means else ()
         running = (text for (key, _), text in self.running.items() if key[0] == name)
         return Row(
             entry=name,
-            done=len(done),
+            done=len(run_means),
             failed=sum(key[0] == name for key in self.failures),
             total=len(self.plan.folds) * len(self.plan.seeds),
             running=tuple(running),
-            means={metric: float(np.mean([mean[metric] for mean in done])) for metric in shown},
+            means={m: float(np.mean([means[m] for means in run_means])) for m in metrics},
         )

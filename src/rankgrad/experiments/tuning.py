@@ -216,22 +216,23 @@ def search(
         ValueError: all trials failed, or the trial log is that of another search.
     """
     lower = metrics.get(metric).lower_is_better
-    done = _read(trial_log, space.to_json())
-    while len(done) < space.trials:
-        on_progress(f"trial {len(done) + 1}/{space.trials}")
-        parameters = space.propose(done, lower)
+    trials = _read(trial_log, space.to_json())
+    while len(trials) < space.trials:
+        on_progress(f"trial {len(trials) + 1}/{space.trials}")
+        parameters = space.propose(trials, lower)
         trial: _Trial = {"parameters": parameters, "value": None, "reason": None}
         try:
             value = objective(parameters)
             trial["value"] = value if math.isfinite(value) else None
         except ValueError as error:  # such as training that diverged
             trial["reason"] = str(error)
-        done.append(trial)
-        log = {"metric": metric, "space": space.to_json(), "trials": done, "chosen": None}
+        trials.append(trial)
+        log = {"metric": metric, "space": space.to_json(), "trials": trials, "chosen": None}
         _write(trial_log, log)
-    successful = [trial for trial in done if trial["value"] is not None]
+    successful = [trial for trial in trials if trial["value"] is not None]
     if not successful:
-        raise ValueError(f"all {len(done)} trials of tuning failed; the last: {done[-1]['reason']}")
+        reason = trials[-1]["reason"]
+        raise ValueError(f"all {len(trials)} trials of tuning failed; the last: {reason}")
     best = (min if lower else max)(successful, key=lambda trial: trial["value"])
     return dict(best["parameters"])
 

@@ -51,8 +51,8 @@ def _candidate_folders(folder: Path) -> list[Path]:
     folders = [folder]
     if folder.is_dir():
         for pattern in ("*", "*/*"):
-            inside = sorted(path for path in folder.glob(pattern) if path.is_dir())
-            folders += [path for path in inside if _layout.fold_number(path) is None]
+            subfolders = sorted(path for path in folder.glob(pattern) if path.is_dir())
+            folders += [path for path in subfolders if _layout.fold_number(path) is None]
     candidates = [candidate for path in folders for candidate in (path, path / "set1")]
     return [path for path in candidates if path.is_dir() or path.parent.is_dir()]
 

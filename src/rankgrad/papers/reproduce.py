@@ -577,11 +577,11 @@ def _about_test(protocol: Protocol) -> str:
     assert test is not None
     kind = "paired t-test" if test.test == "t" else "paired randomization test"
     correction = "" if test.correction == "none" else f" with {test.correction} correction"
-    how = f"{test.sided}-sided {kind} over queries{correction} at {test.level:.0%}"
+    name = f"{test.sided}-sided {kind} over queries{correction} at {test.level:.0%}"
     than = "the best" if test.against == "best" else test.against
     if test.against == "best" and test.better:
-        return f"{test.better}: the best, and all not significantly worse ({how})"
+        return f"{test.better}: the best, and all not significantly worse ({name})"
     marks = [f"{test.worse} significantly worse than {than}"]
     if test.better:
         marks.append(f"{test.better} significantly better")
-    return f"{', '.join(marks)} ({how}); seeds averaged in ours"
+    return f"{', '.join(marks)} ({name}); seeds averaged in ours"

@@ -281,8 +281,8 @@ class Comparison:
             up_to = "up to " if any(len(count) > 1 for count in counts) else ""
             numbers = ", ".join(str(max(count)) for count in counts)
             effect = "are left out" if rule == "skip" else f"count {rule}"
-            which = "" if len(names) == len(metrics) else f" for {', '.join(names)}"
-            lines.append(f"lists without relevant items ({up_to}{numbers}) {effect}{which}")
+            of_some = "" if len(names) == len(metrics) else f" for {', '.join(names)}"
+            lines.append(f"lists without relevant items ({up_to}{numbers}) {effect}{of_some}")
         if metrics:
             lines.append(f"tied scores: {_in_words(_names_by_option(metrics, 'ties'))}")
         formulas = {"exponential": "2^y - 1", "linear": "y"}
