@@ -1,20 +1,24 @@
-"""The first call of a loss with nothing compiled, and what comes after it.
+"""How long the first call of a loss takes with nothing compiled, and how long small calls take.
 
     python benchmarks/cold_start.py [LOSS ...]
     python benchmarks/cold_start.py --device cuda [--out FILE] [LOSS ...]
 
 Each loss runs in a process of its own with an empty cache of compiled code.
 
-On a CPU, seconds of CPU time are printed, which other processes disturb less than the clock:
-imports (PyTorch, Numba, rankgrad), and the first forward and backward pass: where all is compiled
-("source"), in a second process that finds the cache of the first ("cached"), and with an empty
-cache and the compiled code of the package ("package": that of a wheel, or what ``make kernels``
-wrote in a checkout; "none" where it lacks what is called). Small calls are 4 lists of 20 items,
-forward and backward, as a multiple of an autograd function that does nothing, in the same process.
+On a CPU, it prints seconds of CPU time, which other processes disturb less than wall-clock time:
 
-On a GPU, they are seconds of the clock, after the GPU itself is started: the first call on 64 lists
-of 240 items, the second, the first in a second process that finds Triton's cache; and by how much
-the first of three epochs of training takes longer than the last one, without a cache and with it.
+- import: PyTorch, Numba and rankgrad;
+- source: the first forward and backward pass, if everything is compiled from source;
+- cached: the same in a second process, which finds the cache of the first;
+- package: the same with an empty cache and the compiled code of the package, which is that of a
+  wheel or what ``make kernels`` wrote in a checkout; "none" if the package lacks this code;
+- small call: forward and backward of 4 lists of 20 items, in microseconds and as a multiple of an
+  autograd function that does nothing, in the same process.
+
+On a GPU, it prints wall-clock seconds, after the GPU itself has started: the first call on 64 lists
+of 240 items; the first call in a second process, which finds Triton's cache; the second call; and
+by how much the first of three epochs of training takes longer than the last one, without a cache
+and with it.
 """
 
 from __future__ import annotations
@@ -30,12 +34,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 LOSSES = ("softmax", "lambdaloss@10", "approx_ndcg", "smoothi_ndcg", "neural_ndcg")
-ON_GPU = (*LOSSES, "approx_ap")
+GPU_LOSSES = (*LOSSES, "approx_ap")
 REPEATS, CALLS = 15, 200
 
 
 def shortest(call: Callable[[], object]) -> float:
-    """CPU seconds of a call: the mean of some, the least of several such means."""
+    """CPU seconds of a call: the least of ``REPEATS`` means over ``CALLS`` calls."""
     best = float("inf")
     for _ in range(REPEATS):
         start = time.thread_time()
@@ -52,8 +56,8 @@ def from_source(spec: str) -> dict[str, float]:
 
     _precompiled.FOLDER = Path(os.devnull)
     imported = time.process_time() - start
-    found = from_package(spec)
-    return {**found, "import": found["import"] + imported}
+    figures = from_package(spec)
+    return {**figures, "import": figures["import"] + imported}
 
 
 def from_package(spec: str) -> dict[str, float]:
@@ -119,14 +123,14 @@ def measure_on_gpu(spec: str) -> dict[str, float]:
 
 
 def epochs_on_gpu(spec: str) -> dict[str, float]:
-    """By how much a first epoch takes longer than the last one, likewise."""
+    """Seconds of the first and of the last epoch of a training on a GPU, likewise."""
     from rankgrad.data import synthetic
     from rankgrad.training import Settings, fit
 
     data = {split: synthetic.make(400, split=split) for split in ("train", "vali")}
     settings = Settings(loss=spec, device="cuda", epochs=3, patience=None)
-    done = fit(settings, data["train"], data["vali"])
-    ends = [epoch["seconds"] for epoch in done.history]  # since training began
+    result = fit(settings, data["train"], data["vali"])
+    ends = [epoch["seconds"] for epoch in result.history]  # since training began
     return {"epoch": ends[0], "last epoch": ends[-1] - ends[-2]}
 
 
@@ -138,35 +142,40 @@ MEASURES = {
 }
 
 
-def in_a_new_process(what: str, spec: str, cache: str) -> dict[str, float]:
+def in_a_new_process(measure: str, spec: str, cache: str) -> dict[str, float]:
     """One of :data:`MEASURES`, with compiled code cached in a folder."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--measure", what, spec],
+    process = subprocess.run(
+        [sys.executable, __file__, "--measure", measure, spec],
         env={**os.environ, "NUMBA_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache},
         check=True,
         stdout=subprocess.PIPE,
         text=True,
     )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
-def twice(what: str, spec: str) -> list[dict[str, float]]:
-    """A measure without compiled code, and with that of the first time."""
+def twice(measure: str, spec: str) -> list[dict[str, float]]:
+    """One of :data:`MEASURES` without compiled code, then with what the first process compiled."""
     with tempfile.TemporaryDirectory() as cache:
-        return [in_a_new_process(what, spec, cache) for _ in range(2)]
+        return [in_a_new_process(measure, spec, cache) for _ in range(2)]
 
 
 def on_cpu(specs: list[str]) -> dict[str, object]:
+    """Print a row for each loss; return all figures by loss."""
     columns = ("import", "source", "cached", "package")
     print(f"{'loss':<16}" + "".join(f"{each:>9}" for each in columns) + f"{'small call':>14}")
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for spec in specs or LOSSES:
         source, cached = twice("source", spec)
         with tempfile.TemporaryDirectory() as cache:
             package = in_a_new_process("package", spec, cache)
             compiled = any(path.suffix == ".nbc" for path in Path(cache).rglob("*"))
-        found[spec] = {"source": source, "cached": cached, "package": None if compiled else package}
+        figures[spec] = {
+            "source": source,
+            "cached": cached,
+            "package": None if compiled else package,
+        }
         seconds = [source["import"], source["first"], cached["first"], package["first"]]
         shown = [f"{each:.2f}s" for each in seconds[:3]] + [
             "none" if compiled else f"{seconds[3]:.2f}s"
@@ -177,38 +186,39 @@ def on_cpu(specs: list[str]) -> dict[str, object]:
             + f"{cached['small'] * 1e6:>8.0f} us{cached['multiple']:>5.1f}x",
             flush=True,
         )
-    return found
+    return figures
 
 
 def on_gpu(specs: list[str]) -> dict[str, object]:
+    """Print a row for each loss; return all figures by loss."""
     print(f"{'loss':<16}{'first':>8}{'cached':>8}{'second':>9}{'epoch 1 more':>14}{'cached':>8}")
-    found: dict[str, object] = {}
-    for spec in specs or ON_GPU:
+    figures: dict[str, object] = {}
+    for spec in specs or GPU_LOSSES:
         cold, cached = calls = twice("cuda", spec)
         epochs = twice("epochs", spec)
         more = [each["epoch"] - each["last epoch"] for each in epochs]
-        found[spec] = {"calls": calls, "epochs": epochs}
+        figures[spec] = {"calls": calls, "epochs": epochs}
         print(
             f"{spec:<16}{cold['first']:>7.2f}s{cached['first']:>7.2f}s"
             f"{cold['second'] * 1e3:>6.1f} ms{more[0]:>13.2f}s{more[1]:>7.2f}s",
             flush=True,
         )
-    return found
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("losses", nargs="*")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, help="also as JSON")
+    parser.add_argument("--out", type=Path, help="also write the figures to this file, as JSON")
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.measure:
-        print(json.dumps(MEASURES[given.measure](given.losses[0])))
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(MEASURES[options.measure](options.losses[0])))
         return
-    found = (on_cpu if given.device == "cpu" else on_gpu)(given.losses)
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+    figures = (on_cpu if options.device == "cpu" else on_gpu)(options.losses)
+    if options.out:
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Elementary functions and sums in plain arithmetic, which compilers vectorize."""
+"""Elementary functions and sums in plain arithmetic, which compilers vectorize.
+
+The inner loops of all kernels call these instead of ``math.exp`` and ``math.log``, which may be
+calls to a library and so keep a loop from being vectorized.
+"""
 
 from __future__ import annotations
 
@@ -86,19 +90,19 @@ def log(x: float) -> float:
 @compiled_reduction
 def total(values: np.ndarray) -> float:
     """``Σ_j v_j``."""
-    found = 0.0
+    result = 0.0
     for j in range(values.size):
-        found += values[j]
-    return found
+        result += values[j]
+    return result
 
 
 @compiled_reduction
 def dot(first: np.ndarray, second: np.ndarray) -> float:
     """``Σ_j a_j b_j``."""
-    found = 0.0
+    result = 0.0
     for j in range(first.size):
-        found += first[j] * second[j]
-    return found
+        result += first[j] * second[j]
+    return result
 
 
 @compiled

@@ -1,4 +1,8 @@
-"""How loops are compiled, and how lists are distributed over threads."""
+"""How CPU kernels are compiled, and how they distribute lists over threads.
+
+Every function of this package that Numba compiles has one of the decorators below. They differ in
+whether sums may be reordered, and in whether Numba counts references to arrays.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 #: The options of all functions. No flag of fast-math allows wrong results for NaN or infinity.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _REORDERED = {"contract", "reassoc", "nsz"}  # sums may be reordered, so that they vectorize
-_SMALL = 100_000  # work of fewer elementary steps takes less time than starting a second thread
+_ONE_THREAD = 100_000  # elementary steps: less work is done before a second thread has started
 _PARTS = 4  # ranges per thread
 
 
@@ -68,13 +72,13 @@ def _array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
 
     ``numba.carray`` does the same, but is slower to compile.
     """
-    pointer, found = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
+    pointer, array = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
 
     def build(target: Any, builder: Any, _: Any, arguments: Any) -> Any:
         memory = builder.inttoptr(arguments[0], target.get_value_type(pointer))
-        return np_cfarray(target, builder, found(pointer, size), (memory, arguments[1]))
+        return np_cfarray(target, builder, array(pointer, size), (memory, arguments[1]))
 
-    return found(address, size, like), build
+    return array(address, size, like), build
 
 
 array_at: Any = intrinsic(_array_at)
@@ -90,7 +94,7 @@ def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
     thread that other processes keep off its core delays only its own range. Waiting threads sleep.
     """
     lists, total = len(costs), float(costs.sum())
-    threads = min(available(), lists) if total >= _SMALL else 1
+    threads = min(available(), lists) if total >= _ONE_THREAD else 1
     if threads < 2:
         work(0, lists)
         return
@@ -99,18 +103,18 @@ def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
     edges = [0, *np.minimum(cuts, lists).tolist(), lists]
     ranges = iter([(first, last) for first, last in pairwise(edges) if first < last])
 
-    def take() -> None:
+    def take_ranges() -> None:
         for first, last in ranges:  # threads share this iterator, which yields each range once
             work(first, last)
 
-    others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    futures = [_pool(threads - 1).submit(take_ranges) for _ in range(threads - 1)]
     try:
-        take()
+        take_ranges()
     finally:
-        wait([other for other in others if not other.cancel()])  # only tasks that have started
-    for other in others:
-        if not other.cancelled():
-            other.result()
+        wait([future for future in futures if not future.cancel()])  # only those that have started
+    for future in futures:
+        if not future.cancelled():
+            future.result()
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:

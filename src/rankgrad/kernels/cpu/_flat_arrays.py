@@ -1,4 +1,7 @@
-"""Shared by CPU kernels: lists as NumPy arrays, sorting of a list's items, gains and norms.
+"""What CPU kernels share: lists as NumPy arrays, sorting of a list's items, gains and norms.
+
+:class:`FlatArrays` is what :mod:`rankgrad.kernels.ops` passes to the kernel of a loss. The compiled
+functions below it serve the loops over lists in the other modules.
 
 Everything is computed in float64, also for float32 scores. Sums over long lists are accurate
 without compensation, and each loop is compiled only once.
@@ -34,8 +37,8 @@ Metric = tuple[int, int, bool, float, float, Array]
 
 APART = 64  # numbers between the rows of a block, more than a vectorized loop takes at a time
 VECTOR = 16  # numbers that a vectorized loop takes at a time, on processors of today
-_FEW = 100_000  # work of fewer elementary steps takes less time than starting a second thread
-_SMALL = 32768  # items: the arrays of smaller batches are cached for the next one
+_ONE_THREAD = 100_000  # as in _compiled; checked here first, because it is cheaper for small calls
+_CACHED_ITEMS = 32768  # items: the arrays of smaller batches are cached for the next one
 _RUN = 64  # length of the runs that are sorted by counting before they are merged
 _WHOLE = 32  # integer labels below it are sorted by counting
 _KINDS = 12  # up to so many distinct gains are counted instead of sorted
@@ -144,7 +147,7 @@ class FlatArrays:
             return False
         work, steps, power = self._loop
         items = self.arrays[0].size
-        if steps * items + items**power < _FEW:
+        if steps * items + items**power < _ONE_THREAD:
             work(0, self.list_weights.size)
         else:
             each_list(self.offsets, work, steps, power)
@@ -187,7 +190,7 @@ def arrays_for(batch: FlatLists, list_weights: Tensor | None) -> FlatArrays:
         last[1].load(batch, list_weights)
         return last[1]
     arrays = FlatArrays(batch, list_weights)
-    if scores.numel() <= _SMALL:
+    if scores.numel() <= _CACHED_ITEMS:
         _last.batch = key, arrays
     return arrays
 
@@ -228,7 +231,7 @@ def _load(
         for b in range(list_weights.size):
             list_weights[b] = 1.0
     # A loop, so that _copy is compiled into it once.
-    wrong, nothing = 0, mask[:0]
+    n_invalid, nothing = 0, mask[:0]
     for address, least, most, padding, values in (
         (addresses[0], -np.inf, np.inf, mask, scores),
         (addresses[1], 0.0, LARGEST_LABEL, mask, labels),
@@ -236,19 +239,19 @@ def _load(
         (addresses[5], 0.0, np.inf, nothing, list_weights),
     ):
         if address != 0:
-            wrong += _copy(address, of_type, least, most, padding, values)
-    return bool(wrong == 0)
+            n_invalid += _copy(address, of_type, least, most, padding, values)
+    return bool(n_invalid == 0)
 
 
 @compiled
 def _copy(address: int, of_type: Array, least: float, most: float, mask: Array, to: Array) -> int:
     """Copy values; count real items whose value is NaN, infinite or outside [least, most]."""
-    wrong, values = 0, array_at(address, to.size, of_type)
+    invalid, values = 0, array_at(address, to.size, of_type)
     for i in range(to.size):
         to[i] = values[i]
-        right = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
-        wrong += (mask.size == 0 or mask[i]) & (not right)
-    return wrong
+        valid = (values[i] >= least) & (values[i] <= most) & (abs(values[i]) < np.inf)
+        invalid += (mask.size == 0 or mask[i]) & (not valid)
+    return invalid
 
 
 @compiled
@@ -299,7 +302,7 @@ def each_list(
         power: a list of length n costs ``steps * n + n**power`` elementary steps.
     """
     items = int(offsets[-1]) - int(offsets[0])
-    if steps * items + items**power < _FEW:
+    if steps * items + items**power < _ONE_THREAD:
         work(0, len(offsets) - 1)
         return
     lengths = np.diff(offsets).astype(np.float64)
@@ -379,8 +382,8 @@ def new_block(rows: int, n: int) -> Array:
 def whole_vectors(n: int) -> int:
     """``n`` rounded up, for loops over rows of a block in which nothing counts past the end.
 
-    What is left of a vectorized loop runs one number at a time, which takes longer than all the
-    rest on short lists.
+    The remainder of a vectorized loop runs one number at a time. On short lists that takes longer
+    than the vectorized part.
     """
     return (n + VECTOR - 1) // VECTOR * VECTOR
 
@@ -406,19 +409,19 @@ def find_items(mask: Array, first: int, last: int, items: Array) -> int:
 @compiled
 def take(values: Array, items: Array) -> Array:
     """``values[items]``, or ones if ``values`` is empty."""
-    taken = np.empty(items.size)
+    result = np.empty(items.size)
     for i in range(items.size):
-        taken[i] = values[items[i]] if values.size else 1.0
-    return taken
+        result[i] = values[items[i]] if values.size else 1.0
+    return result
 
 
 @compiled
 def indices(n: int) -> Array:
     """``0, ..., n - 1``."""
-    found = np.empty(n, np.int64)
+    result = np.empty(n, np.int64)
     for i in range(n):
-        found[i] = i
-    return found
+        result[i] = i
+    return result
 
 
 @compiled
@@ -447,7 +450,10 @@ def sort_descending(keys: Array, items: Array) -> None:
 
 @compiled
 def _count_ahead(keys: Array, at: int) -> int:
-    """How many keys are sorted before ``keys[at]``; no branch depends on the keys."""
+    """How many keys are sorted before ``keys[at]``.
+
+    No branch depends on the keys, so the processor mispredicts none.
+    """
     count, key = 0, keys[at]
     for j in range(keys.size):
         count += (keys[j] > key) | ((keys[j] == key) & (j < at))
@@ -519,11 +525,11 @@ def ideal(gains: Array, discount: Array, k: int) -> float:
     """The ideal DCG@k: the largest that an order of these gains reaches."""
     end = gains.size if k == 0 else min(k, gains.size)
     kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
-    found = _count_kinds(gains, kinds, counts)
+    n_kinds = _count_kinds(gains, kinds, counts)
     best = 0.0
-    if found <= _KINDS:  # few distinct gains, as of integer labels, need no sort
+    if n_kinds <= _KINDS:  # few distinct gains, as of integer labels, need no sort
         r = 0
-        for kind in range(found):
+        for kind in range(n_kinds):
             stop = min(r + counts[kind], end)
             best += kinds[kind] * total(discount[r:stop])
             r = stop
@@ -539,23 +545,23 @@ def ideal(gains: Array, discount: Array, k: int) -> float:
 def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
     """Write the distinct gains, descending, and the count of each; return their number.
 
-    If there are more of them than ``kinds`` holds, the result is larger than its size.
+    If there are more distinct gains than ``kinds`` has room for, the result exceeds its size.
     """
-    found = 0
+    n_kinds = 0
     for i in range(gains.size):
         gain, at = gains[i], 0
-        while at < found and kinds[at] > gain:
+        while at < n_kinds and kinds[at] > gain:
             at += 1
-        if at < found and kinds[at] == gain:
+        if at < n_kinds and kinds[at] == gain:
             counts[at] += 1
             continue
-        if found == kinds.size:
-            return found + 1
-        for later in range(found, at, -1):
+        if n_kinds == kinds.size:
+            return n_kinds + 1
+        for later in range(n_kinds, at, -1):
             kinds[later], counts[later] = kinds[later - 1], counts[later - 1]
         kinds[at], counts[at] = gain, 1
-        found += 1
-    return found
+        n_kinds += 1
+    return n_kinds
 
 
 @compiled

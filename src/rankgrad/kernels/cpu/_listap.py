@@ -26,17 +26,17 @@ def _lists(first: int, last: int, arrays: Arrays, bins: int, threshold: float) -
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
         histogram[:] = 0.0
-        found = 0
+        n_relevant = 0
         for i in items:
             relevant = labels[i] >= threshold
-            found += relevant
+            n_relevant += relevant
             place, nearer, _ = _place(scores[i], bins)
             weight = weights[i] if weights.size else 1.0
             for at, member in ((place, nearer), (place + 1, 1.0 - nearer)):
                 histogram[ALL, at] += member
                 histogram[RELEVANT, at] += member * relevant
                 histogram[WEIGHTED, at] += member * relevant * weight
-        defined[b] = items.size > 1 and found > 0
+        defined[b] = items.size > 1 and n_relevant > 0
         if not defined[b]:
             continue
         values[b] = 1.0 - _average_precision(histogram[:, :bins])

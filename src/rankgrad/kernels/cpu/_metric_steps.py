@@ -319,15 +319,15 @@ def step_ranks(
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
-        found, top = 0, threshold
+        n_relevant, top = 0, threshold
         relevant = np.empty(n, np.int64)
         for i in range(start, start + n):
             top = max(top, labels[order[i]])
             block[GRAD, i] = 0.0
-            relevant[found] = i
-            found += block[GAINS, i] > 0
-        pairs = pair_block(found)
-        for i in range(found):
+            relevant[n_relevant] = i
+            n_relevant += block[GAINS, i] > 0
+        pairs = pair_block(n_relevant)
+        for i in range(n_relevant):
             at = relevant[i]
             pairs[POINTS, i] = -beta * block[RANKS, at]
             if code == ERR:
@@ -383,21 +383,21 @@ def _step_first(
 
     The softmax over relevant items relaxes the choice of the first one.
     """
-    value, normalizer, lowest = 0.0, 0.0, pairs[POINTS, 0]
-    found = pairs.shape[1] - APART
-    for i in range(found):
-        lowest = max(lowest, pairs[POINTS, i])
-    for i in range(found):
+    value, normalizer, highest = 0.0, 0.0, pairs[POINTS, 0]
+    n_relevant = pairs.shape[1] - APART
+    for i in range(n_relevant):
+        highest = max(highest, pairs[POINTS, i])
+    for i in range(n_relevant):
         at = relevant[i]
         discount, change = _discount(block[RANKS, at], n, metric, beta)
-        probability = math.exp(pairs[POINTS, i] - lowest)
+        probability = math.exp(pairs[POINTS, i] - highest)
         normalizer += probability
         value += probability * discount * block[WEIGHTED, at]
         pairs[GRADS, i] = probability
         pairs[SUMS, i] = discount * block[WEIGHTED, at]
         block[GRAD, at] = change * block[WEIGHTED, at]
     value /= normalizer
-    for i in range(found):
+    for i in range(n_relevant):
         change = block[GRAD, relevant[i]] - beta * (pairs[SUMS, i] - value)
         block[GRAD, relevant[i]] = -change * pairs[GRADS, i] / normalizer
     return 1.0 - value

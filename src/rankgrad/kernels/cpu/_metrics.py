@@ -1,4 +1,7 @@
-"""Exact metrics of many lists; each list is sorted at most once, and none is padded."""
+"""Exact metrics of many lists; each list is sorted at most once, and none is padded.
+
+:func:`rankgrad.kernels.ops.exact_metrics` calls it with all metrics that are wanted of a batch.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def _lists(
     ranks, space, ones = np.arange(longest + 1), np.empty(longest), np.ones(longest)
     for b in range(first, last):
         n = offsets[b + 1] - offsets[b]
-        tied = alone = ranks[: n + 1]
+        tied = untied = ranks[: n + 1]
         y, w = space[:n], ones[:n]
         own = slice(offsets[b], offsets[b + 1])
         if mask.size or weights.size or not _place_relevant(scores[own], labels[own], y):
@@ -86,18 +89,18 @@ def _lists(
             n = items.size
             sort_descending(scores, items)
             y, w = take(labels, items), take(weights, items)
-            tied, alone = _edges(scores, items), ranks[: n + 1]
+            tied, untied = _edges(scores, items), ranks[: n + 1]
         if n == 0:
             continue
-        gains, counts = y, False
+        gains, has_relevant = y, False
         for m in range(len(table)):
             metric, k = table[m, 0], table[m, 1]
-            edges = tied if table[m, 2] else alone
+            edges = tied if table[m, 2] else untied
             if not (m and _same_gains(table[m - 1], table[m], levels[m - 1], levels[m])):
                 gains = gains_of(y, metric, table[m, 3] != 0, levels[m])
-                counts = any_relevant(gains, w)
-            relevant[m, b] = counts
-            if not counts:
+                has_relevant = any_relevant(gains, w)
+            relevant[m, b] = has_relevant
+            if not has_relevant:
                 continue
             end = n if k == 0 else min(k, n)
             if metric <= ARP:

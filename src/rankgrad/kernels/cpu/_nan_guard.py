@@ -1,4 +1,4 @@
-"""NaN guards: they keep invalid values from loops that would run forever or out of bounds.
+"""NaN guards: they keep invalid values out of loops that would run forever or out of bounds.
 
 Losses check values before they call a kernel. Compiled code does not; it calls kernels through
 PyTorch's registry, which wraps them in these guards. A list with an invalid score, label or weight
@@ -31,38 +31,38 @@ def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
         )
 
         if check_values(scores, labels, mask, weights, None)():
-            found: tuple[Tensor, Tensor, Tensor] = kernel(
+            results: tuple[Tensor, Tensor, Tensor] = kernel(
                 scores, labels, mask, weights, offsets, *others
             )
-            return found
-        right = scores.isfinite() & _allowed(labels)
+            return results
+        valid = scores.isfinite() & _finite_and_not_negative(labels)
         if weights is not None:
-            right &= _allowed(weights)
+            valid &= _finite_and_not_negative(weights)
         if mask is not None:
-            right |= ~mask
-        safe_inputs = [None if x is None else x.where(right, 0) for x in (scores, labels, weights)]
+            valid |= ~mask
+        safe_inputs = [None if x is None else x.where(valid, 0) for x in (scores, labels, weights)]
         values, grad_scores, defined = kernel(
             safe_inputs[0], safe_inputs[1], mask, safe_inputs[2], offsets, *others
         )
-        flawed = _flawed(right, offsets)
-        values = values.masked_fill(flawed, torch.nan)
-        return values, _without(grad_scores, flawed, mask, offsets), defined | flawed
+        invalid_lists = _invalid_lists(valid, offsets)
+        values = values.masked_fill(invalid_lists, torch.nan)
+        return values, _with_nan(grad_scores, invalid_lists, mask, offsets), defined | invalid_lists
 
     return loss
 
 
-def _allowed(numbers: Tensor) -> Tensor:
+def _finite_and_not_negative(numbers: Tensor) -> Tensor:
     return numbers.isfinite() & (numbers >= 0)
 
 
-def _flawed(right: Tensor, offsets: Tensor) -> Tensor:
-    """Which lists have an invalid item."""
-    wrong = F.pad((~right).cumsum(0), (1, 0))[offsets.long()]
-    return wrong.diff() > 0
+def _invalid_lists(valid: Tensor, offsets: Tensor) -> Tensor:
+    """Whether each list has an invalid item, ``[lists]``, from whether each item is valid."""
+    invalid_before = F.pad((~valid).cumsum(0), (1, 0))[offsets.long()]
+    return invalid_before.diff() > 0
 
 
-def _without(numbers: Tensor, flawed: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
-    """Numbers of items, with NaN for the real items of invalid lists."""
-    of_list = flawed.repeat_interleave(offsets.diff())
+def _with_nan(numbers: Tensor, invalid: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
+    """The numbers ``[items]``, with NaN for the real items of invalid lists."""
+    of_list = invalid.repeat_interleave(offsets.diff())
     of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # items after the last list
     return numbers.masked_fill(of_list if mask is None else of_list & mask, torch.nan)

@@ -1,4 +1,4 @@
-"""Optimal transport between items and ranks.
+"""Optimal transport between items and ranks, by Sinkhorn scaling (Cuturi et al. 2019).
 
 Let x be the squashed scores of n items, divided by ``(n - 1) ε``. The matrix
 ``K = exp((f + g - C) / ε)`` of :mod:`rankgrad.sorting.optimal_transport` equals that of
@@ -101,7 +101,7 @@ def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
 
 
 @compiled
-def _add_potentials(x: Array, grad: Array, found: Array) -> None:
+def _add_potentials(x: Array, grad: Array, out: Array) -> None:
     """Add ``2 Σ_{r>j} R_r + R_j``, the gradient through the ranks' dual potentials.
 
     R are the row sums of the logits' gradient. Tied points get the mean of their group.
@@ -115,7 +115,7 @@ def _add_potentials(x: Array, grad: Array, found: Array) -> None:
             total += 2.0 * after + grad[start]
             after += grad[start]
         for i in range(start, end):
-            found[i] += total / (end - start)
+            out[i] += total / (end - start)
         end = start
 
 

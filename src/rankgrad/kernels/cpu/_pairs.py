@@ -101,6 +101,7 @@ def pair_loop(
 
 
 def _rank_tables(config: PairOptions, bounded: bool, max_length: int) -> RankTables:
+    """The tables by rank of a loss; equations are those of LambdaLoss@K."""
     k, name = config.k, config.metric
     ndcg_discounts = discounts("ndcg", 0.0, max_length + 2)
     distance_factor = ndcg_discounts[:-1] - ndcg_discounts[1:]
@@ -319,7 +320,7 @@ def _hinge_derivatives(i: int, margin: float, block: Array) -> None:
     z, y, w = block[Z, below], block[Y, below], block[W, below]
     gradient, hessian = block[GRAD, below], block[HESSIAN, below]
     score, label, weight = block[Z, i], block[Y, i], block[W, i]
-    grad_sum, bend_sum = 0.0, 0.0
+    grad_sum, hessian_sum = 0.0, 0.0
     for j in range(z.size):
         difference = score - z[j]
         right = weight if label > y[j] else 0.0
@@ -327,11 +328,11 @@ def _hinge_derivatives(i: int, margin: float, block: Array) -> None:
         change = (right if difference < margin else 0.0) - wrong
         bend = 0.5 * (right / max(abs(margin - difference), margin) + wrong / (margin + difference))
         grad_sum += change
-        bend_sum += bend
+        hessian_sum += bend
         gradient[j] += change
         hessian[j] += bend
     block[GRAD, i] -= grad_sum
-    block[HESSIAN, i] += bend_sum
+    block[HESSIAN, i] += hessian_sum
 
 
 @compiled_borrowing
@@ -433,7 +434,7 @@ def _logistic_derivatives(i: int, inverse: float, block: Array) -> float:
     below = _pairs_below(i, block)
     e, right, wrong = block[E, below], block[RIGHT, below], block[WRONG, below]
     gradient, hessian = block[GRAD, below], block[HESSIAN, below]
-    total, grad_sum, bend_sum = 0.0, 0.0, 0.0
+    total, grad_sum, hessian_sum = 0.0, 0.0, 0.0
     for j in range(e.size):
         x = e[j] * inverse
         probability = 1.0 / (1.0 + x)
@@ -441,11 +442,11 @@ def _logistic_derivatives(i: int, inverse: float, block: Array) -> float:
         bend = (right[j] + wrong[j]) * max(x * probability * probability, _LEAST)
         total += abs(change)
         grad_sum += change
-        bend_sum += bend
+        hessian_sum += bend
         gradient[j] += change
         hessian[j] += bend
     block[GRAD, i] -= grad_sum
-    block[HESSIAN, i] += bend_sum
+    block[HESSIAN, i] += hessian_sum
     return total
 
 
@@ -457,8 +458,8 @@ def _average_duplicates(
     start = 0
     for i in range(1, items.size + 1):
         if i < items.size:
-            one, other = items[i], items[start]
-            if scores[one] == scores[other] and labels[one] == labels[other]:
+            item, leader = items[i], items[start]
+            if scores[item] == scores[leader] and labels[item] == labels[leader]:
                 continue
         if i - start > 1:
             _average_run(weights, items[start:i], out[start:i])

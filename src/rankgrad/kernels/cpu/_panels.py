@@ -1,4 +1,7 @@
-"""Products with panels of eight rows, one vector register wide, which LLVM does not find itself.
+"""Products of a matrix and a vector, eight rows at a time: the inner loop of Sinkhorn scaling.
+
+LLVM does not vectorize such a product over rows by itself, so this module writes the loop as LLVM
+instructions on vectors of eight numbers, one AVX-512 register or two of AVX2.
 
 A panel is eight rows of a matrix, stored column by column. ``panels [count + 1, 2]`` are the start
 of each panel in the entries and its first column; the number of its columns is a multiple of
@@ -77,16 +80,16 @@ def _multiply_panels(
             columns = builder.sdiv(builder.sub(end, start), number(PANEL))
             first = lanes(0, start)
             factors = [pointer(2, number(row), low) for row in range(count)]
-            for found in sums:
-                builder.store(zeros, found)
+            for accumulator in sums:
+                builder.store(zeros, accumulator)
             with cgutils.for_range_slice(builder, zero, columns, number(UNROLLED)) as (c, _):
-                for i, found in enumerate(sums):
+                for i, accumulator in enumerate(sums):
                     column = builder.add(c, number(i // count))
                     entry = builder.load(builder.gep(first, [column]), align=8)
                     factor = builder.load(builder.gep(factors[i % count], [column]))
                     term = product(entry, factor)
-                    added_up = builder.fadd(builder.load(found), term, flags=["contract"])
-                    builder.store(added_up, found)
+                    added_up = builder.fadd(builder.load(accumulator), term, flags=["contract"])
+                    builder.store(added_up, accumulator)
             y, *second = [_total(builder, sums[row::count]) for row in range(count)]
             at = builder.mul(loop.index, number(PANEL))
             with builder.if_else(scaled) as (then, otherwise):
@@ -120,10 +123,11 @@ def _broadcast(builder: Any, number: Any, lane: Any) -> Any:
 
 
 def _total(builder: Any, sums: Any) -> Any:
-    found, *others = [builder.load(each) for each in sums]
-    for other in others:
-        found = builder.fadd(found, other)
-    return found
+    """The sum of the vector registers that are stored at ``sums``."""
+    total, *rest = [builder.load(accumulator) for accumulator in sums]
+    for term in rest:
+        total = builder.fadd(total, term)
+    return total
 
 
 multiply_panels: Any = intrinsic(_multiply_panels)

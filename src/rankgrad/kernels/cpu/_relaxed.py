@@ -175,6 +175,7 @@ def sorted_lists(flat: FlatArrays, ranked: Ranked, k: int) -> Lists:
 
 @compiled
 def _sort_lists(first: int, last: int, mask: Array, lists: Lists) -> None:
+    """Write the items of each list by descending score, and their number."""
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         start = offsets[b]
@@ -192,15 +193,16 @@ class _Operator:
         self, scores: Tensor, mask: Tensor | None, offsets: Tensor, k: int, options: tuple[Any, ...]
     ) -> None:
         self._scores, self._offsets = scores, bounds(offsets)
-        flat = [as_(x) for as_, x in zip(self.types, options, strict=True)]
-        self._options = (*flat, *self.fixed)
+        converted = [type_(x) for type_, x in zip(self.types, options, strict=True)]
+        self._options = (*converted, *self.fixed)
         items, lists = scores.numel(), len(self._offsets) - 1
         order, counts = np.zeros(items, np.int64), np.zeros(lists, np.int64)
         self._lists: Lists = (numbers(scores), self._offsets, order, counts, k)
-        real = flags(mask)
-        each_list(self._offsets, lambda a, b: _sort_lists(a, b, real, self._lists))
+        is_item = flags(mask)
+        each_list(self._offsets, lambda a, b: _sort_lists(a, b, is_item, self._lists))
 
     def _rows(self, rows: int) -> Array:
+        """A block of zeros ``[rows, items + APART]``."""
         return np.zeros((rows, self._scores.numel() + APART))
 
     def _tensor(self, array: Array) -> Tensor:
@@ -208,6 +210,7 @@ class _Operator:
         return like(self._scores, array[: self._scores.numel()]).view(self._scores.shape)
 
     def _sorted(self, values: Tensor, row: Array) -> None:
+        """Write the values ``[items]`` of all lists to a row, in sorted order."""
         gather(0, len(self._offsets) - 1, self._lists, numbers(values), row)
 
 
@@ -222,6 +225,7 @@ def gather(first: int, last: int, lists: Lists, values: Array, row: Array) -> No
 
 @compiled
 def _scatter(row: Array, lists: Lists, values: Array) -> None:
+    """The inverse of :func:`gather`, for all lists."""
     _, offsets, order, counts, _ = lists
     for b in range(counts.size):
         for i in range(offsets[b], offsets[b] + counts[b]):
@@ -275,8 +279,8 @@ class SortOperator(_Operator):
     def _loop(self, values: Tensor, rows: Array, grad_scores: Array) -> None:
         loop, steps, power, *_ = self.relaxation
         self._sorted(values, rows[VALUES])
-        flat = self._lists, self._options, rows, grad_scores
-        each_list(self._offsets, lambda a, b: loop(a, b, *flat), steps, power)
+        arguments = self._lists, self._options, rows, grad_scores
+        each_list(self._offsets, lambda a, b: loop(a, b, *arguments), steps, power)
 
 
 class RankOperator(_Operator):
@@ -304,9 +308,9 @@ class RankOperator(_Operator):
         self._block = self._rows(ROWS)
         forward = type(self).relaxation.forward
         self._run(lambda a, b: forward(a, b, self._lists, self._options, self._block))
-        found = np.zeros(scores.numel())
-        _scatter(self._block[RANKS], self._lists, found)
-        self.ranks = self._tensor(found)
+        ranks = np.zeros(scores.numel())
+        _scatter(self._block[RANKS], self._lists, ranks)
+        self.ranks = self._tensor(ranks)
 
     def adjoint(self, grad: Tensor) -> Tensor:
         """The gradient with respect to the scores, from that of the ranks; 0 on padding."""

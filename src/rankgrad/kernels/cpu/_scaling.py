@@ -9,10 +9,11 @@ only a band is computed. The scaling iterates ``v = 1 / (Kᵀ u)`` and ``u = 1 /
 ``u = 1`` or, with normalized rows, ``u = 1 / (K 1)``. The result is ``diag(u) K diag(v)``.
 
 Let D be the gradient with respect to the logits of K. It is K times a sum of outer products, two
-for each iteration. So sums of D over rows and columns are sums of products of K with vectors. A
-scaling cancels any factor of the columns or rows that it scales: all columns
-of D sum to 0, and its rows to the gradient of the first u; or, with normalized rows, all rows sum
-to 0, and the columns as those of the outer product of that normalization.
+for each iteration. So sums of D over rows and columns are sums of products of K with vectors.
+
+A scaling of rows or columns cancels any factor by which these were multiplied before. So every
+column of D sums to 0, and row r sums to the gradient of the first ``u_r``. With normalized rows it
+is the rows of D that sum to 0, and column j sums to that of the normalization's outer product.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transp
 #: Rows of a block: the two results of :func:`scaled_product`, zeros and ones; pairs for the
 #: gradients of u and v, for products with K, and two for products with Kᵀ; then for each iteration
 #: the pair of u and r u, and that of the next v and ``Kᵀ (r u)``.
-_FOUND, _SUMS, _ZEROS, _ONES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = 0, 1, 2, 3, 4, 6, 8, 10
+_MOMENTS, _SUMS, _ZEROS, _ONES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = 0, 1, 2, 3, 4, 6, 8, 10
 _FIRST, _V, _STEP = 14, 2, 4
 
 
@@ -114,7 +115,7 @@ def scaled_product(
             product[r] *= -own
             block[_ROWS, r], block[_ROWS + 1, r] = own * u[r], r * own * u[r]
         _adjoint(matrix, block, steps, settings, values)
-    return block[_FOUND, :n], block[_SUMS, :n]
+    return block[_MOMENTS, :n], block[_SUMS, :n]
 
 
 @compiled
@@ -144,15 +145,15 @@ def _matrix(x: Array) -> Matrix:
 @compiled
 def _transposed_bands(bands: Array) -> Array:
     """The first row of each column, and the end of its rows."""
-    found, low, high = np.empty_like(bands), 0, 0
+    transposed, low, high = np.empty_like(bands), 0, 0
     n = bands.shape[1]
     for j in range(n):
         while bands[1, low] <= j:
             low += 1
         while high < n and bands[0, high] <= j:
             high += 1
-        found[0, j], found[1, j] = low, high
-    return found
+        transposed[0, j], transposed[1, j] = low, high
+    return transposed
 
 
 @compiled_borrowing
@@ -279,16 +280,17 @@ def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, value
     """Write the sums that :func:`scaled_product` returns to the first two rows of the block.
 
     The block has the gradient of u, and the pair that the result's gradient is multiplied by.
-    Columns of D sum to 0, but for those of the normalization. So only ``Σ_r r D_rj`` is needed.
+    Columns of D sum to 0, except in the normalization. So only the moments ``Σ_r r D_rj`` are
+    needed.
     """
     _, _, rows_first, normalized = settings
-    n, ones, zeros, found = values.size, block[_ONES], block[_ZEROS], block[_FOUND]
+    n, ones, zeros, moments = values.size, block[_ONES], block[_ZEROS], block[_MOMENTS]
     rows, grad_u, grad_v = block[_ROWS : _ROWS + 2], block[_GRAD_U], block[_GRAD_V]
     columns, others = block[_COLUMNS : _COLUMNS + 2], block[_COLUMNS + 2 : _FIRST]
     none, end = grad_u[:0], _FIRST + _STEP * steps
     _sweep(matrix, none, (rows, none, none), (block[_GRAD_V : _GRAD_V + 2], ones, zeros))
     for j in range(n):
-        found[j] = block[end - _STEP + _V, j] * values[j] * block[_GRAD_V + 1, j]
+        moments[j] = block[end - _STEP + _V, j] * values[j] * block[_GRAD_V + 1, j]
         grad_v[j] *= -values[j]
         columns[0, j] = 0.0
     for at in range(end - _STEP, _FIRST - 1, -_STEP):
@@ -303,15 +305,15 @@ def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, value
             grad_u = zeros
         grad_v, columns, others = zeros, others, columns
         for j in range(n):
-            found[j] += v[j] * columns[1, j] + columns[0, j] * weighted[j]
+            moments[j] += v[j] * columns[1, j] + columns[0, j] * weighted[j]
     sums = block[_SUMS]
     if normalized:
         _sweep(matrix, columns[0], (rows, block[_FIRST], grad_u), (others, ones, zeros))
         for j in range(n):
-            sums[j], found[j] = others[0, j], found[j] + others[1, j] + j * others[0, j]
+            sums[j], moments[j] = others[0, j], moments[j] + others[1, j] + j * others[0, j]
     else:
         _sweep(matrix, columns[0], (rows, ones, zeros), (block[:0], none, none))
         for r in range(n):
             sums[r] = -rows[0, r]
     for j in range(n):
-        found[j] *= -2.0
+        moments[j] *= -2.0

@@ -38,9 +38,9 @@ COSINES[0] *= 0.5
 #: and of weights; and the sums over ranks that multiply these coefficients in the gradient.
 POINTS, PRODUCT, ROW, OF_ONES, OF_VALUES, OF_WEIGHTS, LOST, BY_VALUE, BY_WEIGHT = range(9)
 
-#: How a rank's output is computed from its expected value: whether it is the exponential gain of
-#: it, and whether it is multiplied by the expected weight.
-How = tuple[bool, bool]
+#: How a rank's output is computed from its expected value: whether the output is the exponential
+#: gain of that value, and whether it is multiplied by the expected weight.
+Form = tuple[bool, bool]
 
 #: α, δ, whether gains are linear, and labels and weights of the items in input order. If there are
 #: labels, the output is the gain of the expected label, times the expected weight if there are
@@ -69,7 +69,7 @@ def _smoothi(
     """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``; the products are not differentiated."""
     scores, offsets, order, counts, k = lists
     alpha, delta, linear, labels, weights = options
-    how = labels.size > 0 and not linear, weights.size > 0
+    form = labels.size > 0 and not linear, weights.size > 0
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
@@ -84,7 +84,7 @@ def _smoothi(
             block[OF_VALUES, i] = labels[items[i]] if labels.size else rows[VALUES, start + i]
             block[OF_WEIGHTS, i] = weights[items[i]] if weights.size else 0.0
         grad = rows[GRAD, start : end if grad_scores.size else start]
-        _indicators(block, alpha * (highest - lowest), grad, rows[SORTED, start:end], delta, how)
+        _indicators(block, alpha * (highest - lowest), grad, rows[SORTED, start:end], delta, form)
         if grad_scores.size:
             for i in range(n):
                 block[ROW, i] = block[OF_VALUES, i] * block[BY_VALUE, i] - block[LOST, i]
@@ -119,7 +119,7 @@ def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scor
 
 @compiled
 def _indicators(
-    block: Array, bound: float, grad: Array, out: Array, delta: float, how: How
+    block: Array, bound: float, grad: Array, out: Array, delta: float, form: Form
 ) -> None:
     """Write the output of each rank, and the gradient's sums over the ranks.
 
@@ -129,12 +129,12 @@ def _indicators(
     and sums over items are sums of the polynomials through the nodes. The error is below 1e-11 in
     the tests.
     """
-    n, rows, count = block.shape[1] - APART, out.size, 3 if how[1] else 2
+    n, rows, count = block.shape[1] - APART, out.size, 3 if form[1] else 2
     points, product = block[POINTS, :n], block[PRODUCT, :n]
     ranks, small = _ranks_until(bound, delta, rows)
     if n < 3 * NODES or rows - ranks < NODES:
         ranks = rows
-    _follow(block, grad[:ranks], out[:ranks], bound, delta, how)
+    _follow(block, grad[:ranks], out[:ranks], bound, delta, form)
     if ranks < rows:
         at_nodes = _block(NODES)
         chebyshev = np.empty((NODES, n))
@@ -143,7 +143,7 @@ def _indicators(
             for k in range(NODES):
                 total = dot(chebyshev[k], block[OF_ONES + i, :n])
                 add_scaled(COSINES[k], total, at_nodes[OF_ONES + i, :NODES])
-        _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, how)
+        _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, form)
         if grad.size:
             for i in range(count):
                 for k in range(NODES):
@@ -190,7 +190,7 @@ def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> Non
 
 
 @compiled_reduction
-def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, how: How) -> None:
+def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, form: Form) -> None:
     """Compute the indicators rank by rank, from logits ``points · product``.
 
     The products are not differentiated. So the scaled scores' derivative is computed together
@@ -199,7 +199,7 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, h
     and of weights in it are summed over the ranks. A point is an item, with coefficients 1, its
     value and its weight, or a Chebyshev node, whose coefficients stand for all items.
     """
-    exponential, weighted = how
+    exponential, weighted = form
     n = whole_vectors(block.shape[1] - APART)  # products and coefficients are 0 past the points
     points, product, row = block[POINTS, :n], block[PRODUCT, :n], block[ROW, :n]
     ones, values, weights = block[OF_ONES, :n], block[OF_VALUES, :n], block[OF_WEIGHTS, :n]
@@ -255,9 +255,10 @@ def _recur(t: Array, last: Array, before: Array, out: Array) -> None:
 
 
 @compiled
-def _add_times(factor: float, some: Array, other: Array, out: Array) -> None:
-    for j in range(some.size):
-        out[j] += factor * some[j] * other[j]
+def _add_times(factor: float, a: Array, b: Array, out: Array) -> None:
+    """``out += factor * a * b``."""
+    for j in range(a.size):
+        out[j] += factor * a[j] * b[j]
 
 
 SMOOTHI = Permutation(_smoothi, steps=100, in_order=False)

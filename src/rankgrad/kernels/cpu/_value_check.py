@@ -1,4 +1,4 @@
-"""The value check of a batch, in one pass."""
+"""The value check of a batch, in one pass; losses and NaN guards call it before a kernel."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def check_values(
     weights: Tensor | None,
     list_weights: Tensor | None,
 ) -> Callable[[], bool]:
-    """Whether scores are finite, weights finite and not negative, and labels from 0 to the limit.
+    """Check that scores are finite, weights finite and not negative, and labels in range.
 
-    The limit is ``LARGEST_LABEL``. All tensors are flat, and values on padding do not count. The
-    result is False for tensor subclasses and for tensors of ``torch.func`` transforms, whose memory
-    is not that of a plain array. On a CPU the check is done before the call returns.
+    Labels range from 0 to ``LARGEST_LABEL``. All tensors are flat, and values on padding do not
+    count. The returned function gives the result; on a CPU the check is done before the call
+    returns. The result is False for tensor subclasses and for tensors of ``torch.func`` transforms,
+    whose memory is not that of a plain array.
     """
     inputs = scores, labels, weights, list_weights
     if not all(tensor is None or _is_array(tensor) for tensor in inputs):
@@ -33,8 +34,8 @@ def check_values(
     lists = 0 if list_weights is None else list_weights.numel()
     no_offsets = torch.zeros(lists + 1, dtype=torch.int64)
     batch = FlatLists(scores, labels, mask, weights, no_offsets, 0)
-    found = FlatArrays.of(batch, list_weights).valid
-    return lambda: found
+    valid = FlatArrays.of(batch, list_weights).valid
+    return lambda: valid
 
 
 def _is_array(tensor: Tensor) -> bool:
