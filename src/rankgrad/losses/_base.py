@@ -239,10 +239,8 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
                 padding.masked_scatter(lists.mask, hessian).reshape(shape),
             )
 
-    def derivatives_of_flat(
-        self, lists: Lists
-    ) -> tuple[Float[Tensor, " items"], Float[Tensor, " items"]]:
-        """:meth:`gradient_and_hessian` of flat lists, without the list weights."""
+    def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        """:meth:`gradient_and_hessian` of flat lists, ``[items]``, without the list weights."""
         self.check_labels(lists.flat.labels, None)
         quadratic = not self.linear_memory and self.kernel_call(lists) is None
         return derivatives_of_lists(lists, self._defined_derivatives, quadratic)

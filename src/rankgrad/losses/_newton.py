@@ -43,12 +43,9 @@ def derivatives_of_lists(
     scores, labels, _, weights, offsets, _ = lists.flat
     gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
     for index, mask in _groups(offsets, quadratic):
-        group = Lists.from_padded(
-            scores[index].where(mask, 0.0),
-            labels[index].where(mask, 0.0),
-            mask,
-            None if weights is None else weights[index].where(mask, 0.0),
-        )
+        padded_scores, padded_labels = (x[index].where(mask, 0.0) for x in (scores, labels))
+        item_weights = None if weights is None else weights[index].where(mask, 0.0)
+        group = Lists.from_padded(padded_scores, padded_labels, mask, item_weights)
         with for_work(operations=1.0):  # groups are small
             group_gradient, group_hessian = derive(group)
         gradient[index[mask]] = group_gradient[mask]

@@ -27,6 +27,7 @@ from rankgrad.losses.pairwise import (
     logistic,
     logistic_curvature,
     preferred,
+    restrict_to_top,
 )
 from rankgrad.metrics import NDCG
 from rankgrad.metrics._base import Gain
@@ -226,10 +227,7 @@ class LambdaRank(LambdaPairs):
         def weigh_by_difference(rows: slice) -> Tensor:
             differences = (scores[:, rows, None] - scores[:, None, :]).abs()
             divisors = torch.where(scores_differ[:, None, None], 0.01 + differences, 1.0)
-            weights = weigh(rows) / divisors
-            if in_top is None:
-                return weights
-            return weights * (in_top[:, rows, None] | in_top[:, None, :])
+            return restrict_to_top(weigh(rows) / divisors, in_top, rows)
 
         total = torch.zeros_like(highest)  # Λ
         with torch.no_grad():

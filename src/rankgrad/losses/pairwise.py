@@ -36,6 +36,7 @@ __all__ = [
     "logistic",
     "logistic_curvature",
     "preferred",
+    "restrict_to_top",
 ]
 
 #: The weights of pairs (i, j), by tile: a slice of items i gives ``[b, rows, n]``.
@@ -69,10 +70,7 @@ class PairwiseLoss(Loss):
         in_top = self._in_top(lists)
 
         def weigh(rows: slice) -> Tensor:
-            weights = preferred(lists, rows)
-            if in_top is None:
-                return weights
-            return weights * (in_top[:, rows, None] | in_top[:, None, :])
+            return restrict_to_top(preferred(lists, rows), in_top, rows)
 
         return weigh
 
@@ -167,6 +165,24 @@ def preferred(lists: Lists, rows: slice) -> Float[Tensor, "b r n"]:
     return (higher & real).to(lists.scores.dtype)
 
 
+def restrict_to_top(
+    weights: Float[Tensor, "b r n"], in_top: ItemMask | None, rows: slice
+) -> Float[Tensor, "b r n"]:
+    """The weights of a tile's pairs, 0 for pairs without an item in the top k.
+
+    Args:
+        weights: ``[b, rows, n]``.
+        in_top: ``[b, n]``, which items are in the top k; None if all pairs count.
+        rows: the items i of the tile.
+
+    Returns:
+        ``[b, rows, n]``.
+    """
+    if in_top is None:
+        return weights
+    return weights * (in_top[:, rows, None] | in_top[:, None, :])
+
+
 @losses.register("ranknet")
 class RankNet(PairwiseLoss):
     """``Σ_{y_i > y_j} log(1 + exp(-σ (s_i - s_j)))`` (Jagerman et al. eq. 6, Swezey et al. eq. 2).
@@ -227,9 +243,7 @@ class RankNet(PairwiseLoss):
             tied &= lists.mask[:, rows, None] & lists.mask[:, None, :]
             items = torch.arange(lists.mask.shape[-1], device=tied.device)
             tied &= items[rows, None] != items
-            if in_top is not None:
-                tied &= in_top[:, rows, None] | in_top[:, None, :]
-            return weigh(rows) + 0.5 * tied
+            return weigh(rows) + restrict_to_top(0.5 * tied, in_top, rows)
 
         return weigh_with_ties
 

@@ -409,11 +409,9 @@ def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any
         Those of the metric, the relaxation and the loss.
     """
     relaxation = FAMILIES[family]
-    classes = [metrics.factory(metric), relaxation, type(relaxation())]
-    if family == "neural":
-        classes.append(NeuralNDCG)
-    if family == "pirank":
-        classes += [PiRank, Tree]
+    classes: list[Any] = [metrics.factory(metric), relaxation, type(relaxation())]
+    more: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
+    classes += more.get(family, [])
     if stochastic:
         classes.append(Gumbel)
     return [*classes, RelaxedMetric]

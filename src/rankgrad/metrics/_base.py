@@ -295,13 +295,9 @@ class Metric(HasSpec, DeclaresKernel):
         """The metric as kernels take it; None if it has no kernel."""
         if self.kernel is None or not self.kernel_applies:
             return None
-        return MetricOptions(
-            self.kernel,
-            self.k or 0,
-            gain=getattr(self, "gain", "linear"),
-            threshold=getattr(self, "threshold", getattr(self, "max_grade", 1.0)),
-            persistence=getattr(self, "persistence", 0.8),
-        )
+        gain, persistence = getattr(self, "gain", "linear"), getattr(self, "persistence", 0.8)
+        threshold = getattr(self, "threshold", getattr(self, "max_grade", 1.0))
+        return MetricOptions(self.kernel, self.k or 0, gain, threshold, persistence)
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has an item that counts, so that the metric is defined on it."""
