@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Texts", "compare", "is_text"]
 
-Options = Mapping[str, Any]
+_Options = Mapping[str, Any]
 
-#: Options of the comparison itself; all others must be settings of a text ranker.
+#: _Options of the comparison itself; all others must be settings of a text ranker.
 _NOT_SETTINGS = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
 
 
@@ -50,7 +50,7 @@ def is_text(data: Path, collection: str | None) -> bool:
     return is_text_folder(data)
 
 
-def compare(data: Path, output: Path | None, texts: Texts, options: Options) -> Comparison:
+def compare(data: Path, output: Path | None, texts: Texts, options: _Options) -> Comparison:
     """Train the runs that are missing, where there is a collection, and compare all runs.
 
     Args:
@@ -78,7 +78,7 @@ def compare(data: Path, output: Path | None, texts: Texts, options: Options) -> 
     return _text_comparison.load(output, metrics)
 
 
-def _train(data: Path, output: Path, texts: Texts, options: Options) -> None:
+def _train(data: Path, output: Path, texts: Texts, options: _Options) -> None:
     """Train every loss, fold and seed that the output folder does not have yet."""
     from rankgrad.cli import _text_arguments
     from rankgrad.cli.text_train import settings_of, train_all
