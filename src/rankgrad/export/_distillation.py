@@ -1,4 +1,8 @@
-"""distill: train a student that search engines can run on the scores of a ranker they cannot."""
+"""distill: train a student, which search engines can run, on the scores of a ranker.
+
+It is for rankers that engines cannot run, such as ensembles and networks that read whole lists
+(Hinton et al. 2015). ``rankgrad distill`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -25,44 +29,44 @@ STUDENT_TRANSFORMS = (ZERO_FILL, "drop_constant", "standardize")
 
 
 def student_settings(**options: Any) -> Settings:
-    """The settings of a student: a perceptron on the loss ``listnet``, unless options say other.
+    """The settings of a student: by default a perceptron that is trained on the loss ``listnet``.
 
-    A network takes missing values for 0, as engines do, and scales features; trees take features
+    A network reads missing values as 0, as engines do, and scales features; trees take features
     as they are.
 
     Args:
-        options: of :class:`~rankgrad.training.Settings`.
+        options: settings that differ, of :class:`~rankgrad.training.Settings`.
 
     Returns:
         The settings, for :func:`distill`.
 
     Raises:
-        ValueError: an option is none of the settings, or has a wrong value.
+        ValueError: an option is not a setting, or has a wrong value.
 
     >>> student_settings().model, student_settings(model="lightgbm").transforms
     ('mlp(hidden=[64, 32])', ())
     """
-    chosen = Settings(**{"loss": "listnet", "model": "mlp(hidden=[64, 32])"} | options)
+    settings = Settings(**{"loss": "listnet", "model": "mlp(hidden=[64, 32])"} | options)
     if "transforms" in options:
-        return chosen
-    transforms = () if is_tree(chosen) else STUDENT_TRANSFORMS
-    return Settings(**chosen.model_dump() | {"transforms": transforms})
+        return settings
+    transforms = () if is_tree(settings) else STUDENT_TRANSFORMS
+    return Settings(**settings.model_dump() | {"transforms": transforms})
 
 
 def with_teacher_labels(
-    data: Dataset, teacher: FittedRanker, how: Transform = "shift", *, temperature: float = 1.0
+    data: Dataset, teacher: FittedRanker, labels: Transform = "shift", *, temperature: float = 1.0
 ) -> Dataset:
-    """A data set whose labels are made from a teacher's scores.
+    """The data with labels from a teacher's scores.
 
     Args:
-        data: what the teacher scores.
+        data: the lists, which the teacher scores.
         teacher: a ranker.
-        how: a transform of :func:`rankgrad.text.teacher_labels`, list by list.
-        temperature: as there.
+        labels: how the scores of a list become labels, by :func:`rankgrad.text.teacher_labels`.
+        temperature: the temperature of that transform.
     """
     scores = torch.from_numpy(teacher.predict(data.features, data.offsets))
     parts = [
-        teacher_labels(scores[start:stop], how, temperature=temperature).numpy()
+        teacher_labels(scores[start:stop], labels, temperature=temperature).numpy()
         for start, stop in pairwise(data.offsets.tolist())
     ]
     return replace(data, labels=np.concatenate([np.empty(0, np.float32), *parts]), check=True)
@@ -70,14 +74,15 @@ def with_teacher_labels(
 
 @dataclass(frozen=True)
 class QualityLoss:
-    """The quality that a student loses to its teacher, in one metric.
+    """The quality that a student loses against its teacher, in one metric.
 
     Attributes:
-        metric: its spec.
-        teacher, student: the means over lists.
-        difference: student less teacher.
-        interval: of the difference, 95%.
-        p: of the two-sided paired randomization test.
+        metric: the spec of the metric.
+        teacher: the teacher's mean over lists.
+        student: the student's mean over lists.
+        difference: student minus teacher.
+        interval: the 95% confidence interval of the difference.
+        p: the p-value of the two-sided paired randomization test.
     """
 
     metric: str
@@ -95,32 +100,32 @@ def quality_losses(
 
     Args:
         teacher: the ranker that was distilled.
-        student: the one that was trained on its scores.
-        data: with labels; neither has been trained on it.
-        metrics: specs.
+        student: the ranker that was trained on the teacher's scores.
+        data: labeled lists that neither was trained on.
+        metrics: specs of the metrics.
     """
-    before, after = (
+    by_teacher, by_student = (
         evaluate_scores(ranker.predict(data.features, data.offsets), data, list(metrics))
         for ranker in (teacher, student)
     )
     losses = []
-    for metric in before.mean:
-        per_list = {"teacher": before.per_list[metric], "student": after.per_list[metric]}
-        (tested,) = differences(per_list, "teacher", metric, Significance("randomization", "none"))
-        means = before.mean[metric], after.mean[metric]  # weighted
-        change = means[1] - means[0]
-        losses.append(QualityLoss(metric, *means, change, tested.interval, tested.p_value))
+    for metric in by_teacher.mean:
+        before, after = by_teacher.mean[metric], by_student.mean[metric]  # weighted
+        per_list = {"teacher": by_teacher.per_list[metric], "student": by_student.per_list[metric]}
+        (test,) = differences(per_list, "teacher", metric, Significance("randomization", "none"))
+        change = after - before
+        losses.append(QualityLoss(metric, before, after, change, test.interval, test.p_value))
     return losses
 
 
 @dataclass(frozen=True)
 class Distilled:
-    """A student, and the quality that it loses to its teacher.
+    """A student, and the quality that it loses against its teacher.
 
     Attributes:
         student: the trained ranker.
-        losses: of quality, one for each metric of its settings.
-        measured_on: the split they were measured on: ``"test"``, or ``"vali"`` without one.
+        losses: the loss of quality in each metric of the student's settings.
+        measured_on: the split of the measurement: ``"test"``, or ``"vali"`` without test data.
     """
 
     student: FittedRanker
@@ -138,26 +143,27 @@ def distill(
     folder: str | os.PathLike[str] | None = None,
     quiet: bool = True,
 ) -> Distilled:
-    """Train a student on the scores of a teacher, and measure what it loses.
+    """Train a student on the scores of a teacher, and measure how much quality it loses.
 
     The student learns from the teacher's scores of the training lists. The labels of validation
     data choose its best epoch. It is compared with its teacher list by list on test data.
 
     Args:
-        teacher: a ranker of any kind: an ensemble, trees, a model that looks at the whole list.
-        splits: lists of the teacher's features: ``"train"``, and ``"vali"`` or ``"test"`` or both.
-        settings: of the student; by default those of :func:`student_settings`.
-        labels: how the teacher's scores become labels, as in :func:`rankgrad.text.teacher_labels`.
-        temperature: as there.
+        teacher: a ranker of any kind: an ensemble, trees, a model that reads whole lists.
+        splits: lists with the teacher's features: ``"train"``, and ``"vali"`` or ``"test"`` or
+            both.
+        settings: the settings of the student; by default those of :func:`student_settings`.
+        labels: how the teacher's scores become labels, by :func:`rankgrad.text.teacher_labels`.
+        temperature: the temperature of that transform.
         folder: a run folder to write, if any.
-        quiet: without a progress bar.
+        quiet: show no progress bar.
 
     Returns:
-        The student, and what it loses against its teacher by metric.
+        The student, and its loss of quality by metric.
 
     Raises:
         ValueError: there are no training lists, or none to measure the loss on.
-        KeyboardInterrupt: training was interrupted; then there is no run folder.
+        KeyboardInterrupt: training was interrupted; a new run folder is removed.
 
     >>> from rankgrad.data import synthetic
     >>> data = {name: synthetic.make(20, seed=at) for at, name in enumerate(("train", "test"))}
@@ -175,19 +181,19 @@ def distill(
             "what the student loses is measured on data it was not trained on: give --test, or a "
             "folder that has test data"
         )
-    chosen = student_settings() if settings is None else settings
-    # What counts as missing and as a category in files is what it was for the teacher.
-    read = {name: getattr(teacher.settings, name) for name in ("missing", "categorical")}
-    chosen = chosen.model_copy(update=read)
+    settings = student_settings() if settings is None else settings
+    # Files are read as for the teacher: the same values are missing, the same columns categorical.
+    reading = {name: getattr(teacher.settings, name) for name in ("missing", "categorical")}
+    settings = settings.model_copy(update=reading)
     relabeled = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
-    new = folder is not None and not os.path.lexists(folder)
+    is_new = folder is not None and not os.path.lexists(folder)
     try:
-        result = fit(chosen, relabeled, splits.get("vali"), folder=folder, quiet=quiet)
+        result = fit(settings, relabeled, splits.get("vali"), folder=folder, quiet=quiet)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
     except KeyboardInterrupt:
-        if folder is not None and new:  # a run that was interrupted waits there to be resumed
+        if folder is not None and is_new:  # a folder that existed may be resumed
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    losses = quality_losses(teacher, result.model, splits[held_out], chosen.logged)
+    losses = quality_losses(teacher, result.model, splits[held_out], settings.logged)
     return Distilled(result.model, losses, held_out)

@@ -1,10 +1,15 @@
-"""Rankers in the JSON formats of Solr and of the LTR plugins of OpenSearch and Elasticsearch."""
+"""Rankers in the JSON formats of Solr and of the LTR plugins of OpenSearch and Elasticsearch.
+
+Engines send raw features, so transforms that scale are folded into the weights of a perceptron, and
+trees are rewritten for raw features. ``_readers`` scores with these formats as the engines do.
+"""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,17 +29,17 @@ from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 
 #: Activations of Solr's NeuralNetworkModel. Its leaky ReLU has the slope of PyTorch's, 0.01.
-_SOLR: dict[type[nn.Module], str] = {
+_SOLR_ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.LeakyReLU: "leakyrelu",
     nn.ReLU: "relu",
     nn.Sigmoid: "sigmoid",
     nn.Tanh: "tanh",
 }
-#: What Solr adds to each threshold of a tree.
+#: The constant that Solr adds to each threshold of a tree.
 SOLR_SLACK = np.float32(1e-6)
 
 _STUDENT = "train a student, which can be exported: rankgrad distill RUN DATA -o RUN2"
-#: The transform after which a missing value is what engines send for it.
+#: The transform that replaces missing values by 0, as engines do.
 ZERO_FILL = "impute(fill=0, indicator=false)"
 
 Layer = tuple[np.ndarray, np.ndarray, str]  # matrix [out, in], bias [out], activation
@@ -48,13 +53,13 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
 
     Args:
         ranker: a perceptron after transforms that scale, or trees.
-        name: of the model in Solr.
+        name: the name of the model in Solr.
 
     Returns:
         The text of the file: a JSON object.
 
     Raises:
-        ValueError: it cannot be said in this format; the message says why and what can be done.
+        ValueError: the format cannot express the ranker; the message has the reason and a remedy.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
@@ -64,17 +69,17 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
     """
     names = names_of_features(ranker)
     if isinstance(ranker.network, TreeScorer):
-        kind, params = "MultipleAdditiveTreesModel", _solr_trees(raw_trees(ranker), names)
+        java_class, params = "MultipleAdditiveTreesModel", _solr_trees(raw_trees(ranker), names)
     else:
         layers = [
             {"matrix": _numbers(matrix), "bias": _numbers(bias), "activation": activation}
             for matrix, bias, activation in folded_layers(ranker, "Solr's networks")
         ]
-        kind, params = "NeuralNetworkModel", {"layers": layers}
+        java_class, params = "NeuralNetworkModel", {"layers": layers}
     model = {
-        "class": f"org.apache.solr.ltr.model.{kind}",
+        "class": f"org.apache.solr.ltr.model.{java_class}",
         "name": name,
-        "features": [{"name": one} for one in names],
+        "features": [{"name": feature} for feature in names],
         "params": params,
     }
     return json.dumps(model, indent=1)
@@ -83,7 +88,8 @@ def to_solr(ranker: FittedRanker, name: str = "rankgrad") -> str:
 def to_linear(ranker: FittedRanker) -> str:
     """The JSON of a linear model of the LTR plugins, ``model/linear``: a weight for each feature.
 
-    The plugins know no constant term, which orders nothing; so scores are ours less a constant.
+    The plugins have no constant term, so scores are the ranker's minus a constant; the order is the
+    same.
 
     Args:
         ranker: a perceptron without hidden layers, with transforms that scale.
@@ -100,18 +106,17 @@ def to_linear(ranker: FittedRanker) -> str:
     >>> len(json.loads(to_linear(ranker)))
     2
     """
-    plain = isinstance(ranker.network, MLPNet) or ranker.categories is not None
-    layers = folded_layers(ranker, "linear models") if plain else []
+    # With categories, folded_layers raises an error that explains them.
+    is_perceptron = isinstance(ranker.network, MLPNet) or ranker.categories is not None
+    layers = folded_layers(ranker, "linear models") if is_perceptron else []
     if len(layers) != 1 or layers[0][2] != "identity":
         raise ValueError(
             f"{ranker.settings.model} is not linear: train mlp(hidden=[]) without an output "
             "function, or a student that is: rankgrad distill RUN DATA -o RUN2 --model "
             "'mlp(hidden=[])'"
         )
-    weights = layers[0][0][0].astype(np.float32)
-    return json.dumps(
-        dict(zip(names_of_features(ranker), map(_number, weights), strict=True)), indent=1
-    )
+    weights = map(_number, layers[0][0][0])
+    return json.dumps(dict(zip(names_of_features(ranker), weights, strict=True)), indent=1)
 
 
 def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
@@ -120,15 +125,15 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
     It is the dump of XGBoost, ``model/xgboost+json``; trees of LightGBM are written the same way.
 
     Args:
-        ranker: of trees.
-        non_negative: add a constant, so that no score is below 0, in the float32 sums of the
-            plugins: Lucene refuses such scores.
+        ranker: a ranker of trees.
+        non_negative: add a constant so that no score is below 0, in the float32 sums of the
+            plugins, because Lucene refuses negative scores.
 
     Returns:
         The text of the file: a JSON list of trees.
 
     Raises:
-        ValueError: the ranker is not of trees, or has transforms that trees cannot follow.
+        ValueError: the ranker is not of trees, or has transforms that change values.
 
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import Settings, fit
@@ -150,14 +155,14 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
 
 
 def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
-    """What an engine needs besides the file, for a ranker that has learned from missing values.
+    """Notes on what an engine needs besides the file, if trees have learned from missing values.
 
     Args:
-        ranker: one that the format takes.
-        format: of :func:`rankgrad.export.export`.
+        ranker: a ranker that can be exported in the format.
+        format: a format of :func:`rankgrad.export.export`.
 
     Returns:
-        A sentence for each; none for other rankers and formats.
+        A sentence for each note; none for other rankers and formats.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> features = np.random.default_rng(0).random((6, 2), dtype=np.float32)
@@ -167,19 +172,19 @@ def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
     """
     if format not in ("solr", "xgboost-json") or not isinstance(ranker.network, TreeScorer):
         return []
-    chosen = sorted(raw_trees(ranker).missing)
-    if not chosen:
+    features = sorted(raw_trees(ranker).missing)
+    if not features:
         return []
-    names = ", ".join(names_of_features(ranker)[feature] for feature in chosen[:5])
-    names += ", ..." if len(chosen) > 5 else ""
-    learned = f"the trees were trained with missing values in {len(chosen)} features ({names})"
+    names = ", ".join(names_of_features(ranker)[feature] for feature in features[:5])
+    names += ", ..." if len(features) > 5 else ""
+    reason = f"the trees were trained with missing values in {len(features)} features ({names})"
     if format == "solr":
         return [
-            f'{learned}: Solr 9.2 or later takes the file, and needs "defaultValue": "NaN" among '
+            f'{reason}: Solr 9.2 or later takes the file, and needs "defaultValue": "NaN" among '
             "the params of these features"
         ]
     return [
-        f"{learned}: the Elasticsearch plugin since 2024 and that of OpenSearch since July 2026 "
+        f"{reason}: the Elasticsearch plugin since 2024 and that of OpenSearch since July 2026 "
         "send them the way they went in training; earlier ones take 0, or always go to 'no'. For "
         f"those, train with --transform '{ZERO_FILL}'"
     ]
@@ -189,7 +194,7 @@ def raw_trees(ranker: FittedRanker) -> Trees:
     """The trees of a ranker on raw features.
 
     Raises:
-        ValueError: they come after transforms that change values.
+        ValueError: a transform before the trees changes values.
     """
     assert isinstance(ranker.network, TreeScorer)
     for step in steps_of(ranker.transform):
@@ -201,63 +206,70 @@ def raw_trees(ranker: FittedRanker) -> Trees:
     return Trees.of(ranker.network).on_raw_features(ranker.transform.sources.numpy())
 
 
-def folded_layers(ranker: FittedRanker, what: str) -> list[Layer]:
-    """The layers of a perceptron on raw features, with all scaling in their weights.
+def folded_layers(ranker: FittedRanker, target: str) -> list[Layer]:
+    """The layers of a perceptron on raw features, with all scaling folded into their weights.
 
     Args:
-        ranker: its network must be a perceptron, and its transforms affine.
-        what: takes them, for errors.
+        ranker: a perceptron, with transforms that are affine.
+        target: the models that the layers are for, such as ``"linear models"``, for errors.
 
     Raises:
-        ValueError: some part cannot be folded.
+        ValueError: a transform or a layer cannot be folded.
     """
     network = ranker.network
     if ranker.categories is not None:
         raise ValueError(
-            f"{what} have no categorical features: write each as columns of 0 and 1, one for a "
+            f"{target} have no categorical features: write each as columns of 0 and 1, one for a "
             "category, and train on those"
         )
     if not isinstance(network, MLPNet):
         raise ValueError(
-            f"{what} are plain perceptrons that score one item at a time, and this ranker is "
+            f"{target} are plain perceptrons that score one item at a time, and this ranker is "
             f"{ranker.settings.model}: {_STUDENT}"
         )
     matrix, bias = np.eye(ranker.n_features), np.zeros(ranker.n_features)
-    raw = True  # whether the values of features are still those of the data
+    is_raw = True  # whether the values of features are still those of the data
     for step in steps_of(ranker.transform):
-        scale, shift = _affine(step, what, raw)
+        scale, shift = _affine(step, target, is_raw)
         matrix, bias = scale @ matrix, scale @ bias + shift
-        raw = raw and not isinstance(step, transforms.Standardize)
+        is_raw = is_raw and not isinstance(step, transforms.Standardize)
     layers: list[Layer] = []
-    pending = False  # whether matrix and bias are a linear layer that is not in layers yet
+    is_pending = False  # whether matrix and bias are of a linear layer that is not in layers yet
     for layer in network.layers:
         if isinstance(layer, Dropout | nn.Identity | nn.Flatten):
             continue
         if isinstance(layer, nn.Linear):
-            weight = _array(layer.weight)
-            matrix, bias = weight @ matrix, weight @ bias + _array(layer.bias)
-            pending = True
+            weight = _float64_array(layer.weight)
+            matrix, bias = weight @ matrix, weight @ bias + _float64_array(layer.bias)
+            is_pending = True
         elif isinstance(layer, BatchNorm):
             factor, shift = norm_coefficients(layer)
             matrix, bias = factor[:, None] * matrix, factor * bias + shift
-        elif type(layer) in _SOLR:
-            layers.append((matrix, bias, _SOLR[type(layer)]))
-            matrix, bias, pending = np.eye(len(bias)), np.zeros(len(bias)), False
+        elif type(layer) in _SOLR_ACTIVATIONS:
+            layers.append((matrix, bias, _SOLR_ACTIVATIONS[type(layer)]))
+            matrix, bias, is_pending = np.eye(len(bias)), np.zeros(len(bias)), False
         else:
-            raise ValueError(f"{what} have no activation {layer}: {_STUDENT}")
-    return [*layers, (matrix, bias, "identity")] if pending else layers
+            raise ValueError(f"{target} have no activation {layer}: {_STUDENT}")
+    return [*layers, (matrix, bias, "identity")] if is_pending else layers
 
 
-def _affine(step: Transform, what: str, raw: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A transform as ``scale x + shift``."""
+def _affine(step: Transform, target: str, is_raw: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix ``scale`` and the vector ``shift`` of a transform ``scale x + shift``.
+
+    Args:
+        step: the transform.
+        target: the models that the transform is folded for, for errors.
+        is_raw: whether the values of features are those of the data, so that 0 is what engines
+            send for a missing value.
+    """
     if isinstance(step, transforms.DropConstant):
         return np.eye(step.n_features)[step.kept.numpy()], np.zeros(step.n_outputs)
     if isinstance(step, transforms.Standardize):
-        scale = 1 / _array(step.deviation)
-        return np.diag(scale), -_array(step.mean) * scale
+        scale = 1 / _float64_array(step.deviation)
+        return np.diag(scale), -_float64_array(step.mean) * scale
     if isinstance(step, transforms.Impute):
         none_missing = step.indicator and not len(step.indicated)
-        if none_missing or (raw and _fills_zero(step)):
+        if none_missing or (is_raw and _fills_zero(step)):
             return np.eye(step.n_features), np.zeros(step.n_features)
         raise ValueError(
             f"the training data have missing values, for which engines send 0, and this ranker "
@@ -267,23 +279,25 @@ def _affine(step: Transform, what: str, raw: bool) -> tuple[np.ndarray, np.ndarr
         )
     raise ValueError(
         f"the transform {step} is not a scaling, so it cannot be folded into the weights of "
-        f"{what}: {_STUDENT}"
+        f"{target}: {_STUDENT}"
     )
 
 
 def _fills_zero(step: Transform) -> bool:
-    """Whether a transform is that of :data:`ZERO_FILL`."""
+    """Whether a transform is :data:`ZERO_FILL`."""
     return isinstance(step, transforms.Impute) and step.fill == 0 and not step.indicator
 
 
 def _solr_trees(trees: Trees, names: Sequence[str]) -> dict[str, Any]:
+    """The parameters of a ``MultipleAdditiveTreesModel``."""
     roots = [_solr_node(root, names, trees.missing) for root in trees.shifted(0).roots]
-    # Solr before 9.2 has no missing values and refuses the option.
+    # Solr before 9.2 has no missing values and refuses the option, so it is written only if needed.
     option = {"isNullSameAsZero": False} if trees.missing else {}
     return {**option, "trees": [{"weight": "1", "root": root} for root in roots]}
 
 
 def _solr_node(node: Node, names: Sequence[str], missing: frozenset[int]) -> dict[str, Any]:
+    """A node and all below it; ``missing`` are the features that had missing values in training."""
     if isinstance(node, Leaf):
         return {"value": str(np.float32(node.value))}
     direction = {"missing": "left" if node.missing_left else "right"} if missing else {}
@@ -297,34 +311,35 @@ def _solr_node(node: Node, names: Sequence[str], missing: frozenset[int]) -> dic
 
 
 def _solr_threshold(limit: np.float32) -> np.float32:
-    """The threshold for which Solr sends an item left if it is below the limit.
+    """The threshold with which Solr sends items below ``limit`` to the left, and no others.
 
-    Solr adds 1e-6 to what it reads, in float32, and goes left if x is not above that: so it is the
-    largest number that stays below the limit with 1e-6 added. There may be millions of numbers
-    between it and ``limit - 1e-6``, so it is found by bisection.
+    Solr adds 1e-6 to a threshold t, in float32, and sends an item left if ``x <= t + 1e-6``. So t
+    is the largest number for which ``t + 1e-6 < limit``. Because of rounding, millions of numbers
+    may be between it and ``limit - 1e-6``, so it is found by bisection over all float32 numbers.
     """
-    numbers = range(_ordinal(np.float32(-np.inf)), _ordinal(limit))
-    first = bisect_left(numbers, True, key=lambda at: bool(_number_at(at) + SOLR_SLACK >= limit))
-    return _number_at(numbers[first - 1])
+    indices = range(_ordinal(np.float32(-np.inf)), _ordinal(limit))
+    first = bisect_left(indices, True, key=lambda i: bool(_number_at(i) + SOLR_SLACK >= limit))
+    return _number_at(indices[first - 1])
 
 
 def _ordinal(number: np.float32) -> int:
-    """The index of a number among all of float32 in ascending order; that of 0 is 0."""
+    """The index of a number among all float32 numbers in ascending order; 0 has the index 0."""
     index = int(np.abs(number).view(np.int32))
     return -index if number < 0 else index
 
 
 def _number_at(index: int) -> np.float32:
-    """The float32 number with an :func:`_ordinal`."""
+    """The float32 number with an index, the inverse of :func:`_ordinal`."""
     number = np.int32(abs(index)).view(np.float32)
     return -number if index < 0 else number
 
 
 def _xgboost_node(root: Node, names: Sequence[str]) -> dict[str, Any]:
-    counter = iter(range(1 << 62))
+    """A tree as XGBoost dumps it; nodes are numbered in depth-first order."""
+    numbers = count()
 
     def dump(node: Node, depth: int) -> dict[str, Any]:
-        number = next(counter)
+        number = next(numbers)
         if isinstance(node, Leaf):
             return {"nodeid": number, "leaf": _number(node.value)}
         left, right = dump(node.left, depth + 1), dump(node.right, depth + 1)
@@ -343,15 +358,15 @@ def _xgboost_node(root: Node, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """:func:`_number` of each value, in nested lists."""
+    """The numbers of an array in nested lists, each as :func:`_number` gives it."""
     return values.astype(np.float32).astype(str).astype(np.float64).tolist()
 
 
 def _number(value: Any) -> float:
-    """The shortest decimal that is this number in float32, which engines compute in."""
+    """The shortest decimal that is this number in float32, in which engines compute."""
     return float(str(np.float32(value)))
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def _float64_array(tensor: torch.Tensor) -> np.ndarray:
     array: np.ndarray = tensor.detach().cpu().double().numpy()
     return array

@@ -1,4 +1,7 @@
-"""export: write a ranker in another format, after a check that the file gives the same scores."""
+"""export: write a ranker in another format, after a check that the file gives the same scores.
+
+``rankgrad export`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from rankgrad.training import FittedRanker
 
 Format = Literal["onnx", "solr", "xgboost-json", "linear", "torch"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-TOLERANCE = 1e-5  # of a score of up to 1, and relative to larger ones
+TOLERANCE = 1e-5  # absolute for scores up to 1, relative for larger ones
 
 _SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "torch"}
 
@@ -41,26 +44,28 @@ def export(
 ) -> float:
     """Write a ranker for another program to run.
 
-    Before the file is written, its content scores lists: in onnxruntime, in PyTorch, or in a reader
-    of the engine's format. If these scores are not those of the ranker, nothing is written.
+    Before the file is written, its content scores some lists: in onnxruntime, in PyTorch, or in a
+    reader of the engine's format. If the scores differ from the ranker's, nothing is written.
 
     Args:
         ranker: ``RunFolder.open(path).best()`` of a run folder, or ``model_`` of a ``Ranker``.
         path: the file.
         format: ``onnx``; ``solr``; ``xgboost-json`` and ``linear`` for the LTR plugins of
             OpenSearch and Elasticsearch; ``torch`` for a program of ``torch.export``. By default
-            what the file's name says: ``.onnx`` or ``.pt2``.
-        data: lists to compare scores on; by default random ones around what transforms learned.
-        name: of the model in Solr.
+            recognized by the file's name: ``.onnx`` or ``.pt2``.
+        data: lists to compare scores on; by default random ones around the values that transforms
+            or trees have learned.
+        name: the name of the model in Solr.
         non_negative: with ``xgboost-json``, add a constant so that no score is below 0.
-        overwrite: replace a file that is there.
+        overwrite: replace a file that exists.
 
     Returns:
-        The largest difference between its scores and ours, relative to scores above 1.
+        The largest difference between the file's scores and the ranker's, relative to scores
+        above 1.
 
     Raises:
-        ValueError: the format cannot say what the ranker computes; or the scores differ.
-        FileExistsError: the file is there.
+        ValueError: the format cannot express the ranker, or the scores differ.
+        FileExistsError: the file exists.
         ImportError: a package is missing; the message has the install line.
 
     >>> import tempfile
@@ -72,42 +77,44 @@ def export(
     True
     """
     file = Path(path)
-    chosen = format_of(file, format)
+    format = format_of(file, format)
     if not overwrite and file.exists() and not _files.is_stream(file):
         raise FileExistsError(
             f"{file} exists: name another file, or replace it with --overwrite (overwrite=True)"
         )
-    if non_negative and chosen != "xgboost-json":
+    if non_negative and format != "xgboost-json":
         raise ValueError(
             "--non-negative (non_negative=True) adds a constant to the scores of trees in the "
-            f"format xgboost-json; the format {chosen} has no such option: leave it out"
+            f"format xgboost-json; the format {format} has no such option: leave it out"
         )
-    content = _content(ranker, chosen, name, non_negative)
+    content = _file_content(ranker, format, name, non_negative)
     features, mask = sample_without_data(ranker) if data is None else sample_of(data)
-    scores = _scores(content, chosen, ranker, features, mask)
-    shifted = chosen == "linear" or non_negative  # its scores are ours plus a constant
-    difference = _compare(ranker, scores, features, mask, shifted)
-    if non_negative and (least := float(scores[mask].min(initial=0.0))) < 0:
-        raise ValueError(f"the exported ranker scores {least:.7g}, below 0: nothing was written")
+    scores = _scores_of_file(content, format, ranker, features, mask)
+    shifted = format == "linear" or non_negative  # scores are the ranker's plus a constant
+    difference = _check_scores(ranker, scores, features, mask, shifted)
+    lowest = float(scores[mask].min(initial=0.0))
+    if non_negative and lowest < 0:
+        raise ValueError(f"the exported ranker scores {lowest:.7g}, below 0: nothing was written")
     _files.write(file, content)
     return difference
 
 
 def format_of(path: Path, format: Format | None) -> Format:
-    """The format that was asked for, or that the name of a file says."""
+    """``format`` if it is given, else the format by the name of a file."""
     if format is not None:
         check_choice("format", format, FORMATS)
         return format
-    named = _SUFFIXES.get(path.suffix)
-    if named is None:
+    format = _SUFFIXES.get(path.suffix)
+    if format is None:
         raise ValueError(
             f"the name {path.name} does not say the format: give one of {', '.join(FORMATS)}, or a "
             "name that ends in .onnx or .pt2"
         )
-    return named
+    return format
 
 
-def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool) -> bytes:
+def _file_content(ranker: FittedRanker, format: Format, name: str, non_negative: bool) -> bytes:
+    """The content of the file; arguments as in :func:`export`."""
     if format == "onnx":
         return to_onnx(ranker)
     if format == "torch":
@@ -118,28 +125,38 @@ def _content(ranker: FittedRanker, format: Format, name: str, non_negative: bool
     return text.encode()
 
 
-def _compare(
+def _check_scores(
     ranker: FittedRanker, scores: np.ndarray, features: np.ndarray, mask: np.ndarray, shifted: bool
 ) -> float:
+    """The largest difference of scores; an error if it is beyond the tolerance.
+
+    Args:
+        ranker: the ranker, whose scores are expected.
+        scores: the scores of the file, ``[lists, items]``.
+        features: ``[lists, items, n_features]``.
+        mask: ``[lists, items]``.
+        shifted: whether all scores of the file may differ by the same constant.
+    """
     lengths = mask.sum(1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    ours = ranker.predict(features[mask], offsets).astype(np.float64)
-    theirs = scores[mask].astype(np.float64)
+    expected = ranker.predict(features[mask], offsets).astype(np.float64)
+    exported = scores[mask].astype(np.float64)
     if shifted:
-        theirs = theirs - (theirs - ours).mean()
-    differences = np.abs(theirs - ours)
-    scale = np.maximum(1, np.maximum(np.abs(ours), np.abs(scores[mask])))
-    wrong = ~(differences <= TOLERANCE * scale)
-    if wrong.any():
+        exported = exported - (exported - expected).mean()
+    differences = np.abs(exported - expected)
+    scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(scores[mask])))
+    is_wrong = ~(differences <= TOLERANCE * scale)  # also where a difference is NaN
+    if is_wrong.any():
         worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-        missing = np.isnan(features[mask]).any(1)[wrong].all()
+        missing = np.isnan(features[mask]).any(1)[is_wrong].all()
         raise ValueError(
-            f"the exported ranker scores {theirs[worst]:.7g} where this one scores "
-            f"{ours[worst]:.7g}, so nothing was written: {_MISSING if missing else _SCALE}"
+            f"the exported ranker scores {exported[worst]:.7g} where this one scores "
+            f"{expected[worst]:.7g}, so nothing was written: {_MISSING if missing else _SCALE}"
         )
     return float((differences / scale).max(initial=0.0))
 
 
+# Probable causes of a difference, for the error
 _SCALE = (
     "the features may be of a scale that float32 has no digits for, such as times in milliseconds"
 )
@@ -156,10 +173,18 @@ _JSON_READERS: dict[Format, Callable[[Any, dict[str, int]], Predict]] = {
 }
 
 
-def _scores(
+def _scores_of_file(
     content: bytes, format: Format, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
 ) -> np.ndarray:
-    """The scores of padded lists by the content of a file, ``[lists, items]``."""
+    """The scores of padded lists by the content of a file, ``[lists, items]``.
+
+    Args:
+        content: the content of the file.
+        format: the format of the file.
+        ranker: the ranker, for the names of its features.
+        features: ``[lists, items, n_features]``.
+        mask: ``[lists, items]``.
+    """
     if format == "onnx":
         return onnx_scores(content, features, mask)
     if format == "torch":

@@ -1,4 +1,4 @@
-"""Whether features that a ranker takes may be missing."""
+"""takes_missing_values: whether numerical features may be missing, for ``rankgrad.serving``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from rankgrad.training._fitted import TreeScorer
 
 
 def takes_missing_values(ranker: FittedRanker) -> bool:
-    """Whether features that are numbers may be NaN.
+    """Whether features that are numbers may be NaN, which is a missing value.
 
-    They may if there were missing values in the training data, or the settings say how to impute
-    them.
+    They may if the training data had missing values, or if the settings impute them.
     """
     if any(isinstance(step, Impute) for step in Pipeline(ranker.settings.transforms).modules()):
         return True
@@ -22,5 +21,5 @@ def takes_missing_values(ranker: FittedRanker) -> bool:
     if not isinstance(ranker.network, TreeScorer):
         return False
     sources, categories = ranker.transform.sources.tolist(), ranker.categories
-    missing = {sources[feature] for feature in features_with_missing(ranker.network)}
-    return any(categories is None or categories[feature] is None for feature in missing)
+    with_missing = {sources[feature] for feature in features_with_missing(ranker.network)}
+    return any(categories is None or categories[feature] is None for feature in with_missing)

@@ -1,4 +1,8 @@
-"""Networks as ONNX nodes."""
+"""Networks as ONNX nodes: the evaluation mode of each class in ``rankgrad.models``, and trees.
+
+Functions take and return names of tensors in an :class:`~rankgrad.export._graph.OnnxGraph`. Shapes
+in docstrings are those of the tensors.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
 from rankgrad.training._fitted import TreeScorer
 
-#: An activation, or the weights ``[members, in, out]`` and biases of linear layers.
+#: An activation, or linear layers: weights ``[members, in, out]`` and biases ``[members, 1, out]``.
 MemberLayer = nn.Module | tuple[np.ndarray, np.ndarray]
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
@@ -37,16 +41,16 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 
 @singledispatch
 def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
-    """Add the nodes of a network in evaluation.
+    """Add the nodes of a network in evaluation mode.
 
     Args:
-        network: of a ranker.
-        graph: what they are added to.
-        values: the name of its input, ``[lists, items, features]``.
+        network: the network of a ranker.
+        graph: the graph that nodes are added to.
+        values: the name of the input, ``[lists, items, features]``.
         mask: the name of the mask, ``[lists, items]``.
 
     Returns:
-        The name of the scores, ``[lists, items]``; those of padding are anything.
+        The name of the scores, ``[lists, items]``; the scores of padding are arbitrary.
 
     Raises:
         NoFormError: there is no ONNX form of this network.
@@ -59,16 +63,16 @@ def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
 
 @add_network.register
 def _(network: MLPNet, graph: OnnxGraph, values: str, mask: str) -> str:
-    return graph.reshape_as(add_layers(network.layers, graph, _items(graph, values)), mask)
+    return graph.reshape_as(add_layers(network.layers, graph, _flatten_items(graph, values)), mask)
 
 
 @add_network.register
 def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
     columns = [graph.add("Gather", values, np.arange(network.n_numbers), axis=-1)]
-    for at, table in enumerate(network.tables.parameters()):
+    for column, table in enumerate(network.tables.parameters(), start=network.n_numbers):
         weight = table.detach().cpu().numpy()
-        code = graph.add("Gather", values, np.array(network.n_numbers + at), axis=-1)
-        code = graph.add("Where", mask, code, 0.0)  # padding may hold anything
+        code = graph.add("Gather", values, np.array(column), axis=-1)
+        code = graph.add("Where", mask, code, 0.0)  # padding may have any values
         code = graph.add("Clip", code, 0.0, float(len(weight) - 1))
         columns.append(graph.add("Gather", weight, graph.add("Cast", code, to=INT64), axis=0))
     return add_network(network.network, graph, graph.add("Concat", *columns, axis=-1), mask)
@@ -77,16 +81,15 @@ def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
 @add_network.register
 def _(network: TreeScorer, graph: OnnxGraph, values: str, mask: str) -> str:
     trees = Trees.of(network)
-    return graph.reshape_as(trees.add(graph, _items(graph, values)), mask)
+    return graph.reshape_as(trees.add(graph, _flatten_items(graph, values)), mask)
 
 
 @add_network.register
 def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
-    inputs = [values]
-    added = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
-    inputs += [added[kind](graph, values, mask) for kind in network.in_list]
+    in_list = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
+    inputs = [values, *(in_list[kind](graph, values, mask) for kind in network.in_list)]
     joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
-    return graph.reshape_as(add_members(network, graph, _items(graph, joined)), mask)
+    return graph.reshape_as(add_members(network, graph, _flatten_items(graph, joined)), mask)
 
 
 @add_network.register
@@ -95,21 +98,22 @@ def _(network: ContextAwareNet, graph: OnnxGraph, values: str, mask: str) -> str
     hidden = add_layers(network.fc, graph, graph.add("Where", real, values, 0.0))
     if network.positional is not None:
         hidden = graph.add("Add", hidden, _add_positions(network, graph, mask))
-    unattended = _add_unattended(graph, mask)
+    attention_mask = _add_attention_mask(graph, mask)
     for block in network.blocks:
-        hidden = _add_block(block, graph, hidden, unattended)
+        hidden = _add_block(block, graph, hidden, attention_mask)
     hidden = _add_layer(network.norm, graph, hidden)
     return graph.add("Squeeze", add_layers(network.head, graph, hidden), np.array([-1]))
 
 
 def add_layers(layers: nn.Sequential, graph: OnnxGraph, values: str) -> str:
-    """Add layers one after the other; return the name of the output."""
+    """Add layers in sequence; return the name of the output."""
     for layer in layers:
         values = _add_layer(layer, graph, values)
     return values
 
 
 def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
+    """Add the nodes of a layer, in evaluation mode; return the name of the output."""
     if isinstance(layer, Dropout | FastDropout | nn.Identity | nn.Flatten):
         return values
     if isinstance(layer, nn.Linear):
@@ -119,12 +123,8 @@ def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
         scale, shift = norm_coefficients(layer)
         return graph.add("Add", graph.add("Mul", values, scale), shift)
     if isinstance(layer, nn.LayerNorm):
-        return graph.add(
-            "LayerNormalization",
-            *(values, float32_array(layer.weight), float32_array(layer.bias)),
-            axis=-1,
-            epsilon=layer.eps,
-        )
+        weight, bias = float32_array(layer.weight), float32_array(layer.bias)
+        return graph.add("LayerNormalization", values, weight, bias, axis=-1, epsilon=layer.eps)
     return add_activation(layer, graph, values)
 
 
@@ -143,36 +143,38 @@ def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
 
 
 def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
-    """The scale and the shift of batch normalization in evaluation, ``scale x + shift``."""
+    """Batch normalization in evaluation mode as ``scale x + shift``: scale and shift, ``[f]``."""
     scale = layer.weight.double() / (layer.running_var.double() + layer.eps).sqrt()
     shift = layer.bias.double() - layer.running_mean.double() * scale
     return float32_array(scale), float32_array(shift)
 
 
 def member_layers(network: TabMNet) -> list[MemberLayer]:
-    """The layers of an ensemble: weights ``[members, in, out]`` with biases, and activations.
+    """The layers of an ensemble, linear ones and activations, without dropout.
 
-    Weights that members share are multiplied out: ``s_m ∘ W (r_m ∘ x)`` is one matrix per member.
+    Members that share a matrix W get one each: ``s_m ∘ W (r_m ∘ x)`` is a matrix product with
+    ``diag(s_m) W diag(r_m)``.
     """
     layers: list[MemberLayer] = []
     for layer in network.layers:
         if isinstance(layer, FastDropout):
             continue
-        learned = dict(layer.named_parameters())
-        if not learned:
+        parameters = dict(layer.named_parameters())
+        if not parameters:
             layers.append(layer)
             continue
-        weight = learned["weight"].detach().double()
-        if "scale_in" in learned:
-            weight = learned["scale_in"].mT * weight.mT * learned["scale_out"]
-        layers.append((float32_array(weight), float32_array(learned["bias"])))
+        weight = parameters["weight"].detach().double()
+        if "scale_in" in parameters:
+            weight = parameters["scale_in"].mT * weight.mT * parameters["scale_out"]
+        layers.append((float32_array(weight), float32_array(parameters["bias"])))
     return layers
 
 
 def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     """The mean over members of the scores of flat items, ``[items, 1]``.
 
-    The first layers of all members are one matrix product. With one hidden layer so are the last.
+    The first layers of all members are one matrix product. With one hidden layer, the last layers
+    of all members are one, too.
     """
     layers = member_layers(network)
     first = layers[0]
@@ -188,77 +190,90 @@ def side_by_side(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def add_after_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str) -> str:
-    """The mean of the members' scores, of what their first layers give side by side."""
+    """The mean of the members' scores, ``[items, 1]``.
+
+    Args:
+        layers: all layers, from :func:`member_layers`.
+        graph: the graph that nodes are added to.
+        hidden: the outputs of the members' first layers side by side, ``[items, members · out]``.
+    """
     first, last = layers[0], layers[-1]
     assert isinstance(first, tuple)
     assert isinstance(last, tuple)
     members, _, size = first[0].shape
-    if len(layers) > 3 and members > 1:
+    if len(layers) > 3 and members > 1:  # batched matrix products, with members as the batch
         split = graph.reshape(hidden, -1, members, size)
         hidden = graph.add("Transpose", split, perm=[1, 0, 2])
         for layer in layers[1:]:
             hidden = _add_member_layer(layer, graph, hidden)
         return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)
     for layer in layers[1:-1]:
-        flat = (layer[0][0], layer[1][0]) if isinstance(layer, tuple) else layer
-        hidden = _add_member_layer(flat, graph, hidden)
+        # A linear layer between the first and the last is that of a single member.
+        single = (layer[0][0], layer[1][0]) if isinstance(layer, tuple) else layer
+        hidden = _add_member_layer(single, graph, hidden)
     return _add_linear(graph, hidden, last[0].reshape(-1, 1) / members, last[1].mean((0, 1)))
 
 
 def _add_member_layer(layer: MemberLayer, graph: OnnxGraph, hidden: str) -> str:
+    """Add an activation or linear layers; return the name of the output."""
     if isinstance(layer, nn.Module):
         return add_activation(layer, graph, hidden)
     return _add_linear(graph, hidden, *layer)
 
 
 def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndarray) -> str:
+    """Add ``values @ weight + bias``; return the name of the output."""
     product = graph.add("MatMul", values, weight.astype(np.float32))
     return graph.add("Add", product, bias.astype(np.float32))
 
 
 def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:
-    """:func:`rankgrad.models._in_list.list_ranks`: sort, number the ties, and scatter back."""
-    counts, ends, to_items = _add_tied(graph, values, mask)
-    twice = to_items(graph.add("Sub", graph.add("Add", ends, ends), counts))  # 2 first + count
+    """Add :func:`rankgrad.models._in_list.list_ranks`, ``[lists, items, features]``."""
+    counts, ends, to_items = _add_tie_groups(graph, values, mask)
+    # 2 a + b in the formula of list_ranks, with a = ends - counts and b = counts
+    twice = to_items(graph.add("Sub", graph.add("Add", ends, ends), counts))
     fraction = graph.add("Div", graph.add("Mul", twice, 0.5), _add_lengths(graph, mask))
     scaled = graph.add("Mul", graph.add("Sub", fraction, 0.5), math.sqrt(12))
     return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), scaled, 0.0)
 
 
 def _add_list_ties(graph: OnnxGraph, values: str, mask: str) -> str:
-    """:func:`rankgrad.models._in_list.list_ties`."""
-    counts, _, to_items = _add_tied(graph, values, mask)
+    """Add :func:`rankgrad.models._in_list.list_ties`, ``[lists, items, features]``."""
+    counts, _, to_items = _add_tie_groups(graph, values, mask)
     tied = to_items(counts)
     others = graph.add("Sub", tied, 1.0)
     ties = graph.add("Div", graph.add("Add", others, others), tied)
     return graph.add("Where", graph.add("Unsqueeze", mask, np.array([-1])), ties, 0.0)
 
 
-def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Callable[[str], str]]:
-    """The groups of tied items of each feature, in ascending order.
+def _add_tie_groups(
+    graph: OnnxGraph, values: str, mask: str
+) -> tuple[str, str, Callable[[str], str]]:
+    """The groups of tied items of each feature, in ascending order of its values.
+
+    Items are sorted, groups are numbered in sorted order, and results are scattered back.
 
     Returns:
-        The number of items of each group; that of items up to and including each group; and a
-        function that turns values of groups into those of their items, ``[lists, items,
-        features]``.
+        The number of items of each group, and the number of items up to and including each group,
+        both ``[lists, features, items]`` and indexed by the group; and a function from values of
+        groups to those of their items, ``[lists, items, features]``.
     """
     real = graph.add("Unsqueeze", mask, np.array([-1]))
     columns = graph.add("Where", real, values, float("inf"))
     columns = graph.add("Transpose", columns, perm=[0, 2, 1])
     length = graph.add("Shape", columns, start=2)
-    sort = graph.add_several("TopK", 2, columns, length, axis=-1, largest=0, sorted=1)
-    ordered, order = sort
+    ordered, order = graph.add_several("TopK", 2, columns, length, axis=-1, largest=0, sorted=1)
     head = graph.add("Slice", ordered, np.array([0]), np.array([-1]), np.array([2]))
     first = graph.add("Slice", ordered, np.array([0]), np.array([1]), np.array([2]))
-    before = graph.add("Concat", first, head, axis=2)  # also of a list without items
-    begins = graph.add("Cast", graph.add("Not", graph.add("Equal", before, ordered)), to=INT32)
-    tie = graph.add("CumSum", begins, np.array(2, np.int32))
+    previous = graph.add("Concat", first, head, axis=2)  # in this form lists may be empty
+    starts = graph.add("Cast", graph.add("Not", graph.add("Equal", previous, ordered)), to=INT32)
+    group = graph.add("CumSum", starts, np.array(2, np.int32))
     zeros = graph.add("ConstantOfShape", graph.add("Shape", ordered))
     ones = graph.add("Add", zeros, 1.0)
-    counts = graph.add("ScatterElements", zeros, tie, ones, axis=2, reduction="add")
+    counts = graph.add("ScatterElements", zeros, group, ones, axis=2, reduction="add")
 
     def to_items(groups: str) -> str:
-        of_items = graph.add("GatherElements", groups, tie, axis=2)
+        of_items = graph.add("GatherElements", groups, group, axis=2)
         scattered = graph.add("ScatterElements", zeros, order, of_items, axis=2)
         return graph.add("Transpose", scattered, perm=[0, 2, 1])
 
@@ -266,10 +281,10 @@ def _add_tied(graph: OnnxGraph, values: str, mask: str) -> tuple[str, str, Calla
 
 
 def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:
-    """:func:`rankgrad.models._in_list.list_scores`."""
+    """Add :func:`rankgrad.models._in_list.list_scores`, ``[lists, items, features]``."""
     real = graph.add("Unsqueeze", mask, np.array([-1]))
     lengths, items = _add_lengths(graph, mask), np.array([1])
-    # In float64: what rounding leaves of a constant feature would be amplified.
+    # In float64, as the rounding errors of a constant feature would be amplified
     summed = graph.add("Cast", graph.add("Where", real, values, 0.0), to=DOUBLE)
     total = graph.add("ReduceSum", summed, items)
     mean = graph.add("Div", total, graph.add("Cast", lengths, to=DOUBLE))
@@ -287,7 +302,7 @@ def _add_lengths(graph: OnnxGraph, mask: str) -> str:
 
 
 def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str:
-    """The vectors of the items' positions, counted over real items."""
+    """The positional encoding of items, whose positions are counted over real items."""
     counted = graph.add("CumSum", graph.add("Cast", mask, to=INT64), np.array(1, np.int32))
     positions = graph.add("Max", graph.add("Sub", counted, np.array(1)), np.array(0))
     if network.positional == "learned":
@@ -302,28 +317,32 @@ def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str
     return graph.add("Slice", both, np.array([0]), np.array([width]), np.array([-1]))
 
 
-def _add_unattended(graph: OnnxGraph, mask: str) -> str:
-    """What is added to attention, ``[lists, 1, 1, items]``: -inf on padding if there are items."""
-    number = graph.add("Cast", mask, to=FLOAT)
-    has_items = graph.add("Cast", graph.add("ReduceMax", number, np.array([1])), to=BOOL)
+def _add_attention_mask(graph: OnnxGraph, mask: str) -> str:
+    """The mask that is added to attention logits, ``[lists, 1, 1, items]``.
+
+    It is -inf on padding. In a list without items it is 0, as a softmax over -inf alone is NaN.
+    """
+    is_item = graph.add("Cast", mask, to=FLOAT)
+    has_items = graph.add("Cast", graph.add("ReduceMax", is_item, np.array([1])), to=BOOL)
     attended = graph.add("Or", mask, graph.add("Not", has_items))
     added = graph.add("Where", attended, 0.0, float("-inf"))
     return graph.add("Unsqueeze", added, np.array([1, 2]))
 
 
-def _add_block(block: Any, graph: OnnxGraph, items: str, unattended: str) -> str:
-    normal = _add_layer(block.attention_norm, graph, items)
-    parts = []
+def _add_block(block: Any, graph: OnnxGraph, items: str, attention_mask: str) -> str:
+    """Add a transformer block with pre-normalization; return the name of the output."""
+    normalized = _add_layer(block.attention_norm, graph, items)
     size = block.mix.in_features // block.heads
-    perms = [0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]
-    for linear, perm in zip((block.query, block.key, block.value), perms, strict=True):
-        flat = _add_layer(linear, graph, normal)
-        parts.append(
-            graph.add("Transpose", graph.reshape(flat, 0, 0, block.heads, size), perm=perm)
-        )
-    query, key, value = parts
+
+    def add_heads(linear: nn.Module, perm: list[int]) -> str:
+        flat = _add_layer(linear, graph, normalized)
+        return graph.add("Transpose", graph.reshape(flat, 0, 0, block.heads, size), perm=perm)
+
+    query = add_heads(block.query, [0, 2, 1, 3])
+    key = add_heads(block.key, [0, 2, 3, 1])  # transposed
+    value = add_heads(block.value, [0, 2, 1, 3])
     scaled = graph.add("Mul", query, 1 / math.sqrt(size))
-    scores = graph.add("Add", graph.add("MatMul", scaled, key), unattended)
+    scores = graph.add("Add", graph.add("MatMul", scaled, key), attention_mask)
     mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)
     mixed = graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
     mixed = _add_layer(block.mix, graph, graph.reshape(mixed, 0, 0, block.mix.in_features))
@@ -331,7 +350,7 @@ def _add_block(block: Any, graph: OnnxGraph, items: str, unattended: str) -> str
     return graph.add("Add", items, add_layers(block.feed_forward, graph, items))
 
 
-def _items(graph: OnnxGraph, values: str) -> str:
-    """Lists as flat items, ``[lists · items, features]``."""
+def _flatten_items(graph: OnnxGraph, values: str) -> str:
+    """Reshape lists to flat items, ``[lists · items, features]``."""
     shape = graph.add("Shape", values, start=2)
     return graph.add("Reshape", values, graph.add("Concat", np.array([-1]), shape, axis=0))

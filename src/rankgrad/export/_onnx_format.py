@@ -1,4 +1,7 @@
-"""A ranker as one ONNX graph: raw features and a mask in, scores out."""
+"""to_onnx: a ranker as one ONNX graph, with raw features and a mask as inputs, scores as output.
+
+``_exporting`` writes it as a file, and ``rankgrad.serving`` runs it.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ def to_onnx(ranker: FittedRanker) -> bytes:
 
     Its inputs are ``features``, float32 ``[lists, items, n_features]``, raw and in the order of
     training, and ``mask``, boolean ``[lists, items]``, True on real items; the mask may be left out
-    where all are real. Its output is ``scores``, float32 ``[lists, items]``, 0 on padding. Both
+    if all items are real. Its output is ``scores``, float32 ``[lists, items]``, 0 on padding. Both
     axes are dynamic.
 
     Args:
-        ranker: of networks or trees.
+        ranker: a ranker of networks or trees.
 
     Returns:
         The bytes of the file.
@@ -50,30 +53,30 @@ def to_onnx(ranker: FittedRanker) -> bytes:
     mask = graph.add("Expand", "mask", shape)
     values = add_transform(ranker.transform, graph, "features")
     scores = add_network(ranker.network, graph, values, mask)
-    real = graph.add("Where", mask, scores, 0.0)
+    masked_scores = graph.add("Where", mask, scores, 0.0)
     metadata = {
         "model": ranker.settings.model,
         "transforms": json.dumps(ranker.settings.transforms),
         "feature_names": json.dumps(names_of_features(ranker)),
-        "categories": json.dumps(ranker.categories),  # features that have some are codes of them
+        "categories": json.dumps(ranker.categories),  # features with categories are codes
         "per_item": json.dumps(ranker.per_item),
     }
     inputs: dict[str, Shape] = {
         "features": ["lists", "items", ranker.n_features],
         "mask": ["mask_lists", "mask_items"],
     }
-    return graph.model(real, inputs, ["lists", "items"], metadata)
+    return graph.model(masked_scores, inputs, ["lists", "items"], metadata)
 
 
 def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:
-    """The layers of a network alone, after all that is derived of the features.
+    """The ONNX file of a network's layers alone, without transforms and in-list features.
 
     Args:
-        network: its score of an item must depend on that item's inputs alone.
-        width: how many inputs the layers take.
+        network: the network, whose layers score each item by its inputs alone.
+        width: the number of inputs of the layers.
 
     Returns:
-        A file that takes ``inputs`` ``[items, width]`` and gives ``scores`` ``[items, 1]``.
+        A file with the input ``inputs`` ``[items, width]``, the output ``scores`` ``[items, 1]``.
     """
     graph = OnnxGraph()
     if isinstance(network, MLPNet):
@@ -88,10 +91,10 @@ def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
     """An onnxruntime session of an ONNX file, on the CPU.
 
     Args:
-        content: of the file.
-        threads: of onnxruntime.
-        prepack: constants of matrix products are rearranged beforehand, which pays for large ones;
-            the product with a single column takes three times as long with it.
+        content: the content of the file.
+        threads: the number of threads of onnxruntime.
+        prepack: whether onnxruntime rearranges the constants of matrix products beforehand. Large
+            products are faster with it; the product with a single column takes three times as long.
     """
     runtime = load("onnxruntime", "export")
     options = runtime.SessionOptions()
@@ -103,7 +106,13 @@ def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
 
 
 def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """What onnxruntime computes: the scores of padded lists, ``[lists, items]``."""
+    """The scores ``[lists, items]`` that onnxruntime computes of padded lists.
+
+    Args:
+        content: the content of the file of :func:`to_onnx`.
+        features: ``[lists, items, n_features]``.
+        mask: ``[lists, items]``.
+    """
     feeds = {"features": features, "mask": mask}
     scores: np.ndarray = session(content).run(["scores"], feeds)[0]
     return scores

@@ -1,4 +1,4 @@
-"""A ranker as a program of ``torch.export``."""
+"""to_program: a ranker as a program of ``torch.export``, which PyTorch runs without rankgrad."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ScoringModule(nn.Module):
         self.transform, self.network = ranker.transform, ranker.network
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
-        """Scores, 0 on padding, which may hold anything."""
+        """The scores, 0 on padding; the features of padding are ignored."""
         real = features.where(mask[..., None], 0.0)
         scores: Tensor = self.network(self.transform(real), mask)
         return scores
@@ -32,7 +32,7 @@ def to_program(ranker: FittedRanker) -> bytes:
     """The ``.pt2`` file of a ranker, for ``torch.export.load(path).module()(features, mask)``.
 
     Args:
-        ranker: of networks.
+        ranker: a ranker of networks.
 
     Returns:
         The bytes of the file. ``features`` are float32 ``[lists, items, n_features]``, raw,
@@ -40,7 +40,7 @@ def to_program(ranker: FittedRanker) -> bytes:
         ``[lists, items]``, 0 on padding.
 
     Raises:
-        ValueError: the ranker is one of trees.
+        ValueError: the ranker is of trees.
 
     >>> from rankgrad.export import to_program
     >>> from rankgrad.training import FittedRanker, Settings

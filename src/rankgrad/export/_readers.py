@@ -1,7 +1,7 @@
 """Readers of engines' formats that compute scores as the engine does, in plain NumPy.
 
-They read nothing but the file, so their scores are those of the engine. NaN is a feature that an
-engine has no value of.
+``_exporting`` checks files with them before it writes them. They read nothing but the file, so
+their scores are those of the engine. NaN is a feature for which an engine has no value.
 """
 
 from __future__ import annotations
@@ -27,39 +27,32 @@ def read_solr(model: Mapping[str, Any], columns: Mapping[str, int]) -> Predict:
     """A function that scores items with a model of Solr's model store.
 
     Args:
-        model: the JSON.
+        model: the JSON object.
         columns: the column of each feature, by name.
     """
-    names = [feature["name"] for feature in model["features"]]
     params = model["params"]
     if model["class"].endswith("NeuralNetworkModel"):
-        return lambda items: _network(params["layers"], items[:, [columns[name] for name in names]])
-    zero = params.get("isNullSameAsZero", True)
+        indices = [columns[feature["name"]] for feature in model["features"]]
+        return lambda items: _network_scores(params["layers"], items[:, indices])
+    missing_is_zero = params.get("isNullSameAsZero", True)
+
+    def left(node: Mapping[str, Any], items: np.ndarray) -> np.ndarray:
+        values = items[:, columns[node["feature"]]]
+        values = np.nan_to_num(values) if missing_is_zero else values
+        below: np.ndarray = values <= np.float32(node["threshold"]) + np.float32(1e-6)
+        return np.where(np.isnan(values), node.get("missing") == "left", below)
+
     trees = [(np.float32(tree["weight"]), tree["root"]) for tree in params["trees"]]
-    return lambda items: _sum(
-        weight * _leaves(root, items, lambda node, items: _solr_left(node, items, columns, zero))
-        for weight, root in trees
-    )
-
-
-def _solr_left(
-    node: Mapping[str, Any], items: np.ndarray, columns: Mapping[str, int], zero: bool
-) -> np.ndarray:
-    """Which items a split of Solr's sends left; ``zero`` is whether a missing value is 0."""
-    values = items[:, columns[node["feature"]]]
-    left: np.ndarray = (np.nan_to_num(values) if zero else values) <= (
-        np.float32(node["threshold"]) + np.float32(1e-6)
-    )
-    return left if zero else np.where(np.isnan(values), node["missing"] == "left", left)
+    return lambda items: _sum(weight * _leaf_values(root, items, left) for weight, root in trees)
 
 
 def read_xgboost_json(trees: list[Mapping[str, Any]], columns: Mapping[str, int]) -> Predict:
     """A function that scores items with a dump of XGBoost, as LTR plugins do.
 
-    Missing values go the way that the dump says.
+    Missing values go to the child that the dump names.
 
     Args:
-        trees: the JSON.
+        trees: the JSON list.
         columns: the column of each feature, by name.
     """
 
@@ -68,14 +61,14 @@ def read_xgboost_json(trees: list[Mapping[str, Any]], columns: Mapping[str, int]
         below: np.ndarray = np.float32(node["split_condition"]) > values
         return np.where(np.isnan(values), node["missing"] == node["yes"], below)
 
-    return lambda items: _sum(_leaves(tree, items, left) for tree in trees)
+    return lambda items: _sum(_leaf_values(tree, items, left) for tree in trees)
 
 
 def read_linear(weights: Mapping[str, float], columns: Mapping[str, int]) -> Predict:
     """A function that scores items with a linear model of the LTR plugins.
 
     Args:
-        weights: the JSON.
+        weights: the JSON object.
         columns: the column of each feature, by name.
     """
     indices = [columns[name] for name in weights]
@@ -83,28 +76,35 @@ def read_linear(weights: Mapping[str, float], columns: Mapping[str, int]) -> Pre
     return lambda items: np.nan_to_num(items[:, indices]).astype(np.float64) @ values
 
 
-def _leaves(
+def _leaf_values(
     node: Mapping[str, Any],
     items: np.ndarray,
     left: Callable[[Mapping[str, Any], np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """The value of the leaf that each item reaches, in float32."""
+    """The value of the leaf that each item reaches, ``[N]`` in float32.
+
+    Args:
+        node: the root of a tree, of Solr or of XGBoost.
+        items: ``[N, n_features]``.
+        left: returns which items a split sends left, ``[N]``.
+    """
     value = node.get("leaf", node.get("value"))
     if value is not None:
         return np.full(len(items), np.float32(value))
     goes_left, values = left(node, items), np.empty(len(items), np.float32)
-    yes, no = node.get("children") or (node["left"], node["right"])
-    values[goes_left] = _leaves(yes, items[goes_left], left)
-    values[~goes_left] = _leaves(no, items[~goes_left], left)
+    left_child, right_child = node.get("children") or (node["left"], node["right"])
+    values[goes_left] = _leaf_values(left_child, items[goes_left], left)
+    values[~goes_left] = _leaf_values(right_child, items[~goes_left], left)
     return values
 
 
 def _sum(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """The sum in float32, one after the other, as engines add."""
+    """The sum of arrays in float32, added one after the other, as in engines."""
     return reduce(np.add, parts)
 
 
-def _network(layers: list[Mapping[str, Any]], values: np.ndarray) -> np.ndarray:
+def _network_scores(layers: list[Mapping[str, Any]], values: np.ndarray) -> np.ndarray:
+    """The scores ``[N]`` of features ``[N, f]`` by Solr's ``NeuralNetworkModel``."""
     values = np.nan_to_num(values)
     for layer in layers:
         matrix = np.array(layer["matrix"], np.float32)

@@ -1,4 +1,7 @@
-"""Transforms of features as ONNX nodes."""
+"""Transforms of features as ONNX nodes.
+
+Functions take and return names of tensors in an :class:`~rankgrad.export._graph.OnnxGraph`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from rankgrad.data._quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
 from rankgrad.export._graph import DOUBLE, FLOAT, NoFormError, OnnxGraph
 
-#: Coefficients of Wichura's PPND7 (algorithm AS 241, 1988), from the highest power down.
+#: The normal quantile by Wichura's PPND7 (algorithm AS 241, 1988): near the center and in the tails
+#: the coefficients of numerator and denominator, from the highest power down.
 _CENTER = (
     [5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179],
     [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0],
@@ -21,8 +25,8 @@ _TAIL = (
     [1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777],
     [1.2021132975e-1, 7.3700164250e-1, 1.0],
 )
-_NORMAL_LIMIT = 5.1993  # where the transform clips
-_SMALLEST = 1e-9  # the fraction that the normal quantile begins at; its value is clipped before
+_NORMAL_LIMIT = 5.1993  # to which the transform clips the normal quantile
+_SMALLEST = 1e-9  # the lowest fraction; its quantile is beyond the limit
 
 
 @singledispatch
@@ -30,12 +34,12 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
     """Add the nodes of a fitted transform.
 
     Args:
-        transform: fitted.
-        graph: what they are added to.
-        values: the name of its input, ``[lists, items, features]``.
+        transform: a fitted transform.
+        graph: the graph that nodes are added to.
+        values: the name of the input, ``[lists, items, features]``.
 
     Returns:
-        The name of its output.
+        The name of the output, ``[lists, items, outputs]``.
 
     Raises:
         NoFormError: there is no ONNX form of this transform.
@@ -47,7 +51,7 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
 
 
 def steps_of(pipeline: transforms.Pipeline | SplitColumns) -> list[transforms.Transform]:
-    """The transforms of a pipeline; columns that are split are one step."""
+    """The transforms of a pipeline; ``SplitColumns`` is a single step."""
     if isinstance(pipeline, SplitColumns):
         return [pipeline]
     return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
@@ -62,9 +66,10 @@ def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: SplitColumns, graph: OnnxGraph, values: str) -> str:
-    kinds = np.array(transform.sizes)
-    numbers = graph.add("Gather", values, np.flatnonzero(kinds == 0), axis=-1)
-    codes = graph.add("Gather", values, np.flatnonzero(kinds), axis=-1)
+    sizes = np.array(transform.sizes)  # the number of categories of each feature; 0 for numbers
+    numbers = graph.add("Gather", values, np.flatnonzero(sizes == 0), axis=-1)
+    codes = graph.add("Gather", values, np.flatnonzero(sizes), axis=-1)
+    # Row 0 of an embedding table is for missing categories.
     rows = graph.add("Where", graph.add("IsNaN", codes), 0.0, graph.add("Add", codes, 1.0))
     return graph.add("Concat", add_transform(transform.numbers, graph, numbers), rows, axis=-1)
 
@@ -77,19 +82,19 @@ def _(transform: transforms.Standardize, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
-    # log1p(a) = log(u) a / (u - 1) with u = 1 + a (Kahan), and a itself where u is 1.
-    size = graph.add("Abs", values)
-    sum_ = graph.add("Add", size, 1.0)
-    rest = graph.add("Sub", sum_, 1.0)
-    tiny = graph.add("Equal", rest, 0.0)
-    quotient = graph.add("Div", size, graph.add("Where", tiny, 1.0, rest))
-    log = graph.add("Mul", graph.add("Log", sum_), quotient)
-    return graph.add("Mul", graph.add("Sign", values), graph.add("Where", tiny, size, log))
+    # log1p(a) = log(u) a / (u - 1) with u = 1 + a (Kahan), or a itself where u rounds to 1
+    a = graph.add("Abs", values)
+    u = graph.add("Add", a, 1.0)
+    difference = graph.add("Sub", u, 1.0)
+    is_tiny = graph.add("Equal", difference, 0.0)
+    quotient = graph.add("Div", a, graph.add("Where", is_tiny, 1.0, difference))
+    log = graph.add("Mul", graph.add("Log", u), quotient)
+    return graph.add("Mul", graph.add("Sign", values), graph.add("Where", is_tiny, a, log))
 
 
 @add_transform.register
 def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
-    # By comparisons, which leave NaN as it is.
+    # By comparisons, because the operator Clip need not preserve NaN
     low, high = float32_array(transform.low), float32_array(transform.high)
     above = graph.add("Where", graph.add("Less", values, low), low, values)
     return graph.add("Where", graph.add("Greater", above, high), high, above)
@@ -101,7 +106,7 @@ def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
     constants = float32_array(transform.values)
     filled = graph.add("Where", missing, constants, values)
     if transform.weights.numel():
-        # As in the transform: in float64, then rounded.
+        # In float64, then rounded, as in the transform
         means = constants.astype(np.float64)
         weights = float32_array(transform.weights).astype(np.float64)
         centered = graph.add("Sub", graph.add("Cast", filled, to=DOUBLE), means)
@@ -109,8 +114,8 @@ def _(transform: transforms.Impute, graph: OnnxGraph, values: str) -> str:
         filled = graph.add("Where", missing, graph.add("Cast", predicted, to=FLOAT), values)
     if not len(transform.indicated):
         return filled
-    chosen = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)
-    return graph.add("Concat", filled, graph.add("Cast", chosen, to=FLOAT), axis=-1)
+    indicators = graph.add("Gather", missing, transform.indicated.cpu().numpy(), axis=-1)
+    return graph.add("Concat", filled, graph.add("Cast", indicators, to=FLOAT), axis=-1)
 
 
 @add_transform.register
@@ -133,17 +138,20 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
 
 
 def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
-    """The fraction of each value, ``[features, items]``, by a binary search of log2 steps."""
+    """The fractions of the training data below values, both ``[features, items]``.
+
+    ``count``, the number of knots below each value, is found by a binary search, bit by bit.
+    """
     table = graph.constant(knots.table)
     half = 1 << knots.width - 1
-    first = graph.add("Less", knots.table[:, half - 1 : half], columns)
-    count = graph.add("Where", first, np.array(half, np.int32), np.array(0, np.int32))
+    is_above_half = graph.add("Less", knots.table[:, half - 1 : half], columns)
+    count = graph.add("Where", is_above_half, np.array(half, np.int32), np.array(0, np.int32))
     for power in reversed(range(knots.width - 1)):
         step = 1 << power
         probe = graph.add("Add", count, np.array(step - 1, np.int32))
         knot = graph.add("GatherElements", table, probe, axis=1)
-        next_ = graph.add("Add", count, np.array(step, np.int32))
-        count = graph.add("Where", graph.add("Less", knot, columns), next_, count)
+        larger = graph.add("Add", count, np.array(step, np.int32))
+        count = graph.add("Where", graph.add("Less", knot, columns), larger, count)
 
     def at(values: np.ndarray) -> str:
         return graph.add("GatherElements", values, count, axis=1)
@@ -158,7 +166,7 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
 
 
 def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
-    """Wichura's rational functions, in float64; ends are those of the transform."""
+    """The normal quantile by Wichura's rational functions, in float64, clipped as the transform."""
     fraction = graph.add("Cast", fractions, to=DOUBLE)
     fraction = graph.add("Clip", fraction, np.array(_SMALLEST), np.array(1 - _SMALLEST))
     middle = graph.add("Sub", fraction, np.array(0.5))
@@ -174,14 +182,16 @@ def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
     return graph.add("Clip", normal, np.negative(limit), limit)
 
 
-def _add_ratio(graph: OnnxGraph, value: str, above: list[float], below: list[float]) -> str:
+def _add_ratio(graph: OnnxGraph, value: str, top: list[float], bottom: list[float]) -> str:
+    """The quotient of two polynomials, by Horner's method."""
+
     def polynomial(coefficients: list[float]) -> str:
         total: str = graph.constant(np.array(coefficients[0]))
         for coefficient in coefficients[1:]:
             total = graph.add("Add", graph.add("Mul", total, value), np.array(coefficient))
         return total
 
-    return graph.add("Div", polynomial(above), polynomial(below))
+    return graph.add("Div", polynomial(top), polynomial(bottom))
 
 
 def float32_array(tensor: torch.Tensor) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Trees of LightGBM and XGBoost in one form, and as ONNX nodes."""
+"""Trees of LightGBM and XGBoost in one form, and as an ONNX node.
+
+``_networks`` adds them to ONNX graphs, ``_engines`` writes them for search engines.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from rankgrad.boosting.objectives import library
 from rankgrad.export._graph import NoFormError, OnnxGraph
 from rankgrad.training._fitted import TreeScorer
 
+#: The error for categorical splits
 _CATEGORIES = (
     "these trees split by categories, which no format here takes: write each category as a column "
     "of 0 and 1 and train on those, or serve the trees as they are, with rankgrad serve"
@@ -24,16 +28,16 @@ _CATEGORIES = (
 
 @dataclass(frozen=True)
 class Leaf:
-    """A leaf."""
+    """A leaf, whose value is added to the score."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class Split:
-    """An item goes left if its feature is below the threshold, in float32.
+    """A split, which sends an item left if its feature is below the threshold, in float32.
 
-    A missing value (NaN) goes left if ``missing_left``.
+    A missing value (NaN) goes left if ``missing_left`` is set.
     """
 
     feature: int
@@ -48,11 +52,11 @@ Node = Leaf | Split
 
 @dataclass(frozen=True)
 class Trees:
-    """Boosted trees: a score is the sum of a leaf of each tree, and of ``base``.
+    """Boosted trees: a score is ``base`` plus the value of one leaf of each tree.
 
     Attributes:
-        roots: the trees.
-        base: what is added to all scores.
+        roots: the roots of the trees.
+        base: the constant of all scores.
         missing: the features that had missing values in training.
     """
 
@@ -68,19 +72,19 @@ class Trees:
             NoFormError: there are categorical splits, which have no threshold.
         """
         if scorer.model.name == "lightgbm":
-            dumped = _dump_lightgbm(scorer)
-            missing = _missing_in_lightgbm(dumped)
-            return cls(tuple(map(_of_lightgbm, dumped)), missing=missing)
+            dump = _dump_lightgbm(scorer)
+            missing = _missing_in_lightgbm(dump)
+            return cls(tuple(map(_lightgbm_node, dump)), missing=missing)
         learner = json.loads(scorer.saved)["learner"]
         base = learner["learner_model_param"]["base_score"].strip("[]")
         saved = learner["gradient_booster"]["model"]["trees"]
         missing = _missing_in_xgboost(learner["attributes"], saved)
-        return cls(tuple(_of_xgboost(tree, 0) for tree in saved), float(base), missing)
+        return cls(tuple(_xgboost_node(tree, 0) for tree in saved), float(base), missing)
 
     def least(self) -> np.float32:
-        """The number that no score is below, where float32 values of leaves are added in order.
+        """A lower bound of all scores, with float32 values of leaves added in order.
 
-        Rounding keeps the order of sums, so it is the sum of the least leaf of each tree.
+        It is the sum of the lowest leaf of each tree, because rounding keeps the order of sums.
         """
         total = np.float32(self.base)
         for root in self.roots:
@@ -88,31 +92,31 @@ class Trees:
         return total
 
     def shifted(self, by: float) -> Trees:
-        """The trees with ``base`` and ``by`` in the leaves of the first one."""
+        """The trees with ``base`` and the constant ``by`` added to the leaves of the first tree."""
         first, *others = self.roots or (Leaf(0.0),)
-        changed = _map_nodes(first, leaf=lambda leaf: Leaf(leaf.value + self.base + by))
-        return Trees((changed, *others), missing=self.missing)
+        shifted = _map_nodes(first, leaf=lambda leaf: Leaf(leaf.value + self.base + by))
+        return Trees((shifted, *others), missing=self.missing)
 
     def non_negative(self) -> Trees:
-        """The trees plus a constant with which no float32 sum of their leaves is below 0."""
+        """The trees plus a constant, so that no float32 sum of their leaves is below 0."""
         by, trees = 0.0, self.shifted(0.0)
-        while (least := float(trees.least())) < 0:
-            by = float(np.nextafter(np.float32(by - least), np.float32(np.inf)))
+        while (lowest := float(trees.least())) < 0:  # again where rounding leaves a sum below 0
+            by = float(np.nextafter(np.float32(by - lowest), np.float32(np.inf)))
             trees = self.shifted(by)
         return trees
 
     def on_raw_features(self, sources: np.ndarray) -> Trees:
-        """The trees on raw features, of which feature j of these is number ``sources[j]``.
+        """The trees on raw features; feature j of these trees is the raw feature ``sources[j]``.
 
-        A feature that had no missing values in training goes, where it is missing, the way of 0:
-        engines send 0 for it, or NaN, by their version.
+        If a feature had no missing values in training, a missing value goes where 0 goes: depending
+        on their version, engines send 0 or NaN for it.
         """
 
-        def moved(split: Split) -> Split:
+        def to_raw(split: Split) -> Split:
             left = split.missing_left if split.feature in self.missing else split.threshold > 0
             return replace(split, feature=int(sources[split.feature]), missing_left=bool(left))
 
-        roots = tuple(_map_nodes(root, split=moved) for root in self.roots)
+        roots = tuple(_map_nodes(root, split=to_raw) for root in self.roots)
         return Trees(roots, self.base, frozenset(int(sources[feature]) for feature in self.missing))
 
     def add(self, graph: OnnxGraph, items: str) -> str:
@@ -120,46 +124,47 @@ class Trees:
         attributes: defaultdict[str, list[Any]] = defaultdict(list)
         for tree, root in enumerate(self.roots or (Leaf(0.0),)):
             _add_nodes(root, tree, count(), attributes)
-        return graph.add(
-            "TreeEnsembleRegressor",
-            items,
-            domain="ai.onnx.ml",
-            n_targets=1,
-            base_values=[self.base],
-            **attributes,
-        )
+        options: dict[str, Any] = {
+            "domain": "ai.onnx.ml",
+            "n_targets": 1,
+            "base_values": [self.base],
+        }
+        return graph.add("TreeEnsembleRegressor", items, **options, **attributes)
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and all below it."""
+    """A node and all nodes below it."""
     yield node
     if isinstance(node, Split):
         yield from walk(node.left)
         yield from walk(node.right)
 
 
-def _of_lightgbm(node: dict[str, Any]) -> Node:
+def _lightgbm_node(node: dict[str, Any]) -> Node:
+    """A node of LightGBM's dump, with all nodes below it."""
     if "leaf_value" in node:
         return Leaf(float(node["leaf_value"]))
     if node["decision_type"] != "<=":
         raise NoFormError(_CATEGORIES)
-    # An item goes left if x <= t, in float64. For a float32 x that is x < the first float32 above.
-    limit = np.float32(node["threshold"])
-    if limit <= node["threshold"]:
-        limit = np.nextafter(limit, np.float32(np.inf))
-    missing = {"NaN": node["default_left"], "None": bool(limit > 0)}.get(node["missing_type"])
-    if missing is None:
+    # An item goes left if x <= t, in float64. For a float32 x that is x < the next float32 after t.
+    threshold = np.float32(node["threshold"])
+    if threshold <= node["threshold"]:
+        threshold = np.nextafter(threshold, np.float32(np.inf))
+    by_missing_type = {"NaN": node["default_left"], "None": bool(threshold > 0)}
+    missing_left = by_missing_type.get(node["missing_type"])
+    if missing_left is None:
         raise NoFormError("these trees of LightGBM take 0 for missing, which no format here does")
     return Split(
         int(node["split_feature"]),
-        limit,
-        bool(missing),
-        _of_lightgbm(node["left_child"]),
-        _of_lightgbm(node["right_child"]),
+        threshold,
+        bool(missing_left),
+        _lightgbm_node(node["left_child"]),
+        _lightgbm_node(node["right_child"]),
     )
 
 
-def _of_xgboost(tree: dict[str, Any], node: int) -> Node:
+def _xgboost_node(tree: dict[str, Any], node: int) -> Node:
+    """A node of a tree as XGBoost saves it, by its number, with all nodes below it."""
     left = tree["left_children"][node]
     value = tree["split_conditions"][node]
     if left == -1:
@@ -170,13 +175,13 @@ def _of_xgboost(tree: dict[str, Any], node: int) -> Node:
         int(tree["split_indices"][node]),
         np.float32(value),
         bool(tree["default_left"][node]),
-        _of_xgboost(tree, left),
-        _of_xgboost(tree, tree["right_children"][node]),
+        _xgboost_node(tree, left),
+        _xgboost_node(tree, tree["right_children"][node]),
     )
 
 
 def features_with_missing(scorer: TreeScorer) -> frozenset[int]:
-    """The features that had missing values in training, of trees that split by categories too."""
+    """The features that had missing values in training; LightGBM may split by categories."""
     if scorer.model.name != "lightgbm":
         return Trees.of(scorer).missing
     return _missing_in_lightgbm(_dump_lightgbm(scorer))
@@ -189,7 +194,7 @@ def _dump_lightgbm(scorer: TreeScorer) -> list[dict[str, Any]]:
 
 
 def _missing_in_lightgbm(nodes: list[dict[str, Any]]) -> frozenset[int]:
-    """Features with missing values in training, among these nodes of LightGBM and those below."""
+    """Features with missing values in training, by the splits of these nodes and those below."""
     splits = [node for node in nodes if "split_feature" in node]
     if not splits:
         return frozenset()
@@ -201,15 +206,17 @@ def _missing_in_lightgbm(nodes: list[dict[str, Any]]) -> frozenset[int]:
 def _missing_in_xgboost(attributes: dict[str, str], trees: list[dict[str, Any]]) -> frozenset[int]:
     """Features with missing values in training, by an attribute of the booster.
 
-    In trees of earlier versions, those that are sent left anywhere: without any, XGBoost sends none
-    there.
+    Boosters of earlier versions lack it. In their trees these are the features whose missing values
+    go left in any split, because XGBoost sends them right if there were none in training.
     """
     recorded = attributes.get(MISSING_ATTRIBUTE)
     if recorded is not None:
         return frozenset(json.loads(recorded))
-    columns = ("split_indices", "default_left", "left_children")
-    nodes = [node for tree in trees for node in zip(*(tree[c] for c in columns), strict=True)]
-    return frozenset(feature for feature, left, child in nodes if left and child != -1)
+    features: set[int] = set()
+    for tree in trees:
+        nodes = zip(tree["split_indices"], tree["default_left"], tree["left_children"], strict=True)
+        features |= {feature for feature, left, child in nodes if left and child != -1}
+    return frozenset(features)
 
 
 def _map_nodes(
@@ -217,14 +224,14 @@ def _map_nodes(
     leaf: Callable[[Leaf], Leaf] = lambda leaf: leaf,
     split: Callable[[Split], Split] = lambda split: split,
 ) -> Node:
-    """A tree whose leaves and splits are replaced."""
+    """The tree with ``leaf`` applied to all leaves, and ``split`` to all splits."""
     if isinstance(node, Leaf):
         return leaf(node)
     left, right = _map_nodes(node.left, leaf, split), _map_nodes(node.right, leaf, split)
     return replace(split(node), left=left, right=right)
 
 
-#: What the operator says of a leaf as a node.
+#: The attributes of a leaf among the nodes of the operator.
 _LEAF: dict[str, Any] = {
     "modes": "LEAF",
     "featureids": 0,
@@ -239,7 +246,14 @@ _LEAF: dict[str, Any] = {
 def _add_nodes(
     node: Node, tree: int, numbers: Iterator[int], attributes: dict[str, list[Any]]
 ) -> int:
-    """Add a node and those below it to the attributes of the operator; return its number."""
+    """Add a node and all below it to the attributes of the operator; return its number.
+
+    Args:
+        node: the node.
+        tree: the number of its tree.
+        numbers: yields the numbers of new nodes.
+        attributes: the attributes of ``TreeEnsembleRegressor``, which have an entry per node.
+    """
     number, row = next(numbers), len(attributes["nodes_nodeids"])
     values = _LEAF | {"treeids": tree, "nodeids": number}
     if isinstance(node, Split):

@@ -1,4 +1,7 @@
-"""Losses inside other people's trainers, one file per library. Import the file by its name."""
+"""Losses, metrics and rankers in other libraries, one module per library.
+
+A module needs its library, so it is imported by its name: ``rankgrad.integrations.lightgbm``.
+"""
 
 from rankgrad.extras import lazy_modules
 

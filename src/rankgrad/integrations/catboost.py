@@ -1,4 +1,4 @@
-"""CatBoost cannot take ranking losses of others; this file says why."""
+"""Why there is no objective for CatBoost: :func:`objective` raises an error that explains it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ __all__ = ["objective"]
 
 
 def objective(loss: Any, **options: Any) -> NoReturn:
-    """Always an error: CatBoost passes no groups to an objective.
+    """Raise an error: CatBoost passes no groups to an objective.
 
-    Its ``calc_ders_range(approxes, targets, weights)`` is called on ranges of rows, without saying
-    which rows are one list (CatBoost's issue 2944), so no loss over lists can be computed there.
+    CatBoost calls ``calc_ders_range(approxes, targets, weights)`` of an objective on ranges of
+    rows, without the lists that they belong to (CatBoost's issue 2944). So no loss over lists can
+    be computed there.
 
     Args:
         loss: the loss, for the message.
-        options: any.
+        options: ignored.
 
     Raises:
         TypeError: always.

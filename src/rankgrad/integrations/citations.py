@@ -1,4 +1,4 @@
-"""BibTeX entries of the papers that losses come from, for model cards."""
+"""citation: BibTeX entries of the papers of losses, for the model cards of text rankers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _ENTRIES = {
 }
 _GRADIENT_CACHING = _ENTRIES["gao2021scaling"]
 
-_PAPERS = {  # by the beginning of a loss's name
+#: The key of the paper by the beginning of a loss's name.
+_PAPERS = {
     "neural_": "pobrotyn2021neuralndcg",
     "pirank_": "swezey2021pirank",
     "smoothi_": "thonet2022listwise",
@@ -26,18 +27,18 @@ _PAPERS = {  # by the beginning of a loss's name
 
 
 def citation(*trained: Loss) -> str:
-    """The entries to cite for losses trained with gradient caching.
+    """The BibTeX entries to cite for a model that was trained with gradient caching.
 
     Args:
-        trained: the losses.
+        trained: the losses of the training.
 
     Returns:
-        BibTeX entries of their papers and of gradient caching.
+        The entries of the losses' papers and of gradient caching.
 
     >>> "Hofst" in citation(losses.get("margin_mse"))
     True
     """
     names = [str(loss).removeprefix("gumbel_") for loss in trained]
-    keys = [key for name in names for start, key in _PAPERS.items() if name.startswith(start)]
+    keys = [key for name in names for prefix, key in _PAPERS.items() if name.startswith(prefix)]
     papers = [_ENTRIES[key] for key in keys]
     return "\n\n".join(dict.fromkeys([*papers, _GRADIENT_CACHING]))

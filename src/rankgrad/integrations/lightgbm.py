@@ -15,7 +15,8 @@
     )
     lightgbm.LGBMRanker(objective=objective("neural_ndcg@10")).fit(X, y, group=sizes)
 
-Row weights of LightGBM are item weights of the loss, and of the metric.
+Row weights of LightGBM are item weights of the loss and of the metric. The code is in
+``rankgrad.boosting``.
 """
 
 from rankgrad.boosting.lightgbm import Evaluation, Objective, metric, objective

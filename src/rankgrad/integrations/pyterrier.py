@@ -1,4 +1,4 @@
-"""A ranker as a transformer of PyTerrier: it reranks candidates by their features."""
+"""FeatureReranker: a ranker as a PyTerrier transformer that reranks candidates by features."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _Array = np.ndarray[Any, Any]
 class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
     """Reranks the candidates of each query by their features.
 
-    PyTerrier's own ``pt.ltr.apply_learned_model`` hands a learner the rows without their queries.
-    This one hands on the queries, so that models that look at whole lists, as the default one does,
-    see them, and validation data choose the epoch.
+    PyTerrier's own ``pt.ltr.apply_learned_model`` passes a learner the rows without their queries.
+    This transformer passes the queries too, so that models can read whole lists, as the default
+    one does, and validation data choose the epoch.
 
     Args:
-        ranker: what learns, or has learned already, such as ``Ranker.from_pretrained(...)``; to fit
-            the transformer is to fit it.
+        ranker: the ranker, which :meth:`fit` trains; or one that is trained already, such as
+            ``Ranker.from_pretrained(...)``.
 
     Example::
 
@@ -54,16 +54,17 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         """Train the ranker.
 
         Args:
-            topics_or_res_tr: candidates with ``qid``, ``docno`` and ``features``, an array each.
-            qrels_tr: judgments with ``qid``, ``docno`` and ``label``; candidates without one, or
-                with a negative label, are not relevant.
+            topics_or_res_tr: candidates with the columns ``qid``, ``docno`` and ``features``, an
+                array per candidate.
+            qrels_tr: judgments with the columns ``qid``, ``docno`` and ``label``; candidates
+                without a judgment, or with a negative label, are not relevant.
             topics_or_res_va: candidates of validation queries, which choose the best epoch.
-            qrels_va: their judgments.
+            qrels_va: judgments of the validation queries.
         """
-        X, y, qid = self._judged(topics_or_res_tr, qrels_tr)
+        X, y, qid = self._training_data(topics_or_res_tr, qrels_tr)
         validation: dict[str, Any] = {}
         if topics_or_res_va is not None and qrels_va is not None and len(topics_or_res_va):
-            eval_X, eval_y, eval_qid = self._judged(topics_or_res_va, qrels_va)
+            eval_X, eval_y, eval_qid = self._training_data(topics_or_res_va, qrels_va)
             validation = {"eval_set": (eval_X, eval_y), "eval_qid": eval_qid}
         self.ranker.fit(X, y, qid, **validation)
         return self
@@ -77,11 +78,11 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         return add_ranks(inp.assign(score=self.ranker.predict(X, qid).astype(float)))
 
     def transform_outputs(self, inp_cols: list[str]) -> list[str]:
-        """The columns of what :meth:`transform` gives."""
+        """The columns of the result of :meth:`transform`."""
         return [*inp_cols, *(name for name in ("score", "rank") if name not in inp_cols)]
 
-    def _judged(self, results: DataFrame, qrels: DataFrame) -> tuple[_Array, _Array, _Array]:
-        """Features, labels and queries of candidates."""
+    def _training_data(self, results: DataFrame, qrels: DataFrame) -> tuple[_Array, _Array, _Array]:
+        """Features ``[N, f]``, labels ``[N]`` and queries ``[N]`` of candidates."""
         pyterrier.validate.result_frame(results, extra_columns=["features"], context=self)
         if not len(results):
             raise ValueError("there are no candidates to learn from")
@@ -94,8 +95,9 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
 
 
 def _features(results: DataFrame) -> _Array:
+    """The features ``[N, f]`` of candidates."""
     rows = [np.asarray(row, dtype=np.float64) for row in results["features"]]
-    widths = {row.shape for row in rows}
-    if len(widths) > 1:
-        raise ValueError(f"candidates have unequal numbers of features: {sorted(widths)}")
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1:
+        raise ValueError(f"candidates have unequal numbers of features: {sorted(shapes)}")
     return np.stack(rows)

@@ -1,7 +1,8 @@
-"""Any loss of the library as a loss of sentence-transformers' ``CrossEncoderTrainer``.
+"""RankingLoss: any loss of the library as a loss of sentence-transformers' ``CrossEncoderTrainer``.
 
-The documents of all lists are scored in mini-batches with gradient caching: memory does not grow
-with the length of a list, and the gradient is exact.
+The documents of all lists are scored in mini-batches with gradient caching
+(:func:`rankgrad.text.cached_scores`): memory does not grow with the length of a list, and the
+gradient is exact.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ class RankingLoss(nn.Module):
 
     Args:
         model: the ``CrossEncoder`` to train, with ``num_labels=1``.
-        loss: the spec of a loss, as ``"neural_ndcg@10"``, or a loss. Raw logits are its scores.
-        mini_batch_size: documents that have a graph at the same time. It bounds the memory and
-            does not change the gradient, but for the random numbers of dropout. None: all of them.
+        loss: the spec of a loss, such as ``"neural_ndcg@10"``, or a loss. Its scores are the raw
+            logits.
+        mini_batch_size: the documents that have a graph at the same time; None for all. It bounds
+            the memory. It does not change the gradient, except for the random numbers of dropout.
         teacher: how a teacher's scores become labels, a transform of
-            :func:`rankgrad.text.teacher_labels`, as ``"shift"`` for ``margin_mse``. The scores are
-            one more column, after the documents; without that column, the labels are the scores.
-        teacher_weight: of the loss by the teacher's labels; the rest is that of the loss by the
-            labels. 1 is the teacher alone.
-        teacher_loss: the loss by the teacher's labels; by default that by the labels.
+            :func:`rankgrad.text.teacher_labels`, such as ``"shift"`` for ``margin_mse``. The scores
+            are a further column, after the documents. Without that column, the labels themselves
+            are the teacher's scores.
+        teacher_weight: the weight of the loss of the teacher's labels, from 0 to 1; the loss of the
+            labels has the rest. 1 is the teacher alone.
+        teacher_loss: the loss of the teacher's labels; by default the same as that of the labels.
 
     Raises:
         ValueError: the model has more than one output, or an option is wrong.
@@ -74,7 +77,7 @@ class RankingLoss(nn.Module):
         )
     """
 
-    uses_gradient_cache = True  # what sentence-transformers asks of losses that wrap others
+    uses_gradient_cache = True  # read by losses of sentence-transformers that wrap others
 
     def __init__(
         self,
@@ -106,16 +109,16 @@ class RankingLoss(nn.Module):
         """The loss of a batch of queries, attached to the graph: a scalar.
 
         Args:
-            inputs: the queries, the list of documents of each, and a teacher's scores of them,
-                where there is a teacher beside the labels.
-            labels: of each query, one label per document, none negative (but for a teacher's).
+            inputs: the columns: queries, their lists of documents, and the lists of a teacher's
+                scores if there is a teacher beside the labels.
+            labels: for each query, one label per document. Only a teacher's scores may be negative.
             prompt: passed to the model's preprocessing.
             task: passed to the model's preprocessing.
 
         Raises:
-            ValueError: inputs and labels do not fit together, or a label is wrong.
+            ValueError: the lengths of inputs and labels differ, or a label is wrong.
         """
-        queries, documents = _checked(inputs, labels)
+        queries, documents = _check_columns(inputs, labels)
         teacher_scores = self._teacher_scores(inputs)
         pairs = [(q, d) for q, texts in zip(queries, documents, strict=True) for d in texts]
         offsets = torch.tensor([0, *accumulate(len(texts) for texts in documents)])
@@ -149,14 +152,14 @@ class RankingLoss(nn.Module):
     def _scores(self, pairs: list[_Pair], prompt: str | None, task: str | None) -> Tensor:
         """The scores ``[N]`` of the pairs, in their order."""
         order = sorted(range(len(pairs)), key=lambda i: _text_length(pairs[i]), reverse=True)
-        # Without any document the model still runs, for processes to synchronize gradients.
+        # The model runs even without any document, so that processes can synchronize gradients.
         sorted_pairs = [pairs[i] for i in order] or [("", "")]
         size = self.mini_batch_size or len(sorted_pairs)
         scores = cached_scores(
-            # A new dictionary: the model adds its outputs to the one it gets.
+            # A copy, because the model adds its outputs to the dictionary of its inputs.
             lambda tokens: self.model(dict(tokens))["scores"].reshape(-1),
             [
-                self._tokens(sorted_pairs[start : start + size], prompt, task)
+                self._tokenize(sorted_pairs[start : start + size], prompt, task)
                 for start in range(0, len(sorted_pairs), size)
             ],
             no_sync=getattr(self.model, "no_sync", None),
@@ -164,8 +167,9 @@ class RankingLoss(nn.Module):
         inverse = torch.tensor(order, dtype=torch.long, device=scores.device).argsort()
         return scores[inverse]
 
-    def _tokens(self, pairs: list[_Pair], prompt: str | None, task: str | None) -> dict[str, Any]:
-        # Also the wrapper of a distributed or compiled model has this method: the trainer binds it.
+    def _tokenize(self, pairs: list[_Pair], prompt: str | None, task: str | None) -> dict[str, Any]:
+        """The tokens of pairs, on the model's device."""
+        # The wrapper of a distributed or compiled model has this method too: the trainer binds it.
         tokens = self.model.preprocess(pairs, prompt=prompt, task=task)
         device = self.model.device
         return {
@@ -174,13 +178,13 @@ class RankingLoss(nn.Module):
         }
 
     def _teacher_scores(self, inputs: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
-        """The column of a teacher's scores, or None."""
+        """The column of a teacher's scores; None if there is none."""
         max_columns = 2 if self.teacher is None else 3
         if len(inputs) > max_columns:
-            wanted = "queries and documents (with a teacher its scores, too: give teacher='shift')"
+            needed = "queries and documents (with a teacher its scores, too: give teacher='shift')"
             if max_columns == 3:
-                wanted = "queries, documents and a teacher's scores"
-            raise ValueError(f"RankingLoss has {len(inputs)} input columns; it needs {wanted}")
+                needed = "queries, documents and a teacher's scores"
+            raise ValueError(f"RankingLoss has {len(inputs)} input columns; it needs {needed}")
         if len(inputs) == 3:
             _check_lengths(inputs[1], inputs[2], "scores of the teacher")
             return inputs[2]
@@ -192,7 +196,7 @@ class RankingLoss(nn.Module):
         return None
 
     def _labels(self, labels: Sequence[Tensor], teacher_scores: Sequence[Any] | None) -> Tensor:
-        """The labels for the loss: labels or a teacher's labels ``[N]``, or both, ``[N, 2]``."""
+        """The labels for the loss: the labels or a teacher's ``[N]``, or both ``[N, 2]``."""
         grades = torch.cat([torch.as_tensor(values).float() for values in labels])
         if self.teacher is None:
             return grades
@@ -201,13 +205,14 @@ class RankingLoss(nn.Module):
             for values in (labels if teacher_scores is None else teacher_scores)
         ]
         from_teacher = torch.cat(lists)
-        mixed = isinstance(self.loss, MixedLoss)
-        return torch.stack([grades, from_teacher], -1) if mixed else from_teacher
+        is_mixed = isinstance(self.loss, MixedLoss)
+        return torch.stack([grades, from_teacher], -1) if is_mixed else from_teacher
 
 
-def _checked(
+def _check_columns(
     inputs: Sequence[Sequence[Any]], labels: Sequence[Tensor]
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The queries and their lists of documents, after checking that the labels fit."""
     if len(inputs) < 2:
         raise ValueError(
             "RankingLoss needs two input columns, the queries and their lists of documents, found "
@@ -220,11 +225,13 @@ def _checked(
     return queries, documents
 
 
-def _check_lengths(documents: Sequence[Any], column: Sequence[Any], what: str) -> None:
+def _check_lengths(documents: Sequence[Any], column: Sequence[Any], name: str) -> None:
+    """Raise if a list of a column has another length than the list of documents."""
     lengths, counts = [len(values) for values in column], [len(values) for values in documents]
     if lengths != counts:
-        raise ValueError(f"queries have {counts} documents and {lengths} {what}: they must agree")
+        raise ValueError(f"queries have {counts} documents and {lengths} {name}: they must agree")
 
 
 def _text_length(pair: _Pair) -> int:
+    """The number of characters of a pair, by which pairs are sorted."""
     return sum(len(text) for text in pair if isinstance(text, str))

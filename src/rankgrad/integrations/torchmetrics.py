@@ -1,15 +1,15 @@
-"""Any metric of the library as a metric of torchmetrics, all queries computed at once.
+"""RankingMetric: any metric of the library as a metric of torchmetrics.
 
-torchmetrics computes retrieval metrics query by query in Python. Here the queries are sorted
-together once and the metric is computed over the flat lists.
+torchmetrics computes retrieval metrics query by query in Python. Here all items are sorted by query
+once, and the metric is computed over all queries at once, in flat layout.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -32,37 +32,37 @@ _Aggregation = Literal["mean", "median", "min", "max"]
 _EMPTY: dict[_EmptyTargetAction, Literal[0, 1, "skip"]] = {
     "neg": 0, "pos": 1, "skip": "skip", "error": "skip",
 }  # fmt: skip
-_FEW = 1 << 16  # queries that are always counted
+_MIN_COUNTERS = 1 << 16  # the range of indexes that counting may always take
 
 
 class RankingMetric(torchmetrics.Metric):
     """A ranking metric over queries that arrive in any order, split over batches and processes.
 
-    ``update(preds, target, indexes)`` collects items, ``compute()`` groups them by query and gives
-    the mean of the metric over the queries, as torchmetrics' retrieval metrics do. What the metric
-    counts is said by its spec, and differs from torchmetrics' in this:
+    ``update(preds, target, indexes)`` collects items, ``compute()`` groups them by query and
+    returns the mean of the metric over the queries, as torchmetrics' retrieval metrics do. The
+    definitions are those of this library. They differ from torchmetrics':
 
-    - ``ndcg`` has the gain 2^y - 1 here; ``ndcg(gain=linear)`` is ``RetrievalNormalizedDCG``.
-    - Tied predictions earn the mean over their orders in every metric, in torchmetrics in nDCG
-      alone; elsewhere it takes them in the order in which they happen to be sorted.
+    - ``ndcg`` has the gain 2^y - 1; ``ndcg(gain=linear)`` is ``RetrievalNormalizedDCG``.
+    - Tied predictions earn the mean over their orders in every metric. In torchmetrics they do so
+      in nDCG only; other metrics depend on the order in which ties happen to be sorted.
     - Every item has a rank. torchmetrics' average precision, reciprocal rank, precision and recall
-      take items with a prediction of 0 or less as not retrieved.
+      treat items with a prediction of 0 or less as not retrieved.
     - ``ap@k`` divides by the number of relevant items of the query, as trec_eval does;
-      ``RetrievalMAP(top_k=k)`` by the number of those within the top k.
+      ``RetrievalMAP(top_k=k)`` divides by the number of relevant items within the top k.
 
     Args:
-        metric: the spec of a metric, as ``"ndcg@10"``, or a metric.
+        metric: the spec of a metric, such as ``"ndcg@10"``, or a metric.
         empty_target_action: how queries without a relevant item count: ``"neg"`` as 0, ``"pos"`` as
-            1, ``"skip"`` not at all (0 if all are skipped), ``"error"`` raises. None: as the metric
-            says, which is 0 unless its spec has ``empty=``.
+            1, ``"skip"`` not at all (0 if all are skipped); ``"error"`` raises. None for the option
+            ``empty`` of the metric, which is 0 by default.
         ignore_index: leave out items whose target is this number.
-        aggregation: over the queries: ``"mean"``, ``"median"``, ``"min"``, ``"max"``, or a function
-            of the values ``[B]``.
-        **options: of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
+        aggregation: of the values of queries: ``"mean"``, ``"median"``, ``"min"``, ``"max"``, or a
+            function of the values ``[B]``.
+        **options: options of ``torchmetrics.Metric``, such as ``dist_sync_on_step``.
 
     Raises:
-        ValueError: an option is wrong, or both ``empty_target_action`` and the spec say how empty
-            queries count, and differ.
+        ValueError: an option is wrong, or ``empty_target_action`` contradicts the metric's option
+            ``empty``.
 
     >>> metric = RankingMetric("ndcg@10(gain=linear)")
     >>> metric.update(torch.tensor([0.2, 0.3]), torch.tensor([0, 1]), torch.tensor([0, 0]))
@@ -104,7 +104,7 @@ class RankingMetric(torchmetrics.Metric):
         return not self.metric.lower_is_better
 
     def extra_repr(self) -> str:
-        """The arguments in ``repr``: the spec, and options that are not the default."""
+        """The arguments in ``repr``: the spec, and options that are not None."""
         parts = [repr(str(self.metric))]
         for name in ("empty_target_action", "ignore_index"):
             if getattr(self, name) is not None:
@@ -115,7 +115,7 @@ class RankingMetric(torchmetrics.Metric):
         """Plot one value or several, as other metrics of torchmetrics do; this needs matplotlib.
 
         Args:
-            val: what ``compute`` or the metric itself gave, or a list of such values; None for
+            val: a value of ``compute`` or of a call of the metric, or a list of values; None for
                 ``compute()``.
             ax: an axis of matplotlib to plot on.
 
@@ -130,17 +130,16 @@ class RankingMetric(torchmetrics.Metric):
         """Add items.
 
         Args:
-            preds: ``[N, ...]`` scores, floating.
-            target: ``[N, ...]`` labels, at least 0, of any type of number.
-            indexes: ``[N, ...]`` the query of each item, whole numbers in any order. They are
-                needed; None is an error that says so.
+            preds: ``[N, ...]``, the scores, of a floating type.
+            target: ``[N, ...]``, the labels, at least 0, of any numerical type.
+            indexes: ``[N, ...]``, the query of each item, whole numbers in any order; required.
         """
-        _check(preds, target, indexes)
+        _check_items(preds, target, indexes)
         assert indexes is not None
         preds, target, indexes = preds.flatten(), target.flatten(), indexes.flatten()
         if self.ignore_index is not None:
-            used = target != self.ignore_index
-            preds, target, indexes = preds[used], target[used], indexes[used]
+            is_used = target != self.ignore_index
+            preds, target, indexes = preds[is_used], target[is_used], indexes[is_used]
         if preds.dtype != torch.float64:
             preds = preds.float()
         self.preds.append(preds)
@@ -149,13 +148,14 @@ class RankingMetric(torchmetrics.Metric):
 
     def compute(self) -> Tensor:
         """The aggregated value of the metric, a scalar."""
-        with for_work(0):  # threads are not worth their start in any step but the metric
-            queries, lengths, preds, target = _by_query(self.indexes, self.preds, self.target)
-            offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-            values = self.metric(preds, target, offsets=offsets)
+        # One thread: starting more costs more than it saves, except in the metric, which does so.
+        with for_work(0):
+            lists = _sort_by_query(self.indexes, self.preds, self.target)
+            offsets = torch.nn.functional.pad(lists.lengths.cumsum(0), (1, 0))
+            values = self.metric(lists.scores, lists.labels, offsets=offsets)
         defined = ~values.isnan()
         if self.empty_target_action == "error" and not defined.all():
-            query, count = int(queries[~defined][0]), int((~defined).sum())
+            query, count = int(lists.queries[~defined][0]), int((~defined).sum())
             raise ValueError(
                 f"{self._why_undefined(query)}, one of {count} such queries: "
                 "choose another empty_target_action than 'error'"
@@ -165,13 +165,15 @@ class RankingMetric(torchmetrics.Metric):
         return self.aggregation(values[defined])
 
     def _why_undefined(self, query: int) -> str:
+        """Why the metric has no value for a query, for the error."""
         if type(self.metric).relevant is Metric.relevant:
             return f"query {query} has no relevant item"
-        return f"{self.metric.name} is undefined on query {query}"  # opa: no pair to order
+        # Such as opa, on a list without a pair to order
+        return f"{self.metric.name} is undefined on query {query}"
 
     def sync(self, *arguments: Any, **options: Any) -> None:
-        """Bring together the items of all processes; one without any takes part with no items."""
-        if not self.preds:
+        """Gather the items of all processes, also of those that have none."""
+        if not self.preds:  # gathering needs a tensor from each process
             self.preds.append(torch.zeros(0, device=self.device))
             self.target.append(torch.zeros(0, device=self.device))
             self.indexes.append(torch.zeros(0, dtype=torch.int64, device=self.device))
@@ -179,20 +181,20 @@ class RankingMetric(torchmetrics.Metric):
 
 
 def ranking_metrics(specs: Iterable[str | Metric], **options: Any) -> torchmetrics.MetricCollection:
-    """Several metrics as one collection, whose items are stored once.
+    """Several metrics as one collection, which stores the items once.
 
-    A collection of torchmetrics names the metrics of a list by their class, so that two of one
-    class must be given as a dictionary; this is that, with the specs as names.
+    ``MetricCollection`` names the metrics of a list by their class, so metrics of one class need a
+    dictionary of names. Here the names are the specs.
 
     Args:
-        specs: of the metrics. A point, as in ``rbp(persistence=0.9)``, is ``_`` in the name.
-        **options: of :class:`RankingMetric`.
+        specs: the metrics. A point in a spec, as in ``rbp(persistence=0.9)``, is ``_`` in the name.
+        **options: options of :class:`RankingMetric`.
 
     Returns:
         The collection.
 
     Raises:
-        ValueError: an unknown metric or option.
+        ValueError: a metric or an option is unknown.
 
     >>> metrics = ranking_metrics(["ndcg@10", "rr"])
     >>> metrics.update(torch.tensor([0.2, 0.3]), torch.tensor([1, 0]), torch.tensor([0, 0]))
@@ -217,51 +219,60 @@ def _with_rule(metric: Metric, action: _EmptyTargetAction | None) -> Metric:
     return replace(metric, empty=_EMPTY[action])
 
 
-_Collected = list[Tensor] | Tensor  # as they were added; one tensor where processes were synced
+class _SortedItems(NamedTuple):
+    """Items sorted by query: B queries and their lengths, scores and labels ``[N]``."""
+
+    queries: Tensor
+    lengths: Tensor
+    scores: Tensor
+    labels: Tensor
 
 
-def _by_query(
-    indexes: _Collected, preds: _Collected, target: _Collected
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The queries, their numbers of items, and the scores and labels query by query."""
-    counted = _count_by_query(indexes, preds, target)
-    if counted is not None:
-        return counted
+_Collected = list[Tensor] | Tensor  # a tensor per update; a single one after sync
+
+
+def _sort_by_query(indexes: _Collected, preds: _Collected, target: _Collected) -> _SortedItems:
+    """Sort all items by query."""
+    result = _count_by_query(indexes, preds, target)
+    if result is not None:
+        return result
     ids = dim_zero_cat(indexes)
     scores, labels = dim_zero_cat(preds), dim_zero_cat(target)
     if not (ids[1:] >= ids[:-1]).all():
         ids, order = ids.sort(stable=True)
         scores, labels = scores[order], labels[order]
-    queries, counts = ids.unique_consecutive(return_counts=True)
-    return queries, counts, scores, labels
+    queries, lengths = ids.unique_consecutive(return_counts=True)
+    return _SortedItems(queries, lengths, scores, labels)
 
 
 def _count_by_query(
     indexes: _Collected, preds: _Collected, target: _Collected
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """:func:`_by_query` by counting, without concatenating the batches first.
+) -> _SortedItems | None:
+    """:func:`_sort_by_query` by a counting sort, without concatenating the batches first.
 
-    None where they are on a GPU, are in order already, or have indexes so far apart that counting
-    would take much memory.
+    None if there are no items, or if another way is better: items are on a GPU, are of several
+    types, are sorted already, or have indexes so far apart that counting would take much memory.
     """
     states = ([state] if isinstance(state, Tensor) else state for state in (indexes, preds, target))
-    parts = [each for each in zip(*states, strict=True) if len(each[0])]
-    if not parts or parts[0][0].is_cuda or len({each[1].dtype for each in parts}) > 1:
+    batches = [batch for batch in zip(*states, strict=True) if len(batch[0])]
+    if not batches or batches[0][0].is_cuda or len({batch[1].dtype for batch in batches}) > 1:
         return None
-    arrays = [tuple(one.detach().numpy() for one in each) for each in parts]
-    ranges = [index_range(each[0]) for each in arrays]
-    lowest, highest = min(r[0] for r in ranges), max(r[1] for r in ranges)
-    in_order = all(r[2] for r in ranges) and all(a[1] <= b[0] for a, b in pairwise(ranges))
-    total = sum(len(each[0]) for each in arrays)
-    if in_order or highest - lowest >= 4 * total + _FEW:
+    arrays = [tuple(state.detach().numpy() for state in batch) for batch in batches]
+    # Of each batch the lowest and the highest index, and whether it is sorted
+    lows, highs, are_sorted = zip(*(index_range(batch[0]) for batch in arrays), strict=True)
+    lowest, highest = min(lows), max(highs)
+    in_order = all(are_sorted) and all(map(operator.le, highs[:-1], lows[1:]))
+    total = sum(len(batch[0]) for batch in arrays)
+    if in_order or highest - lowest >= 4 * total + _MIN_COUNTERS:
         return None
     grouped = group(arrays, lowest, highest - lowest + 1)
     scores, labels, counts = map(torch.from_numpy, grouped)
     queries = counts.nonzero()[:, 0]
-    return queries + lowest, counts[queries], scores, labels
+    return _SortedItems(queries + lowest, counts[queries], scores, labels)
 
 
-def _check(preds: Tensor, target: Tensor, indexes: Tensor | None) -> None:
+def _check_items(preds: Tensor, target: Tensor, indexes: Tensor | None) -> None:
+    """Check the arguments of ``update``."""
     if indexes is None:
         raise ValueError("indexes must say the query of each item, found None")
     if not preds.shape == target.shape == indexes.shape:

@@ -1,12 +1,12 @@
 """Any loss of the library in the Hugging Face ``Trainer``, with and without gradient caching.
 
-- :class:`ListLoss` is a ``compute_loss_func``: a loss of the logits that the model has given. The
-  graph of every document exists until the backward pass.
-- :class:`CachedTrainer` is a ``Trainer`` that runs the model in mini-batches with gradient caching:
-  memory does not grow with the lists. ``compute_loss_func`` alone cannot, since it is called when
-  the model has run.
-- :class:`ListCollator` makes batches of both, and :class:`ScheduleCallback` moves temperature
-  schedules along.
+- :class:`ListLoss` is a ``compute_loss_func``, a loss of the model's logits. The graphs of all
+  documents exist until the backward pass.
+- :class:`CachedTrainer` is a ``Trainer`` that runs the model in mini-batches with gradient caching,
+  so that memory does not grow with the lists. A ``compute_loss_func`` alone cannot do that, because
+  it is called after the model has run.
+- :class:`ListCollator` makes batches for both, and :class:`ScheduleCallback` advances temperature
+  schedules.
 
 >>> from types import SimpleNamespace
 >>> loss = ListLoss("softmax")
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rankgrad.extras import requires
 
@@ -44,29 +45,29 @@ from rankgrad.text._teachers import MixedLoss, Transform, taught_loss, teacher_l
 
 __all__ = ["CachedTrainer", "ListCollator", "ListLoss", "ScheduleCallback"]
 
-_PADDING_LABEL = -100  # what Trainer does not count
+_PADDING_LABEL = -100  # which Trainer does not count
 
 
 class ListLoss:
     """A ranking loss as ``Trainer(compute_loss_func=...)``.
 
-    The model gives one logit per document: ``[N, 1]`` or ``[N]``. Labels are ``[lists, items]``,
-    -100 where a list has no more documents. Padded places either have logits, too (``N = lists *
-    items``), or not (N is the number of real documents, list by list).
+    The model's logits are ``[N, 1]`` or ``[N]``, one per document. Labels are ``[lists, items]``,
+    -100 on padding. N is either the number of real documents, list by list, or ``lists * items``
+    with logits for padding, too.
 
-    With gradient accumulation or several processes, the loss is the mean over the batches, weighted
-    by their documents: Trainer leaves that to ``compute_loss_func``.
+    With gradient accumulation or several processes, the loss is the mean over batches, weighted by
+    their numbers of documents: Trainer leaves that to ``compute_loss_func``.
 
     Args:
         loss: the spec of a loss, or a loss.
-        teacher: labels are a teacher's scores, transformed by
-            :func:`rankgrad.text.teacher_labels` in this way.
-        teacher_weight: of the loss by the teacher's labels. Below 1, labels are ``[lists, items,
-            2]``: a label and a teacher's score (see :class:`ListCollator`).
-        teacher_loss: the loss by the teacher's labels; by default that by the labels.
+        teacher: if given, labels are a teacher's scores, and this is their transform in
+            :func:`rankgrad.text.teacher_labels`.
+        teacher_weight: the weight of the loss of the teacher's labels, from 0 to 1. Below 1, labels
+            are ``[lists, items, 2]``: a label and a teacher's score (see :class:`ListCollator`).
+        teacher_loss: the loss of the teacher's labels; by default the same as that of the labels.
 
     Raises:
-        ValueError: an unknown loss or transform.
+        ValueError: the loss or the transform is unknown.
     """
 
     def __init__(
@@ -86,28 +87,30 @@ class ListLoss:
         """The loss of a batch, a scalar.
 
         Args:
-            outputs: the model's, with ``logits``.
-            labels: ``[lists, items]``, -100 on padding; with a teacher beside them ``[lists, items,
-                2]``.
-            num_items_in_batch: real documents in all batches of the step, and of all processes.
+            outputs: the outputs of the model, with ``logits``.
+            labels: ``[lists, items]``, -100 on padding; ``[lists, items, 2]`` with a teacher beside
+                the labels.
+            num_items_in_batch: the number of real documents in all batches of the step and in all
+                processes.
 
         Raises:
-            ValueError: labels are missing, or do not fit the logits.
+            ValueError: labels are missing, or their number is not that of the logits.
         """
         mixed = isinstance(self.loss, MixedLoss)
         if labels is None or labels.ndim != 2 + mixed or (mixed and labels.shape[2] != 2):
             shape = "none" if labels is None else list(labels.shape)
-            wanted = "[lists, items, 2]" if mixed else "[lists, items]"
-            raise ValueError(f"labels must have shape {wanted}, found {shape}")
+            expected = "[lists, items, 2]" if mixed else "[lists, items]"
+            raise ValueError(f"labels must have shape {expected}, found {shape}")
         mask = (labels[..., 0] if mixed else labels) != _PADDING_LABEL
         scores = _as_lists(outputs["logits"] if isinstance(outputs, dict) else outputs.logits, mask)
         value: Tensor = self.loss(scores, self._labels(labels, mask), mask)
         if num_items_in_batch is None:
             return value
-        # Trainer has counted both columns.
+        # num_items_in_batch counts both columns of labels, so they are counted here, too.
         return value * ((labels != _PADDING_LABEL).sum() / max(1, num_items_in_batch))
 
     def _labels(self, labels: Tensor, mask: Tensor) -> Tensor:
+        """The labels for the loss, with 0 on padding; shapes as in :meth:`__call__`."""
         if isinstance(self.loss, MixedLoss):
             grades, scores = labels.unbind(-1)
             from_teacher = self._teacher_labels(scores, mask)
@@ -116,25 +119,27 @@ class ListLoss:
             return labels.masked_fill(~mask, 0)
         return self._teacher_labels(labels, mask)
 
-    def _teacher_labels(self, labels: Tensor, mask: Tensor) -> Tensor:
+    def _teacher_labels(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Labels ``[lists, items]`` from a teacher's scores ``[lists, items]``, 0 on padding."""
         assert self.teacher is not None
-        transformed = torch.zeros(labels.shape, device=labels.device)
-        for row_labels, row, real in zip(transformed, labels, mask, strict=True):
-            row_labels[real] = teacher_labels(row[real], self.teacher).to(row_labels)
-        return transformed
+        labels = torch.zeros(scores.shape, device=scores.device)
+        for list_labels, list_scores, is_real in zip(labels, scores, mask, strict=True):
+            transformed = teacher_labels(list_scores[is_real], self.teacher)
+            list_labels[is_real] = transformed.to(list_labels)
+        return labels
 
 
 class CachedTrainer(Trainer):
     """A ``Trainer`` with gradient caching: the gradient of whole lists in a mini-batch's memory.
 
-    It takes the model's inputs ``[N, ...]`` of all lists apart, scores the documents in
-    mini-batches of like length, and gives all logits to ``compute_loss_func``. Its backward pass
-    runs the mini-batches again. Evaluation runs in mini-batches, too.
+    It splits the model's inputs ``[N, ...]`` of all lists into mini-batches of similar length,
+    scores them, and passes all logits to ``compute_loss_func``. The backward pass runs the
+    mini-batches again. Evaluation runs in mini-batches, too.
 
     Args:
-        mini_batch_size: documents that have a graph at the same time.
+        mini_batch_size: the documents that have a graph at the same time.
         compute_loss_func: a :class:`ListLoss`, or any function of the logits.
-        arguments: of ``Trainer``, by name.
+        arguments: other arguments of ``Trainer``, by name.
 
     Raises:
         ValueError: there is no ``compute_loss_func``.
@@ -155,22 +160,23 @@ class CachedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch, attached to the graph; arguments are Trainer's."""
+        """The loss of a batch, attached to the graph; arguments as in ``Trainer``."""
 
         def cached(**tokens: Any) -> Any:
             logits: Any = self._cached_logits(model, tokens)
             return SequenceClassifierOutput(logits=logits)
 
-        run: Any = cached  # in the place of the model, which Trainer only calls
-        return super().compute_loss(run, inputs, return_outputs, num_items_in_batch)
+        cached_model: Any = cached  # a function will do, as Trainer only calls the model
+        return super().compute_loss(cached_model, inputs, return_outputs, num_items_in_batch)
 
     def _cached_logits(self, model: Any, tokens: dict[str, Any]) -> Tensor:
+        """The logits ``[N, 1]`` of all documents, in their order."""
         ids: Tensor = tokens["input_ids"]
         mask: Tensor = tokens.get("attention_mask", torch.ones_like(ids))
         order = mask.sum(1).argsort(descending=True, stable=True)  # longest first
         scores = cached_scores(
             lambda batch: model(**batch).logits.reshape(-1),
-            [_rows(tokens, mask, rows) for rows in order.split(self.mini_batch_size)],
+            [_select_rows(tokens, mask, rows) for rows in order.split(self.mini_batch_size)],
             no_sync=getattr(model, "no_sync", None),
         )
         return scores[order.argsort()][:, None]
@@ -180,14 +186,15 @@ class CachedTrainer(Trainer):
 class ListCollator:
     """Batches of lists for :class:`ListLoss`: tokens of all pairs, and labels padded with -100.
 
-    Each example has a query, documents and labels. Give ``TrainingArguments`` the option
-    ``remove_unused_columns=False``, since these are no arguments of the model.
+    Each example has a query, documents and labels. ``TrainingArguments`` needs the option
+    ``remove_unused_columns=False``, because these columns are not arguments of the model.
 
     Args:
-        tokenizer: encodes pairs of query and document.
+        tokenizer: the tokenizer of the model.
         max_length: tokens per pair; by default the tokenizer's limit.
-        columns: the names of the three columns.
-        teacher: the name of a column of a teacher's scores; labels are ``[lists, items, 2]`` then.
+        columns: the names of the columns of queries, documents and labels.
+        teacher: the name of a column of a teacher's scores, with which labels are ``[lists, items,
+            2]``; None without a teacher.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -197,15 +204,15 @@ class ListCollator:
     teacher: str | None = None
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Tokens ``[N, length]`` and labels ``[lists, items]`` of some examples.
+        """Tokens ``[N, length]`` and ``labels`` ``[lists, items]`` of some examples.
 
         Raises:
-            ValueError: an example has other numbers of documents, labels and a teacher's scores.
+            ValueError: the numbers of an example's documents, labels and teacher's scores differ.
         """
         query, documents, _ = self.columns
         pairs = [(example[query], text) for example in examples for text in example[documents]]
-        rows = [self._row(example) for example in examples]
-        if not pairs:  # the model still runs, for processes to synchronize gradients
+        rows = [self._labels_of(example) for example in examples]
+        if not pairs:  # the model must run, so that processes can synchronize gradients
             pairs = [(example[query], "") for example in examples]
             rows = [row.new_full((1, *row.shape[1:]), _PADDING_LABEL) for row in rows]
         queries, texts = zip(*pairs, strict=True)
@@ -217,13 +224,11 @@ class ListCollator:
             max_length=self.max_length,
             return_tensors="pt",
         )
-        padded = torch.nn.utils.rnn.pad_sequence(
-            rows, batch_first=True, padding_value=_PADDING_LABEL
-        )
-        return {**encoded, "labels": padded}
+        labels = pad_sequence(rows, batch_first=True, padding_value=_PADDING_LABEL)
+        return {**encoded, "labels": labels}
 
-    def _row(self, example: dict[str, Any]) -> Tensor:
-        """The labels of an example, ``[n]``, or with a teacher ``[n, 2]``."""
+    def _labels_of(self, example: dict[str, Any]) -> Tensor:
+        """The labels of an example, ``[n]``; with a teacher's scores beside them, ``[n, 2]``."""
         query, documents, labels = self.columns
         columns = []
         for name in [labels] if self.teacher is None else [labels, self.teacher]:
@@ -239,7 +244,7 @@ class ListCollator:
 class ScheduleCallback(TrainerCallback):
     """Sets the progress of a loss, which its temperature schedules follow.
 
-    Without it they stay at their start. It serves ``CrossEncoderTrainer``, too.
+    Without it, schedules stay at their start. It also works in ``CrossEncoderTrainer``.
 
     Args:
         loss: the library's loss, such as ``ListLoss(...).loss`` or ``RankingLoss(...).loss``.
@@ -269,8 +274,8 @@ def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
-def _rows(tokens: dict[str, Any], mask: Tensor, rows: Tensor) -> dict[str, Any]:
-    """Some rows of all token tensors, without the columns that are padding in all of them."""
+def _select_rows(tokens: dict[str, Any], mask: Tensor, rows: Tensor) -> dict[str, Any]:
+    """Some rows of all token tensors, without the columns that are padding in all these rows."""
     columns = mask[rows].any(0)
     return {
         name: value[rows][:, columns] if getattr(value, "shape", None) == mask.shape else value

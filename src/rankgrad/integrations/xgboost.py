@@ -19,8 +19,8 @@
 
 ``XGBRanker`` refuses objectives that are functions. Use ``xgboost.train`` as above, or
 ``XGBRegressor(objective=objective("lambdaloss@10", group=sizes))``: XGBoost's scikit-learn
-estimators pass no groups, so the objective takes them. Weights of a DMatrix with groups are one
-per list; weights of rows are given to :func:`objective`.
+estimators pass no groups, so the objective takes them. A DMatrix with groups has one weight per
+list; weights of rows are an argument of :func:`objective`. The code is in ``rankgrad.boosting``.
 """
 
 from rankgrad.boosting.xgboost import Evaluation, Objective, metric, objective, tree_objective

@@ -174,9 +174,8 @@ class _TwoPasses:
         mini-batch are saved for the second pass.
         """
         if not torch.is_grad_enabled():
-            return torch.cat(
-                [self.scores(index).detach().clone() for index in range(len(self.batches))]
-            )
+            indices = range(len(self.batches))
+            return torch.cat([self.scores(index).detach().clone() for index in indices])
         scores = []
         with torch.no_grad(), warnings.catch_warnings():
             # Reentrant gradient checkpointing warns that there is no graph, as is intended.

@@ -21,6 +21,8 @@ from rankgrad.data.trec import Qrels, RankedList, Run, check_zeros
 from rankgrad.text._evaluation import Conventions, RunEvaluation, evaluate_run
 from rankgrad.text._teachers import Transform, labels_from_run
 
+RankedLists = Mapping[str, RankedList]  # by query id
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -53,7 +55,7 @@ class Candidates:
     @classmethod
     def of(
         cls,
-        run: Mapping[str, RankedList],
+        run: RankedLists,
         documents: Mapping[str, str],
         topics: Mapping[str, str],
         qrels: Mapping[str, Mapping[str, int]] | None = None,
@@ -111,9 +113,7 @@ class Candidates:
             qrels={} if qrels is None else {qid: dict(qrels[qid]) for qid in qids},
         )
 
-    def with_teacher(
-        self, run: Mapping[str, RankedList], transform: Transform = "shift"
-    ) -> Candidates:
+    def with_teacher(self, run: RankedLists, transform: Transform = "shift") -> Candidates:
         """The same candidates with labels from a teacher's run to train on.
 
         Evaluation still uses the grades. Documents and queries that are not in the teacher's run

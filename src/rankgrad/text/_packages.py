@@ -89,8 +89,7 @@ def _text_of_record(record: Any) -> str:
 
 def _rows_of_datasets(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
     """The rows of a data set ``NAME[:CONFIG[:SPLIT]]`` of Hugging Face datasets."""
-    parts = [*name.split(":"), "", ""]  # the config and the split may be left out
-    name, config, split = parts[:3]
+    name, config, split = [*name.split(":"), "", ""][:3]  # config and split may be left out
     saved_files = ("state.json", "dataset_dict.json")  # of Dataset and DatasetDict
     if any(Path(name, file).is_file() for file in saved_files):
         dataset = package.load_from_disk(name)
