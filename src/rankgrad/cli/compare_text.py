@@ -19,7 +19,7 @@ __all__ = ["Texts", "compare", "is_text"]
 
 _Options = Mapping[str, Any]
 
-#: _Options of the comparison itself; all others must be settings of a text ranker.
+#: Options of the comparison itself; all others must be settings of a text ranker.
 _NOT_SETTINGS = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
 
 
