@@ -1,13 +1,13 @@
-"""Seconds to a given validation NDCG@10: rankgrad's losses beside LightGBM, on synthetic data.
+"""Seconds to a given validation NDCG@10: rankgrad's losses beside boosted trees, on synthetic data.
 
     python benchmarks/time_to_quality.py                      # small data, on a GPU if there is one
     python benchmarks/time_to_quality.py --size web30k --device cuda --out quality.json
 
-Of ours the time is that of training and of validation after each epoch; of LightGBM that of
-boosting alone, with early stopping by the same metric. Each loss is trained on a few lists before,
-so that no compilation of kernels and no start of a GPU is in its time. The level asked for is 99 %
-of the worst one's best unless ``--level`` says otherwise. All run after each other in one process
-with the same threads.
+Of ours the time is that of training and of validation after each epoch; of LightGBM and XGBoost
+(hist) that of binning and boosting alone, with early stopping by the same metric. Each loss is
+trained on a few lists before, so that no compilation of kernels and no start of a GPU is in its
+time. The level asked for is 99 % of the worst one's best unless ``--level`` says otherwise. All run
+after each other in one process with the same threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import lightgbm
+import numpy as np
 import torch
+import xgboost
 
 import rankgrad
 from rankgrad.data import synthetic
@@ -45,30 +47,70 @@ def ours(loss: str, train: Dataset, vali: Dataset, arguments: argparse.Namespace
     return [(line["seconds"], line[METRIC]) for line in history]
 
 
-def boosted(train: Dataset, vali: Dataset, arguments: argparse.Namespace) -> Curve:
+class LightGBM:
+    """LightGBM's lambdarank, a tree at a time."""
+
+    def __init__(self, train: Dataset, vali: Dataset, threads: int) -> None:
+        options = TREES | {
+            "objective": "lambdarank",
+            "lambdarank_truncation_level": 13,
+            "metric": "None",
+            "num_threads": threads,
+            "verbosity": -1,
+            "seed": 0,
+        }
+        data = lightgbm.Dataset(train.features, train.labels, group=train.lengths)
+        self.booster = lightgbm.Booster(options, data)
+        self.features = vali.features
+
+    def add_tree(self, tree: int) -> None:
+        self.booster.update()
+
+    def scores_of(self, tree: int) -> np.ndarray:
+        return self.booster.predict(
+            self.features, start_iteration=tree, num_iteration=1, raw_score=True
+        )
+
+
+class XGBoost:
+    """XGBoost's hist with ``rank:ndcg``, a tree at a time."""
+
+    def __init__(self, train: Dataset, vali: Dataset, threads: int) -> None:
+        options = {
+            "objective": "rank:ndcg",
+            "tree_method": "hist",
+            "eta": TREES["learning_rate"],
+            "nthread": threads,
+            "seed": 0,
+        }
+        self.data = xgboost.QuantileDMatrix(
+            train.features, train.labels, group=train.lengths, nthread=threads
+        )
+        self.vali = xgboost.DMatrix(vali.features, nthread=threads)
+        self.booster = xgboost.Booster(options, [self.data])
+
+    def add_tree(self, tree: int) -> None:
+        self.booster.update(self.data, tree)
+
+    def scores_of(self, tree: int) -> np.ndarray:
+        return self.booster.predict(self.vali, output_margin=True, iteration_range=(tree, tree + 1))
+
+
+BOOSTED = {"lightgbm": LightGBM, "xgboost": XGBoost}
+
+
+def boosted(library: str, train: Dataset, vali: Dataset, arguments: argparse.Namespace) -> Curve:
     """A line per tree; the time that evaluating takes is left out."""
     curve: Curve = []
-    spent = 0.0
-    options = TREES | {
-        "objective": "lambdarank",
-        "lambdarank_truncation_level": 13,
-        "metric": "None",
-        "num_threads": arguments.threads,
-        "verbosity": -1,
-        "seed": 0,
-    }
     start = time.perf_counter()
-    data = lightgbm.Dataset(train.features, train.labels, group=train.lengths)
-    booster = lightgbm.Booster(options, data)
-    spent += time.perf_counter() - start
+    booster = BOOSTED[library](train, vali, arguments.threads)
+    spent = time.perf_counter() - start
     scores = 0.0
     for tree in range(arguments.trees):
         start = time.perf_counter()
-        booster.update()
+        booster.add_tree(tree)
         spent += time.perf_counter() - start
-        scores = scores + booster.predict(
-            vali.features, start_iteration=tree, num_iteration=1, raw_score=True
-        )
+        scores = scores + booster.scores_of(tree)
         value = rankgrad.evaluate(scores, vali.labels, offsets=vali.offsets, metrics=[METRIC])
         curve.append((spent, value[METRIC]))
         best = max(range(len(curve)), key=lambda i: curve[i][1])
@@ -104,11 +146,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     splits = synthetic.splits(arguments.size)
     train, vali = splits["train"], splits["vali"]
-    names = ["lightgbm", *arguments.losses]
     curves: dict[str, Curve] = {}
-    for name in names:
-        made = boosted if name == "lightgbm" else lambda *rest, loss=name: ours(loss, *rest)
-        curves[name] = made(train, vali, arguments)
+    for name in (*BOOSTED, *arguments.losses):
+        trained = boosted if name in BOOSTED else ours
+        curves[name] = trained(name, train, vali, arguments)
         best = max(value for _, value in curves[name])
         print(f"{name:<16} best {best:.4f} in {curves[name][-1][0]:.1f} s", flush=True)
     level = arguments.level or 0.99 * min(max(v for _, v in curve) for curve in curves.values())
@@ -138,6 +179,7 @@ def facts(
             "rankgrad": rankgrad.__version__,
             "torch": torch.__version__,
             "lightgbm": lightgbm.__version__,
+            "xgboost": xgboost.__version__,
         },
         "load": os.getloadavg(),
         "size": arguments.size,

@@ -5,6 +5,7 @@
     python benchmarks/default_study run -o RESULTS --seconds 500      as many runs as fit
     python benchmarks/default_study trees -o FILE.jsonl --size medium    LightGBM, on CPUs
     python benchmarks/default_study rules -o FILE.jsonl --size small  the default as users get it
+    python benchmarks/default_study together -o FILE.jsonl            trees and a network in one
     python benchmarks/default_study show RESULTS                      a table, on a terminal
     python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
     python benchmarks/default_study page -o docs/results/simulated.md    the page
@@ -57,6 +58,10 @@ def main() -> None:
         import rules
 
         rules.run(args.output, args.size, args.world, args.model)
+    elif args.command == "together":
+        import trees_and_network
+
+        trees_and_network.run(args.output, args.world, args.threads)
     elif args.command == "pack":
         import pool
         import results_page
@@ -103,6 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--size", default="small")
     rules.add_argument("--world", default="listwise")
     rules.add_argument("--model", default="rules")
+    together = commands.add_parser("together", help="the mean of trees and a network; a student")
+    together.add_argument("-o", "--output", type=Path, required=True)
+    together.add_argument("--world", default="listwise")
+    together.add_argument("--threads", type=int, default=2)
     pack = commands.add_parser("pack", help="put results into benchmarks/results")
     pack.add_argument("results", type=Path, nargs="+")
     pack.add_argument("--trees", type=Path, action="append", required=True)

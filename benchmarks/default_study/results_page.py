@@ -95,12 +95,14 @@ def write(results: Path, path: Path) -> None:
     """
     trees, best = results / "default_trees.jsonl.gz", results / "default_best.json"
     rules = (results / "default_rules.jsonl").read_text(encoding="utf-8").splitlines()
+    together = (results / "default_together.jsonl").read_text(encoding="utf-8").splitlines()
     networks = read_results([results / "default.jsonl.gz"])
     found = Found(networks, read_trees(trees), json.loads(best.read_text("utf-8")))
     words = string.Template((Path(__file__).parent / "page.md").read_text(encoding="utf-8"))
     text = words.substitute(
         goals=found.goals(),
         rules=found.rules([json.loads(line) for line in rules]),
+        together=found.together([json.loads(line) for line in together]),
         inputs=found.table(choices.inputs(), BASE),
         sizes=found.table(choices.sizes(), BASE),
         losses=found.table([BASE, *choices.losses()], BASE),
@@ -230,6 +232,26 @@ class Found:
             cells += [model, run["epochs"], f"{run['test']:.4f}", f"{self.best[_name(data)]:.4f}"]
             p = paired_t_test(decode(run["per_query"]), decode(better["per_query"]))
             lines.append(_row([*cells, f"{run['test'] - better['test']:+.4f}", _p(p)]))
+        return "\n".join(lines)
+
+    def together(self, runs: Runs) -> str:
+        """The mean of boosted trees and a network, and its student, beside tuned LightGBM."""
+        heads = ["data", "model", "validation", "test", "difference from tuned LightGBM", "p"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 4 + "|"]
+        for run in runs:
+            data = replace(SMALL, world=run["world"])
+            tuned = self.tuned(data, run["in_list"])
+            names = {
+                "lightgbm": "LightGBM, trained again",
+                "network": "the default network",
+                "mean": f"their mean, {run['weight']} of LightGBM",
+                "student": "a student of the mean",
+            }
+            for name, words in names.items():
+                own = run[name]
+                cells = [_name(data), words, f"{own['validation']:.4f}", f"{own['test']:.4f}"]
+                p = paired_t_test(decode(own["per_query"]), decode(tuned["per_query"]))
+                lines.append(_row([*cells, f"{own['test'] - tuned['test']:+.4f}", _p(p)]))
         return "\n".join(lines)
 
     def tuned(self, data: Data, in_list: bool) -> Mapping[str, Any] | None:

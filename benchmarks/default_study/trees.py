@@ -97,7 +97,7 @@ def run(
     for path in (output, *previous):
         done |= read(path)
     torch.set_num_threads(threads)
-    splits = {part: _features(which, part) for part in PARTS}
+    splits = {part: features(which, part) for part in PARTS}
     count = len(splits["train"])
     for lists in (count,) if best else (count // 4, count):
         medium = Trees("medium", 0, "listwise", which.in_list)
@@ -149,7 +149,8 @@ def _best(done: Mapping[str, Any], which: Trees, lists: int, count: int) -> list
     return [point for _, point in sorted(known, key=lambda each: -each[0])[:count]]
 
 
-def _features(which: Trees, part: str) -> Dataset:
+def features(which: Trees, part: str) -> Dataset:
+    """A part of the data, with columns of the list if these are asked for."""
     count = synthetic.SIZES[which.size][PARTS.index(part)]
     made = synthetic.make(count, seed=which.seed, split=part, world=which.world)
     return with_columns(made) if which.in_list else made
@@ -177,18 +178,23 @@ def train_point(
     point: Mapping[str, Any], train: Dataset, vali: Dataset, test: Dataset, threads: int
 ) -> dict[str, Any]:
     """A training with early stopping by validation NDCG@10; values as our metric has them."""
-    import lightgbm
-
     began = time.perf_counter()
-    data = lightgbm.Dataset(train.features, train.labels, group=train.lengths)
-    valid = data.create_valid(vali.features, vali.labels, group=vali.lengths)
-    options = {**_FIXED, "num_threads": threads, **point}
-    stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-    booster = lightgbm.train(options, data, TREES, valid_sets=[valid], callbacks=[stop])
+    booster = boost(point, train, vali, threads)
     found: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1)}
     found["trees"] = booster.best_iteration
     measured = (lambda x: booster.predict(x, num_threads=threads), vali, test)
     return found | _measured(*measured)
+
+
+def boost(point: Mapping[str, Any], train: Dataset, vali: Dataset, threads: int) -> Any:
+    """LightGBM's booster, with the number of trees that is best on validation lists."""
+    import lightgbm
+
+    data = lightgbm.Dataset(train.features, train.labels, group=train.lengths)
+    valid = data.create_valid(vali.features, vali.labels, group=vali.lengths)
+    options = {**_FIXED, "num_threads": threads, **point}
+    stop = lightgbm.early_stopping(PATIENCE, verbose=False)
+    return lightgbm.train(options, data, TREES, valid_sets=[valid], callbacks=[stop])
 
 
 def train_xgboost(

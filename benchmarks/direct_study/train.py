@@ -64,7 +64,7 @@ class Worker:
             if is_again:
                 assert network is not None
                 spec = spec.removeprefix(AGAIN)
-                lists = label_by_scores(network.to(self.device), train)
+                lists = label_by_network(network.to(self.device), train)
             settings = task.settings(spec, self.changes)
             if network is None or is_again:
                 network = build(models.get(task.model), width)
@@ -181,23 +181,33 @@ def _padded_rows(offsets: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np
 
 
 @torch.no_grad()
-def label_by_scores(network: Scorer, lists: Dataset) -> Dataset:
-    """The lists with labels from the scores of a trained network (born-again networks).
+def label_by_network(network: Scorer, lists: Dataset) -> Dataset:
+    """The lists with labels from the scores of a trained network (born-again networks)."""
+    device = next(network.parameters()).device
+    network.eval()
+    inputs = torch.from_numpy(np.ascontiguousarray(lists.features)).to(device)
+    scores = score(network, inputs, lists.offsets).double().cpu().numpy()
+    return label_by_scores(scores, lists)
+
+
+def label_by_scores(scores: np.ndarray, lists: Dataset) -> Dataset:
+    """The lists with labels from a teacher's scores.
 
     A label is max(z + 1, 0), where z is the score standardized within its list. Qin et al. (2021)
     found such an affine function of scores, cut off at 0, a better target of softmax than
     probabilities.
     """
-    device = next(network.parameters()).device
-    network.eval()
-    inputs = torch.from_numpy(np.ascontiguousarray(lists.features)).to(device)
-    scores = score(network, inputs, lists.offsets).double().cpu().numpy()
+    labels = np.maximum(standardized(scores, lists) + 1, 0).astype(np.float32)
+    return Dataset(lists.features, labels, lists.offsets, lists.qids, check=False)
+
+
+def standardized(scores: np.ndarray, lists: Dataset) -> np.ndarray:
+    """Scores with mean 0 and deviation 1 in each list."""
     list_of_item = np.repeat(np.arange(len(lists)), lists.lengths)
     count = np.maximum(lists.lengths, 1)
-    scores -= (np.bincount(list_of_item, scores, len(lists)) / count)[list_of_item]
-    deviation = np.sqrt(np.bincount(list_of_item, scores * scores, len(lists)) / count)
-    labels = np.maximum(scores / (deviation[list_of_item] + 1e-6) + 1, 0).astype(np.float32)
-    return Dataset(lists.features, labels, lists.offsets, lists.qids, check=False)
+    centered = scores - (np.bincount(list_of_item, scores, len(lists)) / count)[list_of_item]
+    deviation = np.sqrt(np.bincount(list_of_item, centered * centered, len(lists)) / count)
+    return centered / (deviation[list_of_item] + 1e-6)
 
 
 def ndcg(scores: Tensor, lists: Dataset) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Elementary functions and sums in plain arithmetic, which compilers vectorize.
 
-The inner loops of all kernels call these instead of ``math.exp`` and ``math.log``, which may be
+Most vectorized inner loops of kernels call these instead of ``math.exp`` and ``math.log``, which may be
 calls to a library and so keep a loop from being vectorized.
 """
 

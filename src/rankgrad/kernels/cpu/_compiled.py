@@ -1,7 +1,7 @@
 """How CPU kernels are compiled, and how they distribute lists over threads.
 
-Every function of this package that Numba compiles has one of the decorators below. They differ in
-whether sums may be reordered, and in whether Numba counts references to arrays.
+Nearly every function of this package that Numba compiles has one of the decorators below. They
+differ in whether sums may be reordered, and in whether Numba counts references to arrays.
 """
 
 from __future__ import annotations
