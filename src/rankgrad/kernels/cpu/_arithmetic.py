@@ -1,7 +1,7 @@
 """Elementary functions and sums in plain arithmetic, which compilers vectorize.
 
-Most vectorized inner loops of kernels call these instead of ``math.exp`` and ``math.log``, which may be
-calls to a library and so keep a loop from being vectorized.
+Most vectorized inner loops of kernels call these instead of ``math.exp`` and ``math.log``, which
+may be calls to a library and so keep a loop from being vectorized.
 """
 
 from __future__ import annotations
