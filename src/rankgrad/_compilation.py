@@ -1,8 +1,10 @@
 """Numba compilation with an on-disk cache, which may be missing or damaged.
 
-The parser and the CPU kernels use it. It belongs to neither package, as neither imports the other.
+The LETOR parser and the CPU kernels use it. Their packages do not import each other, so it is in
+neither of them.
 """
 
+# Numba has no type hints, so its classes are Any for mypy.
 # mypy: disable-error-code="misc"
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rankgrad import _linking, _precompiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_DIGEST = 16  # bytes of the checksum at the end of a file
+_CHECKSUM_SIZE = 16  # bytes, at the end of each file
 
 
 def compile_cached(function: Function, **options: Any) -> Function:
@@ -33,35 +35,38 @@ def compile_cached(function: Function, **options: Any) -> Function:
     Code that came with the package (:mod:`rankgrad._precompiled`) is used as it is. Other code is
     cached beside the source or in the user's cache folder. Where neither can be written, as in a
     read-only installation without a home, each process compiles for itself. A damaged cache is
-    compiled again, with a warning. A cache of other sources is compiled again silently: compiled
-    code contains the functions it calls, so the sources in the same folder, and one below, count
-    too. Functions that it calls are compiled as part of it (:mod:`rankgrad._linking`).
+    compiled again, with a warning. A cache written from other sources is compiled again silently.
+    All sources in the function's folder and in the folders directly below it count, as compiled
+    code contains the functions it calls (:mod:`rankgrad._linking`).
 
     Args:
         function: what to compile.
-        options: of ``numba.njit``, less ``cache``. Those of a function and of what it calls should
-            differ in ``fastmath`` at most, as Numba compiles its own functions for each set.
+        options: of ``numba.njit``, less ``cache``. A function and those it calls should have the
+            same options, except ``fastmath``: Numba compiles its internal functions again for
+            each set of options.
 
     >>> compile_cached(lambda x: x + 1, nogil=True)(2)
     3
     """
-    numba_options: dict[str, Any] = {"no_cfunc_wrapper": True, **options}  # C code calls none
+    # No C code calls these functions, so they need no C wrapper.
+    numba_options: dict[str, Any] = {"no_cfunc_wrapper": True, **options}
+    # An entry point is a function that Python calls; what it calls is compiled into it.
     if _linking.AVAILABLE:
         numba_options["pipeline_class"] = _linking.EntryPointCompiler
     dispatcher: Any = numba.njit(**numba_options)(function)
     if not hasattr(dispatcher, "_cache"):  # NUMBA_DISABLE_JIT is set
         return cast(Function, dispatcher)
     dispatcher._compile_for_args = _without_garbage_collection(dispatcher._compile_for_args)
-    with suppress(RuntimeError):  # there is no folder that can be written
-        dispatcher._cache = _Cache(function)
-    dispatcher._cache = _PackagedCode(function, dispatcher._cache)
+    with suppress(RuntimeError):  # no folder can be written: Numba's empty cache stays
+        dispatcher._cache = _CheckedCache(function)
+    dispatcher._cache = _PackagedFirstCache(function, dispatcher._cache)
     if _linking.AVAILABLE:
         _linking.make_entry_point(dispatcher, function, options)
     return cast(Function, dispatcher)
 
 
 def _without_garbage_collection(compile_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile without garbage collection, which takes a tenth of the time and frees little."""
+    """``compile_function`` without garbage collection, a tenth of its time that frees little."""
 
     def compile_without_gc(*arguments: Any, **named: Any) -> Any:
         enabled = gc.isenabled()
@@ -75,7 +80,7 @@ def _without_garbage_collection(compile_function: Callable[..., Any]) -> Callabl
     return compile_without_gc
 
 
-class _PackagedCode:
+class _PackagedFirstCache:
     """A cache that looks in the package's archive first, then in ``cache``."""
 
     def __init__(self, function: Callable[..., Any], cache: Any) -> None:
@@ -99,8 +104,8 @@ class _PackagedCode:
         return self._cache.load_overload(signature, context)
 
 
-class _Cache(FunctionCache):
-    """Numba's cache of one function, in which an unreadable file counts as a missing one."""
+class _CheckedCache(FunctionCache):
+    """Numba's cache of one function, for which damaged or outdated files are missing ones."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -123,11 +128,11 @@ class _Cache(FunctionCache):
     def save_overload(self, signature: Any, data: Any) -> None:
         try:
             super().save_overload(signature, data)
-        except (OSError, ValueError, pickle.PickleError, EOFError):
-            self._forget()  # a full disk, or an index that cannot be replaced: go on without
+        except Exception:  # a full disk, or a damaged index, which raises anything
+            self._forget()
 
     def _forget(self) -> None:
-        """Start an empty index, so that the next process does not read the damaged file."""
+        """Start an empty index, which replaces a damaged one; do without a cache if that fails."""
         try:
             self._cache_file.flush()
         except OSError:
@@ -148,7 +153,7 @@ class _CheckedFiles(IndexDataCacheFile):
     def _load_index(self) -> Any:
         try:
             with open(self._index_path, "rb") as file:
-                if pickle.load(file) == self._version:
+                if pickle.load(file) == self._version:  # Numba ignores an index of another version
                     _check(file.read())
         except FileNotFoundError:
             return {}
@@ -160,9 +165,9 @@ class _CheckedFiles(IndexDataCacheFile):
 
 
 def _checksum(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
+    return hashlib.blake2b(content, digest_size=_CHECKSUM_SIZE).digest()
 
 
 def _check(content: bytes) -> None:
-    if _checksum(content[:-_DIGEST]) != content[-_DIGEST:]:
+    if _checksum(content[:-_CHECKSUM_SIZE]) != content[-_CHECKSUM_SIZE:]:
         raise ValueError("wrong checksum")

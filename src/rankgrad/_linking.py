@@ -31,7 +31,14 @@ try:
     from numba.core.typed_passes import AnnotateTypes
     from numba.core.types import unliteral
 
-    _needed = ("_optimize_functions", "_optimize_final_module", "_finalize_final_module")
+    _needed = (
+        "_finalize_dynamic_globals",
+        "_finalize_final_module",
+        "_optimize_final_module",
+        "_optimize_functions",
+        "_set_compiled_object",
+        "enable_object_caching",
+    )
     AVAILABLE = all(hasattr(JITCodeLibrary, name) for name in _needed)
 except ImportError:
     AVAILABLE = False
@@ -39,7 +46,8 @@ except ImportError:
 
 #: All entry points of this process, for ``tools/precompile.py``.
 entry_points: WeakSet[Any] = WeakSet()
-_level: ContextVar[str | None] = ContextVar("level", default=None)
+#: The level to compile for, an LLVM CPU name such as "x86-64-v3"; None for that of the host.
+_requested_level: ContextVar[str | None] = ContextVar("level", default=None)
 
 
 def make_entry_point(
@@ -48,12 +56,14 @@ def make_entry_point(
     """Make a Numba dispatcher an entry point: Python calls it, compiled code links its IR.
 
     Args:
-        dispatcher: what ``numba.njit(**options)(function)`` returned.
-        function: as above.
-        options: as above.
+        dispatcher: what ``numba.njit`` returned for the function, with :class:`EntryPointCompiler`
+            as its ``pipeline_class``.
+        function: the Python function.
+        options: of ``numba.njit``.
     """
     # Both classes have the same memory layout, so this is allowed; calls still run Numba's C code.
     dispatcher.__class__ = _EntryPoint
+    # The first two are options that numba.njit adds.
     options = {"nopython": True, "boundscheck": None, **options}
     dispatcher.linked = _LinkedFunction(function, options)
     entry_points.add(dispatcher)
@@ -67,11 +77,11 @@ def machine_code(entry_point: Any, arguments: Any, level: str) -> bytes:
     """
     result = entry_point.overloads[arguments]
     if level != host_level() or not isinstance(result.library, _EntryPointLibrary):
-        token = _level.set(level)
+        token = _requested_level.set(level)
         try:
             result = entry_point._compiler.compile(arguments, None)
         finally:
-            _level.reset(token)
+            _requested_level.reset(token)
     return cast(bytes, dumps(result._reduce()))
 
 
@@ -99,7 +109,7 @@ if AVAILABLE:
             )
 
         def get_call_template(self, args: Any, kws: Any) -> Any:
-            """Compile once for variables and constants, which have different types in Numba."""
+            """Compile one version for variables and constants, whose types differ in Numba."""
             named = {name: unliteral(kind) for name, kind in kws.items()}
             return super().get_call_template(tuple(map(unliteral, args)), named)
 
@@ -107,6 +117,7 @@ if AVAILABLE:
             """Register IR for callers to find by ``key``, in place of machine code."""
             key = object()
             self.targetctx.insert_user_function(key, result.fndesc, [result.library])
+            # Callers look this field up, which otherwise holds the compiled function.
             self.overloads[tuple(result.signature.args)] = result._replace(entry_point=key)
 
     class _Codegen(JITCPUCodegen):
@@ -122,37 +133,39 @@ if AVAILABLE:
         def _get_host_cpu_features(self) -> str:
             return TUNING.get(self._level, "")
 
-    _codegen = functools.cache(_Codegen)
+    _codegen_for = functools.cache(_Codegen)
 
     class _Library(JITCodeLibrary):
         """IR of which no function is optimized by itself."""
 
         def _optimize_functions(self, module: Any) -> None:
+            # All that Numba's method does, except for optimizing.
             module.data_layout = self._codegen._data_layout
 
     class _EntryPointLibrary(_Library):
         """IR that is optimized as a whole, compiled for a level, and loaded by Numba."""
 
-        def __init__(self, loader: Any, name: str) -> None:
-            level = _level.get() or host_level()
-            super().__init__(_codegen(level) if level else loader, name)
-            self._loader = loader
+        def __init__(self, host_codegen: Any, name: str) -> None:
+            level = _requested_level.get() or host_level()
+            super().__init__(_codegen_for(level) if level else host_codegen, name)
+            self._host_codegen = host_codegen
 
         def _finalize_final_module(self) -> None:
+            # Emit code for the level, then have Numba load it as if it came from its cache.
             self._machine_code = self._codegen._tm.emit_object(self._final_module)
-            self._codegen = self._loader
+            self._codegen = self._host_codegen
             self.enable_object_caching()
             self._set_compiled_object(self._machine_code)
             super()._finalize_final_module()
 
         def serialize_using_object_code(self) -> Any:
-            """Machine code, and the names in it in place of its IR, which no function links."""
+            """Machine code, and empty functions of the same names: its IR is never linked."""
             self._ensure_finalized()
-            names = ir.Module()
+            stubs = ir.Module()
             for function in self.get_defined_functions():
-                empty = ir.Function(names, ir.FunctionType(ir.VoidType(), ()), function.name)
+                empty = ir.Function(stubs, ir.FunctionType(ir.VoidType(), ()), function.name)
                 ir.IRBuilder(empty.append_basic_block()).unreachable()
-            bitcode = binding.parse_assembly(str(names)).as_bitcode()
+            bitcode = binding.parse_assembly(str(stubs)).as_bitcode()
             return self.name, "object", (self._machine_code, bitcode)
 
     class _LinkedLibrary(_Library):
@@ -166,7 +179,7 @@ if AVAILABLE:
             self._finalized = True
 
     class _ChooseLibrary(AnalysisPass):
-        """A pass that sets the library of this function only.
+        """A pass that sets the library of the function being compiled only.
 
         Numba's own functions that it calls keep theirs.
         """
@@ -196,7 +209,7 @@ if AVAILABLE:
             return super().run_pass(state)
 
     class EntryPointCompiler(CompilerBase):
-        """Numba's passes, and ``choose`` after types are known."""
+        """The compiler of entry points: Numba's passes, and ``choose`` after types are known."""
 
         choose: type[_ChooseLibrary] = _CompileAsWhole
 

@@ -50,7 +50,7 @@ def test_fastsort_by_them(monkeypatch, regularization):
     pull = torch.linspace(-1.0, 1.0, 24, dtype=torch.float64).view(2, 12)
     results = []
     for on_gpu in (False, True):
-        monkeypatch.setattr(choice, "_on_gpu", lambda _, on_gpu=on_gpu: on_gpu)
+        monkeypatch.setattr(choice, "_has_gpu_kernel", lambda _, on_gpu=on_gpu: on_gpu)
         leaf = scores.to(DEVICE if on_gpu else "cpu").requires_grad_()
         ranks = relaxation(leaf, mask.to(leaf.device))
         results += [ranks.detach(), *torch.autograd.grad(ranks, leaf, pull.to(leaf.device))]

@@ -11,6 +11,7 @@
 >>> from types import SimpleNamespace
 >>> loss = ListLoss("softmax")
 >>> outputs = SimpleNamespace(logits=torch.zeros(4, 1))  # of two lists, with 3 and 1 documents
+>>> # The loss is log 3: a list of one document has none, and is left out of the mean.
 >>> loss(outputs, torch.tensor([[1, 0, 0], [1, -100, -100]]))
 tensor(1.0986)
 """
@@ -45,7 +46,7 @@ from rankgrad.text._teachers import MixedLoss, Transform, taught_loss, teacher_l
 
 __all__ = ["CachedTrainer", "ListCollator", "ListLoss", "ScheduleCallback"]
 
-_PADDING_LABEL = -100  # which Trainer does not count
+_PADDING_LABEL = -100  # Trainer leaves these labels out of num_items_in_batch
 
 
 class ListLoss:
@@ -90,8 +91,8 @@ class ListLoss:
             outputs: the outputs of the model, with ``logits``.
             labels: ``[lists, items]``, -100 on padding; ``[lists, items, 2]`` with a teacher beside
                 the labels.
-            num_items_in_batch: the number of real documents in all batches of the step and in all
-                processes.
+            num_items_in_batch: how many labels are not -100 in all batches of the step and in all
+                processes; with a teacher beside the labels, two per document.
 
         Raises:
             ValueError: labels are missing, or their number is not that of the logits.
@@ -112,8 +113,8 @@ class ListLoss:
     def _labels(self, labels: Tensor, mask: Tensor) -> Tensor:
         """The labels for the loss, with 0 on padding; shapes as in :meth:`__call__`."""
         if isinstance(self.loss, MixedLoss):
-            grades, scores = labels.unbind(-1)
-            from_teacher = self._teacher_labels(scores, mask)
+            grades, teacher_scores = labels.unbind(-1)
+            from_teacher = self._teacher_labels(teacher_scores, mask)
             return torch.stack([grades.masked_fill(~mask, 0).to(from_teacher), from_teacher], -1)
         if self.teacher is None:
             return labels.masked_fill(~mask, 0)
@@ -132,12 +133,12 @@ class ListLoss:
 class CachedTrainer(Trainer):
     """A ``Trainer`` with gradient caching: the gradient of whole lists in a mini-batch's memory.
 
-    It splits the model's inputs ``[N, ...]`` of all lists into mini-batches of similar length,
+    It splits the token tensors ``[N, length]`` of all lists into mini-batches of similar length,
     scores them, and passes all logits to ``compute_loss_func``. The backward pass runs the
     mini-batches again. Evaluation runs in mini-batches, too.
 
     Args:
-        mini_batch_size: the documents that have a graph at the same time.
+        mini_batch_size: how many documents have a graph at the same time.
         compute_loss_func: a :class:`ListLoss`, or any function of the logits.
         arguments: other arguments of ``Trainer``, by name.
 
@@ -172,11 +173,15 @@ class CachedTrainer(Trainer):
     def _cached_logits(self, model: Any, tokens: dict[str, Any]) -> Tensor:
         """The logits ``[N, 1]`` of all documents, in their order."""
         ids: Tensor = tokens["input_ids"]
-        mask: Tensor = tokens.get("attention_mask", torch.ones_like(ids))
-        order = mask.sum(1).argsort(descending=True, stable=True)  # longest first
+        attention_mask: Tensor = tokens.get("attention_mask", torch.ones_like(ids))
+        order = attention_mask.sum(1).argsort(descending=True, stable=True)  # longest first
+        mini_batches = [
+            _select_rows(tokens, attention_mask, rows) for rows in order.split(self.mini_batch_size)
+        ]
         scores = cached_scores(
             lambda batch: model(**batch).logits.reshape(-1),
-            [_select_rows(tokens, mask, rows) for rows in order.split(self.mini_batch_size)],
+            mini_batches,
+            # Under DDP, gradients are synchronized once, and not after each mini-batch.
             no_sync=getattr(model, "no_sync", None),
         )
         return scores[order.argsort()][:, None]
@@ -184,14 +189,15 @@ class CachedTrainer(Trainer):
 
 @dataclass
 class ListCollator:
-    """Batches of lists for :class:`ListLoss`: tokens of all pairs, and labels padded with -100.
+    """Batches of lists for :class:`ListLoss`: tokens of queries with documents, and labels.
 
-    Each example has a query, documents and labels. ``TrainingArguments`` needs the option
-    ``remove_unused_columns=False``, because these columns are not arguments of the model.
+    Labels are padded with -100. Each example has a query, documents and labels.
+    ``TrainingArguments`` needs the option ``remove_unused_columns=False``, because these columns
+    are not arguments of the model.
 
     Args:
         tokenizer: the tokenizer of the model.
-        max_length: tokens per pair; by default the tokenizer's limit.
+        max_length: tokens of a query with a document; by default the tokenizer's limit.
         columns: the names of the columns of queries, documents and labels.
         teacher: the name of a column of a teacher's scores, with which labels are ``[lists, items,
             2]``; None without a teacher.
@@ -204,17 +210,19 @@ class ListCollator:
     teacher: str | None = None
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Tokens ``[N, length]`` and ``labels`` ``[lists, items]`` of some examples.
+        """Tokens ``[N, length]`` and ``labels`` ``[lists, items]``; with a teacher ``[..., 2]``.
 
         Raises:
             ValueError: the numbers of an example's documents, labels and teacher's scores differ.
         """
         query, documents, _ = self.columns
         pairs = [(example[query], text) for example in examples for text in example[documents]]
-        rows = [self._labels_of(example) for example in examples]
-        if not pairs:  # the model must run, so that processes can synchronize gradients
+        list_labels = [self._labels_of(example) for example in examples]
+        if not pairs:
+            # All lists are empty. The model must still run, so that processes can synchronize
+            # gradients: each list gets one document of padding.
             pairs = [(example[query], "") for example in examples]
-            rows = [row.new_full((1, *row.shape[1:]), _PADDING_LABEL) for row in rows]
+            list_labels = [own.new_full((1, *own.shape[1:]), _PADDING_LABEL) for own in list_labels]
         queries, texts = zip(*pairs, strict=True)
         encoded = self.tokenizer(
             list(queries),
@@ -224,14 +232,15 @@ class ListCollator:
             max_length=self.max_length,
             return_tensors="pt",
         )
-        labels = pad_sequence(rows, batch_first=True, padding_value=_PADDING_LABEL)
+        labels = pad_sequence(list_labels, batch_first=True, padding_value=_PADDING_LABEL)
         return {**encoded, "labels": labels}
 
     def _labels_of(self, example: dict[str, Any]) -> Tensor:
         """The labels of an example, ``[n]``; with a teacher's scores beside them, ``[n, 2]``."""
         query, documents, labels = self.columns
+        names = [labels] if self.teacher is None else [labels, self.teacher]
         columns = []
-        for name in [labels] if self.teacher is None else [labels, self.teacher]:
+        for name in names:
             if len(example[documents]) != len(example[name]):
                 raise ValueError(
                     f"the query {example[query]!r} has {len(example[documents])} documents and "
@@ -247,7 +256,8 @@ class ScheduleCallback(TrainerCallback):
     Without it, schedules stay at their start. It also works in ``CrossEncoderTrainer``.
 
     Args:
-        loss: the library's loss, such as ``ListLoss(...).loss`` or ``RankingLoss(...).loss``.
+        loss: the library's loss, such as ``ListLoss(...).loss`` or ``RankingLoss(...).loss``
+            (:mod:`rankgrad.integrations.sentence_transformers`).
     """
 
     def __init__(self, loss: Loss | MixedLoss) -> None:
@@ -261,7 +271,7 @@ class ScheduleCallback(TrainerCallback):
 
 
 def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
-    """Logits ``[N]`` or ``[N, 1]`` as ``[lists, items]``."""
+    """Logits ``[N]`` or ``[N, 1]`` as ``[lists, items]``; 0 on padding that has no logits."""
     flat = logits.reshape(-1)
     if flat.numel() == mask.numel():
         return flat.reshape(mask.shape)
@@ -274,10 +284,13 @@ def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
-def _select_rows(tokens: dict[str, Any], mask: Tensor, rows: Tensor) -> dict[str, Any]:
-    """Some rows of all token tensors, without the columns that are padding in all these rows."""
-    columns = mask[rows].any(0)
+def _select_rows(tokens: dict[str, Any], attention_mask: Tensor, rows: Tensor) -> dict[str, Any]:
+    """Some rows of all token tensors, without the columns that are padding in all these rows.
+
+    Other inputs stay as they are.
+    """
+    columns, shape = attention_mask[rows].any(0), attention_mask.shape
     return {
-        name: value[rows][:, columns] if getattr(value, "shape", None) == mask.shape else value
+        name: value[rows][:, columns] if getattr(value, "shape", None) == shape else value
         for name, value in tokens.items()
     }

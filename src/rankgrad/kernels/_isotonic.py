@@ -1,7 +1,8 @@
 """Isotonic regression of sorted lists: its blocks, and sums over blocks.
 
 :mod:`rankgrad.sorting.fastsort` projects onto the permutahedron with these two functions (Blondel
-et al. 2020). Both run a kernel where the device has one.
+et al. 2020). On a GPU both run Triton kernels. Elsewhere :func:`pool` runs a CPU kernel,
+and :func:`block_sums` plain PyTorch.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     """The blocks of the decreasing isotonic regression of ``z - w``: runs of equal fitted values.
 
     Args:
-        z: ``[b, n]``, each row descending.
-        w: ``[b, n]``, each row descending.
+        z: ``[b, n]``, each row descending: the points to project.
+        w: ``[b, n]``, each row descending: its permutations span the permutahedron.
         lengths: ``[b]``; each position past a row's length is a block of one.
         entropic: a block's fitted value is ``LSE(z) - LSE(w)`` (log-sum-exp) instead of the mean of
             ``z - w``.
@@ -34,13 +35,13 @@ def pool(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> Tensor:
     >>> pool(z, w, torch.tensor([3]), entropic=False)
     tensor([[0, 0, 0]])
     """
-    if _on_gpu(z):
+    if _has_gpu_kernel(z):
         with kernels.ops.on_device(z):
             blocks: Tensor = _gpu_kernels().pool(z, w, lengths, entropic)
         return blocks
-    anchors, weights = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
-    block_starts = np.tile(np.arange(z.shape[1]), (len(z), 1))
-    pool_adjacent(anchors, weights, lengths.to("cpu").numpy(), entropic, block_starts)
+    z_array, w_array = (x.detach().to("cpu", torch.float64).numpy() for x in (z, w))
+    block_starts = np.tile(np.arange(z.shape[1]), (len(z), 1))  # pool_adjacent changes it
+    pool_adjacent(z_array, w_array, lengths.to("cpu").numpy(), entropic, block_starts)
     return torch.from_numpy(block_starts).to(z.device)
 
 
@@ -57,7 +58,7 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
     >>> block_sums(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 0, 2]]))
     tensor([[3., 3., 3.]])
     """
-    if _on_gpu(values):
+    if _has_gpu_kernel(values):
         sums: Tensor = _BlockSums.apply(values, blocks)
         return sums
     return torch.zeros_like(values).scatter_add(-1, blocks, values).gather(-1, blocks)
@@ -75,12 +76,14 @@ class _BlockSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        # Block sums are a symmetric linear map: the gradient is the block sums of the gradient.
         return _BlockSums.apply(grad, *ctx.saved_tensors), None
 
 
-def _on_gpu(values: Tensor) -> bool:
+def _has_gpu_kernel(values: Tensor) -> bool:
     return values.is_cuda and kernels.mode() != "eager" and kernels.ops.installed("triton")
 
 
 def _gpu_kernels() -> Any:
+    """The Triton kernels, imported only when used, as Triton may not be installed."""
     return importlib.import_module("rankgrad.kernels.gpu._isotonic")

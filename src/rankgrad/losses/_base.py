@@ -87,19 +87,22 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
             ValueError: shapes do not agree, a score is not finite, or a label is negative; the
                 message names the argument and the item.
         """
-        fused = self.kernel_applies and self.kernel_reduces
         lists = make_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
         # Most calls end here: one kernel checks the values, computes the loss and reduces it.
-        if fused and lists.readable and not lists.learned:
-            call = self.kernel(lists)
-            if call is not None and ops.ready(call.name, lists.flat.scores):
+        if self.kernel_reduces and lists.readable:
+            call = self.kernel_call(lists)
+            if call is not None:
                 try:
-                    flat, weights = lists.flat, lists.list_weights
-                    return ops.reduced_loss(call, flat, self.reduction, weights, "unknown")
+                    return ops.reduced_loss(
+                        call, lists.flat, self.reduction, lists.list_weights, "unknown"
+                    )
                 except ops.InvalidValuesError:
-                    pass  # check_values names the item; or a label is too large for kernels only
+                    # check_values raises and names the item, unless only kernels refuse the value
+                    # (a large label): then the eager form computes the loss.
+                    pass
+        # Values cannot be read in compiled code or while a CUDA graph is captured.
         if lists.readable:
             lists = check_values(lists)
         return self._reduced(lists, self.kernel_call(lists))
@@ -167,7 +170,7 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         return self.reduction != "none"
 
     def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
-        """The labels, or an error if one is too large for the loss."""
+        """The labels; an error if one is too large, or infinity if values cannot be read now."""
         return labels
 
     def kernel(self, lists: Lists) -> KernelCall | None:
@@ -223,27 +226,27 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         )
         check_finite(lists)
         with torch.no_grad():
-            flat_lists = _as_flat(lists)
-            gradient, hessian = self.derivatives_of_flat(flat_lists)
+            unpadded = _without_padding(lists)
+            gradient, hessian = self.derivatives_of_flat(unpadded)
             if lists.list_weights is not None:
-                per_item = expand_lists(lists.list_weights, flat_lists.flat.offsets)
-                gradient, hessian = gradient * per_item, hessian * per_item
+                list_weight_of_item = expand_lists(lists.list_weights, unpadded.flat.offsets)
+                gradient, hessian = gradient * list_weight_of_item, hessian * list_weight_of_item
             if lists.ragged:
                 return gradient, hessian
             shape = torch.as_tensor(scores).shape
-            padding = torch.zeros_like(lists.scores)
+            zeros = torch.zeros_like(lists.scores)
             if shape.numel() == 0:
-                return padding.new_zeros(shape), padding.new_zeros(shape)
+                return zeros.new_zeros(shape), zeros.new_zeros(shape)
             return (
-                padding.masked_scatter(lists.mask, gradient).reshape(shape),
-                padding.masked_scatter(lists.mask, hessian).reshape(shape),
+                zeros.masked_scatter(lists.mask, gradient).reshape(shape),
+                zeros.masked_scatter(lists.mask, hessian).reshape(shape),
             )
 
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
         """:meth:`gradient_and_hessian` of flat lists, ``[items]``, without the list weights."""
         self.check_labels(lists.flat.labels, None)
-        quadratic = not self.linear_memory and self.kernel_call(lists) is None
-        return derivatives_of_lists(lists, self._defined_derivatives, quadratic)
+        quadratic_memory = not self.linear_memory and self.kernel_call(lists) is None
+        return derivatives_of_lists(lists, self._defined_derivatives, quadratic_memory)
 
     def _defined_derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues]:
         """:meth:`derivatives`, 0 on padding and on lists where the loss is undefined."""
@@ -281,8 +284,9 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
     def is_stationary(self) -> bool:
         """Whether the loss is the same function at every step of training.
 
-        It is not if an option follows a schedule, or if it draws from a seed of its own. Training
-        captures the kernels of stationary losses in a CUDA graph. A loss that changes in another
+        It is not if an option follows a schedule, or if it draws from a seed of its own. Draws from
+        PyTorch's generator do not count, as CUDA graphs advance it. Training captures the kernels
+        of stationary losses in a CUDA graph. A loss that changes in another
         way overrides this property.
 
         >>> losses.get("approx_ndcg").is_stationary
@@ -326,7 +330,7 @@ def declares_capturable(owner: Loss | Metric) -> bool:
 
 
 def _varies(option: object) -> bool:
-    """Whether an option's value changes from step to step, by a schedule or by a random draw."""
+    """Whether an option changes from step to step: by a schedule, or by a seed of its own."""
     if isinstance(option, Relaxation):
         return any(_varies(part) for part in vars(option).values())
     if isinstance(option, Randomness):
@@ -334,8 +338,8 @@ def _varies(option: object) -> bool:
     return isinstance(option, Schedule)
 
 
-def _as_flat(lists: Lists) -> Lists:
-    """The same lists in the flat layout, without padding."""
+def _without_padding(lists: Lists) -> Lists:
+    """The same lists as ragged lists, without padding; their scores have been checked."""
     if lists.ragged:
         return lists
     mask, weights = lists.mask, lists.item_weights
@@ -409,7 +413,8 @@ def generators_of(loss: Loss, device: torch.device) -> dict[str, torch.Generator
     """The generators of a loss that has seeds of its own, by the part that draws from them."""
     generators = {}
     for name, randomness in randomness_of(loss).items():
-        generator = None if randomness.seed is None else randomness.generator(device)
-        if generator is not None:
+        if randomness.seed is not None:
+            generator = randomness.generator(device)
+            assert generator is not None
             generators[name] = generator
     return generators

@@ -3,7 +3,8 @@
 A file in ``protocols/`` states data, splits, preprocessing, model, optimizer, losses with
 hyperparameters, metrics with conventions, the significance test and the published numbers. Where
 the paper does not say how something was done, it states what was chosen here, and why. The classes
-below are the sections of such a file; :mod:`.reproduce` runs it.
+below are the sections of such a file. :mod:`.reproduce` runs it for ``rankgrad reproduce``, whose
+options ``--quick`` and ``--extra`` are mentioned here.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Split(_Section):
     Args:
         pool: whether to put all parts together before lists are drawn.
         test: the fraction of lists drawn for the test part; None for the published test part.
-        vali: the fraction of the remaining training lists that is drawn for validation.
+        vali: the fraction of the remaining training lists that is drawn for validation; None for
+            the published validation part.
         repeats: how many times to draw; each drawing counts as a fold.
     """
 
@@ -100,7 +102,7 @@ class Metric(_Section):
         name: as printed.
         spec: the metric with its conventions.
         shift: added to the labels before the metric is computed, as one paper's code does. Lists
-            are empty, or not, by their labels before the shift.
+            without a value before the shift have none after it.
         length: count only lists of this many items; None for all lists.
         printed: whether the paper prints it, or we added it for comparison.
     """
@@ -113,7 +115,7 @@ class Metric(_Section):
 
     @field_validator("spec")
     @classmethod
-    def _spec(cls, spec: str) -> str:
+    def _canonical_spec(cls, spec: str) -> str:
         return str(known_metrics.get(spec))
 
 
@@ -126,7 +128,8 @@ class Row(_Section):
         grid: the values to try of settings, and of options of the losses. Every combination is a
             point of the grid.
         settings: of training; they override those of the table and the data set.
-        profile: a key of the table's ``profiles``.
+        profile: a key of the table's ``profiles``, whose settings for a data set override all
+            others.
         trees: ``lightgbm`` or ``xgboost`` in place of losses; ``settings`` are options of it.
         data: the data sets it is run on; empty for all.
         extra: whether we added it to the paper's rows; such rows are run only with ``--extra``.
@@ -148,6 +151,7 @@ class Significance(_Section):
     """The paper's test of differences between rows.
 
     Args:
+        test: a paired t-test, or a paired randomization test.
         against: the row that others are tested against: its name, or ``best`` of the column.
         sided: whether the test is one-sided or two-sided.
         level: below which a p-value is significant.
@@ -240,9 +244,9 @@ class _Text(_Section):
 
     Args:
         depth: how many documents of the first stage are reranked for each query.
-        folds: of the cross-validation over queries.
+        folds: of the cross-validation over queries: one to test, one to validate, others to train.
         seeds: each loss is trained with each of them.
-        field: of TREC topics that is used as the query.
+        field: the field of TREC topics that is the query.
         settings: of training; the losses are those of the rows.
     """
 
@@ -336,16 +340,17 @@ class Protocol(_Section):
         combinations = itertools.product(*table_row.grid.values())
         for loss, values in itertools.product(table_row.losses, combinations):
             point = dict(zip(table_row.grid, values, strict=True))
-            of_training = {k: v for k, v in point.items() if k in Settings.model_fields}
-            of_loss = {k: v for k, v in point.items() if k not in of_training}
-            points.append(_GridPoint(_with_options(loss, of_loss), settings | of_training))
+            in_training = {name: point[name] for name in point if name in Settings.model_fields}
+            loss_options = {name: point[name] for name in point if name not in in_training}
+            points.append(_GridPoint(_with_options(loss, loss_options), settings | in_training))
         return points if search else points[:1]
 
     def check(self) -> None:
         """Raise if the contents are wrong in a way that types do not show."""
         names = [data.name for data in self.data]
-        for part in (names, [row.name for row in self.rows], [m.name for m in self.metrics]):
-            duplicates = {name for name in part if part.count(name) > 1}
+        for section in (self.data, self.rows, self.metrics):
+            section_names = [entry.name for entry in section]
+            duplicates = {name for name in section_names if section_names.count(name) > 1}
             if duplicates:
                 raise ValueError(f"{min(duplicates)!r} is there twice")
         for data in self.data:
@@ -363,7 +368,7 @@ class Protocol(_Section):
         self._check_published(names)
         against = None if self.significance is None else self.significance.against
         if against not in (None, "best"):
-            self.row(str(against))
+            self.row(str(against))  # raises if there is no such row
 
     def _check_rows(self, names: Sequence[str]) -> None:
         """Raise if a row names what does not exist, or its settings are wrong."""
@@ -388,10 +393,11 @@ class Protocol(_Section):
         if self.text is None:
             return
         for row in self.rows:
-            try:
-                TextSettings(**self.text.settings, loss=row.losses[0])
-            except ValueError as error:
-                raise ValueError(f"text.settings with rows.{row.name}: {error}") from None
+            for loss in row.losses:
+                try:
+                    TextSettings(**self.text.settings, loss=loss)
+                except ValueError as error:
+                    raise ValueError(f"text.settings with rows.{row.name}: {error}") from None
 
     def _check_published(self, names: Sequence[str]) -> None:
         """Raise if the published numbers are not one cell for each data set, row and metric."""
@@ -462,7 +468,7 @@ def of_paper(paper: str) -> list[Protocol]:
         paper: its name, such as ``neuralndcg``.
 
     Returns:
-        Its protocols, by name.
+        Its protocols, sorted by name.
     """
     return [protocol for protocol in protocols().values() if protocol.paper == paper]
 

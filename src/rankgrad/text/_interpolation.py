@@ -27,13 +27,15 @@ def standardize(scores: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDA
 
     >>> standardize(np.array([1.0, 3.0, 5.0]), np.array([0, 2, 3])).tolist()
     [-1.0, 1.0, 0.0]
+    >>> standardize(np.full(3, 0.1), np.array([0, 3])).tolist()
+    [0.0, 0.0, 0.0]
     """
     z_scores = np.zeros(len(scores))
-    for first, last in itertools.pairwise(offsets.tolist()):
-        list_scores = np.asarray(scores[first:last], np.float64)
-        deviation = list_scores.std() if len(list_scores) else 0.0
-        if deviation > 0:
-            z_scores[first:last] = (list_scores - list_scores.mean()) / deviation
+    for begin, end in itertools.pairwise(offsets.tolist()):
+        list_scores = np.asarray(scores[begin:end], np.float64)
+        # Rounding makes the deviation of equal scores positive: compare them instead.
+        if (list_scores != list_scores[:1]).any():
+            z_scores[begin:end] = (list_scores - list_scores.mean()) / list_scores.std()
     return z_scores
 
 
@@ -67,9 +69,9 @@ def choose_weight(scores: NDArray[np.floating], candidates: Candidates, metric: 
     """
     parsed = metrics.get(metric)
     sign = -1 if parsed.lower_is_better else 1
-    values = {}
+    quality = {}
     for weight in WEIGHTS:
         mixed = interpolate(scores, candidates.first_stage, candidates.offsets, weight)
-        values[weight] = sign * candidates.evaluate(mixed, [metric]).values.mean[str(parsed)]
-    # Rounded, so that differences of the last bits do not decide between equal weights.
-    return max(values, key=lambda weight: (round(values[weight], 12), -weight))
+        quality[weight] = sign * candidates.evaluate(mixed, [metric]).values.mean[str(parsed)]
+    # Rounded, so that the last bits do not decide between weights with equal metrics.
+    return max(quality, key=lambda weight: (round(quality[weight], 12), -weight))

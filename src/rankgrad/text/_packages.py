@@ -2,7 +2,8 @@
 
 ``ir_datasets:ID`` (or ``irds:ID``) is a data set of the package ir_datasets.
 ``datasets:NAME[:CONFIG[:SPLIT]]`` is a data set of the Hugging Face hub, or a folder that
-``Dataset.save_to_disk`` wrote; its columns have the names of the JSONL format.
+``Dataset.save_to_disk`` wrote; its columns must be named like the fields of the JSONL
+format.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from rankgrad.text._records import TextRecord, from_fields
 
 #: The package of each prefix.
 _PREFIXES = {"ir_datasets": "ir_datasets", "irds": "ir_datasets", "datasets": "datasets"}
+
+_NO_LINE = 0  # the line number of a record that is not from a file
 
 
 def is_identifier(path: str | os.PathLike[str]) -> bool:
@@ -41,11 +44,13 @@ def documents(identifier: str) -> Iterator[TextRecord]:
         yield from _rows_of_datasets(package, name, identifier)
         return
     for document in _load_ir_dataset(package, name, "docs").docs_iter():
-        yield TextRecord(0, document.doc_id, _text_of_record(document))
+        yield TextRecord(_NO_LINE, document.doc_id, _text_of_record(document))
 
 
 def topics(identifier: str, field: str = "title") -> Iterator[TextRecord]:
-    """The topics of a data set: the text in ``field``, or the whole text if there is no such field.
+    """The topics of a data set.
+
+    Those of ir_datasets have the text in ``field``, or the whole text if there is no such field.
 
     Raises:
         ImportError: the package is not installed; the message has the install line.
@@ -55,7 +60,8 @@ def topics(identifier: str, field: str = "title") -> Iterator[TextRecord]:
         yield from _rows_of_datasets(package, name, identifier)
         return
     for query in _load_ir_dataset(package, name, "queries").queries_iter():
-        yield TextRecord(0, query.query_id, getattr(query, field, None) or _text_of_record(query))
+        text = getattr(query, field, None) or _text_of_record(query)
+        yield TextRecord(_NO_LINE, query.query_id, text)
 
 
 def _import_package(identifier: str) -> tuple[Any, str]:
@@ -89,7 +95,10 @@ def _text_of_record(record: Any) -> str:
 
 def _rows_of_datasets(package: Any, name: str, identifier: str) -> Iterator[TextRecord]:
     """The rows of a data set ``NAME[:CONFIG[:SPLIT]]`` of Hugging Face datasets."""
-    name, config, split = [*name.split(":"), "", ""][:3]  # config and split may be left out
+    parts = name.split(":")
+    if len(parts) > 3:
+        raise ValueError(f"{identifier}: expected datasets:NAME[:CONFIG[:SPLIT]]")
+    name, config, split = [*parts, "", ""][:3]  # config and split may be left out
     saved_files = ("state.json", "dataset_dict.json")  # of Dataset and DatasetDict
     if any(Path(name, file).is_file() for file in saved_files):
         dataset = package.load_from_disk(name)
@@ -104,5 +113,7 @@ def _rows_of_datasets(package: Any, name: str, identifier: str) -> Iterator[Text
                 f"{', '.join(dataset)}"
             )
         dataset = dataset[split]
+    elif split:
+        raise ValueError(f"{identifier}: {name} has no splits")
     for row, fields in enumerate(dataset, start=1):
-        yield from_fields(fields, 0, f"{identifier}, row {row}")
+        yield from_fields(fields, _NO_LINE, f"{identifier}, row {row}")

@@ -1,4 +1,4 @@
-"""Loading Hugging Face models without pickle, which may run code: for text rankers and scorers."""
+"""Load Hugging Face models for text rankers and scorers; never from pickles, which may run code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def load_pretrained(
             "with save_pretrained of a current version of transformers, which writes "
             "model.safetensors"
         )
-    transformers, name = load("transformers", "text"), os.fspath(name_or_path)
+    transformers = load("transformers", "text")
+    name = os.fspath(name_or_path)
     network = getattr(transformers, auto_class).from_pretrained(
         name, use_safetensors=True, **options
     )
@@ -43,7 +44,7 @@ def load_pretrained(
 
 
 def check_exists(name_or_path: str | os.PathLike[str]) -> Path:
-    """``name_or_path`` as a path; an error if it is a path and not a hub's name, and not there."""
+    """``name_or_path`` as a path; an error if it cannot be a name on the hub and is no folder."""
     folder, name = Path(name_or_path), os.fspath(name_or_path)
     # Names on the hub are "model" or "organization/model".
     is_path = folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1

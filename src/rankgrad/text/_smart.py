@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The records of a file.
+    """The records of a file with all fields; :func:`text_records` takes titles and bodies.
 
     Raises:
         ValueError: there is text before the first record or field, or a record has no id.
@@ -60,4 +60,5 @@ def text_records(path: Path) -> Iterator[TextRecord]:
     """
     for line, id, fields in records(path):
         title, body = fields.get("T", ""), fields.get("W", "")
-        yield TextRecord(line, id, body if body.startswith(title) else join(title, body))
+        repeats_title = body.startswith(title) and not body[len(title) :][:1].isalnum()
+        yield TextRecord(line, id, body if repeats_title else join(title, body))

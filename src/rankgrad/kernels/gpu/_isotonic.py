@@ -144,6 +144,7 @@ def _pool(
 
 @triton.jit
 def _larger(a, b):
+    """The larger of two values, for a scan."""
     return tl.maximum(a, b)
 
 

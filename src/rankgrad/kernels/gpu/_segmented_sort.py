@@ -16,14 +16,14 @@ from torch import Tensor
 from rankgrad.kernels.gpu._flat_lists import chunk_size, is_real
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
-COUNTED = 8192  # callers count pairs, instead of sorting, in lists up to this length
-_TILE = 1024
-_SHORT = 1024  # lists up to this length are sorted by counting pairs
+COUNTED = 8192  # up to this length, callers of this module count pairs and need no sorted order
+_TILE = 1024  # items of a list that one program handles at a time
+_SHORT = 1024  # up to this length, sort_lists finds ranks by counting pairs
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """Items by list and descending score, ties in input order, padding last in its list.
+    """Items by list and descending score, ties in input order; padding, NaN and -inf tie, last.
 
     Args:
         scores: ``[items]``, sorted; -inf on padding.
@@ -38,7 +38,7 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     """Sort every list by descending score, without synchronizing to read lengths.
 
     Args:
-        scores: ``[items]``; NaN sorts as -inf.
+        scores: ``[items]`` float32; NaN sorts as -inf.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
         max_length: a bound on the lists' lengths.
@@ -54,10 +54,12 @@ def sort_lists(scores: Tensor, mask: Tensor | None, offsets: Tensor, max_length:
     has_equal_lengths = size == lists * max_length
     grid = (lists, cdiv(max_length, _TILE))
     cleaned = torch.empty_like(scores)
-    # Items after the last list keep their position.
     n_keys = 0 if has_equal_lengths else size
+    # Items after the last list, if any, have the largest key and so stay last.
     keys = torch.full((n_keys,), torch.iinfo(torch.int64).max, device=scores.device)
-    _write_keys[grid](scores, mask, offsets, cleaned, keys, EVEN=has_equal_lengths, TILE=_TILE)
+    _prepare_sort[grid](
+        scores, mask, offsets, cleaned, keys, EQUAL_LENGTHS=has_equal_lengths, TILE=_TILE
+    )
     if has_equal_lengths:
         ranked, order = cleaned.view(lists, max_length).sort(dim=-1, descending=True, stable=True)
         if lists > 1:
@@ -94,7 +96,7 @@ def _count_items(mask, offsets, lengths, TILE: tl.constexpr):
 
 @triton.jit
 def _load_scores(scores, mask, index, inside):
-    """Load scores: -inf for padding and NaN, and 0 for -0."""
+    """Load scores: -inf for padding and NaN; 0 for -0, whose bits differ though the two tie."""
     real = is_real(mask, index, inside)
     score = tl.load(scores + index, mask=real, other=float("-inf"))
     score = tl.where(score == score, score, float("-inf"))
@@ -135,11 +137,13 @@ def ordered_bits(number):
 
 @cached_launch
 @triton.jit
-def _write_keys(scores, mask, offsets, cleaned, keys, EVEN: tl.constexpr, TILE: tl.constexpr):
+def _prepare_sort(
+    scores, mask, offsets, cleaned, keys, EQUAL_LENGTHS: tl.constexpr, TILE: tl.constexpr
+):
     """Write the scores of a tile of a list, cleaned for sorting.
 
-    Unless lists have EVEN lengths, also write keys that sort by list, then by descending score: the
-    list in the upper 32 bits, the score in the lower ones.
+    Unless all lists have one length, also write keys that sort by list, then by descending score:
+    the list in the upper 32 bits, the score in the lower ones.
     """
     list_index = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
@@ -147,9 +151,10 @@ def _write_keys(scores, mask, offsets, cleaned, keys, EVEN: tl.constexpr, TILE: 
     inside = index < end
     score = _load_scores(scores, mask, index, inside)
     tl.store(cleaned + index, score, mask=inside)
-    if not EVEN:
-        descending_bits = (-1 - ordered_bits(score)).to(tl.int64) + 2147483648
-        tl.store(keys + index, list_index * 4294967296 + descending_bits, mask=inside)
+    if not EQUAL_LENGTHS:
+        # From 0 for the highest score to 2**32 - 1 for the lowest.
+        descending_bits = (-1 - ordered_bits(score)).to(tl.int64) + 0x80000000
+        tl.store(keys + index, list_index * 0x100000000 + descending_bits, mask=inside)
 
 
 @triton.jit
@@ -169,8 +174,8 @@ def tie_group(ranked, begin, end, at, score, inside, steps):
     next_score = tl.load(ranked + at + 1, mask=inside & (at + 1 < end), other=float("-inf"))
     is_tied = inside & ((score == previous_score) | (score == next_score))
     start = _search(ranked, tl.where(is_tied, begin, at), at, score, is_tied, steps, False)
-    last = tl.where(is_tied, end, at + 1)
-    return start, _search(ranked, at + 1, last, score, is_tied, steps, True)
+    bound = tl.where(is_tied, end, at + 1)
+    return start, _search(ranked, at + 1, bound, score, is_tied, steps, True)
 
 
 @triton.jit
@@ -180,7 +185,8 @@ def _search(ranked, low, high, score, is_tied, steps, PAST: tl.constexpr):
         for _ in range(steps):
             middle = (low + high) // 2
             searching = is_tied & (low < high)
-            # Up to the item itself, every position can be read.
+            # With PAST, the middle of a finished search may lie past the list; without, it is at
+            # most the item itself, which can be read.
             middle_score = tl.load(ranked + middle, mask=searching if PAST else is_tied, other=0.0)
             moves_up = searching & ((middle_score == score) if PAST else (middle_score > score))
             low, high = tl.where(moves_up, middle + 1, low), tl.where(moves_up, high, middle)
