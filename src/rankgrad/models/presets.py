@@ -92,7 +92,7 @@ def neuralndcg_web30k(*, output: Output | None = "tanh") -> ContextAware:
 def neuralndcg_istella(*, output: Output | None = "tanh") -> ContextAware:
     """The context-aware ranker of the NeuralNDCG paper on Istella (§5.2).
 
-    It is :func:`neuralndcg_web30k` with a first layer of 128.
+    It is ``neuralndcg_web30k`` with a first layer of 128.
 
     Args:
         output: the function that the scores pass through; None for none.

@@ -545,7 +545,7 @@ def ideal(gains: Array, discount: Array, k: int) -> float:
 def _count_kinds(gains: Array, kinds: Array, counts: Array) -> int:
     """Write the distinct gains, descending, and the count of each; return their number.
 
-    If there are more distinct gains than ``kinds`` has room for, the result exceeds its size.
+    If there are more distinct gains than ``kinds`` can hold, the result exceeds its size.
     """
     n_kinds = 0
     for i in range(gains.size):
