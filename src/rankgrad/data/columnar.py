@@ -4,9 +4,9 @@
 the rows, a record batch at a time, into the arrays of the data set (:class:`_Builder`), so that
 memory is bounded by the result. Needs the extra ``rankgrad[columnar]``.
 
-Damage is found by checksums: Parquet files may have one for each page, and those written here have
-them, one of the schema and one of the whole data set. Arrow files have none: damage is found only
-where it breaks the format.
+Damage is found by checksums. Parquet files may have one for each page. Those that :func:`write`
+makes have these, one of the schema and, without categorical features, one of the whole data set.
+Arrow files have none: damage is found only where it breaks the format.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ __all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_BATCH_ROWS = 1 << 14  # at most
-_BATCH_CELLS = 1 << 22  # at most, unless a single row has more
-_CSV_BLOCK, _MAX_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time
+_BATCH_ROWS = 1 << 14  # rows of a batch, at most
+_BATCH_CELLS = 1 << 22  # values of a batch, at most, unless a single row has more
+_CSV_BLOCK, _MAX_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: least, most
 _CSV_COLUMN_BYTES = 20_000  # memory that pyarrow takes for a column, whatever it holds
-_MAX_CATEGORIES, _MIN_REPEATS = 1000, 10  # of a column of texts: distinct texts; mean rows of each
+# A column of texts is a feature by default if it has at most so many distinct texts, each of them
+# in at least so many rows on average.
+_MAX_CATEGORIES, _MIN_REPEATS = 1000, 10
 _MAX_SEARCHED = 1000  # columns among which an error finds the nearest name
 # Keys of the schema's metadata. The checksums are 8 digits of the schema, then 8 of the contents.
 _ROLES_KEY, _SUMS_KEY = b"rankgrad", b"rankgrad.crc32"
@@ -109,7 +111,7 @@ def read(
 
     Features that are null or NaN, and in text files empty values, ``?``, ``NA`` and ``NULL``, are
     missing and become NaN. A column of texts is a categorical feature if it has at most 1,000
-    distinct texts that occur ten times on average; see :mod:`rankgrad.data._categories`.
+    distinct texts that occur at least ten times on average; see :mod:`rankgrad.data._categories`.
 
     Args:
         path: the file or folder.
@@ -199,9 +201,11 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
 
 @dataclass
 class _Roles:
-    """Which column is what. The first fields are arguments of :func:`read`; a schema says the rest.
+    """Which column is what.
 
-    Of several files the first decides what the features are, and all must have these columns.
+    The fields without a default are arguments of :func:`read`; :meth:`find_columns` sets the others
+    from a file's schema. Of several files the first decides what the features are, and all must
+    have these columns.
     """
 
     path: Path  # the file that is being read, for errors
@@ -228,7 +232,7 @@ class _Roles:
         """Find the columns in a file's schema; a missing one is an error that lists the others."""
         metadata = schema.metadata or {}
         recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS_KEY, b"").decode()
-        has_recorded_roles = (self.weight, self.id) == (None, None)
+        uses_recorded_roles = (self.weight, self.id) == (None, None)
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
         self._column_counts = Counter(schema.names)
@@ -236,28 +240,29 @@ class _Roles:
             self.label = None
         for role in ("query", "label", "weight", "id"):
             if getattr(self, role) is not None:
-                self._find(getattr(self, role), role, schema)
+                self._require(getattr(self, role), role, schema)
         roles = (self.query, self.label, self.weight, self.id)
         self.role_columns = [name for name in roles if name is not None]
         candidates = _candidates(schema, self.role_columns, self.categorical)
         if self.features is not None:
             for name in self.features:
-                self._find(name, "features", schema)
+                self._require(name, "features", schema)
             self.names = list(self.features)
         else:
             self.names = candidates
             self.ignored = [n for n in schema.names if n not in {*self.role_columns, *candidates}]
         self.check_names()
         for name in self.categorical:
-            self._find(name, "categorical", schema)
+            self._require(name, "categorical", schema)
         types = {name: schema.field(name).type for name in self.names}
         self.texts = [n for n in self.names if n in self.categorical or _is_text(types[n])]
         for name in set(self.names) - set(self.texts):
             if not _is_number(types[name]):
                 raise self.not_numbers("feature", name, types[name])
-        if has_recorded_roles and self.label == "label" and self.names == candidates:
+        # The checksum is that of all columns in the roles that write() gave them.
+        if uses_recorded_roles and self.label == "label" and self.names == candidates:
             self.checksum = sums[8:] or None
-        self.features = self.names
+        self.features = self.names  # which the next file must have
 
     def check_names(self) -> None:
         """Raise an error if there are no features."""
@@ -275,11 +280,11 @@ class _Roles:
 
     def _recorded(self, metadata: dict[bytes, bytes], schema: Any) -> dict[str, str]:
         """The columns by role, as :func:`write` recorded them in the file; checksum verified."""
-        text, sums = metadata.get(_ROLES_KEY, b"{}"), metadata.get(_SUMS_KEY)
-        if sums is not None and sums[:8].decode() != _schema_checksum(schema, text):
+        roles_json, sums = metadata.get(_ROLES_KEY, b"{}"), metadata.get(_SUMS_KEY)
+        if sums is not None and sums[:8].decode() != _schema_checksum(schema, roles_json):
             raise _files.damaged(self.path, _CHANGED_MESSAGE.format("schema"))
         try:
-            recorded = json.loads(text)
+            recorded = json.loads(roles_json)
         except (ValueError, RecursionError):
             recorded = None
         if isinstance(recorded, dict) and all(isinstance(name, str) for name in recorded.values()):
@@ -290,7 +295,7 @@ class _Roles:
         """All columns to read, each once."""
         return list(dict.fromkeys([*self.role_columns, *self.names]))
 
-    def _find(self, name: str, role: str, schema: Any) -> None:
+    def _require(self, name: str, role: str, schema: Any) -> None:
         """Raise an error unless the schema has the column exactly once."""
         count = self._column_counts[name]
         if count == 0:
@@ -332,7 +337,8 @@ class _Builder:
         self.features = np.empty((size, len(roles.names)), np.float32)
         self.labels = np.empty(size, np.float32)
         self.weights = None if roles.weight is None else np.empty(size, np.float32)
-        self.ids: list[np.ndarray] | None = None if roles.id is None else []
+        self.ids: list[np.ndarray] | None = None if roles.id is None else []  # of each batch
+        # Of each feature read as text, the code of each text, numbered by first appearance.
         self.categories: dict[str, dict[str, int]] = {name: {} for name in roles.texts}
         self.query_codes: dict[str, int] = {}  # by qid; numbered by first appearance
         self.row_queries = np.empty(size, np.int64)  # the code of each row's query
@@ -365,7 +371,7 @@ class _Builder:
         self.rows = stop
 
     def _mark_missing(self, features: np.ndarray) -> None:
-        """Set missing values to NaN and count them; then set them to ``fill``, if there is one."""
+        """Set missing features ``[rows, f]`` to NaN and count them; then to ``fill``, if given."""
         numbers = [j for j, name in enumerate(self.roles.names) if name not in self.categories]
         self.changed |= self.missing_values.mark(features, numbers) > 0
         missing = np.isnan(features)
@@ -417,7 +423,7 @@ class _Builder:
             yield f"columns left out, which are neither numbers nor few texts: {columns}"
 
     def _max_rows(self) -> int:
-        """The number of rows that fit in the memory limit."""
+        """The number of rows of float32 features that fit in the memory limit."""
         return self.memory_limit // (4 * max(1, len(self.roles.names)))
 
     def _check_memory(self, rows: int) -> None:
@@ -428,8 +434,9 @@ class _Builder:
         _memory_limit.check(4 * rows * columns, self.memory_limit, request, hint)
 
     def _joined_ids(self) -> np.ndarray:
+        """The ids of all batches, ``[rows]``."""
         assert self.ids is not None
-        width = max(ids.dtype.itemsize for ids in self.ids)
+        width = max(ids.dtype.itemsize for ids in self.ids)  # bytes; NumPy takes 4 per character
         request = f"{self.roles.path}: {self.rows:,} ids of up to {width // 4:,} characters"
         _memory_limit.check(width * self.rows, self.memory_limit, request, "give shorter ids")
         return np.concatenate(self.ids)
@@ -442,7 +449,7 @@ class _Builder:
             array.resize((rows, *array.shape[1:]), refcheck=False)
 
     def _category_codes(self, column: Any, name: str) -> np.ndarray:
-        """The code of each text in a column, by first appearance; NaN for missing values."""
+        """The code of each row's text in a column, ``[rows]``; NaN for missing values."""
         texts = column.cast(load("pyarrow", "columnar").string())
         encoded = texts.dictionary_encode()
         codes = self.categories[name]
@@ -450,6 +457,7 @@ class _Builder:
         for text in encoded.dictionary.to_pylist():
             is_missing = text is None or text in self.missing_values
             text_codes.append(np.nan if is_missing else codes.setdefault(text, len(codes)))
+        # Null rows take the NaN after the last text's code.
         indices = encoded.indices.fill_null(len(text_codes)).to_numpy(zero_copy_only=False)
         row_codes: np.ndarray = np.array([*text_codes, np.nan], np.float32)[indices]
         return row_codes
@@ -525,8 +533,8 @@ def _open_file(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable
     kind = suffix(path)
     try:
         if kind in PARQUET:
-            read = load("pyarrow.parquet", "columnar").ParquetFile
-            with read(path, page_checksum_verification=True) as file:
+            open_parquet = load("pyarrow.parquet", "columnar").ParquetFile
+            with open_parquet(path, page_checksum_verification=True) as file:
                 roles.find_columns(file.schema_arrow)
                 columns = roles.columns()
                 batches = file.iter_batches(_batch_rows(len(columns)), columns=columns)
@@ -542,9 +550,10 @@ def _open_file(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable
             raise ValueError(f"{path} must end in one of {suffixes}")
     except arrow.ArrowException as error:
         raise ValueError(f"cannot read {path}: {shorten(str(error), 400)}") from error
-    except (UnicodeDecodeError, OSError) as error:  # in column names; in damaged Arrow files
+    # UnicodeDecodeError comes from column names, OSError without errno from damaged Arrow files.
+    except (UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise
+            raise  # an error of the operating system, such as a file that does not exist
         raise ValueError(f"{path} is damaged: {shorten(str(error), 400)}") from error
 
 
@@ -575,17 +584,18 @@ def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
 
 
 def _csv_block(path: Path) -> int:
-    """The block size for a text file: pyarrow needs the header and some rows in a block."""
+    """The block size in bytes for a text file: at least four times the header's.
+
+    Pyarrow needs the header and some rows in a block.
+    """
     max_header = _MAX_CSV_BLOCK // 4
     with _streams.open_text(path) as file:
         header = file.readline(max_header)
     if len(header) == max_header:
         raise ValueError(f"{path}: the first line is longer than {len(header):,} bytes")
     columns = header.count(_DELIMITERS[suffix(path)].encode()) + 1
-    request, limit = (
-        f"{path}: to read a text file of {columns:,} columns",
-        _memory_limit.available(),
-    )
+    request = f"{path}: to read a text file of {columns:,} columns"
+    limit = _memory_limit.available()
     _memory_limit.check(columns * _CSV_COLUMN_BYTES, limit, request, "give a Parquet file")
     return max(_CSV_BLOCK, 4 * len(header))
 
@@ -617,7 +627,10 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
 
 
 def _null_texts(csv: Any, missing: Iterable[str]) -> list[str]:
-    """The texts that pyarrow reads as null: its own, and these in the usual cases."""
+    """The texts that are read as null: pyarrow's own, and ``missing``.
+
+    Each of ``missing`` counts as it is, in upper case and with a capital letter.
+    """
     cases = (case for text in missing for case in (text, text.upper(), text.capitalize()))
     return sorted({*csv.ConvertOptions().null_values, *cases})
 
@@ -628,8 +641,8 @@ def _schema(dataset: Dataset) -> Any:
     roles = {"query": "qid", "label": "label"}
     roles |= {} if dataset.weights is None else {"weight": "weight"}
     roles |= {} if dataset.ids is None else {"id": "id"}
-    texts = ("qid", "id")
-    fields = [(n, arrow.string() if n in texts else arrow.float32()) for n in roles.values()]
+    ids = ("qid", "id")
+    fields = [(n, arrow.string() if n in ids else arrow.float32()) for n in roles.values()]
     names = dataset.feature_names or tuple(f"f{j + 1}" for j in range(dataset.n_features))
     conflicts = set(names) & set(roles.values())
     if conflicts or len(set(names)) != len(names):
@@ -642,14 +655,16 @@ def _schema(dataset: Dataset) -> Any:
         (name, arrow.float32() if texts is None else arrow.string())
         for name, texts in zip(names, categories, strict=True)
     ]
-    text = json.dumps(roles).encode()
-    # A reader's codes depend on the texts that occur in the file: other codes, another checksum.
+    roles_json = json.dumps(roles).encode()
+    # With categories there is no checksum of the contents: a reader numbers the texts that occur in
+    # the file, so its codes may differ from those of this data set.
     contents = "" if dataset.categories else _checksum(dataset)
-    sums = _schema_checksum(arrow.schema(fields), text) + contents
-    return arrow.schema(fields, metadata={_ROLES_KEY: text, _SUMS_KEY: sums.encode()})
+    sums = _schema_checksum(arrow.schema(fields), roles_json) + contents
+    return arrow.schema(fields, metadata={_ROLES_KEY: roles_json, _SUMS_KEY: sums.encode()})
 
 
 def _schema_checksum(schema: Any, roles: bytes) -> str:
+    """The checksum of the columns' names and types, and of their roles as JSON."""
     columns = [(column.name, str(column.type)) for column in schema]
     return _checksums.of_bytes(repr(columns).encode() + roles)
 
@@ -699,6 +714,7 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
 
 
 def _is_text(column_type: Any) -> bool:
+    """Whether a column's type is a string, or a dictionary of strings."""
     types = load("pyarrow", "columnar").types
     if types.is_dictionary(column_type):
         column_type = column_type.value_type

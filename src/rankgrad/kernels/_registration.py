@@ -31,7 +31,12 @@ def _register(name: str, schema: str, nan_guard: Any = None) -> None:
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Tensors of the shapes and types that a loss returns."""
+    """Tensors of the shapes and types that a loss returns.
+
+    A loss takes scores, labels, mask, weights, offsets, max_length and its options. It returns its
+    values ``[lists]``, the derivatives by the scores ``[items]``, and where it is defined
+    ``[lists]``.
+    """
     offsets = arguments[3]
     lists = offsets.shape[0] - 1
     values = scores.new_empty(lists)
@@ -39,23 +44,25 @@ def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tens
 
 
 def _save_derivative(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save the derivatives that the forward pass of a loss has computed."""
     _, grad_scores, defined = output
     offsets, max_length = inputs[4:6]
     ctx.save_for_backward(grad_scores, offsets)
-    ctx.max_length, ctx.inputs = max_length, len(inputs)
+    ctx.max_length, ctx.n_inputs = max_length, len(inputs)
     ctx.mark_non_differentiable(grad_scores, defined)
     ctx.set_materialize_grads(False)
 
 
 def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    """The backward pass of a loss: the saved derivatives times each list's ``grad`` ``[lists]``."""
     grad_scores, offsets = ctx.saved_tensors
     scaled = None
     if grad is not None:
         _autograd.refuse_second_derivative()
-        ragged = ctx.max_length < 0
+        ragged = ctx.max_length < 0  # compiled code gives -1 for ragged lists
         scale = scaled_by_list if ragged else torch.ops.rankgrad.scale_by_list
         scaled = scale(grad, grad_scores, offsets, ctx.max_length)
-    return (scaled, *[None] * (ctx.inputs - 1))
+    return (scaled, *[None] * (ctx.n_inputs - 1))
 
 
 for _name, _operation in LOSSES.items():
@@ -79,7 +86,7 @@ def _flat_ranks(name: str) -> Callable[..., Tensor]:
         width = max_length_of(offsets) if max_length < 0 else max_length
         starts, lengths = offsets[:-1, None], offsets.diff()
         columns = torch.arange(width, device=scores.device)
-        inside = columns < lengths[:, None]
+        inside = columns < lengths[:, None]  # [lists, width]
         items = (starts + columns).where(inside, 0)
         real = inside if mask is None else inside & mask[items]
         padded: Tensor = torch.ops.rankgrad.rank(scores[items], real, name, [sharpness])

@@ -39,8 +39,8 @@ class Dropout(nn.Dropout):
     def forward(self, values: Tensor) -> Tensor:
         if self.generator is None or not self.training or self.p == 0:
             return super().forward(values)
-        scale = torch.empty_like(values).bernoulli_(1 - self.p, generator=self.generator)
-        return values * scale.div_(1 - self.p)
+        is_kept = torch.empty_like(values).bernoulli_(1 - self.p, generator=self.generator)
+        return values * is_kept.div_(1 - self.p)
 
 
 class FastDropout(nn.Module):
@@ -58,7 +58,7 @@ class FastDropout(nn.Module):
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
-        self.dropped = round(rate * 2**16)  # of 65,536 values
+        self.dropped = round(rate * 2**16)  # how many of 65,536 values are dropped
 
     @override
     def forward(self, values: Tensor) -> Tensor:
@@ -67,9 +67,10 @@ class FastDropout(nn.Module):
         if gpu_kernel_applies(values):
             return self.after(nn.Identity(), values)
         if cpu_kernel_applies(values):
-            dropped: Tensor = _Drop.apply(values, int(self.draw("cpu")), self.dropped)
-            return dropped
-        # Other devices and types, and traced programs: 16 bits for each value, of 64-bit numbers.
+            output: Tensor = _Drop.apply(values, int(self.draw("cpu")), self.dropped)
+            return output
+        # Other devices and types, and traced programs: each random 64-bit number gives four values
+        # 16 bits each, from -2^15 to below 2^15.
         numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
         numbers.random_(-(2**63), None, generator=self.generator)
         bits = numbers.view(torch.int16)[: values.numel()]
@@ -79,16 +80,17 @@ class FastDropout(nn.Module):
     def after(self, activation: nn.Module, values: Tensor) -> Tensor:
         """``dropout(activation(values))``; on a GPU in training, both in one kernel."""
         if not self.training or not gpu_kernel_applies(values):
-            dropped: Tensor = self(activation(values))
-            return dropped
+            output: Tensor = self(activation(values))
+            return output
         from rankgrad.models._gpu_dropout import KINDS, ActivationDropout
 
         if type(activation) not in KINDS:
             activation, values = nn.Identity(), activation(values)
+        # [members, N, width], as the kernel takes them
         rows = values if values.dim() == 3 else values.reshape(1, -1, values.shape[-1])
         seed, kind = self.draw(values.device), KINDS[type(activation)]
-        dropped = ActivationDropout.apply(rows, seed, self.dropped, kind)
-        return dropped.view(values.shape)
+        output = ActivationDropout.apply(rows, seed, self.dropped, kind)
+        return output.view(values.shape)
 
     def draw(self, device: torch.device | str) -> Tensor:
         """Draw the seed of one pass, from 0 to below 2^63, as a scalar on the device."""
@@ -134,6 +136,7 @@ def _kernel() -> Any:
 def _drop_by_hash(values: np.ndarray, seed: np.uint64, dropped: np.uint32, out: np.ndarray) -> None:
     """``out = values * is_kept / (1 - rate)``; the hash is lowbias32 by C. Wellons.
 
+    Only the high 16 bits of the hash are used, which its last step, omitted here, does not change.
     :mod:`rankgrad.models._gpu_dropout` and :mod:`rankgrad.models._perceptrons` compute the same.
 
     Args:
@@ -155,14 +158,14 @@ def _drop_by_hash(values: np.ndarray, seed: np.uint64, dropped: np.uint32, out: 
 
 def cpu_kernel_applies(values: Tensor) -> bool:
     """Whether functions compiled for CPUs take these values."""
-    on_cpu = values.device.type == "cpu" and values.dtype == torch.float32
-    return on_cpu and not _is_traced()
+    fits = values.device.type == "cpu" and values.dtype == torch.float32
+    return fits and not _is_traced()
 
 
 def gpu_kernel_applies(values: Tensor) -> bool:
     """Whether GPU kernels take these values; the kernels compute in float32."""
-    on_gpu = values.is_cuda and values.dtype != torch.float64
-    return on_gpu and _has_triton() and not _is_traced()
+    fits = values.is_cuda and values.dtype != torch.float64
+    return fits and _has_triton() and not _is_traced()
 
 
 def _is_traced() -> bool:

@@ -1,4 +1,4 @@
-"""ServedRanker: a fitted ranker that scores lists with onnxruntime.
+"""ServedRanker: a fitted ranker that scores lists, if possible with onnxruntime.
 
 ``rankgrad serve`` builds one for each run folder, and ``_app`` answers requests with it.
 """
@@ -25,9 +25,10 @@ from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 from rankgrad.training._preparation import Preparation
 
-_FOLDED_LENGTH = 30  # the mean list length from which FoldedLayers takes less time
+_FOLDED_LENGTH = 30  # the mean list length from which FoldedLayers takes less time than ONNX
 _MAX_PADDED = 1 << 15  # items of a padded batch, padding included
 
+#: Gives the scores ``[N]`` of items ``[N, f]`` in lists with offsets ``[B + 1]``.
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -120,7 +121,14 @@ class ServedRanker:
 
 
 def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
-    """A function that scores flat lists with the ONNX file of a ranker."""
+    """A function that scores flat lists with onnxruntime.
+
+    Args:
+        ranker: a ranker that has an ONNX form.
+        content: its ONNX file. It is not used if a :class:`Preparation` can compute the inputs of
+            the network: then only the network's layers run in onnxruntime.
+        threads: the number of threads that compute a batch.
+    """
     prepare = Preparation.of(ranker)
     if prepare is not None:
         return _prepared_scorer(ranker.network, prepare, threads)
@@ -146,7 +154,10 @@ def scorer(ranker: FittedRanker, content: bytes, threads: int = 1) -> Score:
 
 
 def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
-    """A function that scores flat lists with the layers of a network, after the preparation."""
+    """A function that scores flat lists: ``prepare`` computes the inputs of the network's layers.
+
+    Long lists go through :class:`FoldedLayers`, one list at a time, where the network allows it.
+    """
     run = session(layers_to_onnx(network, prepare.width), threads).run
     folded = FoldedLayers(network, threads) if FoldedLayers.fits(network) else None
 
@@ -163,7 +174,12 @@ def _prepared_scorer(network: Any, prepare: Preparation, threads: int) -> Score:
 
 
 def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """Split the indices ``order`` of lists, shortest first, into batches of bounded size."""
+    """Split the indices ``order`` of lists, shortest first, into batches of bounded size.
+
+    Args:
+        order: ``[B]``, indices of lists.
+        lengths: ``[B]``, the length of each list, by index.
+    """
     batches: list[list[int]] = [[]]
     for b in order.tolist():
         if batches[-1] and (len(batches[-1]) + 1) * lengths[b] > _MAX_PADDED:
@@ -173,7 +189,7 @@ def _batches(order: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
 
 
 def named_runs(runs: list[str]) -> dict[str, Path]:
-    """Run folders by the names of their rankers: ``NAME=RUN`` names one, else the folder does.
+    """Run folders by the names of their rankers: NAME of ``NAME=RUN``, else the folder's name.
 
     >>> from rankgrad.serving._served_ranker import named_runs
     >>> named_runs(["runs/first", "small=runs/second"])

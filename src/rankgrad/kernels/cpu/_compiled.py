@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _REORDERED = {"contract", "reassoc", "nsz"}  # sums may be reordered, so that they vectorize
 _ONE_THREAD = 100_000  # elementary steps: less work is done before a second thread has started
-_PARTS = 4  # ranges per thread
+_PARTS = 4  # ranges of lists per thread
 
 
 def compiled(function: Function) -> Function:
@@ -72,18 +72,19 @@ def _array_at(context: Any, address: Any, size: Any, like: Any) -> Any:
 
     ``numba.carray`` does the same, but is slower to compile.
     """
-    pointer, array = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
+    pointer_type, array_type = types.CPointer(like.dtype), types.Array(like.dtype, 1, "C")
 
     def build(target: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        memory = builder.inttoptr(arguments[0], target.get_value_type(pointer))
-        return np_cfarray(target, builder, array(pointer, size), (memory, arguments[1]))
+        memory = builder.inttoptr(arguments[0], target.get_value_type(pointer_type))
+        signature = array_type(pointer_type, size)
+        return np_cfarray(target, builder, signature, (memory, arguments[1]))
 
-    return array(address, size, like), build
+    return array_type(address, size, like), build  # the signature, and what builds the code
 
 
 array_at: Any = intrinsic(_array_at)
 
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process id and number of threads
 
 
 def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
@@ -92,6 +93,10 @@ def run_in_threads(costs: np.ndarray, work: Callable[[int, int], None]) -> None:
     It uses at most as many threads as PyTorch does. One thread computes a list, so the result does
     not depend on the number of threads. A thread that finishes a range takes the next one, so a
     thread that other processes keep off its core delays only its own range. Waiting threads sleep.
+
+    Args:
+        costs: ``[lists]``, about how many elementary steps each list takes.
+        work: computes the lists ``first:last``.
     """
     lists, total = len(costs), float(costs.sum())
     threads = min(available(), lists) if total >= _ONE_THREAD else 1
