@@ -45,6 +45,11 @@ class Spec:
     Spec(name='neural_ndcg', k=10, options={'temperature': 0.5})
     >>> str(Spec.parse("ndcg@5( gain = linear )"))
     'ndcg@5(gain=linear)'
+
+    Attributes:
+        name: the name of the object in its registry.
+        k: the cutoff; None without one.
+        options: the values of the options by name; a value may be a spec itself.
     """
 
     name: str
@@ -145,8 +150,8 @@ class Registry(Generic[_T]):
         # Names that errors suggest first, among names with the same ending.
         self.preferred: tuple[str, ...] = ()
         self._factories: dict[str, Callable[..., _T]] = {}
-        self._former: dict[str, str] = {}
-        self.also(lambda name: None, list)
+        self._former: dict[str, str] = {}  # the present name by each earlier name
+        self.also(lambda name: None, list)  # no further names
 
     def register(
         self, *names: str, former: Iterable[str] = ()
@@ -154,7 +159,8 @@ class Registry(Generic[_T]):
         """A decorator that registers a class or function under one or more names.
 
         Args:
-            names: the names; the first becomes the attribute ``name`` of a class without one.
+            names: the names; the first becomes the attribute ``name`` of a subclass of
+                :class:`HasSpec` that does not define it.
             former: earlier names; they still work, and warn that the first of ``names`` replaces
                 them.
         """
@@ -169,8 +175,8 @@ class Registry(Generic[_T]):
                     raise ValueError(f"there is a {self.kind} named {name!r} already")
                 self._factories[name] = factory
             self._former.update(dict.fromkeys(former, names[0]))
-            is_class = isinstance(factory, type) and issubclass(factory, HasSpec)
-            if is_class and "name" not in vars(factory):
+            has_spec = isinstance(factory, type) and issubclass(factory, HasSpec)
+            if has_spec and "name" not in vars(factory):
                 factory.name = names[0]  # type: ignore[attr-defined]
             return factory
 
@@ -280,7 +286,10 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _keep_none_words(options: Mapping[str, Any], parameters: _Parameters) -> dict[str, Any]:
-    """The options of a spec; ``none`` is the word, not None, for options that take words only."""
+    """The options of a spec, with ``"none"`` in place of None where an option takes words only.
+
+    The parser reads the bare word ``none`` as None.
+    """
     return {
         name: "none" if value is None and _takes_words_only(parameters.get(name)) else value
         for name, value in options.items()
@@ -288,10 +297,10 @@ def _keep_none_words(options: Mapping[str, Any], parameters: _Parameters) -> dic
 
 
 def _resolve_aliases(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Options under their own names.
+    """The values of options, by the options' own names in place of aliases.
 
-    A class may have ``option_aliases``, other names of its options, and ``settings_instead``, names
-    that are no options, with the settings to use in their place.
+    A class may have ``option_aliases``, which maps other names to its options, and
+    ``settings_instead``, which maps names that are not options to the settings to use instead.
     """
     aliases: Mapping[str, str] = getattr(factory, "option_aliases", {})
     settings: Mapping[str, str] = getattr(factory, "settings_instead", {})
@@ -307,6 +316,7 @@ def _resolve_aliases(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takes_words_only(option: inspect.Parameter | None) -> bool:
+    """Whether an option's default is a text, and its type does not include None."""
     if option is None or not isinstance(option.default, str):
         return False
     return "None" not in str(option.annotation)
@@ -320,7 +330,7 @@ def _suggest(
     Args:
         name: the unknown name.
         names: all names.
-        command: what lists them, if they are many.
+        command: the command that lists all names; the hint names it if they are too many to list.
         preferred: names to suggest before others with the same ending.
     """
     names = list(names)
@@ -336,9 +346,9 @@ def _suggest(
 
 
 def _with_ending(name: str, names: Sequence[str], preferred: Sequence[str]) -> list[str]:
-    """Names whose last word is near this one, as that of approx_ndcg; preferred names first.
+    """Names whose last word is near ``name``, such as approx_ndcg for ndcg; preferred names first.
 
-    There are none if a whole name is nearer.
+    The result is empty if a whole name is nearer.
     """
     endings = {each.rpartition("_")[2] for each in names}
     near = difflib.get_close_matches(name, sorted(endings.union(names)), n=1)
@@ -366,10 +376,13 @@ def _write(value: object) -> str:
 class _Parser:
     """A recursive descent parser of the grammar in the module's docstring.
 
+    ``spec``, ``value``, ``cutoff``, ``options`` and ``items`` parse what they are named after at
+    the position, and move past it and the white space after it.
+
     Attributes:
         text: the text to parse.
         position: the index of the next character.
-        depth: how many values the current one is inside of.
+        depth: how many values enclose the current position.
     """
 
     def __init__(self, text: str) -> None:
@@ -400,6 +413,7 @@ class _Parser:
         return int(digits)
 
     def options(self) -> dict[str, Any]:
+        """Parse ``option=value`` pairs after ``(``, up to and with ``)``."""
         options: dict[str, Any] = {}
         while not self.skip(")"):
             name = self.take(_NAME)
@@ -413,6 +427,7 @@ class _Parser:
         return options
 
     def nested_value(self) -> Any:
+        """Parse a value; :meth:`value` has checked the depth."""
         if self.skip("["):
             return self.items()
         text = _TEXT.match(self.text, self.position)
@@ -432,9 +447,11 @@ class _Parser:
         spec = self.spec()
         if spec.k is not None or spec.options:
             return spec
+        # A bare word.
         return _WORDS.get(spec.name, spec.name)
 
     def items(self) -> list[Any]:
+        """Parse the values of a list after ``[``, up to and with ``]``."""
         items: list[Any] = []
         while not self.skip("]"):
             items.append(self.value())
@@ -470,6 +487,7 @@ class _Parser:
             raise self.error("the end")
 
     def error(self, expected: str) -> ValueError:
+        """The error that says what was expected at the position."""
         rest = self.text[self.position :]
         return ValueError(
             f"cannot read the spec {quote(self.text)}: expected {expected} at character "

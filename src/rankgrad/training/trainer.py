@@ -2,8 +2,11 @@
 
 :func:`rankgrad.training.fit` makes one :class:`Trainer` per process and calls :meth:`Trainer.run`.
 An epoch is a sequence of batches; ``settings.accumulate`` batches, a group, make one step of the
-optimizer. After each epoch the trainer validates, remembers the best weights and saves a
-checkpoint.
+optimizer. (``TrainState.step`` and ``Batches.steps`` count batches.) After each epoch the trainer
+validates, remembers the best weights and saves a checkpoint.
+
+A network may have several members, as TabM has. In training each of them scores every list, and has
+its own loss.
 
 On a GPU the loop never waits for results during an epoch: sums of losses stay on the device, and a
 loss that is not finite is noticed at the end of the epoch.
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 _MAX_DERIVED = 1 << 27  # values of features up to which derived columns are computed in advance
-_STOP_DELAY = {"cuda": 16}  # steps after which a stop request takes effect, by device
+_STOP_DELAY = {"cuda": 16}  # batches after which a stop request takes effect, by device
+_MIN_COUNT = 1e-12  # divides sums over no lists, in place of 0
 
 
 class Trainer:
@@ -75,6 +79,7 @@ class Trainer:
         random: RandomState,
     ) -> None:
         self.fabric, self.job, self.settings, self.folder = fabric, job, job.settings, folder
+        # The number of this process, and how many there are.
         self.rank, self.ranks = fabric.global_rank, fabric.world_size
         settings = job.settings
         self.random = random
@@ -102,7 +107,8 @@ class Trainer:
         self.state = TrainState()
         self.best: dict[str, Tensor] = {}  # the ranker's tensors after the best epoch
         self.stop_requested = False  # in any process
-        self.stop_requests: deque[AsyncScalars] = deque()  # of the last steps, in all processes
+        # How many processes were asked to stop, for each of the last batches.
+        self.stop_requests: deque[AsyncScalars] = deque()
         # The number of lists with a loss since the last step of the optimizer.
         self.lists_since_step = torch.zeros((), dtype=torch.float64, device=fabric.device)
         random.seed(_combine_seeds(settings.seed, self.rank))  # different dropout in each process
@@ -127,8 +133,9 @@ class Trainer:
         self.ranker.network.train()
         stopped = self._stop_reason()
         rng = self.random.training(self.ranker.network, self.loss)
-        items_per_step = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
-        threads = for_work(passes(self.ranker.network, items_per_step))
+        items_per_batch = self.train.dataset.n_items // max(1, self.train.steps() * self.ranks)
+        # A context in which PyTorch uses one thread if the passes over a batch are small work.
+        threads = for_work(passes(self.ranker.network, items_per_batch))
         logging = callbacks(self.job, enabled=self.rank == 0)
         with Progress(self) as progress, logging as log, Interrupts() as interrupts, rng, threads:
             while stopped is None:
@@ -170,19 +177,19 @@ class Trainer:
         A resumed epoch starts at the batch ``state.step``, with the sums of the batches before it.
         """
         state, accumulate = self.state, self.settings.accumulate
-        steps = self.train.steps(state.epoch)  # batches of the epoch
-        # As _passes gives them: the sum of losses, the number of lists, the NaN flag.
+        n_batches = self.train.steps(state.epoch)
+        # The totals of what _passes returns: the losses, the number of lists, the NaN flag.
         totals = torch.tensor(
             [state.loss, state.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
         batches = self.train.epoch(state.epoch, rank=self.rank, ranks=self.ranks, start=state.step)
-        progress.begin(state.epoch, state.step, steps)
+        progress.begin(state.epoch, state.step, n_batches)
         for batch in batches:
             # The batches that make one step of the optimizer.
             first = state.step // accumulate * accumulate
-            group = range(first, min(first + accumulate, steps))
+            group = range(first, min(first + accumulate, n_batches))
             ends_group = state.step == group[-1]
-            sums = self._step(batch, steps, group, interrupts.stop_requested)
+            sums = self._step(batch, n_batches, group, interrupts.stop_requested)
             state.step += 1
             totals += sums[:3]
             progress.step(totals[:2])
@@ -196,13 +203,13 @@ class Trainer:
         state.loss, state.lists, nan_flag = totals.tolist()
         if math.isnan(nan_flag):
             raise self._diverged()
-        return state.step == steps
+        return state.step == n_batches
 
     def _any_stop_requested(self, request: Tensor) -> bool:
-        """Whether a process was asked to stop, at this step or some steps ago.
+        """Whether a process was asked to stop, at this batch or some batches ago.
 
-        On GPUs a request takes effect ``_STOP_DELAY`` steps later, when its copy to the host has
-        arrived without waiting; it does so at the same step in all processes.
+        On GPUs a request takes effect ``_STOP_DELAY`` batches later, when its copy to the host has
+        arrived without waiting; it does so at the same batch in all processes.
 
         Args:
             request: ``[1]``, how many processes were asked to stop.
@@ -212,7 +219,7 @@ class Trainer:
             return False
         return self.stop_requests.popleft().wait()[0] > 0
 
-    def _step(self, batch: Batch, steps: int, group: range, interrupted: bool) -> Tensor:
+    def _step(self, batch: Batch, n_batches: int, group: range, interrupted: bool) -> Tensor:
         """Train on one batch; at the end of a group, make the step of the optimizer.
 
         That step is the one that a single batch with all lists of the group would make. Nothing
@@ -220,16 +227,16 @@ class Trainer:
 
         Args:
             batch: the lists of this process.
-            steps: the number of batches of the epoch.
+            n_batches: the number of batches of the epoch.
             group: the batches that make one step of the optimizer.
             interrupted: whether this process was asked to stop.
 
         Returns:
             The sums over all processes that :meth:`_passes` returns.
         """
-        self._set_rates(group.start / self.settings.accumulate, steps)
+        self._set_rates(group.start / self.settings.accumulate, n_batches)
         ends_group, single_batch = self.state.step == group[-1], len(group) == 1
-        # The mean over the lists of a group: their number is known only at its end.
+        # A mean over the lists of a group is divided at its end, when their number is known.
         divide_later = self.loss.reduction == "mean" and not single_batch
         if self.graphs is not None:
             sums = self.graphs(batch)
@@ -240,7 +247,7 @@ class Trainer:
             self.lists_since_step = self.lists_since_step + sums[1]
         if ends_group:
             if divide_later:
-                self._divide_gradients(self.lists_since_step.clamp(min=1e-12))
+                self._divide_gradients(self.lists_since_step.clamp(min=_MIN_COUNT))
                 self.lists_since_step = torch.zeros_like(self.lists_since_step)
             if (clip := self.settings.clip) is not None:
                 self.fabric.clip_gradients(
@@ -272,21 +279,21 @@ class Trainer:
         # The loss is the mean over the lists of all processes on which it is defined. Fabric
         # averages gradients over the processes, hence the factor ``ranks``. If the group has
         # further batches, _step divides by the number of lists at the end.
-        is_mean = self.loss.reduction == "mean"
-        count = sums[1].clamp(min=1e-12) if is_mean and single_batch else torch.ones_like(sums[1])
+        divide_now = self.loss.reduction == "mean" and single_batch
+        count = sums[1].clamp(min=_MIN_COUNT) if divide_now else torch.ones_like(sums[1])
         list_weight = self.ranks / count / self.ranker.members
         self.fabric.backward(values, gradient=defined * list_weight.to(values.dtype))
         return sums
 
-    def _set_rates(self, step: float, batches: int) -> None:
+    def _set_rates(self, steps_done: float, n_batches: int) -> None:
         """Set the learning rate and the loss's schedules for a step of the optimizer.
 
         Args:
-            step: the steps of the optimizer before it in this epoch.
-            batches: the number of batches of the epoch.
+            steps_done: the number of the optimizer's steps in this epoch before this one.
+            n_batches: the number of batches of the epoch.
         """
-        steps = math.ceil(batches / self.settings.accumulate)
-        epochs_done = self.state.epoch + step / steps
+        steps = math.ceil(n_batches / self.settings.accumulate)
+        epochs_done = self.state.epoch + steps_done / steps
         self.loss.progress = epochs_done / self.settings.epochs
         factor = self.lr_schedule.factor(epochs_done, self.settings.epochs)
         for parameters in self.optimizer.param_groups:
@@ -305,8 +312,9 @@ class Trainer:
         :meth:`_epoch` raises at its end.
 
         Returns:
-            The loss of each list as scored by each member; whether it is defined there; and the
-            sums of :func:`~rankgrad.training._gpu.sums_of`.
+            The loss of each list as scored by each member, ``[members · lists]``; whether it is
+            defined, of the same shape; and the sums of :func:`~rankgrad.training._gpu.sums_of`,
+            ``[3]``.
         """
         scores = score(self.module, batch)
         nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0  # 0 · inf and 0 · NaN are NaN
@@ -333,7 +341,7 @@ class Trainer:
         state = self.state
         line = {
             "epoch": state.epoch + 1,
-            "loss": state.loss / max(state.lists, 1e-12),
+            "loss": state.loss / max(state.lists, _MIN_COUNT),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
         }
         if not math.isfinite(line["loss"]):
@@ -377,13 +385,13 @@ class Trainer:
         return value < best if self.metrics[0].lower_is_better else value > best
 
     def _save(self, best: bool = False, line: Mapping[str, float] | None = None) -> None:
-        """Update the run folder; ``best/`` if ``best``, and the history by ``line``.
+        """Update ``last/`` in the run folder, ``best/`` if ``best``, and the history by ``line``.
 
         ``last/`` is written last: resuming trusts its state, and cuts the history back to it.
         """
         if self.job.folder is None:
             return
-        other = self._training_tensors()  # gathered from all processes
+        training_tensors = self._training_tensors()  # gathered from all processes
         if self.folder is None:  # only the first process writes
             return
         if best:
@@ -392,7 +400,7 @@ class Trainer:
         if line is not None:
             self.folder.log(line)
         self.state.seconds = self._seconds()
-        self.folder.save_last(self.ranker, self.state, other)
+        self.folder.save_last(self.ranker, self.state, training_tensors)
 
     def _training_tensors(self) -> dict[str, Tensor]:
         """The states of the optimizer, the averaged weights and all processes' generators."""
@@ -455,11 +463,12 @@ class Trainer:
         batches = [self.train, *([] if self.vali is None else [self.vali]), *self.others.values()]
         n_values = network.n_features * sum(part.dataset.n_items for part in batches)
         fits_in_memory = n_values <= _MAX_DERIVED and all(part.resident for part in batches)
-        on_cpu = self.fabric.device.type == "cpu" and self.ranks == 1 and self.graphs is None
-        default_memory = self.settings.precision == "32-true" and self.settings.memory is None
-        if not (fits_in_memory and on_cpu and default_memory):
+        plain_cpu = self.fabric.device.type == "cpu" and self.ranks == 1 and self.graphs is None
+        default_settings = self.settings.precision == "32-true" and self.settings.memory is None
+        if not (fits_in_memory and plain_cpu and default_settings):
             return network
-        if network.per_item or self.train.is_cut:  # nothing is derived, or from lists cut anew
+        # Nothing is derived, or each epoch cuts the lists anew, which changes the derived columns.
+        if network.per_item or self.train.is_cut:
             return network
         with torch.no_grad():
             for part in batches:
@@ -512,7 +521,8 @@ def _lists_with_loss(loss: Loss, dataset: Dataset) -> np.ndarray | None:
     relevant[nonempty] = np.maximum.reduceat(dataset.labels, dataset.offsets[nonempty]) > 0
     if not len(nonempty) or not relevant.any() or relevant[nonempty].all():
         return None
-    # A new loss, so that this one draws no random numbers.
+    # Try a list without a label above 0, with a copy of the loss: ``loss`` itself must not draw
+    # random numbers here.
     probe = losses.get(str(loss))
     for randomness in randomness_of(probe).values():
         randomness.fallback = torch.Generator()
@@ -524,7 +534,8 @@ def _member_lists(scores: Tensor, batch: Batch, members: int) -> Lists:
     """The lists of a batch as scored by each member: ``members`` times as many lists.
 
     Args:
-        scores: ``[members, ...]``, or ``[...]`` of a single member.
+        scores: ``[members, ...]``, or ``[...]`` of a single member, where ``...`` is the shape of
+            the batch's labels.
         batch: padded or flat.
         members: the number of members.
     """
@@ -544,10 +555,10 @@ def _member_lists(scores: Tensor, batch: Batch, members: int) -> Lists:
 
 
 def _repeat(values: Any, members: int) -> Any:
-    """The values of the lists once for each member."""
+    """The values of the lists, ``[n, ...]``, once for each member: ``[members · n, ...]``."""
     return None if values is None else values.repeat(members, *[1] * (values.dim() - 1))
 
 
 def _combine_seeds(*numbers: int) -> int:
-    """One seed from several numbers; (1, 0) and (0, 1) give different ones."""
+    """One seed below 2^63 from several numbers; (1, 0) and (0, 1) give different ones."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

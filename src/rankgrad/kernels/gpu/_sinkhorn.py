@@ -53,8 +53,8 @@ from rankgrad.kernels.gpu._segmented_sort import count_items
 
 _ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
 _RESIDENT, _REGISTERS = 1, 255  # programs per multiprocessor, and registers per thread
-_TOGETHER = 16  # parts of a column sum that are read at a time
-_SCRATCH = 1 << 22  # floats for the parts of column sums
+_TOGETHER = 16  # programs whose parts of a column sum are read at a time
+_SCRATCH = 1 << 22  # floats for the parts of one column sum, at most
 
 
 def through_sinkhorn(
@@ -78,7 +78,7 @@ def through_sinkhorn(
         return values.zero_(), grad_scores.zero_(), defined
     operator.rank(gains, lengths, (values, grad_scores))
     weighing = _Weighing("loss", False, metric, persistence)
-    at_rank = (values, values)  # placeholders
+    at_rank = (values, values)  # placeholders: a loss neither reads nor writes them
     operator.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
     return values, grad_scores, defined
 
@@ -118,14 +118,16 @@ class SinkhornOperator(SortOperator):
     transposed: bool
 
     def __post_init__(self) -> None:
-        self._values: Tensor | None = None  # sorted last; the reference reserves their address
+        # The values that ``places`` has. While this refers to them, no other tensor can have their
+        # address, by which _place knows them again.
+        self._values: Tensor | None = None
 
     def apply(self, values: Tensor) -> Tensor:
         at_rank, self.misses = torch.zeros_like(self.scores), torch.zeros_like(self.scores)
         if self.lists:
             weighing = _Weighing("apply", scaled=self._values is not None)
             self._place(values, at_rank)
-            # The second of the pair skips lists without items.
+            # The lengths choose the lists: those without items are skipped.
             self.scale(weighing, (at_rank, self.lengths), (at_rank, self.misses))
         return at_rank
 
@@ -140,11 +142,17 @@ class SinkhornOperator(SortOperator):
         return grad_scores
 
     def _place(self, values: Tensor, zeros: Tensor) -> None:
-        """Sort the lists by score, with these values; or replace the values of sorted lists."""
+        """Sort the lists by score, with these values; or replace the values of sorted lists.
+
+        Args:
+            values: ``[items]``, in input order.
+            zeros: ``[items]``, which sorting fills with zeros.
+        """
         values = values.contiguous()
         if self._values is None:
             lengths = count_items(self.mask, self.offsets, self.max_length)
             self.rank(values, lengths, (self.scores.new_empty(self.lists), zeros))
+            # v and u of every step; with K in registers, also a vector between v and u.
             self.scalings = values.new_empty(2 * self.iterations + 3, self.size)
             self.taken = self.numbers.new_empty(self.lists)
         elif self._values.data_ptr() != values.data_ptr():
@@ -165,11 +173,15 @@ class SinkhornOperator(SortOperator):
         self.gains, self.lengths, self.size = gains, lengths, size
         # The layout of lists whose K stays in registers; None for longer ones.
         self.layout = ResidentLayout.of(scores, lists, self.max_length)
-        # The index of each sorted item, and how many items score strictly higher and lower.
+        # The index of each sorted item in its list, and how many items score strictly higher and
+        # lower. Kernels call this tensor ``order``.
         self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
-        # The score, c as a pair of floats, and the gain of sorted items.
+        # The score, c as a pair of floats, and the gain of sorted items. Kernels call this
+        # tensor ``ranked``.
         self.places = scores.new_empty(4, size)
-        counters = 1 if self.layout is not None else 2 + self.iterations  # per list
+        # Per list: the counter of arrivals at barriers and, if K is not in registers, the error of
+        # each step (see _forward).
+        counters = 1 if self.layout is not None else 2 + self.iterations
         self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
         _rank[(lists, cdiv(self.max_length, 64))](
             scores, self.mask, gains, self.offsets, lengths, self.numbers, self.places,
@@ -193,13 +205,13 @@ class SinkhornOperator(SortOperator):
 
         Args:
             weighing: the weights of the rows.
-            chosen: the scale of each list, and 0 for lists to skip.
+            chosen: the scale of each list, which only a loss reads, and 0 for lists to skip.
             at_rank: the gradient (adjoint) or result (apply) by rank, and one minus the result.
         """
         mode, scaled, metric, persistence = weighing
         iterations, sharpness = self.iterations, 1 / self.temperature
         of_lists = (self.offsets, self.lengths, *chosen)
-        numbers = (iterations, self.tolerance, sharpness, self.k, persistence)
+        scalars = (iterations, self.tolerance, sharpness, self.k, persistence)
         options = (metric, self.transposed, mode, scaled)
         barriers = torch.zeros_like(self.barriers) if scaled else self.barriers
         places, lists, size, layout = self.places, self.lists, self.size, self.layout
@@ -208,7 +220,7 @@ class SinkhornOperator(SortOperator):
             work = places.new_empty(floats + size)
             layout.launch(
                 places, work, barriers, self.scalings, self.taken, *at_rank, *of_lists, size,
-                lists, *numbers, *options,
+                lists, *scalars, *options,
             )  # fmt: skip
             return work[floats:], work
         shared = self.shared
@@ -221,7 +233,7 @@ class SinkhornOperator(SortOperator):
         _scale[(lists * shared,)](
             places, scalings, work, places.new_empty(2, 3, shared, size),
             self.numbers.new_empty(lists, tiles, 2), self.numbers.new_empty(lists, width, 2),
-            barriers, self.taken, *at_rank, *of_lists, size, tiles, width, *numbers, *options,
+            barriers, self.taken, *at_rank, *of_lists, size, tiles, width, *scalars, *options,
             shared, next_power_of_2(shared), _ROWS, _COLUMNS,
             min(_TOGETHER, next_power_of_2(shared)), num_warps=_WARPS, maxnreg=_REGISTERS,
             launch_cooperative_grid=shared > 1,
@@ -236,7 +248,15 @@ class SinkhornOperator(SortOperator):
         values: Tensor,
         grad_scores: Tensor,
     ) -> None:
-        """Scale the lists, then compute the gradient, and for a metric also the values."""
+        """Scale the lists, then compute the gradient, and for a metric also the values.
+
+        Args:
+            weighing: as in :meth:`scale`.
+            chosen: as there.
+            at_rank: as there.
+            values: ``[lists]``, written for a metric.
+            grad_scores: ``[items]``, written, in input order.
+        """
         prefix, sums = self.scale(weighing, chosen, at_rank)
         layout = self.layout
         rows, parts = (layout.rows, layout.shared) if layout is not None else (_ROWS, 1)
@@ -340,11 +360,11 @@ class _Part(NamedTuple):
     end: Any  # one past the last row tile
     reach: Any  # the first column tile with entries in these rows
     bound: Any  # one past the last such tile
-    mine: Any  # the number of the program among those of the list
+    mine: Any  # the number of this program among those of the list
     sharing: Any  # the number of programs of the list
-    sums: Any  # the column sums of every program's rows
+    sums: Any  # [2, 3, SHARED, size]: by half and kind, the column sums of every program's rows
     spans: Any  # of each column tile, the first program with entries in it, and one past the last
-    barriers: Any  # the counters of the list
+    barriers: Any  # of the list: a counter of arrivals and, at 1 + step, the error of each step
 
 
 @triton.jit
@@ -381,7 +401,12 @@ def _column_sums(
     matrix, part, tile, column, inside, WHICH: tl.constexpr, half,
     SHARED: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Column sums over the parts of all programs whose rows have entries in these columns."""
+    """Column sums over the parts of all programs whose rows have entries in these columns.
+
+    WHICH is 0, 1 or 2 for the first, second or third of the sums that :func:`_column_parts` wrote.
+    Successive sweeps write to alternate halves of ``part.sums``, so a program that is ahead does
+    not overwrite what others still read.
+    """
     first = tl.load(part.spans + tile * 2)
     last = tl.load(part.spans + tile * 2 + 1)
     total = tl.zeros_like(column).to(tl.float32)
@@ -407,10 +432,13 @@ def _scale(
 ):  # fmt: skip
     """Scale one list, of which this program has some tiles of rows, forward and backward.
 
-    The MODE is "loss" for a linear metric, or "apply" or "adjoint" of the operator. If SCALED, u
-    and v are in memory, ``columns`` ``[2 (iterations + 1), items]``: first v of every step, then u.
-    ``work`` is ``[5, items]``: two scratch vectors, the derivatives by u, the column sums D and S;
-    after them the programs' parts of the value.
+    The MODE is "loss" for a linear metric, or "apply" or "adjoint" of the operator. ``columns`` is
+    ``[2 (iterations + 1), items]``: first v of every step, then u, called ``rows`` here. If SCALED,
+    they are computed already. ``work`` is ``[5, items]``: two scratch vectors, the derivatives by
+    u, the column sums D and S; after them the programs' parts of the value. ``limits`` is
+    ``[lists, tiles, 2]`` and ``spans`` ``[lists, stride, 2]``, as in :class:`_Matrix` and
+    :class:`_Part`. SHARED programs are launched per list; ``sharing`` of them have rows. PADDED is
+    the next power of two.
     """
     list_index = tl.program_id(0) // SHARED
     program = tl.program_id(0) % SHARED
@@ -477,7 +505,10 @@ def _forward(
     TRANSPOSED: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Run the scaling; returns the number of steps."""
+    """Run the scaling; returns the number of steps, and the number of arrivals at barriers.
+
+    The largest error of a step is shared at ``part.barriers + 1 + step``.
+    """
     base, items, size = matrix.base, matrix.items, matrix.size
     # The program's own positions.
     first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
@@ -513,6 +544,7 @@ def _forward(
             if TRANSPOSED:
                 tl.debug_barrier()
                 max_error = _row_error(matrix, part, rows, step, ROWS)
+            # Floats that are not negative are in the order of their bits.
             tl.atomic_max(part.barriers + 1 + step, max_error.to(tl.int32, bitcast=True))
             if step >= iterations:
                 if not TRANSPOSED:
@@ -609,7 +641,7 @@ def _add_to(at, change, inside):
 
 @triton.jit
 def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The tiles of columns of each tile of rows in which entries exceed exp(-32)."""
+    """Find the column tiles of each row tile in which entries exceed exp(-32), about 1e-14."""
     far, items = -32.0 / matrix.sharpness, matrix.items
     width = tl.cdiv(items, COLUMNS)
     for tile in range(top, end):
@@ -630,7 +662,7 @@ def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _find_spans(matrix, part, each, row_tiles, PADDED: tl.constexpr):
-    """The programs whose band has each of the column tiles of this program."""
+    """Find the programs that have entries in each of the column tiles of this program."""
     program = tl.arange(0, PADDED)
     exists = program < part.sharing
     ends = tl.minimum(program * each + each, row_tiles)
@@ -680,7 +712,11 @@ def _write_ranks(
     matrix, part, columns, rows, at_rank, misses, k,
     TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the sorted gains, and one minus them: rows sum to one if they were scaled last."""
+    """Write the sorted gains, and one minus them.
+
+    One minus the gain at a rank is the row's sum over ``1 - g`` if the row sums to one, as it does
+    if rows were scaled last. In transposed scaling, one minus the row's sum is added.
+    """
     for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
         inside = (row < matrix.items) & ((k == 0) | (row < k))
@@ -698,7 +734,7 @@ def _column_parts(
     matrix, part, rows, grad_rows, step, half, SHARED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WHICH: tl.constexpr,
 ):  # fmt: skip
-    """The program's part of column sums.
+    """Write the program's part of column sums to one half of ``part.sums``.
 
     WHICH 1: ``Kᵀ u``. 2: ``Kᵀ u``, plain and weighted by rank offsets. 3: with
     ``l = -grad_rows u²``, ``Kᵀ l`` plain and weighted, and ``Kᵀ u_{step-1}`` weighted. 4: the last
@@ -743,7 +779,7 @@ def _factors(matrix, rows, grad_rows, row, step, WHICH: tl.constexpr):
     earlier_factor = factor
     if WHICH >= 3:
         factor *= -tl.load(grad_rows + base + row, inside, 0.0) * factor
-        valid = inside & (row + step > row)  # 0 at the first step
+        valid = inside & (row + step > row)  # step > 0, as no step is before the first
         earlier_factor = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
     return factor, earlier_factor
 
@@ -763,11 +799,13 @@ def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
 
 @triton.jit
 def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
-    """Whether to go on: the error of a step is known only one step later.
+    """Returns the last step that counts, and whether to go on (1) or not (0).
 
-    That later step is then discarded, except in transposed scaling, whose last row step is unused.
+    The error found in step t is that of the column sums of ``u_{t-1}`` and ``v_{t-1}``; if it is
+    small enough, step t is discarded. In transposed scaling it is that of the row sums of
+    ``u_{t-1}`` and ``v_t``, which are the result, and step t counts.
     """
-    least = 1 if TRANSPOSED else 2
+    least = 1 if TRANSPOSED else 2  # in step 1 v_{t-1} is v_0 = 1, before any scaling
     if step >= least:
         error = tl.atomic_add(barriers + 1 + step, 0).to(tl.float32, bitcast=True)
         if error < tolerance:
@@ -796,8 +834,10 @@ def _finish(
 ):  # fmt: skip
     """The loss of a list, and its gradient with respect to the scores from the column sums.
 
-    In sorted order (k from 0) the gradient times τ is
-    ``S_k + (n - 1 - 2 k - below_k + above_k) D_k - Σ_{below k} D + Σ_{above k} D``.
+    In sorted order (j from 0) the gradient times τ is
+    ``S_j + (n - 1 - 2 j - below_j + above_j) D_j - Σ_{below j} D + Σ_{above j} D``. Items below and
+    above j have strictly lower and higher scores; below_j and above_j are their numbers. ``sums``
+    are D and S of PARTS programs, then the programs' parts of the value.
     """
     list_index = tl.program_id(0)
     items = tl.load(lengths + list_index)
@@ -825,9 +865,9 @@ def _finish(
         before = tl.zeros([1], tl.float64)
         for first in range(0, items, BLOCK):
             at = first + tl.arange(0, BLOCK)
-            part = _sum_programs(sums, size, base, at, items, sharing, PARTS).to(tl.float64)
-            tl.store(prefix + base + at, (tl.cumsum(part, 0) + before).to(tl.float32), at < items)
-            before += tl.sum(part, 0)
+            wide = _sum_programs(sums, size, base, at, items, sharing, PARTS).to(tl.float64)
+            tl.store(prefix + base + at, (tl.cumsum(wide, 0) + before).to(tl.float32), at < items)
+            before += tl.sum(wide, 0)
         tl.debug_barrier()
         total = tl.sum(before, 0).to(tl.float32)
         for first in range(0, items, BLOCK):

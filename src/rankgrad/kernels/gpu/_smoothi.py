@@ -27,7 +27,7 @@ from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, SortOperator, throu
 from rankgrad.kernels.gpu._segmented_sort import count_items
 
 _MAX_LENGTH = 16384  # the longest list that one program holds in registers
-_TILE = 1024
+_TILE = 1024  # items of a longer list that a program reads at a time
 
 
 def through_smoothi(
@@ -62,7 +62,17 @@ def through_smoothi(
 def _compute_rows(
     tensors: tuple[Any, ...], numbers: tuple[Any, ...], options: dict[str, Any], max_length: int
 ) -> None:
-    """Compute the rows: in one launch or, if several programs share a list, in one per row."""
+    """Compute the rows: in one launch or, if several programs share a list, in one per row.
+
+    Args:
+        tensors: scores, mask, offsets, lengths; inputs, others, results, extras: the inputs and
+            outputs of :meth:`SmoothIOperator.run` or, for a loss, the gains or labels, the weights
+            (a placeholder if there are none), and the gradient twice; and scales, defined, values
+            ``[lists]``, which only a loss uses.
+        numbers: alpha, delta, k, persistence.
+        options: the compile-time options of the kernels.
+        max_length: a bound on the lists' lengths.
+    """
     scores, mask, offsets = tensors[:3]
     lists, size, mode, k = offsets.numel() - 1, scores.numel(), options["MODE"], numbers[2]
     if max_length <= _MAX_LENGTH:
@@ -70,14 +80,17 @@ def _compute_rows(
         warps = min(16, max(1, width // 256))
         _list[(lists,)](*tensors, *numbers, **options, WIDTH=width, num_warps=warps)
         return
-    splits = min(256, cdiv(max_length, _TILE))
+    splits = min(256, cdiv(max_length, _TILE))  # programs per list
     grid = (lists, splits)
     shape = {"SPLITS": splits, "WIDE": next_power_of_2(splits), "TILE": _TILE}
+    # Of each program's part of a list: the lowest score, and what _add_gradient writes; and, for
+    # this row and the one before, the sums of _sweep.
     lowest, partial = scores.new_empty(lists, splits, 3), scores.new_empty(2, lists, splits, 4)
-    exact = torch.float64 if mode == "ranks" else torch.float32
-    state = torch.empty(3 if mode == "ranks" else 2, size, dtype=exact, device=scores.device)
+    dtype = torch.float64 if mode == "ranks" else torch.float32
+    state = torch.empty(3 if mode == "ranks" else 2, size, dtype=dtype, device=scores.device)
     _lowest[grid](scores, mask, offsets, lowest, SPLITS=splits, TILE=_TILE)
     arguments = (*tensors, *numbers, lowest, partial, state)
+    # Sweep r completes row r - 1, so there is one sweep more than there are rows.
     for row in range(1 + (min(k, max_length) if k else max_length)):
         _sweep[grid](*arguments, row, lists, size, **options, **shape)
     if mode not in ("apply", "ranks"):
@@ -94,7 +107,7 @@ class SmoothIOperator(SortOperator):
 
     Args:
         alpha: the inverse temperature.
-        delta: how far items of earlier rows are pushed down.
+        delta: subtracted from every factor ``1 - P_lj`` of the products.
     """
 
     alpha: float
@@ -120,11 +133,12 @@ class SmoothIOperator(SortOperator):
 
         Args:
             mode: ``apply`` and ``adjoint`` of the operator, or ``ranks`` and ``ranks_adjoint``.
-            inputs: for apply and adjoint the values, for adjoint also the ranks' gradient; for
-                ranks_adjoint the gradient with respect to the ranks, and the ranks.
+            inputs: for apply and adjoint the values ``[items]``, for adjoint also the gradient
+                with respect to the sorted values; for ranks_adjoint the gradient with respect to
+                the ranks, and the ranks.
             outputs: for apply the sorted values and one minus them; for ranks the ranks and one
-                over their weights, which ranks_adjoint reads; for the adjoints the gradient with
-                respect to the scores.
+                over their weights ``Σ_r P_rj``, which ranks_adjoint reads; for the adjoints the
+                gradient with respect to the scores. Each is ``[items]``.
         """
         if not self.lists:
             return
@@ -154,6 +168,7 @@ class SmoothIRanks(ListOperator):
         scores = self.scores
         lists = scores, self.mask, self.offsets, self.max_length
         self._indicators = SmoothIOperator(*lists, 0, self.alpha, self.delta)
+        # The ranks, and one over their weights.
         self.ranks, self._inverse = torch.zeros_like(scores), torch.zeros_like(scores)
         self._indicators.run("ranks", (scores, scores), (self.ranks, self._inverse))
 
@@ -182,12 +197,15 @@ def _row_loss(
     mean, weight, rank, length, scale, k, persistence,
     METRIC: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """A rank's term of the sum, and its derivatives with respect to expected value and weight."""
+    """A rank's term of the metric, and its derivatives with respect to ``mean`` and ``weight``.
+
+    ``mean`` and ``weight`` are the expected value and weight of the item at the rank.
+    """
     factor = scale * (discount(rank, METRIC, persistence) - discount_beyond(length, k, METRIC))
     gain, by_value, by_weight = mean, mean * 0.0 + 1.0, mean * 0.0
     if GAIN == "exponential":
         power = tl.exp2(mean)
-        gain, by_value = power - 1.0, power * 0.6931471805599453
+        gain, by_value = power - 1.0, power * 0.6931471805599453  # ln 2
     if WEIGHTED:
         gain, by_value, by_weight = gain * weight, by_value * weight, gain
     return factor * gain, factor * by_value, factor * by_weight
@@ -199,11 +217,13 @@ def _add_rows(
     results, extras, LARGE: tl.constexpr, MODE: tl.constexpr, METRIC: tl.constexpr,
     GAIN: tl.constexpr, WEIGHTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute the rows of a list, each a softmax; returns the value and the sums of the items.
+    """Compute the rows of a list, each a softmax; returns the value and two sums of each item.
 
-    :func:`_row_terms` defines these sums. ``extra`` are the weights of the items, or one minus
-    their values. If LARGE, the maximum is subtracted from logits. A row takes at most one maximum
-    and one joint sum.
+    :func:`_row_terms` defines these sums. ``base`` are the logits before they are multiplied by the
+    products, in units of ln 2; ``padding`` is 0, or -inf on padding. ``item_value``, ``ranks`` and
+    ``extra`` are those of :func:`_load_inputs`. The value is the sum of the rows' terms of a loss.
+    If LARGE, the maximum is subtracted from logits. A row takes at most one maximum and one joint
+    sum.
     """
     product = tl.full([WIDTH], 1.0, tl.float32)
     # Ranks are sums of as many terms as there are rows, all of one sign: use float64.
@@ -269,7 +289,7 @@ def _list(
     score = tl.load(scores + at, mask=real, other=float("inf"))
     lowest = tl.min(score, 0)
     lowest = tl.where(lowest < float("inf"), lowest, 0.0)  # inf for an empty list
-    base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)
+    base = tl.where(real, score - lowest, 0.0) * (alpha * 1.4426950408889634)  # log2(e), for exp2
     padding = tl.where(real, 0.0, float("-inf"))
     item_value, ranks, extra = _load_inputs(inputs, others, extras, at, real, base, MODE, WEIGHTED)
     rows = tl.where(scale > 0, tl.where(k > 0, tl.minimum(k, length), length), 0)
@@ -278,11 +298,11 @@ def _list(
         others + begin, results + begin, extras + begin,
     )  # fmt: skip
     if tl.max(base, 0) < 60.0:  # |product| <= 1, so exponentials cannot overflow
-        value, sums, sums_by_rank = _add_rows(*items, False, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
+        value, sums, moments = _add_rows(*items, False, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
     else:
-        value, sums, sums_by_rank = _add_rows(*items, True, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
+        value, sums, moments = _add_rows(*items, True, MODE, METRIC, GAIN, WEIGHTED, WIDTH)
     if MODE == "ranks":
-        rank, inverse = _ranks_of(sums, sums_by_rank, length)
+        rank, inverse = _ranks_of(sums, moments, length)
         tl.store(results + at, rank, mask=real)
         tl.store(extras + at, inverse, mask=real)
     elif MODE != "apply":
@@ -329,7 +349,12 @@ def _row_values(values, ranks, row, MODE: tl.constexpr):
 
 @triton.jit
 def _row_terms(indicator, product, by_logit, sums, moments, row, MODE: tl.constexpr):
-    """Add a row to its items: to the gradient, or to the sums that the ranks are computed from."""
+    """Add a row's terms to the sums of the items.
+
+    For ranks ``sums`` are ``Σ_r P_rj`` and ``moments`` are ``Σ_r r P_rj``, r from 1. Otherwise
+    ``sums`` are the gradient with respect to ``α (s_j - lowest)``, and ``moments`` stay 0. For
+    apply both stay 0.
+    """
     if MODE == "ranks":
         exact = indicator.to(tl.float64)
         sums, moments = sums + exact, moments + exact * (row + 1)
@@ -344,7 +369,8 @@ def _load_inputs(
 ):
     """The values of items, their ranks, and their weights (without weights one minus the values).
 
-    For the adjoint of the ranks the values are gradients over the weights of the ranks.
+    For the adjoint of the ranks the values are gradients divided by the weights of the ranks. What
+    the mode does not need is ``unused``.
     """
     item_value, ranks = unused, unused
     if MODE != "ranks":
@@ -385,10 +411,12 @@ def _sweep(
     MODE: tl.constexpr, METRIC: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
     SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Update the state of the items by row - 1, and sum the exponentials of the row.
+    """Update the state of the items by row - 1, and sum the exponentials of the row (from 0).
 
     The state is the product and the sums of :func:`_row_terms`. The exponentials are summed alone,
-    times the values, and times a third factor: the weights, or one minus the values.
+    times the values, and times a third factor: the weights, or one minus the values. ``partial`` is
+    ``[2, lists, SPLITS, 4]``: for even and odd rows, the largest logit of the program's part of a
+    list, and the three sums relative to it.
     """
     list_index, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
@@ -424,15 +452,15 @@ def _sweep(
             elif MODE == "apply":
                 tl.store(results + begin + row - 1, mean, mask=split == 0)
                 tl.store(extras + begin + row - 1, extra_mean, mask=split == 0)
-        tops = tl.full([TILE], -1e38, tl.float32)
+        tops = tl.full([TILE], -1e38, tl.float32)  # finite, as -inf minus -inf is NaN
         exp_sums = tl.zeros([TILE], tl.float32)
-        means = tl.zeros([TILE], tl.float32)
+        value_sums = tl.zeros([TILE], tl.float32)
         extra_sums = tl.zeros([TILE], tl.float32)
         for first in range(begin + split * TILE, end, SPLITS * TILE):
             at = first + tl.arange(0, TILE)
             real = is_real(mask, at, at < end)
             score = tl.load(scores + at, mask=real, other=0.0)
-            base = (score - low) * (alpha * 1.4426950408889634)
+            base = (score - low) * (alpha * 1.4426950408889634)  # log2(e), for exp2
             item_value, ranks, extra = _load_inputs(
                 inputs, others, extras, at, real, base, MODE, WEIGHTED
             )
@@ -460,7 +488,7 @@ def _sweep(
             higher = tl.maximum(tops, logits)
             decay, entry = tl.exp2(tops - higher), tl.exp2(logits - higher)
             exp_sums = exp_sums * decay + entry
-            means = means * decay + entry * _row_values(item_value, ranks, row, MODE)
+            value_sums = value_sums * decay + entry * _row_values(item_value, ranks, row, MODE)
             if WEIGHTED or MODE == "apply":
                 extra_sums = extra_sums * decay + entry * extra
             tops = higher
@@ -469,7 +497,7 @@ def _sweep(
         target = partial + ((row % 2 * lists + list_index) * SPLITS + split) * 4
         tl.store(target, top)
         tl.store(target + 1, tl.sum(exp_sums * rescale, 0))
-        tl.store(target + 2, tl.sum(means * rescale, 0))
+        tl.store(target + 2, tl.sum(value_sums * rescale, 0))
         tl.store(target + 3, tl.sum(extra_sums * rescale, 0))
 
 
@@ -479,10 +507,10 @@ def _add_gradient(
     scores, mask, offsets, lowest, state, size,
     SPLITS: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Write the sum of the gradients over the program's part of a list, and its lowest items.
+    """Sum the gradients over the program's part of a list, and count its items of lowest score.
 
-    Both follow the lowest score in ``lowest``: the gradient through the minimum is divided among
-    the items that have it.
+    Writes the sum and the count to ``lowest[list, split, 1:3]``, from which :func:`_finish`
+    computes the gradient through the minimum: it is divided among the items of lowest score.
     """
     list_index, split = tl.program_id(0), tl.program_id(1)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
@@ -513,7 +541,7 @@ def _finish(
     length = tl.load(lengths + list_index)
     scale = _scale_of(scales, defined, list_index, length, MODE)
     size = size.to(tl.int64)
-    counted = tl.where(scale > 0, end, begin)
+    counted = tl.where(scale > 0, end, begin)  # no items if the loss is undefined
     low, lowest_grad = 0.0, 0.0
     if MODE != "ranks":
         low = _load_lowest(lowest, list_index, SPLITS, WIDE)
