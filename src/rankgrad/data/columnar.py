@@ -203,9 +203,9 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
 class _Roles:
     """Which column is what.
 
-    The fields without a default are arguments of :func:`read`; :meth:`find_columns` sets the others
-    from a file's schema. Of several files the first decides what the features are, and all must
-    have these columns.
+    The fields up to ``categorical`` are arguments of :func:`read`. :meth:`find_columns` completes
+    them and sets the others, from a file's schema. Of several files the first decides what the
+    features are, and all must have these columns.
     """
 
     path: Path  # the file that is being read, for errors

@@ -176,8 +176,8 @@ class SinkhornOperator(SortOperator):
         # The index of each sorted item in its list, and how many items score strictly higher and
         # lower. Kernels call this tensor ``order``.
         self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
-        # The score, c as a pair of floats, and the gain of sorted items. Kernels call this
-        # tensor ``ranked``.
+        # The score, c as a pair of floats, and the gain of sorted items. _rank and _scale call
+        # this tensor ``ranked``.
         self.places = scores.new_empty(4, size)
         # Per list: the counter of arrivals at barriers and, if K is not in registers, the error of
         # each step (see _forward).
@@ -799,7 +799,7 @@ def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
 
 @triton.jit
 def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
-    """Returns the last step that counts, and whether to go on (1) or not (0).
+    """Return the last step that counts, and whether to go on (1) or not (0).
 
     The error found in step t is that of the column sums of ``u_{t-1}`` and ``v_{t-1}``; if it is
     small enough, step t is discarded. In transposed scaling it is that of the row sums of
