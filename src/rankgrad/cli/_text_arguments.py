@@ -58,17 +58,23 @@ def read_candidates(
     Args:
         run: the TREC run.
         collection: the documents; the folder of Cranfield or CISI has topics and judgments, too.
-        topics: the queries; None for those of that folder.
-        qrels: the judgments; None for those of that folder.
+        topics: the queries; None for those in the folder of Cranfield or CISI.
+        qrels: the judgments; None for those in the folder of Cranfield or CISI.
         field: the field of TREC topics that is the query.
         depth: how many candidates of each query to take; None for all.
-        judged: whether the candidates get the grades of the judgments.
+        judged: whether the candidates get the grades of the judgments; if not, ``qrels`` is not
+            read.
+
+    Raises:
+        ValueError: topics or judgments are needed, and neither given nor in the collection's
+            folder.
     """
     from rankgrad.data.trec import read_qrels, read_run
     from rankgrad.text import _classic
     from rankgrad.text._candidates import Candidates
     from rankgrad.text._collections import read_documents, read_topics
 
+    # Cranfield or CISI: a folder with documents, topics and judgments.
     classic: Any = _classic.load(collection) if _classic.is_known(collection) else None
     if topics is None and classic is None:
         raise ValueError("--topics is missing: the file of the queries")

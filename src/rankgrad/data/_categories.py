@@ -1,10 +1,11 @@
 """Categorical features: columns of codes, and the names that the codes stand for.
 
 In a :class:`~rankgrad.data._dataset.Dataset` a categorical feature is a column of codes 0, 1, ...;
-``Dataset.categories`` has the name of each code. NaN is a missing or unknown category. Names are
-sorted, as numbers in :func:`encode` and as text elsewhere, so that codes do not depend on the order
-of rows. The readers encode columns of files, the estimator those of data frames
-(:func:`encode_frame`), and :func:`match` gives new data the codes of the training data.
+``Dataset.categories`` has the names of its codes, or None for a column of numbers. NaN is a missing
+or unknown category. Names are sorted, as numbers in :func:`encode` and as text elsewhere, so that
+codes do not depend on the order of rows. The readers encode columns of files, the estimator those
+of data frames (:func:`encode_frame`), and :func:`match` gives new data the codes of the training
+data.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def number_columns(categories: Categories | None, width: int) -> list[int]:
 
 
 def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:
-    """The names in sorted order, and the code of each name, ``[n]``, in that order."""
+    """The names in sorted order; and ``[n]``, for each name as given, its index in that order."""
     order = sorted(range(len(names)), key=names.__getitem__)
     codes = np.empty(len(names), np.float32)
     codes[order] = np.arange(len(names))
@@ -116,17 +117,17 @@ def encode_frame(
 
     Args:
         X: ``[N, F]``; columns of pandas' dtype ``category`` are categorical features.
-        categories: those of the training data, by which X is encoded; values that are not among
-            them become missing. None: X is training data, and its own categories are taken.
+        categories: ``[F]``, of the training data: they give the codes, and values that are not
+            among them become missing. None: X is training data, and its own categories are taken.
         categorical: without ``categories``, further categorical features: columns of a data frame,
             indices of an array.
 
     Returns:
-        X with codes in place of categories, and the categories. X itself if it is neither a data
-        frame nor a matrix, or has another number of columns than ``categories``: scikit-learn's
-        validation reports that.
+        X with codes in place of categories, and the categories. X is returned unchanged if it has
+        no categorical columns; also if it is neither a data frame nor a matrix, or has another
+        number of columns than ``categories``, which scikit-learn's validation reports.
     """
-    is_frame = hasattr(X, "isetitem")  # that of pandas, which need not be installed
+    is_frame = hasattr(X, "isetitem")  # a method of pandas, which need not be installed
     is_matrix = isinstance(X, np.ndarray) and X.ndim == 2
     if not is_frame and not (is_matrix and (categories or categorical)):
         return X, categories
@@ -156,7 +157,7 @@ def _column_index(dataset: Dataset, name: str) -> int:
 
 
 def _frame_categories(X: Any, is_frame: bool, categorical: Sequence[str]) -> Categories:
-    """The categories of each column: those of dtype ``category``, or named ``categorical``."""
+    """The categories of columns of dtype ``category`` or in ``categorical``; None for others."""
     columns = [str(name) for name in (X.columns if is_frame else range(X.shape[1]))]
     for name in categorical:
         if name not in columns:
@@ -173,7 +174,8 @@ def _frame_categories(X: Any, is_frame: bool, categorical: Sequence[str]) -> Cat
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a value is None, NaN, or pandas' NaT or NA, whose comparisons have no truth value."""
+    """Whether a value is None, NaN, or pandas' NaT or NA."""
+    # NA is recognized by its type: NA != NA is NA, which has no truth value.
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 

@@ -37,7 +37,7 @@ DONE, BAD_PAIR, BAD_ID, QID_EMPTY, QID_MISSING, QID_UNEXPECTED = 0, 1, 2, 3, 4, 
 # The kind of a number. A deferred one is left to Python, which rounds it correctly or rejects it.
 DEFERRED, FINITE, INFINITE, MISSING = 0, 1, 2, 3
 
-MAX_ID = 2**31 - 2  # the column index fits an int32, as in SciPy's sparse matrices
+MAX_ID = 2**31 - 2  # the number of columns fits an int32, as in SciPy's sparse matrices
 
 _LINE_FEED, _SPACE, _HASH, _PLUS, _MINUS, _POINT, _COLON, _QUESTION = b"\n #+-.:?"
 _A, _D, _E, _I, _L, _N, _Q, _U = b"adeilnqu"
@@ -46,25 +46,28 @@ _CASE_BIT = 32  # set in lower-case letters
 # Positions are unsigned, as Numba tests signed indices for being negative. Constants that are added
 # to them are unsigned too, as Numba makes a float of a signed and an unsigned integer.
 _0, _1, _2, _3, _4, _8, _10, _CHAR_0 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 8, 10, 48))
-_16, _32, _64, _TOP = (Unsigned(n) for n in (16, 32, 64, 63))
+_16, _32, _63, _64 = (Unsigned(n) for n in (16, 32, 63, 64))
 _MAX_ID = Unsigned(MAX_ID)
 
 # Numbers of 15 digits, and powers of ten up to 1e22, are exact in float64. So the quotient of two
 # of them is correctly rounded.
-_EXACT = Unsigned(15)
+_EXACT_DIGITS = Unsigned(15)
 _POWERS = np.array([float(f"1e{e}") for e in range(128)])
 _TENS = np.array([10**e for e in range(9)], np.uint64)
-_SLACK = 2.0**-49  # bounds the error, relative, of three roundings and of digits past the 19th
+# Bounds the relative error of three roundings and of leaving out the digits past the 19th.
+_SLACK = 2.0**-49
 
 
 # A word is eight bytes of text as one integer, whose lowest byte is the first of the text. The
 # constants below have the same value in each byte (or pair, or four bytes).
-_HIGH, _LOW = Unsigned(0x8080808080808080), Unsigned(0x7F7F7F7F7F7F7F7F)  # bits of each byte
+_HIGH, _LOW = Unsigned(0x8080808080808080), Unsigned(0x7F7F7F7F7F7F7F7F)  # top bit, the rest
 _ONES, _POINTS = Unsigned(0x0101010101010101), Unsigned(0x2E2E2E2E2E2E2E2E)
 _ZEROS, _SIXES = Unsigned(0x3030303030303030), Unsigned(0x0606060606060606)
 _ABOVE_SPACE = Unsigned(0x5F5F5F5F5F5F5F5F)  # added to a byte above 32, sets its highest bit
 _HIGH_NIBBLES = Unsigned(0xF0F0F0F0F0F0F0F0)
 _PAIRS, _FOURS = Unsigned(0x00FF00FF00FF00FF), Unsigned(0x0000FFFF0000FFFF)
+# Of neighboring bytes a and b, the product with _BY_10 has 10 a + b in the place of b. So has that
+# with _BY_100 for neighboring pairs of bytes, and that with _BY_10000 for fours.
 _BY_10, _BY_100 = Unsigned(10 * 2**8 + 1), Unsigned(100 * 2**16 + 1)
 _BY_10000 = Unsigned(10000 * 2**32 + 1)
 
@@ -156,24 +159,25 @@ def _whole_number(digits: Unsigned) -> Unsigned:
 def _parse_short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
     """Parse the unsigned decimal at ``i``; return its value, its end, and whether it was parsed.
 
-    It is parsed if it has up to eight digits before the point, up to eight after it, and 15 in all.
-    There is no loop and hardly a branch that depends on the text: a branch misprediction takes
-    longer than reading the number.
+    It is parsed if it has up to eight digits and no point, or up to seven digits before the point
+    and up to eight after it. There is no loop and hardly a branch that depends on the text: a
+    branch misprediction takes longer than reading the number.
     """
     word = _load_word(text, i)
     length, more = _first_space(word), _first_space(_load_word(text, i + _8))
     length += more if length == _8 else _0
-    whole = min(_first_point(word), length)
+    whole = min(_first_point(word), length)  # the number of digits before the point
     places = length - whole - _1 if whole < length else _0
     end = i + length
     ended = text[end] == _SPACE or text[end] == _LINE_FEED
-    no_point = whole == _8 and length > _8  # in the first eight bytes
-    if not ended or whole == _0 or no_point or places > _8 or whole + places > _EXACT:
+    late_point = whole == _8 and length > _8  # there is none in the first eight bytes
+    if not ended or whole == _0 or late_point or places > _8 or whole + places > _EXACT_DIGITS:
         return 0.0, i, False
+    # The digits before and after the point as bytes from 0 to 9, with zeros in front of them.
     before = (word ^ _ZEROS) << (_64 - _8 * whole)
-    after = (_load_word(text, i + whole + _1) ^ _ZEROS) << (_64 - _8 * places & _TOP)
-    after = after if places else _0
-    if (before | before + _SIXES | after | after + _SIXES) & _HIGH_NIBBLES:
+    after = (_load_word(text, i + whole + _1) ^ _ZEROS) << (_64 - _8 * places & _63)
+    after = after if places else _0  # without places, the shift by 64 became one by 0
+    if (before | before + _SIXES | after | after + _SIXES) & _HIGH_NIBBLES:  # a byte is above 9
         return 0.0, i, False
     digits = _whole_number(before) * _TENS[places] + _whole_number(after)
     return np.float64(np.int64(digits)) / _POWERS[places], end, True
@@ -202,7 +206,7 @@ def _parse_long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool
         scale = i - begin
         n_digits += scale
     ended = text[i] == _SPACE or text[i] == _LINE_FEED
-    if not ended or n_digits - _1 >= _EXACT:
+    if not ended or n_digits - _1 >= _EXACT_DIGITS:  # none, as 0 - 1 wraps, or too many
         return 0.0, i, False
     return np.float64(np.int64(digits)) / _POWERS[scale], i, True
 
@@ -249,9 +253,9 @@ def _parse_decimal(text: Array, i: Unsigned, exponent: int) -> tuple[float, int]
         else:
             break
         i += _1
-    if digits == _0 or scale < -75:
+    if digits == _0 or scale < -75:  # less than 1e19 * 1e-75, which is 0 in float32
         return 0.0, FINITE
-    if scale > 45:
+    if scale > 45:  # more than 1e45, which is infinite in float32
         return np.inf, INFINITE
     value = np.float64(digits)
     value = value * _POWERS[scale] if scale >= 0 else value / _POWERS[-scale]
@@ -283,7 +287,7 @@ def _is_letter(byte: int, letter: int) -> bool:
 
 @_compiled
 def _is_missing(text: Array, i: Unsigned, end: Unsigned) -> bool:
-    """Whether ``text[i:end]`` is empty, ``?``, ``NA``, ``NaN`` or ``NULL``, in any case."""
+    """Whether ``text[i:end]`` is empty, ``?``, or na, nan or null in upper or lower case."""
     length = end - i
     if length < _2:
         return bool(length == _0 or text[i] == _QUESTION)
@@ -320,6 +324,7 @@ def _parse_number(text: Array, i: Unsigned) -> tuple[float, Unsigned, int]:
             i += _1
         is_valid = is_valid and text[i] - _CHAR_0 < _10
         while text[i] - _CHAR_0 < _10:
+            # The bound keeps it from overflowing.
             exponent = min(exponent * 10 + int(text[i] - _CHAR_0), 1 << 40)
             i += _1
         exponent = -exponent if minus else exponent
@@ -375,11 +380,11 @@ def _parse_usual_pairs(
         features: as in :class:`Output`.
         base: the cell of the row's feature id 0.
         min_id: the lowest id that is in order.
-        width: the number of columns.
+        width: the number of columns; at least ``min_id``.
 
     Returns:
-        Where the first other pair, or the end of the line, starts; and ``min_id`` there, which is
-        never above ``width``.
+        Where the first pair that is not usual, or the end of the line, starts; and ``min_id``
+        there, which is never above ``width``.
     """
     while True:
         stop = i
@@ -391,10 +396,10 @@ def _parse_usual_pairs(
                 i += _1
             begin = i
             feature, i = _append_digits(text, i, _0)
-            if text[i] != _COLON or i - begin - _1 > _10:
+            if text[i] != _COLON or i - begin - _1 > _10:  # not from 1 to 11 digits
                 return stop, min_id
             i += _1
-        if feature - min_id >= width - min_id:
+        if feature - min_id >= width - min_id:  # also below min_id: the difference wraps
             return stop, min_id
         digit = text[i] - _CHAR_0
         if digit < _10 and text[i + _1] == _SPACE:  # more than a third of all values
@@ -435,11 +440,11 @@ def parse(
     rows = n_runs = n_deferred = unsorted = duplicates = not_finite = missing = 0
     unlabeled, unlabeled_at = 0, _0
     zero_rows, zero_at = 0, _0
-    id_bound, id_bound_at = _0, _0
+    id_bound, id_bound_at = _0, _0  # one above the highest id, and the first line with it
     i = qid = qid_end = base = _0
     status = DONE
     while i < end:
-        line = i
+        line = i  # where it starts
         i = _skip_to_token(text, i)
         if text[i] == _LINE_FEED:
             i += _1
@@ -491,11 +496,12 @@ def parse(
             if text[start] != _COLON or start - i - _1 > _10 or feature > _MAX_ID:
                 status = BAD_ID if text[start] == _COLON else BAD_PAIR
                 break
-            start += _1
+            start += _1  # of the value
+            # Ids that ascend are in order; the id 0 is so only at the start of the row.
             if not find_duplicates and (feature < min_id if feature else has_zero or min_id > _1):
                 # The ids are not in order: read the row again, pair by pair, and find duplicates.
                 find_duplicates = True
-                min_id = width
+                min_id = width  # so that no pair is usual
                 unsorted += 1
                 i, n_deferred, not_finite = pairs_start, old_deferred, old_not_finite
                 missing = old_missing

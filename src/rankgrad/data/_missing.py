@@ -1,6 +1,6 @@
 """Missing values: the texts and numbers that stand for them, and how they become NaN.
 
-The readers of LETOR files, columnar files and stores use it, and so does the estimator.
+The readers of LETOR files, columnar files and stores use this module, and so does the estimator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from rankgrad.data import _text_lines
 
-TEXTS = ("", "?", "na", "nan", "null")  # missing values of every file; case does not matter
+TEXTS = ("", "?", "na", "nan", "null")  # they mean "missing" in every file; case does not matter
 _BLOCK = 1 << 22  # values compared at a time
 
 
@@ -28,11 +28,11 @@ class MissingValues:
     """
 
     texts: frozenset[str] = frozenset(TEXTS)  # in lower case
-    numbers: tuple[float, ...] = ()
+    numbers: tuple[float, ...] = ()  # compared in the dtype of the features
 
     @classmethod
     def of(cls, values: Iterable[str | float] = ()) -> MissingValues:
-        """``TEXTS`` and these values. Numbers, also as text, are compared as float32 numbers."""
+        """``TEXTS`` and these values. A text such as ``"-999"`` counts as the number it says."""
         texts, numbers = set(TEXTS), []
         for value in values:
             text = str(value).strip().lower()
@@ -51,7 +51,8 @@ class MissingValues:
 
         Args:
             features: ``[N, F]``.
-            columns: those of numbers, which codes of categories are not; None for all columns.
+            columns: the indices of the columns to change, without those of categorical features,
+                whose codes stay as they are; None for all columns.
         """
         if not self.numbers:
             return 0

@@ -44,7 +44,7 @@ __all__ = [
 Qrels: TypeAlias = dict[str, dict[str, int]]  #: grades by query and document
 
 _RUN_COLUMNS, _QRELS_COLUMNS = 6, 4
-_SPACE = re.compile(r"[ \t\n\r\f\v]")  # what separates columns; other spaces may be part of an id
+_SPACE = re.compile(r"[ \t\n\r\f\v]")  # between columns; other Unicode spaces may be in an id
 
 
 class _RunLine(NamedTuple):
@@ -364,9 +364,11 @@ def check_zeros(first: Collection[str], second: Collection[str], names: tuple[st
 def looks_like_qrels(path: str | os.PathLike[str]) -> bool:
     """Whether a file holds qrels, rather than a data set of features.
 
-    The first line decides. In LETOR and LibSVM files its second column is a pair, such as
-    ``qid:10`` or ``1:0.5``; in columnar files, known by their suffix, it is a header. Any other
-    text file counts as qrels, so that :func:`read_qrels` reports what is wrong with it.
+    The first line that is not blank decides. In LETOR and LibSVM files its second column is a pair,
+    such as ``qid:10`` or ``1:0.5``. CSV and TSV files, known by their suffix, start with a header:
+    they are qrels only if the line has four columns and ends in a whole number. Any other text file
+    of two columns or more counts as qrels, unless it starts with ``#``, so that :func:`read_qrels`
+    reports what is wrong with it.
 
     Args:
         path: any path.
@@ -393,6 +395,10 @@ def write_qrels(
         path: the file; it is compressed if its name ends in ``.gz``.
         qrels: grades by query and document.
         overwrite: replace a file that exists.
+
+    Raises:
+        ValueError: an id has white space in it.
+        FileExistsError: the file exists, and ``overwrite`` is False.
     """
 
     def lines() -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Checksums of the data that the results in a comparison's folder were made with.
 
 :mod:`.compare` saves them in ``plan.json`` and refuses to add runs on other data. A checksum is of
-the contents, so data may be moved, or imported into stores. Beside each is a fingerprint of the
-files (sizes, times, inodes): as long as it is the same, the files are not read again.
+the contents, so data may be moved, or imported into stores. Beside each checksum is a fingerprint
+of the files (paths, sizes, times, inodes): while it is the same, the files are not read again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def of_data(
 
     Args:
         data: a folder of splits, or of folds of splits.
-        folds: their numbers; None for a folder of splits.
+        folds: the numbers of the folds; None for a folder of splits.
         saved: the checksums of an earlier call; folds whose files are unchanged are not read again.
         options: of :func:`rankgrad.data.load_splits`.
     """
     checksums: Checksums = {}
-    set_options = {name: value for name, value in (options or {}).items() if value}
+    given_options = {name: value for name, value in (options or {}).items() if value}
     for fold in folds:
         saved_splits = saved.get(_key(fold), {})
         try:
             fingerprints = {
-                name: _fingerprint(path, set_options)
+                name: _fingerprint(path, given_options)
                 for name, path in _layout.splits(data, fold).items()
             }
             if fingerprints == {name: split.get("files") for name, split in saved_splits.items()}:
@@ -51,7 +51,7 @@ def of_data(
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the runs that read the data warn
-                splits = load_splits(data, fold, **set_options)
+                splits = load_splits(data, fold, **given_options)
         except (ValueError, OSError):
             continue  # the runs on this fold report the error
         checksums[_key(fold)] = {
@@ -97,7 +97,7 @@ def _key(fold: int | None) -> str:
 
 
 def _fingerprint(path: Path, options: Mapping[str, Any]) -> str:
-    """A digest of the sizes and times of a split's files, and of the options to read them with."""
+    """A digest of the paths and file statistics of a split, and of the options to read it with."""
     files = path.rglob("*") if path.is_dir() else path.parent.iterdir()
     digest = hashlib.blake2b(repr(options).encode() if options else b"", digest_size=16)
     for file in sorted(files):

@@ -24,7 +24,7 @@ from rankgrad.training import FittedRanker, Settings, fit
 from rankgrad.training._evaluations import evaluate_scores
 from rankgrad.training._tree_fitting import is_tree
 
-#: The transforms of a student that is a network: every format takes them.
+#: The transforms of a student that is a network; every export format supports them.
 STUDENT_TRANSFORMS = (ZERO_FILL, "drop_constant", "standardize")
 
 
@@ -59,8 +59,8 @@ def with_teacher_labels(
     """The data with labels from a teacher's scores.
 
     Args:
-        data: the lists, which the teacher scores.
-        teacher: a ranker.
+        data: the lists.
+        teacher: the ranker that scores them.
         labels: how the scores of a list become labels, by :func:`rankgrad.text.teacher_labels`.
         temperature: the temperature of that transform.
     """
@@ -110,11 +110,13 @@ def quality_losses(
     )
     losses = []
     for metric in by_teacher.mean:
-        before, after = by_teacher.mean[metric], by_student.mean[metric]  # weighted
+        teacher_mean, student_mean = by_teacher.mean[metric], by_student.mean[metric]
         per_list = {"teacher": by_teacher.per_list[metric], "student": by_student.per_list[metric]}
         (test,) = differences(per_list, "teacher", metric, Significance("randomization", "none"))
-        change = after - before
-        losses.append(QualityLoss(metric, before, after, change, test.interval, test.p_value))
+        change = student_mean - teacher_mean
+        losses.append(
+            QualityLoss(metric, teacher_mean, student_mean, change, test.interval, test.p_value)
+        )
     return losses
 
 

@@ -132,7 +132,7 @@ def using(mode: Mode) -> Iterator[None]:
         A context manager whose value is None.
 
     Raises:
-        ValueError: the mode is none that exists.
+        ValueError: there is no such mode.
 
     >>> from rankgrad.kernels import mode, using
     >>> with using("eager"):
@@ -356,7 +356,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, grad_scores, per_list = output
+        _, grad_scores, per_list = output  # per list: whether it is defined, or its weight
         ctx.save_for_backward(grad_scores, per_list, inputs[4])
         ctx.details = inputs[-1]
         ctx.mark_non_differentiable(per_list)
@@ -386,7 +386,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        """One call on the lists of all calls that vmap batches; then each call is reduced."""
+        """Run the operation once on the lists of all calls in the batch, then reduce each call."""
         calls, details = info.batch_size, arguments[-1]
         merged = [
             _autograd.merge(argument, dim, calls)
@@ -397,9 +397,9 @@ class _Loss(torch.autograd.Function):
         by_call = offsets.expand(calls, -1) if dim is None else offsets.movedim(dim, 0)
         starts = by_call[:, :-1] + items * torch.arange(calls, device=by_call.device)[:, None]
         merged.append(F.pad(starts.flatten(), (0, 1), value=calls * items))
-        per_list = details._replace(reduction="none", validity="unreadable")
+        unreduced = details._replace(reduction="none", validity="unreadable")
         values, grad_scores, defined = (
-            _autograd.split(output, calls) for output in _Loss.apply(*merged, None, per_list)
+            _autograd.split(output, calls) for output in _Loss.apply(*merged, None, unreduced)
         )
         if details.reduction == "none":
             return (values, grad_scores, defined), (0, 0, 0)
@@ -428,9 +428,10 @@ class _ReducedOnCPU(torch.autograd.Function):
         flat = arrays_for(lists, list_weights)
         if not (checked or flat.valid):
             raise InvalidValuesError
+        # ``repeat`` runs the last loop on these arrays again, if the last call was the same.
         if not flat.repeat(call):
             options = call.options
-            if has_metric:
+            if has_metric:  # the last five options are the fields of MetricOptions
                 options = *options[:-5], MetricOptions(*options[-5:])
             kernel(flat, *options)
         # PyTorch allocates the results, not NumPy: the backward pass uses its allocator next, which
@@ -467,7 +468,10 @@ _apply_on_cpu = super(torch.autograd.Function, _ReducedOnCPU).apply
 def _reduced(
     scores: Tensor, name: str, mean: bool, list_weights: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean or sum, the derivatives of each list's value, and the normalized weights."""
+    """The mean or sum, the derivatives of each list's value, and the normalized weights.
+
+    ``others`` are labels, mask, weights, offsets, the maximal length, and the options.
+    """
     values, grad_scores, defined = backend_of(name, scores)(scores, *others)
     result, normalized_weights = backend_of("reduce", scores)(values, defined, list_weights, mean)
     return result, grad_scores, normalized_weights
@@ -475,12 +479,13 @@ def _reduced(
 
 @functools.cache
 def _reduced_on_gpu() -> Callable[..., Any]:
-    """:func:`_reduced` with launches that are recorded and replayed."""
+    """:func:`_reduced`, whose kernel launches are recorded once and then replayed."""
     compile_ahead = gpu_module("parallel_compilation").compile_ahead
 
     def reduced(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         result, grad_scores, per_list = _reduced(scores, *arguments)
         # The kernel of the backward pass is compiled together with those of the forward pass.
+        # The arguments before the offsets: name, mean, list weights, labels, mask, weights.
         offsets, max_length = arguments[6:8]
         scale = backend_of("scale_by_list", scores)
         compile_ahead(scale, per_list, grad_scores, offsets, max_length, result)
@@ -517,8 +522,8 @@ def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
     """Start a value check; call the returned function once to wait for its result.
 
     The result is True if all scores are finite, all weights are finite and not negative, and all
-    labels are between 0 and ``LARGEST_LABEL``. The arguments after the scores are labels, mask,
-    weights and list weights, all flat.
+    labels are between 0 and ``LARGEST_LABEL`` of :mod:`rankgrad.kernels.arguments`. The arguments
+    after the scores are labels, mask, weights and list weights, all flat.
     """
     with on_device(scores):
         result: Callable[[], bool] = backend_of("check_values", scores)(scores, *others)
@@ -526,7 +531,7 @@ def check_values(scores: Tensor, *others: Tensor | None) -> Callable[[], bool]:
 
 
 def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
-    """Which labels are too large for ``2^y``, as an operation for compiled code.
+    """Which labels are above ``most``, so too large for ``2^y``; an operation for compiled code.
 
     On a CPU, a label that is too large raises an error.
     """
@@ -535,7 +540,7 @@ def too_large(labels: Tensor, mask: Tensor | None, most: float) -> Tensor:
 
 
 def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
-    """Raise an error if a label is too large for ``2^y``."""
+    """Raise an error if a label is above ``most``, so too large for ``2^y``."""
     real = labels.detach() if mask is None else labels.detach().where(mask, 0)
     highest = float(real.max())
     if highest > most:

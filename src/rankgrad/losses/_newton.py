@@ -1,8 +1,8 @@
 """Gradient and Hessian diagonal of a sum over lists, as gradient boosting takes them.
 
 :meth:`rankgrad.losses.Loss.gradient_and_hessian` calls this module with a whole training set in the
-flat layout. Eager forms take padded lists, so lists of similar length are padded and computed in
-groups; padding and memory stay small however large the set is.
+flat layout. The plain PyTorch code of losses takes padded lists, so lists of similar length are
+padded and computed in groups; padding and memory stay small however large the set is.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def derivatives_of_lists(
 
     Args:
         lists: in the flat layout.
-        derive: computes them for padded lists; its results for padding are not read.
-        quadratic: whether its memory grows with the pairs of a list, not with its items.
+        derive: computes both for padded lists; its results for padding are not read.
+        quadratic: whether the memory of ``derive`` grows with the pairs of a list, not its items.
 
     Returns:
         The gradient and the Hessian diagonal, ``[items]`` each.
@@ -46,7 +46,7 @@ def derivatives_of_lists(
         padded_scores, padded_labels = (x[index].where(mask, 0.0) for x in (scores, labels))
         item_weights = None if weights is None else weights[index].where(mask, 0.0)
         group = Lists.from_padded(padded_scores, padded_labels, mask, item_weights)
-        with for_work(operations=1.0):  # groups are small
+        with for_work(operations=1.0):  # in one thread, as groups are small
             group_gradient, group_hessian = derive(group)
         gradient[index[mask]] = group_gradient[mask]
         hessian[index[mask]] = group_hessian[mask]
@@ -56,16 +56,19 @@ def derivatives_of_lists(
 def _groups(
     offsets: Int[Tensor, " c"], quadratic: bool
 ) -> Iterator[tuple[Int[Tensor, "b n"], ItemMask]]:
-    """Groups of lists of similar length: the flat indices of their padded items, and the mask."""
+    """Groups of lists of similar length: the flat indices of their padded items, and the mask.
+
+    ``offsets`` is ``[lists + 1]``; padding has the index 0. Empty lists are in no group.
+    """
     lengths = offsets.diff()
     by_length = lengths.argsort(stable=True)
     by_length = by_length[lengths[by_length] > 0]
-    sizes = lengths[by_length].tolist()
-    last = len(sizes)
+    sorted_lengths = lengths[by_length].tolist()
+    last = len(sorted_lengths)
     while last > 0:  # from the longest lists to the shortest
-        max_length = sizes[last - 1]
-        most = _MAX_PAIRS // max_length**2 if quadratic else _MAX_ITEMS // max_length
-        first = max(0, last - max(1, most))
+        max_length = sorted_lengths[last - 1]
+        max_lists = _MAX_PAIRS // max_length**2 if quadratic else _MAX_ITEMS // max_length
+        first = max(0, last - max(1, max_lists))
         group = by_length[first:last]
         columns = torch.arange(max_length, device=offsets.device)
         mask = columns < lengths[group, None]
@@ -84,7 +87,7 @@ def sigmoid_derivative(logits: Tensor) -> Tensor:
 
 
 def expand_lists(per_list: ListValues, offsets: Int[Tensor, " c"]) -> Float[Tensor, " N"]:
-    """Give each item the value of its list.
+    """Give each item the value of its list; ``per_list`` is ``[lists]``.
 
     >>> from rankgrad.losses._newton import expand_lists
     >>> expand_lists(torch.tensor([1.0, 2.0]), torch.tensor([0, 1, 3])).tolist()

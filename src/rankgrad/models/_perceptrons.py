@@ -25,7 +25,7 @@ _ROUNDING = 1e-6  # relative error of a sum in float32
 class Perceptrons(nn.Sequential):
     """A sequence of layers from ``[members, N, width]`` to ``[members, N, 1]``.
 
-    In training, fused kernels stand for several layers (see the module's docstring). They give the
+    In training, fused kernels replace several layers (see the module's docstring). They give the
     same values as the layers, to rounding, and drop the same values.
     """
 
@@ -81,6 +81,7 @@ class _ReLUDropoutDot(torch.autograd.Function):
         items, weight = items.contiguous(), weight.contiguous()
         hidden, scores = torch.empty_like(items), items.new_empty(*items.shape[:-1], 1)
         ctx.save_for_backward(hidden, weight)
+        # Kept values are divided by the fraction that is kept, as dropout does.
         ctx.scale = np.float32(2**16 / (2**16 - dropped))
         inputs, outputs = (items, weight), (hidden, scores)
         numbers = np.uint64(seed), np.uint32(dropped), ctx.scale
@@ -137,6 +138,7 @@ def _forward(
         scores: ``[m, N, 1]``, written; the bias is not added.
     """
     members, count, width = items.shape
+    # The halves of the seed.
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
     for m in range(members):
         for i in range(count):

@@ -44,22 +44,22 @@ def counted(number: int, plural: str) -> str:
 
 
 def rivals(comparison: Comparison) -> list[RunGroup]:
-    """The entries without references, which are shown but not tested."""
+    """The entries that are not references; references are shown, but not tested."""
     return [entry for entry in comparison.entries if not entry.is_reference]
 
 
 def headline(comparison: Comparison) -> str:
     """The result in a few sentences: the best ranker, and how sure its lead is."""
-    runs = sum(len(entry.runs) for entry in comparison.entries)
+    n_runs = sum(len(entry.runs) for entry in comparison.entries)
     if not comparison.folds and comparison.evaluated:
         return (
             "Nothing can be compared: every ranker lacks some of its runs. What is missing, and "
             "why, is under the table."
         )
-    if not comparison.folds and not runs:
+    if not comparison.folds and not n_runs:
         return "Nothing can be compared: every run failed. The reasons are under the table."
     if not comparison.folds:
-        subject = "The run cannot" if runs == 1 else f"None of the {runs} runs can"
+        subject = "The run cannot" if n_runs == 1 else f"None of the {n_runs} runs can"
         return (
             f"{subject} be compared yet: no evaluation was found. Make them with "
             "<code>rankgrad evaluate RUN DATA --save</code>."
@@ -131,7 +131,10 @@ def _other_metrics(comparison: Comparison, primary: str) -> str:
 
 
 def _conclusion(comparison: Comparison, metric: str) -> tuple[Any, ...]:
-    """The best ranker by a metric, and the rankers that differ significantly from it."""
+    """The best ranker by a metric, and the rankers that differ significantly.
+
+    They differ from the baseline, or from the best ranker if there is no baseline.
+    """
     tested = comparison.differences(metric)
     return comparison.best(metric), {(d.entry, d.better) for d in tested if d.significant}
 
@@ -140,16 +143,16 @@ def cards(comparison: Comparison) -> str:
     """The numbers under the headline."""
     competing = rivals(comparison)
     seeds = {seed for entry in competing for seed in entry.seeds} - {None}
-    missing = sum(entry.n_missing for entry in comparison.entries)
-    references = len(comparison.entries) - len(competing)
+    n_missing = sum(entry.n_missing for entry in comparison.entries)
+    n_references = len(comparison.entries) - len(competing)
     numbers = [
         (len(competing), "rankers"),
-        *([(references, "references")] if references else []),
+        *([(n_references, "references")] if n_references else []),
         (sum(len(entry.runs) for entry in competing), "runs"),
         (len(comparison.queries) if comparison.folds else 0, "queries"),
         (len(comparison.folds), "folds"),
         (len(seeds), "seeds"),
-        (missing, "missing runs"),
+        (n_missing, "missing runs"),
     ]
     return "".join(
         f'<div class="card{" warn" if name == "missing runs" and number else ""}">'
@@ -159,12 +162,12 @@ def cards(comparison: Comparison) -> str:
 
 
 def columns(comparison: Comparison) -> list[str]:
-    """The metrics; that of the headline is first."""
+    """The metrics, as columns of the comparison table; that of the headline is first."""
     return sorted(comparison.metrics, key=lambda metric: metric != comparison.primary)
 
 
 def order(comparison: Comparison) -> list[RunGroup]:
-    """The entries sorted by the metric of the headline, best first; without a mean, last."""
+    """The entries sorted by the metric of the headline, best first; those without a mean, last."""
 
     def key(entry: RunGroup) -> tuple[bool, float]:
         if comparison.primary is None or not comparison.has(entry.name, comparison.primary):
@@ -198,7 +201,10 @@ def comparison_table(comparison: Comparison) -> str:
 
 
 def _head(text: str, kind: str, main: bool = False) -> str:
-    """A heading that sorts the table; ``kind`` says whether first ascending or descending."""
+    """A heading that sorts the table by its column when it is clicked.
+
+    The first click sorts the ``kind`` "text" ascending, "number" descending.
+    """
     main_class = ' class="main"' if main else ""
     return (
         f'<th scope="col" aria-sort="none" data-kind="{kind}"{main_class}>'
@@ -294,7 +300,10 @@ def differences(comparison: Comparison) -> str:
 
 
 def footnotes(comparison: Comparison, part: str) -> str:
-    """How to read the tables: the signs, the test, the conventions."""
+    """How to read the tables: the signs, the test, the conventions.
+
+    ``part`` names the data that the rankers were evaluated on, such as "test".
+    """
     if not comparison.folds:
         return ""
     reference = "the best of its column" if comparison.baseline is None else comparison.baseline
@@ -347,7 +356,7 @@ def missing(comparison: Comparison) -> str:
 
 
 def settings(entries: Sequence[RunGroup]) -> str:
-    """The settings of networks that differ and those that are shared; then those of trees."""
+    """The settings of networks, first those that differ, then the shared; then those of trees."""
     networks = [entry for entry in entries if not entry.is_tree]
     trees = [entry for entry in entries if entry.is_tree]
     if not any(run.settings for entry in entries for run in entry.runs):
@@ -356,7 +365,7 @@ def settings(entries: Sequence[RunGroup]) -> str:
 
 
 def _tree_settings(trees: Sequence[RunGroup]) -> str:
-    """All settings of boosted trees, with a row for each value that a fold has."""
+    """All settings of boosted trees, with a row for each value that a run has."""
     rows = dict.fromkeys(
         (entry.name, name.replace("values", "tuned values"), plain(value))
         for entry in trees
@@ -364,8 +373,8 @@ def _tree_settings(trees: Sequence[RunGroup]) -> str:
         for name, value in run.settings.items()
         if name not in INCIDENTAL
     )
-    columns, caption = ("ranker", "setting", "value"), "Settings of boosted trees."
-    return table(columns, rows, caption) if rows else ""
+    headings, caption = ("ranker", "setting", "value"), "Settings of boosted trees."
+    return table(headings, rows, caption) if rows else ""
 
 
 def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
@@ -393,12 +402,14 @@ def _settings_of(entries: Sequence[RunGroup], kind: str) -> str:
 
 
 def provenance(entries: Sequence[RunGroup], part: str) -> str:
-    """The versions, data and commands that the runs were made with."""
-    runs = [run for entry in entries for run in entry.runs]
+    """The versions, data and commands that the runs were made with.
+
+    ``part`` names the data that the rankers were evaluated on, such as "test".
+    """
     versions: dict[str, Counter[str]] = defaultdict(Counter)
     data: Counter[tuple[str, ...]] = Counter()
     commands: dict[str, None] = {}
-    for run in runs:
+    for run in (run for entry in entries for run in entry.runs):
         for package, version in _mapping(run.metadata.get("versions")).items():
             versions[str(package)][str(version)] += 1
         for name, value in _mapping(run.metadata.get("data")).items():
@@ -419,10 +430,10 @@ def provenance(entries: Sequence[RunGroup], part: str) -> str:
     items = "".join(f"<li><code>{escape(command)}</code></li>" for command in shown)
     if len(commands) > _COMMANDS:
         items += f"<li>and {len(commands) - _COMMANDS} more</li>"
-    columns = ("part", "lists", "items", "features", "checksum", "runs")
+    headings = ("part", "lists", "items", "features", "checksum", "runs")
     return (
         table(("package", "version"), packages, "Versions of what the runs were made with.")
-        + table(columns, [(*k, n) for k, n in data.items()], "The data, by checksum.")
+        + table(headings, [(*k, n) for k, n in data.items()], "The data, by checksum.")
         + f"<h3>Commands</h3><ul class='commands'>{items or '<li>none is known</li>'}</ul>"
     )
 
@@ -444,8 +455,8 @@ def runs(entries: Sequence[RunGroup]) -> str:
                     "; ".join(run.problems) or "evaluated",
                 )
             )
-    columns = ("ranker", "fold", "seed", "epochs", "seconds", "folder", "state")
-    return table(columns, rows, "Every run folder that was read.", kind="sortable plain")
+    headings = ("ranker", "fold", "seed", "epochs", "seconds", "folder", "state")
+    return table(headings, rows, "Every run folder that was read.", kind="sortable plain")
 
 
 def table(

@@ -19,8 +19,8 @@ from rankgrad.serving._bodies import Lists, RequestError
 from rankgrad.serving._served_ranker import Score
 
 _Result = TypeVar("_Result")
-_MAX_ITEMS = 1 << 12  # that are scored at a time; a longer list is scored alone
-_MAX_BYTES = 1 << 20  # of the bodies of a batch; a larger request is a batch alone
+_MAX_ITEMS = 1 << 12  # the most that are scored at a time; a longer list is scored alone
+_MAX_BYTES = 1 << 20  # the most of the bodies of a batch; a larger request is a batch alone
 
 
 class Request(NamedTuple):
@@ -60,7 +60,7 @@ class Batcher:
     connections meanwhile.
 
     Args:
-        score: returns the scores of flat lists.
+        score: returns the scores ``[N]`` of flat lists, from their items and offsets.
         on_batch: called with the number of requests of each batch.
     """
 

@@ -41,6 +41,7 @@ class Exact(Relaxation):
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         order, inside, start, end = _sorted(scores, mask)
+        # The mean of the 1-based ranks start + 1 to end.
         ranks = torch.where(inside, (start + end + 1) / 2, 0.0)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
@@ -94,8 +95,8 @@ class _Sorted(NamedTuple):
     Attributes:
         order: the item at each rank.
         inside: True on real items; padding comes last.
-        start: where the tie group of each rank starts.
-        end: where it ends, exclusive.
+        start: where the tie group of each rank starts, from 0.
+        end: where that tie group ends, exclusive.
     """
 
     order: Tensor

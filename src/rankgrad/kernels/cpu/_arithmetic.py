@@ -11,10 +11,11 @@ import numpy as np
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
 
 LOG2_E = 1.4426950408889634
+# The two add up to ln 2. The high part has so few bits that its product with an exponent is exact.
 LN_2_HIGH = 0.6931471803691238
 LN_2_LOW = 1.9082149292705877e-10
 ROUNDING = 6755399441055744.0  # 1.5 · 2^52: adding it rounds to an integer, held in the low bits
-MANTISSA = (1 << 52) - 1
+MANTISSA = (1 << 52) - 1  # the bits of a float64 that hold its mantissa
 ONE = 1023 << 52  # the bits of 1.0
 TWO_52 = 1075 << 52  # the bits of 2^52, whose lowest bit has the value 1
 
@@ -23,7 +24,8 @@ TWO_52 = 1075 << 52  # the bits of 2^52, whose lowest bit has the value 1
 def exp(x: float) -> float:
     """``e^x`` for x up to 700, with relative error 2e-16; results below 1e-304 become 1e-304.
 
-    With ``x = m ln 2 + r`` and an integer m, ``e^r`` is a polynomial; m is added to its exponent.
+    With ``x = m ln 2 + r`` and an integer m, ``e^r`` is a Taylor polynomial, to whose exponent m
+    is added: the lowest bits of ``shifted`` hold m.
     """
     x = max(x, -700.0)
     shifted = x * LOG2_E + ROUNDING
@@ -59,12 +61,12 @@ def exp_near_zero(x: float) -> float:
 
 
 @compiled
-def log_one_plus(x: float, half: float) -> float:
-    """``log(1 + x)`` for x in [0, 1], with relative error 4e-15, given ``half = 1 / (2 + x)``.
+def log_one_plus(x: float, reciprocal: float) -> float:
+    """``log(1 + x)`` for x in [0, 1], with relative error 4e-15; ``reciprocal`` is ``1 / (2 + x)``.
 
     It equals ``2 atanh(z)`` with ``z = x / (2 + x)``: z times a polynomial fitted in z².
     """
-    z = x * half
+    z = x * reciprocal
     w = z * z
     p = 0.18609615872052523
     p = p * w + 0.11810974528090931
@@ -83,13 +85,14 @@ def log(x: float) -> float:
     """``log(x)`` for x of 1e-307 or more, with error 4e-15, by ``x = 2^m y`` with y in [1, 2)."""
     bits = np.float64(x).view(np.int64)
     y = np.int64((bits & np.int64(MANTISSA)) | np.int64(ONE)).view(np.float64)
+    # The exponent field, m + 1023, as the lowest bits of 2^52 + m + 1023; then minus 2^52 + 1023.
     m = np.int64((bits >> np.int64(52)) | np.int64(TWO_52)).view(np.float64) - 4503599627371519.0
     return m * 0.6931471805599453 + log_one_plus(y - 1.0, 1.0 / (y + 1.0))
 
 
 @compiled_reduction
 def total(values: np.ndarray) -> float:
-    """``Σ_j v_j``."""
+    """``Σ_j v_j`` of values ``[n]``."""
     result = 0.0
     for j in range(values.size):
         result += values[j]
@@ -98,7 +101,7 @@ def total(values: np.ndarray) -> float:
 
 @compiled_reduction
 def dot(first: np.ndarray, second: np.ndarray) -> float:
-    """``Σ_j a_j b_j``."""
+    """``Σ_j a_j b_j`` of two arrays ``[n]``."""
     result = 0.0
     for j in range(first.size):
         result += first[j] * second[j]
@@ -107,6 +110,6 @@ def dot(first: np.ndarray, second: np.ndarray) -> float:
 
 @compiled
 def add_scaled(row: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """``out += factor * row``."""
+    """``out += factor * row``, both ``[n]``."""
     for j in range(row.size):
         out[j] += factor * row[j]

@@ -1,4 +1,8 @@
-"""Sigmoid ranks over pairs of sorted items, and metrics through relaxed ranks."""
+"""Sigmoid ranks over pairs of sorted items, and metrics through relaxed ranks.
+
+:mod:`rankgrad.kernels.cpu._relaxed` says what the loops :func:`_forward` and :func:`_adjoint` get
+and write.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator, through_
 
 @compiled
 def _forward(first: int, last: int, lists: Lists, options: tuple[float], rows: Array) -> None:
-    """``1 + Σ_{j≠i} sigmoid(α (s_j - s_i))``."""
+    """Write the ranks ``1 + Σ_{j≠i} sigmoid(α (s_j - s_i))`` of lists first to last - 1.
+
+    ``options`` is ``(α,)``.
+    """
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         start = offsets[b]
@@ -37,6 +44,7 @@ def _forward(first: int, last: int, lists: Lists, options: tuple[float], rows: A
 def _adjoint(
     first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
+    """Add the gradient of the scores to ``grad_scores``, given that of the ranks in ``rows``."""
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         start = offsets[b]
@@ -61,7 +69,11 @@ class SigmoidRanks(RankOperator):
 def through_ranks(
     flat: FlatArrays, relaxation: str, sharpness: float, beta: float, metric_options: MetricOptions
 ) -> None:
-    """1 - metric through relaxed ranks: see :mod:`rankgrad.kernels.ops`."""
+    """1 - metric through relaxed ranks: see ``through_ranks`` in :mod:`rankgrad.kernels._backends`.
+
+    ``sharpness`` is α of "sigmoid", one over the temperature of "lapsum", or one over the strength
+    of "fastsort" and "fastsort_entropic".
+    """
     if relaxation == "sigmoid":
         through_ranking(SIGMOID, (sharpness,), beta, flat, metric_options)
     elif relaxation == "lapsum":

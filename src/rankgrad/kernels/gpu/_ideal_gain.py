@@ -33,12 +33,13 @@ def ideal_gain(
 
     Args:
         batch: the lists; scores are not read.
-        metric_options: a linear metric: ndcg, dcg, precision, recall, rbp or arp.
+        metric_options: a linear metric: ndcg, dcg, precision, recall, rbp or arp. A cutoff k of 0
+            means none.
 
     Returns:
         gains ``[items]``: weighted, 0 on padding; scale ``[b]``: one over the norm, or 0 where the
         norm is 0; lengths ``[b]`` int32: the number of real items; defined ``[b]`` bool: whether
-        the list has two items or more and one of them has a gain.
+        the list has two items or more and one of them has a positive gain.
     """
     labels, offsets, max_length = batch.labels, batch.offsets, batch.max_length
     metric, k, gain, threshold, _ = metric_options
@@ -63,7 +64,7 @@ def ideal_gain(
     if is_one_block:
         return gains, scale, lengths, defined
     if is_sorted:
-        if gains.numel() == lists * max_length:  # lists of one length need no keys
+        if gains.numel() == lists * max_length:  # all lists have the same length
             sorted_gains = gains.view(lists, max_length).sort(dim=-1, descending=True).values
         else:
             sorted_gains = sort_lists(gains, None, offsets, max_length).scores
@@ -117,6 +118,7 @@ def load_gains(labels, weights, index, real, threshold, GAIN: tl.constexpr):
 @triton.jit
 def gain_key(gain, real):
     """Integers in the same order as the gains; -1 on padding. Gains must not be negative."""
+    # The bits of floats that are not negative ascend with them; adding 0 makes 0 of -0.
     return tl.where(real, (gain + 0.0).to(tl.int32, bitcast=True), -1)
 
 
@@ -137,7 +139,7 @@ def soft_inside(rank, k, beta):
     ``(1/2) (1 + d / 4)^(-2 beta)`` for d > 0.
     """
     x = beta * (k + 0.5 - rank)
-    decay = tl.exp2(-1.4426950408889634 * tl.abs(x))
+    decay = tl.exp2(-1.4426950408889634 * tl.abs(x))  # log2(e): this is exp(-|x|)
     inside = 1.0 / (1.0 + decay)
     outside = decay * inside  # equals 1 - inside, without cancellation
     stretched = 1.0 + 0.25 * tl.maximum(rank - k - 0.5, 0.0)
@@ -153,7 +155,8 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
     CURVE is "logarithmic" (``1 / log2(1 + r)``), "constant" (1), "geometric" (``(1 - p) p^{r-1}``),
     "rank" (r) or "reciprocal" (``1 / r``). With a cutoff, ranks are clamped to k + 3/4, and
     :func:`soft_inside` interpolates between their discount and that past the cutoff: k + 1 for
-    "rank" (ARP), 0 for others.
+    "rank" (ARP), 0 for others. A list of at most k items is not cut. The factors are log2(e) and
+    ln 2; ``rank * 0.0`` is a zero of the shape of the ranks.
     """
     unclamped_rank = rank
     if CUT:
@@ -222,7 +225,8 @@ def discount(position):
 def store_sums(parts, block, ideal, gain, real):
     """Store the sums of a block in ``parts`` ``[all blocks, 4]``, for :func:`list_sums`.
 
-    They are its part of the ideal DCG, its sum of gains, its items, and its items with a gain.
+    They are its part of the ideal DCG, its sum of gains, the number of its items, and how many of
+    them have a positive gain. ``block`` is its index among the blocks of all lists.
     """
     gain = tl.where(real, gain, 0.0)
     tl.store(parts + block * 4, ideal)
@@ -263,6 +267,7 @@ def _count_ideal_ranks(
     if ALL_ITEMS:
         gain = tl.where(real, gain, 0.0)
         items = tl.sum(real.to(tl.int32), 0)
+        # Adding 0 times a sum makes a tensor of ``ideal``, which may be the constant 0.
         inverse_norm = scale_of(ideal + 0.0 * tl.sum(gain, 0), tl.sum(gain, 0), items, k, NORM)
         tl.store(scale + list_index, inverse_norm)
         tl.store(lengths + list_index, items)
@@ -273,18 +278,18 @@ def _count_ideal_ranks(
 
 @cached_launch
 @triton.jit(do_not_specialize=["k"])
-def _add_ideal(ranked, offsets, parts, k, ROWS: tl.constexpr) -> None:
+def _add_ideal(sorted_gains, offsets, parts, k, ROWS: tl.constexpr) -> None:
     """Write a block's part of the ideal DCG, from gains in descending order."""
     list_index, start, _, position, inside, _ = list_block(None, offsets, ROWS)
     counted = inside & ((k == 0) | (position < k))
-    gain = tl.load(ranked + start + position, mask=counted, other=0.0)
+    gain = tl.load(sorted_gains + start + position, mask=counted, other=0.0)
     ideal = tl.sum(gain * discount(position.to(tl.float32)), 0)
     tl.store(parts + (list_index * tl.num_programs(1) + tl.program_id(1)) * 4, ideal)
 
 
 @triton.jit
 def list_sums(parts, list_index, blocks, WIDTH: tl.constexpr):
-    """The ideal DCG of a list, its sum of gains, its items, and its items with a gain."""
+    """The ideal DCG of a list, its sum of gains, its number of items, and how many have a gain."""
     ideal = tl.zeros([WIDTH], tl.float32)
     gain_sum = tl.zeros([WIDTH], tl.float32)
     items = tl.zeros([WIDTH], tl.float32)

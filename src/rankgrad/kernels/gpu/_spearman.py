@@ -30,9 +30,12 @@ _CHUNK = 4096  # items of a list that one program reads at a time
 
 
 def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gains ``w_i (q_i - mean q)`` and norms, in the form that :func:`ideal_gain` returns.
+    """The gains ``w_i (q_i - mean q)`` and norms of lists.
 
-    A list is defined if two labels differ among the items that weigh something.
+    Returns:
+        gains ``[items]``, scale ``[lists]`` (one over the norm), lengths ``[lists]`` and defined
+        ``[lists]``, as :func:`rankgrad.kernels.gpu._ideal_gain.ideal_gain` does. A list is defined
+        if two labels differ among its items of positive weight.
     """
     scores, labels, mask, weights, offsets, max_length = batch
     gains, by_score, norms = torch.empty_like(labels), torch.empty_like(labels), empty_norms(batch)
@@ -60,8 +63,10 @@ def _count_ranks(
     _, start, length, row, inside, _ = list_block(mask, offsets, ROWS)
     label = tl.load(labels + start + row, mask=inside, other=0.0)[:, None]
     score = tl.load(scores + start + row, mask=inside, other=0.0)[:, None]
+    # An item with a higher label counts twice; one with an equal label, the item included, once.
     twice_ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     higher_items = tl.zeros([ROWS, COLUMNS], tl.int32)
+    # A block past the end of its list reads no columns.
     last = tl.where(tl.program_id(1) * ROWS < length, length, 0)
     for first_column in range(0, last, COLUMNS):
         column, real = positions(mask, start, first_column, length, COLUMNS)
@@ -70,8 +75,8 @@ def _count_ranks(
         column_score = tl.load(scores + start + column, mask=real, other=float("-inf"))[None, :]
         is_earlier_tie = (column_score == score) & (column[None, :] < row[:, None])
         higher_items += ((column_score > score) | is_earlier_tie).to(tl.int32)
-    mean = (tl.sum(twice_ahead, 1) + 1).to(tl.float32) * 0.5
-    tl.store(by_label + start + row, mean, mask=inside)
+    mean_rank = (tl.sum(twice_ahead, 1) + 1).to(tl.float32) * 0.5
+    tl.store(by_label + start + row, mean_rank, mask=inside)
     tl.store(by_score + start + row, tl.sum(higher_items, 1).to(tl.float32), mask=inside)
 
 
