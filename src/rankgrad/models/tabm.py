@@ -82,8 +82,8 @@ class TabM(Model):
 class TabMNet(Scorer):
     """The network of a :class:`TabM` model."""
 
-    capturable = True
-    inputs_score_alone = True
+    capturable = True  # by CUDA graphs
+    inputs_score_alone = True  # an item's score depends on no other item's inputs
 
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)

@@ -29,7 +29,7 @@ class Exact(Relaxation):
             [0.0000, 0.5000, 0.5000]])
     """
 
-    limit: ClassVar[dict[str, Any]] = {}
+    limit: ClassVar[dict[str, Any]] = {}  # none needed: its values are those of the exact sort
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         order, inside, start, end = _sorted(scores, mask)
@@ -64,7 +64,7 @@ class StraightThrough(Relaxation):
     tensor([[0., 1., 0.]])
     """
 
-    limit: ClassVar[dict[str, Any]] = {}
+    limit: ClassVar[dict[str, Any]] = {}  # none needed: its values are those of the exact sort
 
     base: Relaxation = NeuralSort()
 

@@ -55,6 +55,7 @@ def ideal_gain(
         rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
     blocks = max(1, cdiv(max_length, rows))
     is_one_block = blocks == 1 and not is_sorted
+    # The sums of each block. With one block the kernel does not use them: any tensor will do.
     parts = scale if is_one_block else labels.new_empty(lists, blocks, 4)
     _count_ideal_ranks[(lists, blocks)](
         *batch[1:5], threshold, k, gains, parts, scale, lengths, defined,

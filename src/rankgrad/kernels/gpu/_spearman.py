@@ -93,6 +93,7 @@ def _write_gains(
     score_rank_sum = tl.zeros([CHUNK], tl.float32)
     squares = tl.zeros([CHUNK], tl.float32)
     score_squares = tl.zeros([CHUNK], tl.float32)
+    # The extreme ranks by label among items of positive weight.
     lowest = tl.full([CHUNK], float("inf"), tl.float32)
     highest = tl.zeros([CHUNK], tl.float32)
     mean, mean_by_score = 0.0, 0.0
