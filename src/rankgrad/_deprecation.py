@@ -17,7 +17,11 @@ def warn_renamed(former: str, name: str, stacklevel: int = 3) -> None:
 
 
 def renamed_value(value: str, former: Mapping[str, str]) -> str:
-    """The current spelling of an option's value, by a table of former ones.
+    """The current spelling of an option's value; warn if it is a former one.
+
+    Args:
+        value: the value, in its current or a former spelling.
+        former: the current spelling of each former one.
 
     >>> import warnings
     >>> with warnings.catch_warnings(record=True) as caught:
@@ -34,14 +38,19 @@ def renamed_value(value: str, former: Mapping[str, str]) -> str:
 
 
 def renamed_arguments(**former: str) -> Callable[[F], F]:
-    """A decorator: keyword arguments under their former names are passed under the current ones."""
+    """A decorator: keyword arguments under their former names are passed under the current ones.
+
+    Args:
+        **former: ``former_name="current_name"`` for each renamed argument.
+    """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for name in former.keys() & kwargs.keys():
-                warn_renamed(f"{function.__name__}({name}=...)", f"{former[name]}=")
-                kwargs[former[name]] = kwargs.pop(name)
+            for former_name in former.keys() & kwargs.keys():
+                name = former[former_name]
+                warn_renamed(f"{function.__name__}({former_name}=...)", f"{name}=")
+                kwargs[name] = kwargs.pop(former_name)
             return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
@@ -50,12 +59,17 @@ def renamed_arguments(**former: str) -> Callable[[F], F]:
 
 
 def renamed_attributes(module: str, former: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module whose attributes had other names."""
+    """The ``__getattr__`` of a module, which finds renamed attributes under their former names.
 
-    def getattribute(name: str) -> Any:
+    Args:
+        module: the ``__name__`` of the module.
+        former: the current name of each former one.
+    """
+
+    def get_renamed(name: str) -> Any:
         if name not in former:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         warn_renamed(f"{module}.{name}", former[name])
         return getattr(sys.modules[module], former[name])
 
-    return getattribute
+    return get_renamed

@@ -47,23 +47,30 @@ with requires("train"):
 __all__ = ["Ranker"]
 
 
-_MANIFEST, _MODEL = "ranker.json", "best"
-_FORMAT, _VERSION = "rankgrad ranker", 1
-_SAVED = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
+_MANIFEST, _MODEL = "ranker.json", "best"  # in the folder of a saved ranker
+_FORMAT, _VERSION = "rankgrad ranker", 1  # as the manifest has them
+#: What the folder of a saved ranker may contain; a folder with anything else is not replaced.
+_SAVED_NAMES = {_MANIFEST, _MODEL, hub.CARD, ".gitattributes"}
 _VALID = "valid_"  # and a number: the name of a pair of eval_set, as in LightGBM
 _DEFAULTS = Settings()
-#: Parameters that are not settings: ``_settings`` turns them into ``seed`` and ``holdout``.
+#: Parameters that are not fields of :class:`Settings`. ``Ranker._settings`` derives ``seed`` from
+#: ``random_state``, and ``holdout`` from ``early_stopping`` and ``validation_fraction``.
 _NOT_SETTINGS = {"early_stopping", "validation_fraction", "random_state", "verbose"}
 #: Fitted attributes that are saved as they are, without the ``_`` at their end.
 _ATTRIBUTES = ("n_lists", "longest_list", "best_iteration", "best_score", "n_iter")
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _MAX_ROWS_WITHOUT_QID = 2000  # more rows than that are hardly one list
-_CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # of X
+#: How scikit-learn's ``validate_data`` checks ``X``.
+_CHECKS: Any = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}
 _MISSING = {"None", "nan", "<NA>", "NaT"}  # missing values as Python, NumPy and pandas print them
 
 
-class _Saved(TypedDict):
-    """The contents of ``ranker.json`` besides its format and version."""
+class _Manifest(TypedDict):
+    """The contents of ``ranker.json`` besides its format and version.
+
+    ``tuples`` has the names of parameters that are tuples, which JSON stores as lists. Earlier
+    versions did not write the fields that are not required.
+    """
 
     parameters: dict[str, Any]
     tuples: NotRequired[list[str]]
@@ -83,11 +90,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     Rows are items, and rows of the same ``qid`` are one list; they may stand in any order. Without
     ``qid`` and ``group`` all rows are one list, up to 2,000 of them.
 
-    Model and schedule that are left at their defaults follow the size of the training data
-    (``verbose`` prints how); ``model="small"`` keeps them. Of the settings, ``holdout`` and
-    ``seed`` have scikit-learn's names, and ``tensorboard``, which logs in a run folder, is left
-    out, as there is none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as
-    ``on_epoch``.
+    If model and schedule are left at their defaults, ``fit`` chooses them by the size of the
+    training data (``verbose`` prints how); with ``model="small"`` it does not. The parameters are
+    those of :class:`rankgrad.training.Settings`, with three exceptions. In place of ``holdout``
+    and ``seed`` there are scikit-learn's ``early_stopping``, ``validation_fraction`` and
+    ``random_state``. There is no ``tensorboard``, which logs in a run folder, since ``fit`` writes
+    none: pass ``rankgrad.training.TensorBoard(folder="logs")`` to ``fit`` as ``on_epoch``.
 
     Args:
         model: a spec, or a ``torch.nn.Module`` that maps features ``[..., n, f]`` and a mask to
@@ -96,8 +104,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             chooses the best epoch, and training stops after ``patience`` epochs without a better
             one.
         validation_fraction: the fraction of the lists that is held out, drawn by ``random_state``.
-        random_state: seed of everything random: a whole number, a generator, or None for a new one
-            each time.
+        random_state: seed of everything random: a whole number, a generator, or None for a new
+            seed each time.
         verbose: show progress.
 
     Attributes:
@@ -105,9 +113,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         evals_result_: ``{"training": {"loss": [...]}, "valid_0": {"ndcg@10": [...], ...}}``, a
             value per epoch, NaN where a metric is undefined on all lists; ``valid_1`` and so on
             where ``eval_set`` was a list of several.
-        best_iteration_: the best epoch by the metric on the last of these, counted from 1; the last
-            epoch where there was no ``eval_set``.
-        best_score_: the metric there, or None.
+        best_iteration_: the best epoch, counted from 1, by the metric on the last pair of
+            ``eval_set`` or on the lists held out; the last epoch where there were neither.
+        best_score_: the metric after that epoch; None where there were neither.
         n_lists_: the number of lists of the training data.
         longest_list_: how many items the longest of them has.
         n_features_in_: the number of features.
@@ -189,9 +197,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             sample_weight: ``[N]`` weights of items, on their gain or loss term.
             eval_set: ``(X, y)``, or a list or tuple of such pairs. The last one chooses the best
                 epoch and stops training, as in XGBoost; all are in ``evals_result_``.
-            eval_qid: the ``qid`` of its rows; in a list, one for each pair, if ``eval_set`` is one.
-                This or ``eval_group`` is needed where there are several lists to train on.
-            eval_group: instead, its ``group``; ``[len(y)]`` for a single list.
+            eval_qid: the ``qid`` of the rows of ``eval_set``; a list with one for each pair, if
+                ``eval_set`` is a list. This or ``eval_group`` is needed where there are several
+                lists to train on.
+            eval_group: instead, the ``group`` of ``eval_set``; ``[len(y)]`` for a single list.
             on_epoch: called with the values of each epoch, such as a logger
                 (:class:`rankgrad.training.TensorBoard`); or several.
         """
@@ -209,7 +218,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         train = self._dataset(X, y, _ListRows.of(len(y), qid, group), categories, weights)
         eval_data = self._eval_datasets(eval_set, eval_qid, eval_group, len(train) > 1, categories)
         others = {f"{_VALID}{number}": dataset for number, dataset in enumerate(eval_data)}
-        vali = others.popitem()[1] if others else None  # the last one
+        vali = others.popitem()[1] if others else None  # the last one chooses the best epoch
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
         settings, notes = for_data(self._settings(), train, self._explicit())
         if self.verbose and notes:
@@ -237,12 +246,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: ``[N, F]`` features.
-            qid: the list of each row. Models that look at whole lists, as the default one does,
-                need it. Without it, rows are one list, with a warning, if they are no more than
-                the longest list of the training data. To ``mlp`` it does not matter.
+            qid: ``[N]`` the list of each row. Models that look at whole lists, as the default one
+                does, need it. Without it they take the rows as one list, with a warning, or raise
+                if there are more rows than the longest list of the training data has. Models that
+                score each item by itself, such as ``mlp``, do not use it.
             group: instead, the sizes of the lists.
         """
-        if not self._is_checked(X):
+        if not self._passes_checks(X):
             check_is_fitted(self)
             X, _ = encode_frame(X, self.model_.categories or (None,) * self.n_features_in_)
             X = validate_data(self, X, reset=False, **_CHECKS)
@@ -425,7 +435,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     def _atomic_folder(self, path: Path) -> AbstractContextManager[Path]:
         """A folder to fill, which replaces a saved ranker; raise if the path is anything else."""
         check_is_fitted(self)
-        _files.check_replaceable(path, _SAVED, "a saved Ranker")
+        _files.check_replaceable(path, _SAVED_NAMES, "a saved Ranker")
         return _files.atomic_folder(path)
 
     def _write(self, folder: Path) -> None:
@@ -464,9 +474,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if not (path / _MANIFEST).is_file():
             raise FileNotFoundError(f"there is no saved Ranker at {path}")
         remedy = "fit it again"
-        saved = _schemas.read_versioned(path / _MANIFEST, _Saved, _FORMAT, _VERSION, remedy)
+        saved = _schemas.read_versioned(path / _MANIFEST, _Manifest, _FORMAT, _VERSION, remedy)
         parameters = saved["parameters"]
-        for name in saved.get("tuples", ()):  # which JSON has as lists
+        for name in saved.get("tuples", ()):  # JSON stores them as lists
             if not isinstance(parameters.get(name), list):
                 raise _files.damaged(path / _MANIFEST, f"{quote(name)} is not a list")
             parameters[name] = tuple(parameters[name])
@@ -497,7 +507,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _explicit(self) -> set[str]:
-        """Parameters that the user has changed, which the size of the data does not change."""
+        """Of the parameters that ``for_data`` may choose, those that the user has changed."""
         return {name for name in RULE_SETTINGS if getattr(self, name) != getattr(_DEFAULTS, name)}
 
     def _settings(self) -> Settings:
@@ -575,10 +585,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             categories=categories,
         )
 
-    def _is_checked(self, X: Any) -> bool:
-        """Whether scikit-learn's checks of ``X`` can be skipped: they take longer than scoring.
+    def _passes_checks(self, X: Any) -> bool:
+        """Whether ``X`` surely passes scikit-learn's checks, which take longer than scoring.
 
-        A finite sum means that no value is NaN or infinite.
+        If so, :meth:`predict` skips them. A finite sum means that no value is NaN or infinite.
         """
         return (
             type(X) is np.ndarray
@@ -633,12 +643,12 @@ def _with_settings(documentation: str) -> str:
     return documentation.replace("Args:\n", "Args:\n" + "\n".join(lines) + "\n", 1)
 
 
-if Ranker.__doc__ is not None:  # under python -OO it is
+if Ranker.__doc__ is not None:  # python -OO removes docstrings
     Ranker.__doc__ = _with_settings(Ranker.__doc__)
 
 
 def _is_one_list(n: int, qid: Any, group: Any) -> bool:
-    """Whether rows are one list, as far as that is known without sorting them by their query."""
+    """Whether n rows are one list. False if finding out would need a sort by query."""
     if group is not None:
         return qid is None and isinstance(group, list) and group == [n]
     if qid is None:
@@ -733,7 +743,7 @@ def _is_pairs(value: Any) -> bool:
 
 
 def _one_per_pair(name: str, values: Any, pairs: list[Any]) -> list[Any]:
-    """The values of an argument that has one for each pair of ``eval_set``; None is for all."""
+    """The values of an argument, one for each pair of ``eval_set``; None becomes one None each."""
     if values is None:
         return [None] * len(pairs)
     if not isinstance(values, list | tuple) or len(values) != len(pairs):
@@ -744,7 +754,14 @@ def _one_per_pair(name: str, values: Any, pairs: list[Any]) -> list[Any]:
 def _evals_result(
     history: list[dict[str, float]], settings: Settings, pairs: int
 ) -> dict[str, dict[str, list[float]]]:
-    """The history by data set and metric, as LightGBM and XGBoost have it."""
+    """The history by data set and metric, as LightGBM and XGBoost have it.
+
+    Args:
+        history: the values of each epoch by name.
+        settings: of the training.
+        pairs: the number of data sets that were evaluated: pairs of ``eval_set``, or 1 for lists
+            that were held out.
+    """
     losses = [epoch["loss"] for epoch in history if "loss" in epoch]  # boosted trees have none
     result = {"training": {"loss": losses}}
     for number in range(pairs):

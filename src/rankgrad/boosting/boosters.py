@@ -106,7 +106,7 @@ class BoostingConfig:
         seed: of the library's random numbers, and of those of a loss that is given as a spec.
         threads: the number of threads the library uses.
         label_gain: the gain of each whole label, in place of the loss's own gains.
-        device: where the loss is computed.
+        device: where the loss is computed for XGBoost; for LightGBM it is always the CPU.
     """
 
     kind: Kind
@@ -257,7 +257,10 @@ def _prediction_function(kind: Kind, saved: bytes, threads: int, contributions: 
 
 
 def _dmatrix(features: Any, labels: Any, types: Sequence[str] | None, threads: int) -> Any:
-    """Features ``[N, F]`` as XGBoost takes them; ``types`` is ``"c"`` for a categorical feature."""
+    """Features ``[N, F]`` and labels ``[N]`` as a DMatrix of XGBoost.
+
+    ``types`` has ``"c"`` for each categorical feature and ``"q"`` for each other one, ``[F]``.
+    """
     options: dict[str, Any] = {"nthread": threads}
     if types is not None and "c" in types:
         options |= {"feature_types": types, "enable_categorical": True}
@@ -291,7 +294,9 @@ class _Rounds:
         self.save: Callable[[int], bytes]
         self._lower_is_better = metrics.get(config.metric).lower_is_better
         self._best_dart_trees = None if start is None else start.best
-        self._on_round, self._lists = on_round, None
+        self._on_round = on_round
+        #: Of the validation lists: labels ``[N]``, offsets ``[B + 1]``, and weights ``[N]`` or None
+        self._lists: tuple[Any, Any, Any] | None = None
         self._scores: Any = None
         if vali is not None:
             weights = None if vali.weights is None else np.array(vali.weights)
@@ -317,7 +322,7 @@ class _Rounds:
         if self.start is None or not _is_random(self.config):
             return None
         numbers = [self.config.seed, len(self.start.trees)]
-        return int(np.random.SeedSequence(numbers).generate_state(1)[0]) % 2**31
+        return int(np.random.SeedSequence(numbers).generate_state(1)[0]) % _SEED_LIMIT
 
     @property
     def best_round(self) -> int:
@@ -348,7 +353,10 @@ class _Rounds:
             raise ValueError(undefined_message(self.config.metric))
 
     def feval(self, scores: Any, _: Any) -> tuple[str, float, bool]:
-        """:meth:`evaluate` as LightGBM calls a metric. LightGBM does not stop by the result."""
+        """:meth:`evaluate` as LightGBM calls a metric; returns name, value, and higher-is-better.
+
+        The last is always True: only LightGBM's own early stopping reads it, which is not in use.
+        """
         self.evaluate(scores)
         return self.config.metric, self.curve[-1], True
 
@@ -373,8 +381,11 @@ class _Rounds:
             self.loss.progress = min(1.0, self.done / self.config.rounds)
 
 
-#: LightGBM's seeds of the random numbers that it draws while growing trees. Its ``seed`` would also
-#: change the bins of features.
+#: Seeds are below this: LightGBM reads them as signed integers of 32 bits.
+_SEED_LIMIT = 2**31
+
+#: The options of LightGBM that seed the random numbers it draws while growing trees. Its option
+#: ``seed`` would also change the bins of features.
 _TREE_SEEDS = ("bagging_seed", "feature_fraction_seed", "drop_seed", "extra_seed")
 
 #: Options that are the fraction of items or features drawn at random; 1 draws nothing.
@@ -403,13 +414,14 @@ def _boost_lightgbm(
         "num_threads": config.threads,
         "deterministic": True,
         "force_row_wise": True,
-        "seed": config.seed % 2**31,
+        "seed": config.seed % _SEED_LIMIT,
         **config.options,
         "objective": BUILT_IN["lightgbm"],
     }
     if rounds.loss is not None:
         objective = lightgbm_adapter.objective(rounds.loss, label_gain=config.label_gain)
-        # LightGBM copies an object, with the state of its loss, but not a function.
+        # LightGBM deep-copies its options: an object with the loss in it, but not a function. The
+        # loss must stay the same object, since ``rounds`` sets its progress.
         options["objective"] = lambda scores, data: objective(scores, data)
     if (seed := rounds.resumed_seed()) is not None:
         options |= dict.fromkeys(_TREE_SEEDS, seed)
@@ -444,10 +456,10 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
 
     def save(trees: int) -> bytes:
         text = booster.model_to_string(num_iteration=trees)
-        # A resumed booster has the number of rounds that remained then: replace it, so that the
-        # same trees are saved as the same bytes.
-        rounds = f"[num_iterations: {config.rounds}]"
-        return re.sub(r"(?m)^\[num_iterations: \d+\]$", rounds, text).encode()
+        # The text of a resumed booster says how many rounds remained when it was resumed. Write the
+        # number of all rounds instead, so that the same trees are saved as the same bytes.
+        line = f"[num_iterations: {config.rounds}]"
+        return re.sub(r"(?m)^\[num_iterations: \d+\]$", line, text).encode()
 
     return save
 
@@ -459,10 +471,10 @@ def _boost_xgboost(
     package = library("xgboost")
     options = {
         "tree_method": "hist",
-        "grow_policy": "lossguide",
-        "max_depth": 0,
+        "grow_policy": "lossguide",  # leaf by leaf, as LightGBM grows trees
+        "max_depth": 0,  # no limit
         "nthread": config.threads,
-        "seed": rounds.resumed_seed() or config.seed % 2**31,
+        "seed": rounds.resumed_seed() or config.seed % _SEED_LIMIT,
         "verbosity": 0,
         "disable_default_eval_metric": 1,
         **config.options,
@@ -500,7 +512,7 @@ def _boost_xgboost(
 
 
 def _list_matrix(lists: Dataset, config: BoostingConfig) -> Any:
-    """Lists as XGBoost takes them."""
+    """Lists as a DMatrix of XGBoost, with their group sizes."""
     categorical = _categorical_columns(lists)
     types = ["c" if column in categorical else "q" for column in range(lists.n_features)]
     matrix = _dmatrix(np.asarray(lists.features), lists.labels, types, config.threads)
@@ -514,5 +526,5 @@ def _categorical_columns(lists: Dataset) -> list[int]:
 
 
 def _group_sizes(lists: Dataset) -> Any:
-    """The lengths of the lists; the libraries take no empty ones."""
+    """The lengths of the lists that are not empty: the libraries take no empty ones."""
     return lists.lengths[lists.lengths > 0]

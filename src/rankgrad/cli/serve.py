@@ -27,7 +27,7 @@ def serve(
 
     Features are raw, by name or in the order of training; GET /models says which. Requests that
     arrive together are scored together. SIGTERM and Ctrl-C stop the service once it has answered
-    what it has taken.
+    the requests in progress.
 
     Inputs:
         runs: Run folders of `rankgrad train`, or saved models; the first also answers at /rank. A
@@ -36,14 +36,14 @@ def serve(
     Options:
         host: The address to listen at; 0.0.0.0 for all.
         port: 0 for any that is free.
-        threads: Of one batch.
+        threads: Threads that score one batch.
         max_body: Bytes of a request, decompressed.
         max_lists: Lists of a request.
         max_items: Items of a list.
         max_total_items: Items of a request, in all its lists.
         max_waiting: Requests in progress; those beyond are refused (503).
         max_waiting_bytes: Bytes of the bodies of requests in progress.
-        grace: Seconds to answer what was taken, when told to stop; the rest is refused (503).
+        grace: Seconds to answer requests in progress when stopped; the rest is refused (503).
 
     \b
     Examples:

@@ -18,7 +18,9 @@ from rankgrad.training import FittedRanker
 
 Permute = Literal["within", "across"]
 PERMUTE: tuple[Permute, ...] = get_args(Permute)
-#: Among which items the values of a feature were permuted; "not used" by the model: they were not.
+#: Among which items the values of a feature were permuted. ``"whole lists"``: all items of a list
+#: got the value of a list drawn at random. ``"not used"``: nothing was permuted, since the model
+#: does not read the feature.
 Scope = Literal["within lists", "whole lists", "across lists", "not used"]
 
 _POINTS = 100.0  # drops are in points: 100 times the metric
@@ -43,8 +45,10 @@ class Importance:
         mean: of the metric over the lists, without any permutation.
         features: their names.
         scopes: of each feature: among which items its values were permuted.
-        drops: ``[F, B]`` by feature and list, in points: 100 times the metric, less its mean over
-            repeats with the feature permuted. NaN where the metric leaves the list out.
+        drops: ``[F, B]`` by feature and list: the metric without permutation minus its mean over
+            repeats with the feature permuted, times 100 (points). The sign is reversed for metrics
+            of which lower is better, so a positive drop always means that permuting does harm.
+            NaN for lists on which the metric is undefined.
         repeats: the number of permutations of each feature.
         seed: of the permutations.
     """
@@ -111,15 +115,15 @@ def permutation_importance(
         ranker: the trained ranker.
         data: test data with labels.
         metric: the spec of a metric, or a metric.
-        repeats: the number of permutations, over which drops are averaged; all features have the
-            same permutations.
+        repeats: the number of permutations, over which drops are averaged; all features of the
+            same scope have the same permutations.
         permute: ``"within"`` lists or ``"across"`` them.
         seed: of the permutations.
         on_feature: called with the number of features that are done, and the number of all.
 
     Returns:
-        The drops ``[F, lists]`` of the metric, NaN where a list has no value, and how each feature
-        was permuted.
+        The drops ``[F, B]`` of the metric, NaN for lists on which it is undefined, and how each
+        feature was permuted.
 
     Raises:
         ValueError: ``permute``, ``repeats`` or the metric is not valid.
@@ -137,7 +141,7 @@ def permutation_importance(
     permutations = _Permutations(data, permute, seed)
     features = np.array(data.features, np.float32)
     before = _values(ranker, metric, data, features)
-    used = set(ranker.transform.sources.tolist())
+    used = set(ranker.transform.sources.tolist())  # columns that the model reads
     drops = np.zeros((data.n_features, len(data)), np.float32)
     drops[:, np.isnan(before)] = np.nan
     scopes: list[Scope] = []
@@ -204,7 +208,8 @@ class _Permutations:
             return random.permutation(items)
         if scope == "within lists":
             return np.lexsort((random.random(items), self._lists))
-        # All items of a list take the value of the first item of another; empty lists have none.
+        # Each list that is not empty is assigned such a list at random, maybe itself; all its items
+        # take the value of the first item there.
         not_empty = np.flatnonzero(self._lengths)
         first_items = np.zeros(len(self._lengths), np.int64)
         first_items[not_empty] = self._offsets[:-1][random.permutation(not_empty)]

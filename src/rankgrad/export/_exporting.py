@@ -60,8 +60,8 @@ def export(
         overwrite: replace a file that exists.
 
     Returns:
-        The largest difference between the file's scores and the ranker's, relative to scores
-        above 1.
+        The largest difference between the file's scores and the ranker's: absolute for scores up
+        to 1, relative for larger ones.
 
     Raises:
         ValueError: the format cannot express the ranker, or the scores differ.
@@ -128,14 +128,14 @@ def _file_content(ranker: FittedRanker, format: Format, name: str, non_negative:
 def _check_scores(
     ranker: FittedRanker, scores: np.ndarray, features: np.ndarray, mask: np.ndarray, shifted: bool
 ) -> float:
-    """The largest difference of scores; an error if it is beyond the tolerance.
+    """The largest difference of scores, as :func:`export` returns it; raise if above TOLERANCE.
 
     Args:
         ranker: the ranker, whose scores are expected.
         scores: the scores of the file, ``[lists, items]``.
         features: ``[lists, items, n_features]``.
         mask: ``[lists, items]``.
-        shifted: whether all scores of the file may differ by the same constant.
+        shifted: whether the file's scores may be the ranker's plus one constant.
     """
     lengths = mask.sum(1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -148,19 +148,20 @@ def _check_scores(
     is_wrong = ~(differences <= TOLERANCE * scale)  # also where a difference is NaN
     if is_wrong.any():
         worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-        missing = np.isnan(features[mask]).any(1)[is_wrong].all()
+        have_missing = np.isnan(features[mask]).any(1)[is_wrong].all()
+        cause = _MISSING_CAUSE if have_missing else _SCALE_CAUSE
         raise ValueError(
             f"the exported ranker scores {exported[worst]:.7g} where this one scores "
-            f"{expected[worst]:.7g}, so nothing was written: {_MISSING if missing else _SCALE}"
+            f"{expected[worst]:.7g}, so nothing was written: {cause}"
         )
     return float((differences / scale).max(initial=0.0))
 
 
-# Probable causes of a difference, for the error
-_SCALE = (
+# Probable causes of a difference, for the error of _check_scores
+_SCALE_CAUSE = (
     "the features may be of a scale that float32 has no digits for, such as times in milliseconds"
 )
-_MISSING = (
+_MISSING_CAUSE = (
     "these items have missing values, for which engines send 0, and the ranker was not trained "
     f"so. Train with --transform '{ZERO_FILL}', or write 0 into the data"
 )
@@ -176,7 +177,7 @@ _JSON_READERS: dict[Format, Callable[[Any, dict[str, int]], Predict]] = {
 def _scores_of_file(
     content: bytes, format: Format, ranker: FittedRanker, features: np.ndarray, mask: np.ndarray
 ) -> np.ndarray:
-    """The scores of padded lists by the content of a file, ``[lists, items]``.
+    """The scores ``[lists, items]`` that the content of a file gives to padded lists.
 
     Args:
         content: the content of the file.

@@ -23,8 +23,8 @@ class ScoringModule(nn.Module):
 
     def forward(self, features: Tensor, mask: Tensor) -> Tensor:
         """The scores, 0 on padding; the features of padding are ignored."""
-        real = features.where(mask[..., None], 0.0)
-        scores: Tensor = self.network(self.transform(real), mask)
+        zero_padded = features.where(mask[..., None], 0.0)
+        scores: Tensor = self.network(self.transform(zero_padded), mask)
         return scores
 
 
@@ -32,12 +32,12 @@ def to_program(ranker: FittedRanker) -> bytes:
     """The ``.pt2`` file of a ranker, for ``torch.export.load(path).module()(features, mask)``.
 
     Args:
-        ranker: a ranker of networks.
+        ranker: a ranker whose model is a network, not trees.
 
     Returns:
-        The bytes of the file. ``features`` are float32 ``[lists, items, n_features]``, raw,
-        ``mask`` is boolean ``[lists, items]``, and the result is float32
-        ``[lists, items]``, 0 on padding.
+        The bytes of the file. Of its program, the raw ``features`` are float32
+        ``[lists, items, n_features]``, ``mask`` is boolean ``[lists, items]``, and the result is
+        float32 ``[lists, items]``, 0 on padding.
 
     Raises:
         ValueError: the ranker is of trees.
@@ -53,13 +53,14 @@ def to_program(ranker: FittedRanker) -> bytes:
     """
     if isinstance(ranker.network, TreeScorer):
         raise ValueError("trees are no PyTorch program: export them with --format onnx")
-    features = torch.zeros(2, 3, ranker.n_features)
+    # Example inputs. torch.export would fix an axis of size 0 or 1 in the program.
+    features, mask = torch.zeros(2, 3, ranker.n_features), torch.ones(2, 3, dtype=torch.bool)
     axes = {0: torch.export.Dim("lists", min=0), 1: torch.export.Dim("items", min=0)}
     module = ScoringModule(ranker).eval()
     with torch.no_grad():
         program = torch.export.export(
             module,
-            (features, torch.ones(2, 3, dtype=torch.bool)),
+            (features, mask),
             dynamic_shapes={"features": axes, "mask": axes},
             strict=False,
         )

@@ -45,9 +45,11 @@ class CrossEntropy(Loss):
         raise TypeError(f"{type(self).__name__} does not say its targets")
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
-        """Exactly ``g = T p - t`` and ``h = T p (1 - p)``, with ``p = softmax(s)``, ``T = Σ t``.
+        """The gradient and Hessian diagonal ``[b, n]``, and which lists ``[b]`` have a loss.
 
-        ``p (1 - p)`` is at least :data:`LEAST_CURVATURE`, also where the softmax is flat.
+        They are exact: ``g = T p - t`` and ``h = T p (1 - p)``, with ``p = softmax(s)``, weighted
+        targets t and ``T = Σ t``. Only, ``p (1 - p)`` is clamped to at least
+        :data:`LEAST_CURVATURE`.
         """
         targets = lists.weighted(self.targets(lists)).where(lists.mask, 0.0)
         total = targets.sum(-1, keepdim=True)
@@ -112,11 +114,11 @@ class NDCGBound(CrossEntropy):
     """``Σ_i G_i φ(r_i) / ideal DCG@k`` with ``r_i = 1 / softmax(s)_i``: a bound of ``1 - NDCG@k``.
 
     ``r_i = Σ_j exp(s_j - s_i)`` is at least the rank of item i, and φ(r) is at least what NDCG@k
-    loses at rank r, ``1 - 1 / log2(1 + r)`` up to k and 1 below it (for φ = log from k = 2 on, for
-    loglog from k = 5 on; for smaller k up to a factor). Bruch et al. 2019 prove the bound with
-    φ = log for binary labels. XE-NDCG (Bruch 2021, LightGBM's ``rank_xendcg``) is the same
-    cross-entropy with randomized gains that are divided by their sum, not by the ideal DCG.
-    O(n log n) for the ideal DCG, O(n) for the rest, without pairs.
+    loses at rank r: ``1 - 1 / log2(1 + r)`` at ranks up to k, and 1 at later ranks. (This holds for
+    φ = log if k is at least 2, for loglog if k is at least 5; for smaller k up to a factor.) Bruch
+    et al. 2019 prove the bound with φ = log for binary labels. XE-NDCG (Bruch 2021, LightGBM's
+    ``rank_xendcg``) is the same cross-entropy with randomized gains that are divided by their sum,
+    not by the ideal DCG. O(n log n) for the ideal DCG, O(n) for the rest, without pairs.
 
     Args:
         k: the cutoff of the ideal DCG.
@@ -153,8 +155,9 @@ class NDCGBound(CrossEntropy):
     def targets(self, lists: Lists) -> ItemValues:
         """The targets ``G_i r_i φ'(r_i) / ideal DCG@k``.
 
-        The cross-entropy with these targets has the gradient of the loss. As φ is concave in log r,
-        it is an upper bound of the loss, and its curvature one of the loss's curvature.
+        The cross-entropy with these targets has the gradient of the loss. φ is concave in log r, so
+        this cross-entropy plus a constant is an upper bound of the loss, and its curvature is an
+        upper bound of the loss's curvature.
         """
         targets = self._normalized_gains(lists)
         if self.penalty == "log":
@@ -238,10 +241,12 @@ class ListMLE(LossWithoutCutoff):
         return terms.sum(-1), lists.lengths > 1
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
-        """Exactly ``g_m = Σ_{r<=m} w_r q_rm - w_m`` and ``h_m = Σ_{r<=m} w_r q_rm (1 - q_rm)``.
+        """The gradient and Hessian diagonal ``[b, n]``, and which lists ``[b]`` have a loss.
 
+        They are exact: ``g_m = Σ_{r<=m} w_r q_rm - w_m``, ``h_m = Σ_{r<=m} w_r q_rm (1 - q_rm)``.
         Items are in descending order of label, and ``q_rm = exp(s_m) / Σ_{l>=r} exp(s_l)`` is the
-        probability that item m is drawn at step r. Both sums are cumulative log-sum-exps.
+        probability that item m is drawn at step r. Both sums are cumulative log-sum-exps. Only,
+        h_m is clamped to at least ``LEAST_CURVATURE Σ_{r<=m} w_r``.
         """
         order, inside, scores, tail = self._by_label(lists)
         weights = lists.weighted(lists.mask.to(scores)).gather(-1, order)
@@ -249,7 +254,7 @@ class ListMLE(LossWithoutCutoff):
         steps = (log_weights - tail).where(inside, float("-inf"))  # log(w_r / Σ_{l>=r} exp(s_l))
         expected = (scores + steps.logcumsumexp(-1)).exp().where(inside, 0.0)  # Σ_{r<=m} w_r q_rm
         gradient = torch.zeros_like(scores).scatter(-1, order, expected - weights)
-        # The Hessian's steps before m, as a difference of the sums of w q and of w q².
+        # The Hessian's sum over the steps r < m: Σ w q (1 - q) = Σ w q - Σ w q².
         earlier = steps.logcumsumexp(-1).roll(1, -1)
         squares = (log_weights - 2 * tail).where(inside, float("-inf")).logcumsumexp(-1).roll(1, -1)
         earlier[:, 0] = squares[:, 0] = float("-inf")
@@ -272,10 +277,12 @@ class ListMLE(LossWithoutCutoff):
         return KernelCall("listmle", (seed,))
 
     def _by_label(self, lists: Lists) -> _LabelOrder:
+        """The lists ordered by descending label; see :class:`_LabelOrder`."""
         order = self._order(lists)
         inside = lists.mask.gather(-1, order)
         scores = lists.scores.gather(-1, order)
-        # Padding comes last; a finite floor keeps the backward pass of the sums free of NaN.
+        # Padding comes last. There, -1e30 adds nothing to the sums of real items; as it is finite,
+        # unlike -inf, the backward pass of the sums is free of NaN.
         tail = torch.where(inside, scores, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
         return _LabelOrder(order, inside, scores, tail)
 
@@ -284,7 +291,8 @@ class ListMLE(LossWithoutCutoff):
         keys = lists.labels.masked_fill(~lists.mask, -1.0)
         if self.ties == "stable":
             return keys.argsort(dim=-1, descending=True, stable=True)
-        # As the kernel does, by a hash of the seed and of the position among the real items.
+        # Shuffle as the kernel does: by the upper 32 bits of a hash of the seed and of the item's
+        # position among the real items. Then a stable sort by label keeps ties in this order.
         hashes = splitmix(self._random.draw_seed(keys.device), lists.mask.cumsum(-1))
         numbers = ((hashes >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
         shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
@@ -323,11 +331,14 @@ class ListAP(LossWithoutCutoff):
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
+        # Positions [b, n, 1] and bin centers [bins], the top bin first, are in units of Δ.
         centers = torch.arange(self.bins - 1, -1, -1, device=lists.scores.device).to(lists.scores)
-        positions = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)  # in units of Δ
+        positions = lists.scores.sigmoid()[:, :, None] * (self.bins - 1)
+        # How much each item counts in each bin, [b, n, bins]
         counts = (1 - (positions - centers).abs()).clamp(min=0.0) * lists.mask[:, :, None]
         relevance = (lists.labels >= self.threshold) * lists.mask
-        relevant = (counts * relevance[:, :, None]).sum(1)  # [b, bins]
+        # The relevant items in each bin, [b, bins]; then the same with weights
+        relevant = (counts * relevance[:, :, None]).sum(1)
         weighted = (counts * lists.weighted(relevance.to(counts.dtype))[:, :, None]).sum(1)
         precision = divide(relevant.cumsum(-1), counts.sum(1).cumsum(-1))
         average = divide((precision * weighted).sum(-1), weighted.sum(-1))
@@ -345,7 +356,7 @@ class NeuralSortCE(Loss):
     ``-(1 / n) Σ_r Σ_j P*_rj log P_rj``. Items of equal label share their ranks in ``P*`` equally.
 
     Args:
-        k: only the first k ranks.
+        k: only the first k ranks are summed, and ``min(k, n)`` replaces n; None for all.
         temperature: of NeuralSort, or a schedule.
         reduction: over lists.
 

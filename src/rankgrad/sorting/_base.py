@@ -36,10 +36,11 @@ class Relaxation(HasSpec, DeclaresKernel):
       past the end of a list and columns of padding are zero.
     - ``"ranks"``: ``[..., n]``, 1-based; 0 on padding.
 
-    ``limit`` has the options near the zero-temperature limit, where it equals the exact sort.
+    ``limit`` has options with which the relaxation is close to its zero-temperature limit, the
+    exact sort.
 
-    A subclass implements ``_permutation`` or ``_ranks`` on ``[b, n]`` scores. It may implement
-    ``_sort``, too, where values can be sorted without the whole permutation.
+    A subclass implements ``_permutation`` or ``_ranks`` on scores ``[b, n]``. If it can sort values
+    without the whole permutation, it implements ``_sort``, too.
 
     >>> softsort = relaxations.get("softsort(temperature=0.1)")
     >>> softsort.ranks(torch.tensor([0.2, 0.9, 0.5])).round().tolist()
@@ -82,7 +83,7 @@ class Relaxation(HasSpec, DeclaresKernel):
     def permutation(
         self, scores: Scores, mask: Mask | None = None, k: int | None = None
     ) -> Float[Tensor, "*b k n"]:
-        """The first ``k`` rows (all, if None) of the relaxed permutation."""
+        """The first ``k`` rows (all, if None) of the relaxed permutation, ``P [..., k, n]``."""
         self._require("permutation")
         scores, mask, batch = check_scores(scores, mask)
         n = scores.shape[-1]
@@ -94,7 +95,7 @@ class Relaxation(HasSpec, DeclaresKernel):
         return top.reshape(*batch, rows, n)
 
     def ranks(self, scores: Scores, mask: Mask | None = None) -> Float[Tensor, "*b n"]:
-        """The relaxed rank of every item."""
+        """The relaxed rank of every item, ``[..., n]``."""
         self._require("ranks")
         scores, mask, batch = check_scores(scores, mask)
         with torch.autocast(scores.device.type, enabled=False):
@@ -102,7 +103,17 @@ class Relaxation(HasSpec, DeclaresKernel):
         return ranks.reshape(*batch, scores.shape[-1])
 
     def sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
-        """``P[:k] @ values``: rows of values (gains, labels) sorted by the scores."""
+        """Values of the items, such as gains or labels, sorted by the scores: ``values @ P[:k].T``.
+
+        Args:
+            values: ``[b, c, n]``, c values of each item.
+            scores: ``[b, n]``.
+            mask: ``[b, n]``, True on real items.
+            k: the number of ranks.
+
+        Returns:
+            The values by rank, ``[b, c, k]``.
+        """
         self._require("permutation")
         if not values.requires_grad:  # kernels do not differentiate values
             kernel = self.kernel() if self.kernel_applies else None
@@ -111,7 +122,10 @@ class Relaxation(HasSpec, DeclaresKernel):
         return self._sort(values, scores, mask, k)
 
     def rank(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        """The relaxed ranks of these scores; a stochastic relaxation adds no noise to them."""
+        """The relaxed ranks ``[b, n]`` of scores ``[b, n]``.
+
+        No noise is added: for a stochastic relaxation, the scores are from :meth:`sample_scores`.
+        """
         self._require("ranks")
         kernel = self.kernel() if self.kernel_applies else None
         if kernel is not None and _operators.ranks_ready(kernel, scores):
@@ -119,7 +133,10 @@ class Relaxation(HasSpec, DeclaresKernel):
         return self._ranks(scores, mask)
 
     def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
-        """The scores to sort: themselves, or noisy samples of them for a stochastic relaxation."""
+        """The scores to sort, ``[samples, b, n]``.
+
+        A stochastic relaxation gives noisy samples of the scores, others the scores as one sample.
+        """
         return scores[None]
 
     def kernel(self) -> KernelCall | None:
@@ -159,9 +176,9 @@ relaxations.base_class = Relaxation
 
 
 def expected_ranks(permutation: Float[Tensor, "b n n"], mask: ItemMask) -> ItemValues:
-    """The mean rank of each item, ``Σ_r r P_rj / Σ_r P_rj``; 0 on padding.
+    """The mean rank of each item j, ``Σ_r r P_rj / Σ_r P_rj``, ``[b, n]``; 0 on padding.
 
-    An item whose column underflows to 0 gets the last rank.
+    An item whose column underflows to 0 gets the last rank: ``tiny`` adds it with a small weight.
     """
     ranks = torch.arange(1, permutation.shape[-1] + 1, device=permutation.device).to(permutation)
     last, tiny = mask.sum(-1, keepdim=True), 1e-12
@@ -170,9 +187,9 @@ def expected_ranks(permutation: Float[Tensor, "b n n"], mask: ItemMask) -> ItemV
 
 
 def as_base(value: Any) -> Relaxation:
-    """A relaxation, or the one that a spec names, that another relaxation contains.
+    """The relaxation inside another one, from a spec or a relaxation.
 
-    It must not be stochastic: noise is added outside.
+    It must not be stochastic: only the outermost relaxation may add noise.
     """
     base = relaxations.get(value)
     if base.stochastic:
@@ -181,7 +198,11 @@ def as_base(value: Any) -> Relaxation:
 
 
 def check_scores(scores: Any, mask: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Scores and mask as ``[b, n]`` with zeros on padding, and the batch shape."""
+    """Scores and mask ``[..., n]`` as ``[b, n]``, with scores of 0 on padding, and the batch shape.
+
+    Raises:
+        ValueError: a score of a real item is not finite, or shapes do not agree.
+    """
     scores = as_scores(scores)
     mask = check_mask(mask, scores)
     bad = ~scores.isfinite() & mask

@@ -25,8 +25,8 @@ from rankgrad.sorting.neuralsort import NeuralSort
 class Gumbel(Relaxation):
     """A relaxation of noisy scores ``s + g``, ``g ~ Gumbel(0, scale)`` (Jagerman et al. eqs. 9-10).
 
-    A metric through it is the mean over the samples of the metric; a call gives the mean
-    permutation or ranks. Only real items draw noise, so padding does not change it.
+    A metric relaxed by it is the mean of the metric over the samples. A call gives the mean
+    permutation or ranks. Noise is drawn for real items only, so padding does not change it.
 
     Args:
         base: the relaxation to make stochastic.
@@ -35,7 +35,7 @@ class Gumbel(Relaxation):
         log_scores: sort ``scale · log s + g`` instead (Pobrotyn and Białobrzeski §4.1), which gives
             exact samples of the Plackett-Luce model with weights s. If a list has a score of 0 or
             less, a constant is added first that makes its lowest score 1.
-        seed: a number or a ``torch.Generator``; None for PyTorch's own.
+        seed: of the noise, a number or a ``torch.Generator``; None for PyTorch's own generator.
 
     >>> Gumbel(NeuralSort(0.1), samples=1000, seed=0)(torch.tensor([0.0, 1.0]), k=1)
     tensor([[0.2559, 0.7441]])
@@ -48,6 +48,8 @@ class Gumbel(Relaxation):
     samples: int = 1
     log_scores: bool = False
     seed: int | torch.Generator | None = None
+    #: The generator made from ``seed``. ``dataclasses.replace`` passes it on, so that :meth:`at`
+    #: continues the same random numbers.
     _random: Randomness | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,22 +79,22 @@ class Gumbel(Relaxation):
     def permutation(
         self, scores: Scores, mask: Mask | None = None, k: int | None = None
     ) -> Float[Tensor, "*b k n"]:
-        rows, inside, batch = check_scores(scores, mask)
-        noisy = self.sample_scores(rows, inside)
-        mean = self.base.permutation(noisy, inside.expand_as(noisy), k).mean(0)
+        flat_scores, flat_mask, batch = check_scores(scores, mask)
+        noisy = self.sample_scores(flat_scores, flat_mask)
+        mean = self.base.permutation(noisy, flat_mask.expand_as(noisy), k).mean(0)
         return mean.reshape(*batch, *mean.shape[1:])
 
     @override
     def ranks(self, scores: Scores, mask: Mask | None = None) -> Float[Tensor, "*b n"]:
-        rows, inside, batch = check_scores(scores, mask)
-        noisy = self.sample_scores(rows, inside)
-        mean = self.base.ranks(noisy, inside.expand_as(noisy)).mean(0)
+        flat_scores, flat_mask, batch = check_scores(scores, mask)
+        noisy = self.sample_scores(flat_scores, flat_mask)
+        mean = self.base.ranks(noisy, flat_mask.expand_as(noisy)).mean(0)
         return mean.reshape(*batch, mean.shape[-1])
 
     @override
     def sample_scores(self, scores: ItemValues, mask: ItemMask) -> Float[Tensor, "samples b n"]:
         assert self._random is not None
-        noise = -self._random.exponential(mask, self.samples).log()
+        noise = -self._random.exponential(mask, self.samples).log()  # standard Gumbel
         scale = initial_value(self.scale)
         noise = (noise * scale).to(scores.dtype)
         if self.log_scores:
@@ -110,7 +112,10 @@ class Gumbel(Relaxation):
 
 
 def _positive(scores: ItemValues, mask: ItemMask) -> ItemValues:
-    """Scores whose logarithm exists: shifted where a list has one of 0 or less; 1 on padding."""
+    """Scores ``[b, n]`` above 0; 1 on padding.
+
+    A list with a score of 0 or less is shifted so that its lowest score is 1.
+    """
     lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
     shifted = torch.where(lowest > 0, scores, scores - lowest + 1)
     return torch.where(mask, shifted, 1.0)

@@ -3,11 +3,11 @@
 ``rankgrad text index``, ``retrieve``, ``train`` and ``rerank`` read their texts here.
 
 ========== ============================================================================
-``jsonl``  one object per line: ``id`` (or ``docid``, ``_id``, ``docno``), an optional
-           ``title``, and ``text`` (or ``contents``, ``body``)
+``jsonl``  one object per line: ``id``, ``text``, and an optional ``title``;
+           :mod:`rankgrad.text._records` lists the other keys of ids and texts
 ``tsv``    MS MARCO: ``id<TAB>text``, or ``id<TAB>url<TAB>title<TAB>body``
 ``trec``   ``<DOC><DOCNO>...`` documents, ``<top><num>...<title>...`` topics
-``smart``  ``.I``, ``.T``, ``.W`` fields: Cranfield, CISI
+``smart``  ``.I`` (id), ``.T`` (title), ``.W`` (text) fields: Cranfield, CISI
 ========== ============================================================================
 
 The format is recognized by a file's name and first line, unless the caller names it. Files may be
@@ -105,7 +105,7 @@ def _file_format(path: Path, format: Format | None) -> Format:
     if format is not None:
         check_choice("format", format, get_args(Format))
         return format
-    for suffix in path.suffixes[-2:]:
+    for suffix in path.suffixes[-2:]:  # two, since the last may be of a compression, as .gz
         if suffix.lower() in _SUFFIXES:
             return _SUFFIXES[suffix.lower()]
     lines = (line for _, line in _text_lines.numbered(path) if line.strip())
@@ -142,15 +142,18 @@ def _collect(
     """Collect the texts of records by id, and check the ids.
 
     Args:
-        path: where the records come from, for errors.
+        path: where the records come from, for error messages.
         records: the records.
-        kind: ``"document"`` or ``"query"``, for errors.
+        kind: ``"document"`` or ``"query"``, for error messages.
         into: texts of earlier files, to which those of the records are added.
         allow_empty: whether a text may be empty.
+
+    Returns:
+        The texts by id: ``into`` if it is given, else a new dict.
     """
     texts = {} if into is None else into
     for line, id, text in records:
-        where = f"{path}, line {line}" if line else f"{path}"
+        where = f"{path}, line {line}" if line else f"{path}"  # packages have no lines
         if not id or any(character.isspace() for character in id):
             raise ValueError(f"{where}: the id of a {kind} must be one word, found {id!r}")
         if id in texts:

@@ -23,6 +23,8 @@ from rankgrad.text._tokens import length_limit, set_padding_token
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+#: A mini-batch of m tokenized pairs: ``input_ids``, ``attention_mask`` and what else the tokenizer
+#: returns, each ``[m, length]``.
 TokenBatch = dict[str, Tensor]
 
 
@@ -89,7 +91,8 @@ class TextScorer(nn.Module):
 class EncoderScorer(TextScorer):
     """A cross-encoder: a classification head with one output over the encoded pair.
 
-    A tokenizer without a separator joins query and document by its own rule for pairs.
+    The tokenizer joins query and document by its own rule for pairs. If a pair is too long, the
+    longer of its two texts is cut.
 
     Args:
         model: a sequence classification network with one label.
@@ -133,14 +136,15 @@ class EncoderScorer(TextScorer):
 class CausalScorer(TextScorer):
     """A causal language model as a pointwise reranker: the logit of "yes" minus that of "no".
 
-    That is the log-odds of "yes" against "no" as the next token after a prompt. Only the logits of
-    the last position are computed. Mini-batches may be padded on either side; scores are the same.
+    The difference is the log-odds of "yes" against "no" as the next token after the prompt. Only
+    the logits of the last position are computed. Mini-batches may be padded on either side; scores
+    are the same.
 
     Args:
         model: a causal language model.
         tokenizer: its tokenizer.
         max_length: tokens per pair, prompt included; by default the model's limit.
-        prompt: what the model is asked.
+        prompt: what the model is asked; by default the prompt of Qwen3-Reranker.
     """
 
     def __init__(
@@ -217,7 +221,10 @@ class PromptTokens:
             )
 
     def rows(self, queries: Sequence[str], documents: Sequence[str]) -> list[list[int]]:
-        """The tokens of each pair, with those of the prompt around them."""
+        """The tokens of each pair between those of the prompt, without padding.
+
+        A pair that is too long is cut at its end; the prompt is never cut.
+        """
         pairs = [self.prompt.pair(*pair) for pair in zip(queries, documents, strict=True)]
         bodies = [self._tokenize(pair)[: self._body_length] for pair in pairs]
         return [self._prefix + body + self._suffix for body in bodies]
@@ -228,9 +235,9 @@ class PromptTokens:
         Args:
             model: a causal language model.
             tokens: ``[m, length]``, padded on any side.
-            mask: ``[m, length]``, 1 on tokens.
+            mask: ``[m, length]``, 1 on tokens, 0 on padding.
         """
-        # Padding is moved to the left, so that every pair's answer follows the last position.
+        # Move padding to the left, so that the answer of every pair follows the last position.
         order = mask.argsort(dim=1, stable=True)
         tokens, mask = tokens.gather(1, order), mask.gather(1, order)
         output = model(

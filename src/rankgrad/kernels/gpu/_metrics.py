@@ -3,6 +3,12 @@
 :mod:`rankgrad.metrics` defines the metrics. If ties are averaged, a metric is its expected value
 over the orders of tied items. One program per list reads the sorted list span by span. All sums are
 in float64, since the values are reported. No call synchronizes with the host.
+
+The kernels share names. Tensors ``[items]`` in the order of the sort: ``ranked`` has the scores,
+-inf on padding; ``order`` the index of each item in the batch; ``start`` and ``end`` its group of
+ties, or None. ``begin`` is the index of a list's first item, and ``at`` are ranks from 0 within the
+list. Ranks from ``cut`` on do not count. ``row`` is the metric's row of the results. 2147483647
+is the largest int32: as ``cut`` it means no cutoff, as a rank that there is none.
 """
 
 from __future__ import annotations
@@ -23,29 +29,29 @@ from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, load_weights
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._segmented_sort import Sorted, sort_lists, tie_group
 
-#: A metric: its name, cutoff (0 for none), whether ties are averaged, whether gains are linear, its
-#: threshold or top grade, and its persistence.
+#: A metric: its name, cutoff (0 for none), whether ties are averaged, whether the gains of ndcg and
+#: dcg are linear, its threshold (the top grade of err), and the persistence of rbp.
 Described = tuple[str, int, bool, bool, float, float]
 
 _SPAN = 2048  # the most ranks that a program reads at a time
 _TILE = 256  # ranks of a program where several programs share a list
-_NO_CUTOFF = 2**31 - 1
+_NO_CUTOFF = 2**31 - 1  # the largest int32
 
 
 def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
-    """The value of each metric on each list, and whether the list has a relevant item.
+    """The value of each metric on each list, and whether it has a relevant item of positive weight.
 
     The value of a list without relevant items is 0. Both results are ``[metrics, lists]``.
     """
-    scores, labels, mask, weights, _, _ = batch
-    lists = batch[4:]
-    values = scores.new_zeros(len(described), batch.offsets.shape[0] - 1)
+    scores, labels, mask, weights, offsets, max_length = batch
+    values = scores.new_zeros(len(described), offsets.shape[0] - 1)
     relevant = torch.zeros_like(values, dtype=torch.bool)
-    if values.numel() == 0 or batch.max_length == 0:
+    if values.numel() == 0 or max_length == 0:
         return values, relevant
     # A score of -inf ties with the lowest finite number, as in eager mode.
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    ordered = _Batch(labels, mask, weights, *lists, sort_lists(ranked, mask, *lists))
+    order = sort_lists(ranked, mask, offsets, max_length)
+    ordered = _Batch(labels, mask, weights, offsets, max_length, order)
     for row, metric in enumerate(described):
         launch = _launch_err if metric[0] == "err" else _launch
         launch(ordered, metric, row, values, relevant)
@@ -54,7 +60,11 @@ def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Ten
 
 @dataclass
 class _Batch:
-    """Sorted lists, and what several metrics need of them, computed on first use."""
+    """Sorted lists, and what several metrics need of them, computed on first use.
+
+    ``labels``, ``mask``, ``weights``, ``offsets`` and ``max_length`` are those of
+    :class:`~rankgrad.kernels.arguments.FlatLists`; ``order`` has the lists sorted by score.
+    """
 
     labels: Tensor
     mask: Tensor | None
@@ -66,6 +76,7 @@ class _Batch:
 
     @property
     def lists(self) -> int:
+        """The number of lists."""
         return self.offsets.shape[0] - 1
 
     @property
@@ -80,7 +91,10 @@ class _Batch:
         return {"MASKED": self.mask is not None, "SPAN": span, "num_warps": warps}
 
     def groups(self, averaged: bool) -> tuple[Tensor | None, Tensor | None]:
-        """The start and end of each rank's group of ties; None if ties are not averaged."""
+        """The start and end of each rank's group of ties, ``[items]``; None if not averaged.
+
+        They are ranks from 0 within the list; the end is one past the group's last rank.
+        """
         return self._groups if averaged else (None, None)
 
     @cached_property
@@ -93,8 +107,9 @@ class _Batch:
         return start, end
 
     def ideal(self, gain: str) -> Tensor:
-        """The items of each list in descending order of their gains."""
-        kind = "labels" if self.weights is None else gain  # gains increase with labels
+        """The items ``[items]`` of each list in descending order of their weighted gains."""
+        # Without weights, the order by any gain is that by label: gains increase with labels.
+        kind = "labels" if self.weights is None else gain
         if kind not in self._ideal:
             keys = self.labels
             if self.weights is not None:
@@ -104,7 +119,7 @@ class _Batch:
 
     @cached_property
     def discounts(self) -> Tensor:
-        """``Σ_{r<=p} 1 / log2(1 + r)`` for p from 0 on."""
+        """``Σ_{r<=p} 1 / log2(1 + r)`` for p from 0 to the largest length, ``[max_length + 1]``."""
         ranks = torch.arange(1, self.max_length + 2, dtype=torch.float64, device=self.labels.device)
         sums = ranks.log2_().reciprocal_()
         sums[:1] = 0.0  # before the first rank
@@ -112,11 +127,11 @@ class _Batch:
 
     @cached_property
     def scratch(self) -> Tensor:
-        """Two scratch tensors of one number per item, used by one metric after the other."""
+        """Two rows ``[2, items]`` that a metric may overwrite; all metrics use the same memory."""
         return self._two_rows(torch.float64)
 
     def _two_rows(self, dtype: torch.dtype) -> Tensor:
-        """Two rows of one number per item, at multiples of 16 bytes.
+        """A new tensor ``[2, items]`` whose rows begin at multiples of 16 bytes.
 
         Triton would compile kernels anew for other addresses.
         """
@@ -126,33 +141,35 @@ class _Batch:
 
 
 def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
-    """Compute one metric other than err, with one program per list, as a row of the results."""
+    """Write one metric other than err to a row of the results, with one program per list."""
     name, k, averaged, linear, threshold, persistence = metric
     grid, sorted_lists = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
-    places, options = (_counted_ranks(k), row), batch.options(_SPAN)
-    number = float(threshold)
+    cut_and_row, options = (_counted_ranks(k), row), batch.options(_SPAN)
+    threshold = float(threshold)
     if name == "ap":
         scratch = batch.scratch if averaged else (None, None)
-        _ap[grid](*sorted_lists, *scratch, values, relevant, number, *places, **options)
+        _ap[grid](*sorted_lists, *scratch, values, relevant, threshold, *cut_and_row, **options)
     elif name in ("rr", "hits"):
-        _first[grid](*sorted_lists, values, relevant, number, *places, METRIC=name, **options)
+        _first[grid](
+            *sorted_lists, values, relevant, threshold, *cut_and_row, METRIC=name, **options
+        )
     else:
         gain = "binary"
         if name in ("ndcg", "dcg", "arp"):
             gain = "linear" if linear or name == "arp" else "exponential"
         ideal_order = batch.ideal(gain) if name == "ndcg" else None
         discounts = batch.discounts if name in ("ndcg", "dcg") else None
-        high = _round_to_float32(persistence)
+        rounded = _round_to_float32(persistence)
         _linear[grid](
-            *sorted_lists, ideal_order, discounts, values, relevant, number, high,
-            persistence - high, *places, METRIC=name, GAIN=gain, **options,
+            *sorted_lists, ideal_order, discounts, values, relevant, threshold, rounded,
+            persistence - rounded, *cut_and_row, METRIC=name, GAIN=gain, **options,
         )  # fmt: skip
 
 
 def _launch_err(
     batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
 ) -> None:
-    """Compute err as a row of the results: several programs of a list compute probabilities."""
+    """Write err to a row of the results; several programs of a list compute its probabilities."""
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
     hits, misses = batch.scratch
@@ -170,7 +187,7 @@ def _launch_err(
 
 
 def _counted_ranks(k: int) -> int:
-    """How many ranks count at a cutoff, of which 0 is none."""
+    """How many ranks count at cutoff k, where 0 means no cutoff."""
     return min(k, _NO_CUTOFF) if k else _NO_CUTOFF
 
 
@@ -202,7 +219,7 @@ def _load_ranks(ranked, order, begin, length, first, MASKED: tl.constexpr, SPAN:
 def _gain(labels, item, real, threshold, GAIN: tl.constexpr):
     """Gains of items in float64; 0 where there is no item.
 
-    GAIN "stop" is ERR's stopping probability ``(2^y - 1) / 2^top``, where ``top`` is the threshold.
+    GAIN "stop" is ERR's stopping probability ``(2^y - 1) / 2^top``; ``threshold`` is then ``top``.
     """
     label = tl.load(labels + item, mask=real, other=0.0)
     if GAIN == "binary":
@@ -223,7 +240,7 @@ def _weight(weights, item, real):
 
 @triton.jit
 def _group(start, end, begin, at, real):
-    """The ranks of an item's group of ties; the item alone if ties are not averaged."""
+    """The ranks ``low:high`` of each item's group of ties; its own if ties are not averaged."""
     if start is None:
         return at, at + 1
     else:
@@ -255,14 +272,14 @@ def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr)
     size = (high - low).to(tl.float64)
     if METRIC == "ndcg" or METRIC == "dcg":
         return (tl.load(discounts + last) - tl.load(discounts + first)) / size
-    elif METRIC == "rbp":
+    elif METRIC == "rbp":  # Σ_{first<=r<last} (1 - p) p^r = p^first - p^last
         step = tl.log2(persistence)
         return (tl.exp2(first.to(tl.float64) * step) - tl.exp2(last.to(tl.float64) * step)) / size
     elif METRIC == "arp":  # the sum of the ranks; those past the cutoff count k + 1
         a, b = first.to(tl.float64), last.to(tl.float64)
         past = size - (b - a)
         return ((b * (b + 1.0) - a * (a + 1.0)) * 0.5 + past * (cut.to(tl.float64) + 1.0)) / size
-    else:
+    else:  # precision and recall: 1 at each rank before the cutoff
         return (last - first).to(tl.float64) / size
 
 
@@ -270,16 +287,18 @@ def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr)
 @triton.jit(do_not_specialize=["cut", "row"])
 def _linear(
     labels, weights, offsets, ranked, order, start, end, ideal_order, discounts, values, relevant,
-    threshold, persistence, rest, cut, row,
+    threshold, persistence, persistence_rest, cut, row,
     METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
     """A linear metric of one list: ``Σ_i w_i gain_i discount_i``, divided by its norm.
 
-    The discount of an item is the mean over the ranks of its group of ties. The persistence of rbp
-    is the sum of two float32 numbers.
+    The norm is the ideal DCG for ndcg, the cutoff or else the number of items for precision, 1 for
+    dcg and rbp, and ``Σ_i w_i gain_i`` for arp and recall. The discount of an item is the mean over
+    the ranks of its group of ties. The persistence of rbp is the sum of two float32 numbers, as
+    kernel arguments are float32.
     """
     _, begin, length = list_span(offsets)
-    exact = tl.full([], 0.0, tl.float64) + persistence + rest
+    exact_persistence = tl.full([], 0.0, tl.float64) + persistence + persistence_rest
     total = tl.zeros([SPAN], tl.float64)
     norms = tl.zeros([SPAN], tl.float64)
     relevants = tl.zeros([SPAN], tl.int32)
@@ -290,13 +309,15 @@ def _linear(
         relevants += ((gain > 0) & (weight > 0)).to(tl.int32)
         low, high = _group(start, end, begin, at, real)
         low, high = tl.where(real, low, 0), tl.where(real, high, 1)
-        total += gain * weight * _mean_discount(discounts, low, high, cut, exact, METRIC)
+        discount = _mean_discount(discounts, low, high, cut, exact_persistence, METRIC)
+        total += gain * weight * discount
         if METRIC == "ndcg":
             ideal_item = tl.load(ideal_order + begin + at, mask=real, other=0)
             gain = _gain(labels, ideal_item, real, threshold, GAIN)
             weight = _weight(weights, ideal_item, real)
             low = tl.where(real, at, 0)
-            norms += gain * weight * _mean_discount(discounts, low, low + 1, cut, exact, METRIC)
+            discount = _mean_discount(discounts, low, low + 1, cut, exact_persistence, METRIC)
+            norms += gain * weight * discount
         elif METRIC == "precision":
             norms += tl.where(real, 1.0, 0.0)
         else:
@@ -323,7 +344,10 @@ def _ap(
 
     Ties are averaged as in McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`): in a group
     of m items, R of them relevant, the expected number of relevant items up to its j-th rank (from
-    0), given that the item there is relevant, is ``ahead + 1 + j (R - 1) / (m - 1)``.
+    0), given that the item there is relevant, is ``ahead + 1 + j (R - 1) / (m - 1)``, where
+    ``ahead`` is the number of relevant items before the group. For this, a first loop writes
+    cumulative sums over the ranks: of relevant items to ``relevance_sums``, of their weights to
+    ``weight_sums``, both ``[items]``.
     """
     _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
@@ -345,7 +369,7 @@ def _ap(
         count_before += tl.sum(relevance, 0)
         norm += tl.sum(weight, 0)
     if start is not None:
-        tl.debug_barrier()  # the loop reads what other threads wrote
+        tl.debug_barrier()  # the next loop reads what other threads wrote
         for first in range(0, length, SPAN):
             at = first + tl.arange(0, SPAN)
             real = _is_item(ranked, begin, length, at, MASKED)
@@ -353,13 +377,14 @@ def _ap(
             has_before = real & (low > 0)
             ahead = tl.load(relevance_sums + begin + low - 1, mask=has_before, other=0.0)
             group_count = tl.load(relevance_sums + begin + high - 1, mask=real, other=0.0) - ahead
-            weight = tl.load(weight_sums + begin + high - 1, mask=real, other=0.0)
-            weight -= tl.load(weight_sums + begin + low - 1, mask=has_before, other=0.0)
+            group_weight = tl.load(weight_sums + begin + high - 1, mask=real, other=0.0)
+            group_weight -= tl.load(weight_sums + begin + low - 1, mask=has_before, other=0.0)
             size = (high - low).to(tl.float64)
             step = (group_count - 1.0) / tl.maximum(size - 1.0, 1.0)
             count = ahead + 1.0 + (at - low).to(tl.float64) * step
-            expected = tl.where(real & (at < cut) & (group_count > 0), weight / size, 0.0)
-            total += expected * count / (at + 1).to(tl.float64)
+            counted = real & (at < cut) & (group_count > 0)
+            expected_weight = tl.where(counted, group_weight / size, 0.0)
+            total += expected_weight * count / (at + 1).to(tl.float64)
     has_relevant = tl.sum(relevant_items, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
     target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
@@ -382,7 +407,7 @@ def _first(
     labels, weights, offsets, ranked, order, start, end, values, relevant, threshold, cut, row,
     METRIC: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """RR or hits of one list: the expected discount of its first relevant rank.
+    """RR or hits of one list: the expected weighted discount of its first relevant rank.
 
     That rank is in the first group of ties with a relevant item.
     """
@@ -414,8 +439,9 @@ def _first_of_group(
 ):  # fmt: skip
     """The expected discount of the first relevant rank in a group of ties, over its orders.
 
-    In a group of m items, R of them relevant, the j-th item (from 0) is not relevant with
-    probability ``(m - R - j) / (m - j)``, given that none before it was.
+    It is multiplied by the mean weight of the group's relevant items. In a group of m items, R of
+    them relevant, the j-th item (from 0) is not relevant with probability
+    ``(m - R - j) / (m - j)``, given that none before it was.
     """
     relevance_sums = tl.zeros([SPAN], tl.float64)
     weight_sums = tl.zeros([SPAN], tl.float64)
@@ -431,11 +457,12 @@ def _first_of_group(
     for first in range(low, tl.minimum(high, cut), SPAN):
         at = first + tl.arange(0, SPAN)
         counted = (at < high) & (at < cut)
-        # Shifted by one rank, so that the product at a rank is over the ranks before it.
-        remaining = (high - at + 1).to(tl.float64)
-        pass_probability = tl.maximum((remaining - relevants) / tl.maximum(remaining, 1.0), 0.0)
+        # ``left`` items of the group are left at the previous rank, which is passed with
+        # ``pass_probability``: the product at a rank is over the ranks before it.
+        left = (high - at + 1).to(tl.float64)
+        pass_probability = tl.maximum((left - relevants) / tl.maximum(left, 1.0), 0.0)
         reached = passed * tl.cumprod(tl.where((at > low) & (at < high), pass_probability, 1.0), 0)
-        stop = tl.minimum(relevants / tl.maximum(remaining - 1.0, 1.0), 1.0)
+        stop = tl.minimum(relevants / tl.maximum(left - 1.0, 1.0), 1.0)
         total += tl.where(counted, reached * stop * _discount(at, METRIC), 0.0)
         passed = tl.min(reached, 0)  # the last one: probabilities never increase
     return tl.sum(total, 0) * tl.sum(weight_sums, 0) / tl.maximum(relevants, 1.0)
@@ -475,8 +502,9 @@ def _write_probabilities(
 ) -> None:  # fmt: skip
     """Write ERR's probabilities for a span of ranks: ``hits`` and ``misses``, both ``[items]``.
 
-    A hit is to stop at a rank, given that its group of ties is reached; a miss is to pass the whole
-    group, stored at its last rank. At its other ranks the miss is 1.
+    ``hits`` has the probability of stopping at each rank, given that its group of ties is reached,
+    times the weight of the item. ``misses`` has the probability of passing the whole group at the
+    group's last rank, and 1 at its other ranks.
     """
     _, begin, length = list_span(offsets)
     first = tl.program_id(1) * SPAN
@@ -493,6 +521,7 @@ def _write_probabilities(
         tl.store(misses + begin + at, 1.0 - stop, mask=is_single)
         if start is not None:
             is_group_start = real & (low == at) & (high - low > 1)
+            # The first ranks of the groups that begin in this span, one after the other
             group = tl.min(tl.where(is_group_start, at, 2147483647), 0)
             while group < cut:
                 size = tl.load(end + begin + group) - group
@@ -505,32 +534,35 @@ def _write_probabilities(
 
 @triton.jit
 def _average_orders(labels, weights, order, hits, products, size, reach, top, SPAN: tl.constexpr):
-    """The mean probabilities over the orders of a group of ties, for its first ``reach`` ranks.
+    """Write the mean probabilities over the orders of a group of ties.
 
-    products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of
-    ``w stop`` of the j-th item times that product over the items before it. Both are updated as
-    items join the group one at a time (see :mod:`rankgrad.metrics._cascade`), and stored at j - 1.
+    ``order``, ``hits`` and ``products`` (the misses) point to the group's first rank. Only the
+    first ``reach`` ranks are written. products_j is the mean of ``Π (1 - stop)`` over subsets of j
+    items. hits_j is the mean of ``w stop`` of the j-th item times that product over the items
+    before it. Both are updated as items join the group one at a time (see
+    :mod:`rankgrad.metrics._cascade`), and stored at j - 1.
     """
     for m in range(1, size + 1):
         item = tl.load(order + m - 1)
-        stop = _gain(labels, item, item >= 0, top, "stop")
+        stop = _gain(labels, item, item >= 0, top, "stop")  # the mask is always true
         hit = stop * _weight(weights, item, item >= 0)
         n_ranks = tl.minimum(m, reach)
         blocks = tl.cdiv(n_ranks, SPAN)
         for block in range(0, blocks):  # last block first: each needs the old values before it
             j = (blocks - 1 - block) * SPAN + 1 + tl.arange(0, SPAN)
-            valid, later = j < m, (j > 1) & (j <= n_ranks)
-            old = tl.load(hits + j - 1, mask=valid & (j <= n_ranks), other=0.0)
-            product = tl.load(products + j - 1, mask=valid & (j <= n_ranks), other=0.0)
-            last_hit = tl.load(hits + j - 2, mask=later, other=0.0)
-            last_product = tl.load(products + j - 2, mask=later, other=1.0)
+            valid, later = j < m, (j > 1) & (j <= n_ranks)  # j and j - 1 have old values
+            old_hit = tl.load(hits + j - 1, mask=valid & (j <= n_ranks), other=0.0)
+            old_product = tl.load(products + j - 1, mask=valid & (j <= n_ranks), other=0.0)
+            previous_hit = tl.load(hits + j - 2, mask=later, other=0.0)
+            previous_product = tl.load(products + j - 2, mask=later, other=1.0)
             tl.debug_barrier()  # all threads have read
-            rank, rest = j.to(tl.float64), (m - j).to(tl.float64)
-            stopped = rest * old + (rank - 1.0) * (1.0 - stop) * last_hit + hit * last_product
-            passed = rest * product + rank * (1.0 - stop) * last_product
-            tl.store(hits + j - 1, stopped / m, mask=j <= n_ranks)
-            tl.store(products + j - 1, passed / m, mask=j <= n_ranks)
+            rank, rest, miss = j.to(tl.float64), (m - j).to(tl.float64), 1.0 - stop
+            new_hit = rest * old_hit + (rank - 1.0) * miss * previous_hit + hit * previous_product
+            new_product = rest * old_product + rank * miss * previous_product
+            tl.store(hits + j - 1, new_hit / m, mask=j <= n_ranks)
+            tl.store(products + j - 1, new_product / m, mask=j <= n_ranks)
             tl.debug_barrier()  # all threads have written
+    # Only the product of all items, at the group's last rank, is a miss; the others become 1.
     for first in range(0, reach, SPAN):
         at = first + tl.arange(0, SPAN)
         tl.store(products + at, at.to(tl.float64) * 0.0 + 1.0, mask=(at < reach) & (at < size - 1))
@@ -541,7 +573,7 @@ def _average_orders(labels, weights, order, hits, products, size, reach, top, SP
 def _cascade(
     offsets, ranked, hits, misses, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
-    """ERR of one list: ``Σ_r hit_r / r · Π_{l<r} miss_l``."""
+    """ERR of one list: ``Σ_r hit_r / r · Π_{l<r} miss_l`` (see :func:`_write_probabilities`)."""
     _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)

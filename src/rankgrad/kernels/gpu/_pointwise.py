@@ -1,8 +1,8 @@
-"""Pointwise losses on GPUs: the mean over the items of a list of a term of score and label.
+"""Pointwise losses on GPUs: each item has a term of its score and label; a list has their mean.
 
-:mod:`rankgrad.losses.pointwise` defines them. One program computes a short list. Long lists are cut
-into spans: a first kernel writes the sums and unscaled gradients of each span, and a second one
-joins the sums and scales the gradients.
+:mod:`rankgrad.losses.pointwise` defines the losses. One program computes a short list. Long lists
+are cut into spans: a first kernel writes the sums and unscaled gradients of each span, and a second
+one adds the sums of all spans of a list and scales the gradients.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from rankgrad.kernels.gpu._flat_lists import chunk_size, empty_results, list_blo
 from rankgrad.kernels.gpu._ideal_gain import log1p
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
-_SPAN = 4096  # items of one program
-_WIDTH = 256  # spans joined at a time
+_SPAN = 4096  # the most items of one program
+_WIDTH = 256  # how many spans' sums a program reads at a time
 
 
 def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tensor, Tensor]:
-    """``(1 / n) Σ_i w_i term(s_i, y_i)`` (see :mod:`rankgrad.losses.pointwise`).
+    """``(1 / n) Σ_i w_i term(s_i, y_i)``, for rmse its root (:mod:`rankgrad.losses.pointwise`).
 
     Args:
         batch: the lists.
         kind: ``mse``, ``rmse``, ``bce`` or ``ordinal``.
-        number: the number of levels of rmse and ordinal, or the threshold of bce.
+        number: the number of levels of rmse and ordinal, or the threshold of bce; mse ignores it.
 
     Returns:
         values, grad_scores and defined (see :mod:`rankgrad.kernels.ops`).
@@ -37,6 +37,7 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
         return results
     span = chunk_size(batch.max_length, _SPAN)
     spans = max(1, cdiv(batch.max_length, span))
+    # The sum of terms and the number of items of each span; not used if a list is one span
     parts = values if spans == 1 else values.new_empty(lists, spans, 2)
     _sum_terms[(lists, spans)](
         *batch[:5], float(number), int(number), *results, parts, KIND=kind, ALL_ITEMS=spans == 1,
@@ -49,8 +50,8 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
 
 @triton.jit
 def _cross_entropy(logit, target):
-    """``-t log σ(x) - (1 - t) log σ(-x)`` and its derivative."""
-    decay = tl.exp2(-1.4426950408889634 * tl.abs(logit))
+    """``-t log σ(x) - (1 - t) log σ(-x)`` and its derivative by x; the target t is a boolean."""
+    decay = tl.exp2(-1.4426950408889634 * tl.abs(logit))  # exp(-|x|): the factor is log2(e)
     sigmoid = tl.where(logit >= 0, 1.0, decay) / (1.0 + decay)
     # 1 - σ(x) without cancellation, for targets of 1.
     complement = tl.where(logit >= 0, decay, 1.0) / (1.0 + decay)
@@ -72,7 +73,7 @@ def _terms(score, label, number, levels, KIND: tl.constexpr):
         error = score - label
         return error * error, 2.0 * error
     elif KIND == "rmse":
-        decay = tl.exp2(-1.4426950408889634 * tl.abs(score))
+        decay = tl.exp2(-1.4426950408889634 * tl.abs(score))  # exp(-|s|): the factor is log2(e)
         sigmoid = tl.where(score >= 0, 1.0, decay) / (1.0 + decay)
         error = number * sigmoid - label
         return error * error, 2.0 * number * error * (decay / ((1.0 + decay) * (1.0 + decay)))
@@ -110,16 +111,17 @@ def _sum_terms(
     scores, labels, mask, weights, offsets, number, levels, values, grad_scores, defined, parts,
     KIND: tl.constexpr, ALL_ITEMS: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the gradients of a span of a list, and its sum and number of items to ``parts``.
+    """Write the unscaled gradients of a span, and its sum and number of items to ``parts``.
 
-    With ALL_ITEMS the span is the whole list: gradients are scaled, and the loss is written.
+    ``parts`` is ``[lists, spans, 2]``. With ALL_ITEMS the span is the whole list: gradients are
+    scaled, and the loss is written in place of ``parts``.
     """
     list_index, start, _, row, inside, real = list_block(mask, offsets, SPAN)
     score = tl.load(scores + start + row, mask=real, other=0.0)
     label = tl.load(labels + start + row, mask=real, other=0.0)
-    value, grad = _terms(score, label, number, levels, KIND)
+    term, grad = _terms(score, label, number, levels, KIND)
     weight = load_weights(weights, start + row, real)
-    total = tl.sum(value * weight, 0)
+    total = tl.sum(term * weight, 0)
     items = tl.sum(real.to(tl.float32), 0)
     grad = tl.where(real, grad * weight, 0.0)
     if ALL_ITEMS:
@@ -141,19 +143,19 @@ def _join_spans(
     KIND: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Scale the gradients of a span of a list; the first program of the list writes the loss."""
-    list_index, start, _, at, inside, _ = list_block(None, offsets, SPAN)
+    list_index, start, _, row, inside, _ = list_block(None, offsets, SPAN)
     spans = tl.num_programs(1)
-    total = tl.zeros([WIDTH], tl.float32)
-    items = tl.zeros([WIDTH], tl.float32)
+    totals = tl.zeros([WIDTH], tl.float32)
+    item_counts = tl.zeros([WIDTH], tl.float32)
     for first_span in range(0, spans, WIDTH):
         span = first_span + tl.arange(0, WIDTH)
         part = parts + (list_index.to(tl.int64) * spans + span) * 2
-        total += tl.load(part, mask=span < spans, other=0.0)
-        items += tl.load(part + 1, mask=span < spans, other=0.0)
-    item_count = tl.sum(items, 0)
-    value, factor = _mean(tl.sum(total, 0), item_count, KIND)
-    grad = tl.load(grad_scores + start + at, mask=inside, other=0.0)
-    tl.store(grad_scores + start + at, grad * factor, mask=inside)
+        totals += tl.load(part, mask=span < spans, other=0.0)
+        item_counts += tl.load(part + 1, mask=span < spans, other=0.0)
+    items = tl.sum(item_counts, 0)
+    value, factor = _mean(tl.sum(totals, 0), items, KIND)
+    grad = tl.load(grad_scores + start + row, mask=inside, other=0.0)
+    tl.store(grad_scores + start + row, grad * factor, mask=inside)
     if tl.program_id(1) == 0:
         tl.store(values + list_index, value)
-        tl.store(defined + list_index, item_count > 0)
+        tl.store(defined + list_index, items > 0)
