@@ -2,12 +2,13 @@
 
 An archive holds the machine code of all kernels for one version of Python and one
 microarchitecture level (x86-64-v3, v4 of the psABI); ``tools/precompile.py`` writes it. The name of
-a member of the archive has a digest of all that its code depends on. So code of other sources or of
-another version of Numba is not found, and the kernel is compiled on this machine, as it is without
-an archive. It is compiled for the same level then: on one machine, code of the package and code
-compiled there give the same bits.
+a member of the archive has a digest of all that its code depends on. So if the sources or the
+version of Numba differ from those of the archive, the member is not found, and the kernel is
+compiled on this machine, as it is without an archive. It is then compiled for the same level, so
+on one machine the archive's code and code compiled there give the same bits.
 
-Members are pickles, as in Numba's cache: whoever can write an archive can write the sources, too.
+Members are pickles, as in Numba's cache. Unpickling them adds no risk, because whoever can write an
+archive can write the sources, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _config: Any = numba.config
 FOLDER = Path(__file__).with_name("precompiled")
 
 _AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
-#: Levels of x86-64, best first, with the features that an older CPU lacks, as LLVM names them.
+#: Levels of x86-64, best first, with the CPU features that each needs, as LLVM names them.
 LEVELS = {
     "x86-64-v4": (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "x86-64-v3": _AVX2,
@@ -39,7 +40,11 @@ TUNING = {"x86-64-v4": "-prefer-256-bit"}
 
 @functools.cache
 def host_level() -> str | None:
-    """The best level of this CPU; None on other CPUs, or if NUMBA_CPU_NAME or such is set."""
+    """The best of ``LEVELS`` that this CPU supports, or None.
+
+    Also None if an environment variable of Numba (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES or
+    NUMBA_ENABLE_AVX) chooses the CPU's features.
+    """
     if _config.CPU_NAME is not None or _config.CPU_FEATURES is not None or not _config.ENABLE_AVX:
         return None
     features = binding.get_host_cpu_features()
@@ -54,7 +59,13 @@ def archive_path(level: str) -> Path:
 
 
 def member_name(function: Callable[..., Any], arguments: Any, level: str) -> str:
-    """The name of a function's code in an archive, for the types of its arguments."""
+    """The name of a function's code in an archive.
+
+    Args:
+        function: the Python function.
+        arguments: the Numba types of its arguments; each signature is compiled separately.
+        level: a key of ``LEVELS``.
+    """
     key = (
         sources_digest(function.__code__.co_filename),
         numba.__version__,
@@ -69,7 +80,11 @@ def member_name(function: Callable[..., Any], arguments: Any, level: str) -> str
 
 
 def read(function: Callable[..., Any], arguments: Any) -> bytes | None:
-    """The code that came with the package, or None.
+    """The pickled code of a function that came with the package, or None if there is none.
+
+    Args:
+        function: the Python function.
+        arguments: the Numba types of its arguments.
 
     Raises:
         zipfile.BadZipFile: the archive is damaged.
@@ -86,9 +101,9 @@ def read(function: Callable[..., Any], arguments: Any) -> bytes | None:
 
 
 def sources_digest(path: str) -> str:
-    """A digest of the sources in the folder of ``path`` and one below.
+    """A digest of the Python sources in the folder of ``path`` and in its direct subfolders.
 
-    The modules that compile them count too.
+    It includes the modules that compile them: ``_compilation``, ``_linking`` and this one.
     """
     return _digest(str(Path(path).parent))
 

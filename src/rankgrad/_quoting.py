@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _MAX_LENGTH = 80  # characters of a quoted value
-_MAX_NAMES = 20  # of a list of names
+_MAX_NAMES = 20  # names that an error message lists
 
 
 def shorten(text: str, max_length: int = _MAX_LENGTH) -> str:
@@ -59,8 +59,8 @@ def value_error(name: str, tensor: Any, bad: Any, rule: str) -> ValueError:
     Args:
         name: the name of the argument.
         tensor: its values, of any shape.
-        bad: True where a value is invalid, of the same shape.
-        rule: what values must be.
+        bad: True where a value is invalid, at least once; of the same shape.
+        rule: what values must be, as a sentence.
 
     >>> import torch
     >>> from rankgrad._quoting import value_error

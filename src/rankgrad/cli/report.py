@@ -75,8 +75,8 @@ def _show_written(output: Path, comparison: Comparison) -> None:
     from rankgrad.report._sections import counted, rivals
 
     competing = rivals(comparison)
-    runs = sum(len(entry.runs) for entry in competing)
-    counts = f"{counted(len(competing), 'rankers')}, {counted(runs, 'runs')}"
+    n_runs = sum(len(entry.runs) for entry in competing)
+    counts = f"{counted(len(competing), 'rankers')}, {counted(n_runs, 'runs')}"
     if _files.is_stream(output):  # the reader of a pipe gets the page alone
         typer.echo(f"{output}: {counts}", err=True)
     else:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 STDIN = "-"
-COMPRESSED = (".gz", ".bz2", ".xz")
-# By the first bytes of a file: what decompresses it, or why it is not read.
+COMPRESSED = (".gz", ".bz2", ".xz")  # suffixes
+# Keys are the first bytes of a file; values, what decompresses it, or why it is not read.
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 _UNSUPPORTED = {
     b"\x28\xb5\x2f\xfd": "is compressed with Zstandard, which is not read: unpack it (zstd -d), or "
@@ -64,13 +64,13 @@ def check_link(path: Path) -> None:
 def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a text file as bytes, decompressed and without a byte order mark.
 
-    The first bytes of the file tell how it is compressed, not its name.
+    Compression is recognized by the first bytes of the file; its name does not matter.
 
     Raises:
         ValueError: the file is damaged, or of a format that is not supported.
     """
     with open_raw(path) as raw:
-        start = raw.peek(6)
+        start = raw.peek(6)  # the longest key of _OPENERS and _UNSUPPORTED
         for magic, reason in _UNSUPPORTED.items():
             if start.startswith(magic):
                 raise ValueError(f"{display_name(path)} {reason}")
@@ -85,7 +85,7 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def open_raw(path: str | os.PathLike[str]) -> Iterator[io.BufferedReader]:
-    """Open a file as it is; the standard input is not closed afterwards."""
+    """Open a file without decompressing it; the standard input is not closed afterwards."""
     if not is_stdin(path):
         with open(path, "rb") as file:
             yield file
@@ -101,11 +101,12 @@ def decompression_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # by the system: those of gzip and bz2 have no number
+            raise  # an error of the system: errors of gzip and bz2 have no errno
         raise ValueError(f"{display_name(path)}: damaged compressed file: {error}") from None
 
 
 def _skip_bom(file: Any) -> IO[bytes]:
+    """The file, read past a byte order mark at its beginning."""
     if file.peek(len(_BOM)).startswith(_BOM):
         file.read(len(_BOM))
     opened: IO[bytes] = file

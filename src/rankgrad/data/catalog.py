@@ -1,10 +1,10 @@
 """The catalog of known data sets: how to recognize them, where to get them, what they should hold.
 
-``load_splits`` and ``rankgrad data`` compare what they read with it. The sets are listed in
-``catalog.toml``. Totals come from the publishers' pages and from papers. Counts of splits come from
-the same sources or from the files themselves (MQ2008). The documents of the splits of MQ2007,
-WEB10K, WEB30K and Istella, and the queries of those of MQ2007, are as commonly quoted, and add up
-to the totals. Numbers that are not known are left out and not checked.
+``load_splits`` and ``rankgrad data`` compare the data that they read with the catalog. The sets are
+listed in ``catalog.toml``. Totals come from the publishers' pages and from papers. Counts of splits
+come from the same sources or from the files themselves (MQ2008). Some counts are only commonly
+quoted, and add up to the totals: the documents per split of MQ2007, WEB10K, WEB30K and Istella, and
+the queries per split of MQ2007. Numbers that are not known are left out and not checked.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rankgrad.data._dataset import Dataset
 
 __all__ = ["ENTRIES", "KnownDataset", "check", "check_folds", "names", "recognize"]
 
-_HEAD_BYTES = 1 << 20  # whose lines are counted to estimate the number of rows
-_MAX_RATIO = 1.5  # between the rows of a file and those of the known set that it may be
+_HEAD_BYTES = 1 << 20  # bytes whose lines are counted to estimate the number of rows of a file
+_MAX_RATIO = 1.5  # of the rows of a file to those of the known set that it may be, or inversely
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,20 @@ class KnownDataset:
     """A known data set.
 
     Attributes:
+        name: a short name, such as ``MQ2008``.
+        title: what the set is.
+        url: the page where it can be had.
+        license: the terms of use, in a few words.
+        features: the number of features.
+        highest_label: labels are whole numbers from 0 to it.
+        total: the counts of all splits of a fold together.
         parts: the counts by fold (None in a set without folds) and split.
+        words: to recognize the set by name: the names of the folder and its parent, reduced to
+            small letters and digits, have one of these in them.
+        splits: the names of the splits, in order.
+        folds: the number of folds, 0 for none.
         sparse: whether files omit features that are zero, so that a reader may see fewer features.
-        words: the folder's name has one of these in it, once reduced to small letters and digits.
-        prefix: the beginning of the files' names.
+        prefix: the beginning of the files' names, or the name of their folder.
     """
 
     name: str
@@ -80,9 +90,10 @@ def names() -> list[str]:
 def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
     """The known data set that a folder (or one of its folds) holds, or None.
 
-    The layout and the number of features must be right. Among the sets that these allow, the
-    folder's name decides or, if it has none of their words, the number of rows, which may differ by
-    half. A set that is recognized by name may lack some of its folds; see :func:`check_folds`.
+    The layout and the number of features must be right. Among the sets that these allow, the name
+    of the folder (or of its parent) decides. If it has none of their words, the number of training
+    rows decides, which may differ by a factor of up to 1.5. A set that is recognized by name may
+    lack some of its folds; see :func:`check_folds`.
 
     Args:
         path: the folder.

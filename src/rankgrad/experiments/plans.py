@@ -36,7 +36,7 @@ __all__ = [
     "missing_splits",
 ]
 
-RUNS, _TUNING = "runs", "tuning"
+RUNS, _TUNING = "runs", "tuning"  # subfolders of a comparison's folder
 SPLITS = ("train", "vali", "test")
 
 #: The data of a fold by split: train, vali and test.
@@ -45,7 +45,7 @@ Splits = Mapping[str, Dataset]
 ProgressCallback = Callable[[str], None]
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]*")
-_MAX_NAME = 80  # characters of a folder's name
+_MAX_NAME = 80  # characters of a folder's name, before the digest
 
 
 class Entry(Protocol):
@@ -66,10 +66,10 @@ class Entry(Protocol):
         """Its ``loss`` and ``model``, as tables and reports name them."""
 
     def is_tuned(self, plan: Plan) -> bool:
-        """Whether values are searched for before it is trained."""
+        """Whether hyperparameters are searched for before it is trained."""
 
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
-        """Search for values on validation data, or go on with the search of ``task.trial_log``."""
+        """Search for hyperparameters on validation data; resumes the search of ``task.trial_log``."""
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train, or resume the run at ``task.path``, and score the test items.
@@ -112,7 +112,7 @@ class NetworkEntry:
             raise ValueError(f"ranker {self.name!r}: {error}") from None
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
-        """The settings of all its runs."""
+        """The settings that all its runs have in common."""
         values = self.training(shared).model_dump(mode="json")
         # The seed differs from run to run. Metrics may be added to a comparison, and CUDA graphs
         # change results by rounding only.
@@ -166,8 +166,8 @@ class Plan:
         entries: what is compared, in the order of the table.
         folds: numbers of folds; ``(None,)`` for data without folds. See :func:`folds_of`.
         seeds: each entry is trained with each of them on each fold.
-        metrics: that test lists are evaluated with.
-        settings: shared by all entries; ``settings.metric`` chooses the best epoch, and the
+        metrics: the metrics that test lists are evaluated with.
+        settings: those that all entries share; ``settings.metric`` chooses the best epoch, and the
             best trial of tuning.
         tune: how many trials on validation data each entry has on each fold; None for no tuning.
 
@@ -259,16 +259,16 @@ class Plan:
         for entry in self.entries:
             count = getattr(entry, "combinations", 1)
             names_by_count.setdefault(count, []).append(entry.name)
-        others = ""
+        without_search = ""  # what a line says about the entries that have one combination
         if names_by_count.pop(1, None):
-            others = (
+            without_search = (
                 "; the losses as they are given, without a search (--tune gives all the same "
                 "number of trials)"
             )
         for count, names in names_by_count.items():
             lines.append(
                 f"{', '.join(names)}: the best of {count} combinations of values by "
-                f"{self.settings.metric} on validation data, fold by fold{others}"
+                f"{self.settings.metric} on validation data, fold by fold{without_search}"
             )
         return tuple(lines)
 
@@ -303,14 +303,14 @@ class Task:
     @property
     def path(self) -> Path:
         """Its run folder."""
-        part = f"seed{self.seed}" if self.fold is None else f"fold{self.fold}-seed{self.seed}"
-        return self.folder / RUNS / folder_name(self.entry.name) / part
+        run = f"seed{self.seed}" if self.fold is None else f"fold{self.fold}-seed{self.seed}"
+        return self.folder / RUNS / folder_name(self.entry.name) / run
 
     @property
     def trial_log(self) -> Path:
         """The file of the trials of this entry on this fold."""
-        part = "all" if self.fold is None else f"fold{self.fold}"
-        return self.folder / _TUNING / folder_name(self.entry.name) / f"{part}.json"
+        fold = "all" if self.fold is None else f"fold{self.fold}"
+        return self.folder / _TUNING / folder_name(self.entry.name) / f"{fold}.json"
 
     def __str__(self) -> str:
         fold = "" if self.fold is None else f" fold {self.fold}"
@@ -364,7 +364,7 @@ def check_splits(data: str | os.PathLike[str], folds: Iterable[int | None]) -> N
 
     Args:
         data: a folder with folds or splits in it.
-        folds: to compare on; None for a folder of splits.
+        folds: the folds to compare on; None stands for a folder of splits.
 
     Raises:
         ValueError: no fold has all the splits; the message says what the first one lacks.
@@ -393,7 +393,7 @@ def missing_splits(path: Path, fold: int | None, missing: Iterable[str]) -> str:
 
     Args:
         path: of the data.
-        fold: its number; None for a folder of splits.
+        fold: the number of the fold; None for a folder of splits.
         missing: the names of the missing splits.
 
     Returns:

@@ -28,16 +28,16 @@ class KernelCall(NamedTuple):
 
 
 class MetricOptions(NamedTuple):
-    """A metric of :mod:`rankgrad.metrics`, whose eager form defines what is computed.
+    """Which metric of :mod:`rankgrad.metrics` to compute; the eager PyTorch form there defines it.
 
     Attributes:
         name: ``ndcg``, ``dcg``, ``precision``, ``recall``, ``rbp``, ``arp``, ``ap``, ``rr``,
-            ``err`` or ``hits``; through ranks also ``spearman``.
+            ``err`` or ``hits``; for losses through relaxed ranks also ``spearman``.
         k: the cutoff, 0 for none.
         gain: ``exponential`` or ``linear``, for ndcg and dcg.
         threshold: for binary metrics, the lowest label of a relevant item; for err, the top of the
             label scale.
-        persistence: for rbp.
+        persistence: the persistence of rbp.
     """
 
     name: str
