@@ -69,7 +69,7 @@ class Entry(Protocol):
         """Whether hyperparameters are searched for before it is trained."""
 
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
-        """Search for hyperparameters on validation data; resumes the search of ``task.trial_log``."""
+        """Tune hyperparameters on validation data, or resume the search of ``task.trial_log``."""
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Train, or resume the run at ``task.path``, and score the test items.

@@ -32,8 +32,8 @@ def list_ranks(features: Features, mask: Mask, spans: _TieSpans | None = None) -
     are tied, or there is only one, the rank is 0.
 
     Args:
-        features: the features of padded lists.
-        mask: True on real items; padding gets 0.
+        features: ``[*b, n, f]``, the features of padded lists.
+        mask: ``[*b, n]``, True on real items; padding gets 0.
         spans: the tie spans of the features, if they are already computed.
 
     >>> mask = torch.tensor([[True, True, False], [True, True, True]])
@@ -48,14 +48,15 @@ def list_ranks(features: Features, mask: Mask, spans: _TieSpans | None = None) -
 
 
 def list_ties(features: Features, mask: Mask, spans: _TieSpans | None = None) -> Features:
-    """How many other items of the list have the same value of a feature, as copies of an item do.
+    """A measure of how many other items of the list have the same value of a feature.
 
-    For c other items it is ``2 c / (1 + c)``: 0 for a unique value, 1 if one other item has it, and
-    close to 2 if many do, as with a feature of few values.
+    For c such items it is ``2 c / (1 + c)``: 0 for a unique value, 1 if one other item has it, and
+    close to 2 if many do. Duplicates of an item have its value of every feature; a feature of few
+    values has ties in every list.
 
     Args:
-        features: the features of padded lists.
-        mask: True on real items; padding gets 0.
+        features: ``[*b, n, f]``, the features of padded lists.
+        mask: ``[*b, n]``, True on real items; padding gets 0.
         spans: the tie spans of the features, if they are already computed.
 
     >>> mask = torch.tensor([[True, True, True, False]])
@@ -72,7 +73,8 @@ def _tie_spans(features: Features, mask: Mask) -> _TieSpans:
     n = features.shape[-2]
     if n == 0:
         return features.long(), features.long()
-    # Counting the real items would wait for a GPU; there, padding is sorted too.
+    # If less than half of the batch are real items, sort only these. On a GPU padding is always
+    # sorted too, since counting the real items would wait for the GPU.
     on_cpu = features.device.type == "cpu" and features.dtype == torch.float32
     if on_cpu and not torch.compiler.is_exporting() and 2 * int(mask.sum()) < mask.numel():
         return _sparse_tie_spans(features, mask)
@@ -81,6 +83,7 @@ def _tie_spans(features: Features, mask: Mask) -> _TieSpans:
     positions = torch.arange(n, device=features.device)
     before = values.index_select(-1, (positions - 1).clamp(min=0))
     after = values.index_select(-1, (positions + 1).clamp(max=n - 1))
+    # Whether a sorted position is the first or the last of its tie group.
     begins, ends = (positions == 0) | (values != before), (positions == n - 1) | (values != after)
     first = torch.where(begins, positions, 0).cummax(-1).values
     last = torch.where(ends, positions, n).flip(-1).cummin(-1).values.flip(-1)
@@ -111,10 +114,10 @@ def _sparse_tie_spans(features: Features, mask: Mask) -> _TieSpans:
     # Where the list of each sorted item starts in that sequence of count · width positions.
     starts = (lengths.cumsum(0) - lengths)[list_of_item] + torch.arange(width)[:, None] * count
     spans = []
-    for ends in (first, last):
-        sorted_ends = ends[group].view(width, count) - starts
+    for bound in (first, last):  # of each group
+        sorted_bounds = bound[group].view(width, count) - starts
         padded = torch.zeros_like(features, dtype=torch.int64)
-        padded[mask] = torch.empty_like(order).scatter_(-1, order, sorted_ends).mT
+        padded[mask] = torch.empty_like(order).scatter_(-1, order, sorted_bounds).mT
         spans.append(padded)
     return spans[0], spans[1]
 
@@ -125,8 +128,8 @@ def list_scores(features: Features, mask: Mask) -> Features:
     0.1 is added to the standard deviation so that features that vary little are not amplified.
 
     Args:
-        features: the features of padded lists, on a scale of about 1.
-        mask: True on real items; padding gets 0.
+        features: ``[*b, n, f]``, the features of padded lists, on a scale of about 1.
+        mask: ``[*b, n]``, True on real items; padding gets 0.
 
     >>> mask = torch.tensor([[True, True, False]])
     >>> list_scores(torch.tensor([[[3.0], [9.0], [0.0]]]), mask).squeeze(-1)
@@ -151,8 +154,8 @@ def in_list_columns(features: Features, mask: Mask, kinds: Sequence[InList]) -> 
     """The derived columns of each kind; features are sorted once for ranks and ties.
 
     Args:
-        features: the features of padded lists.
-        mask: True on real items.
+        features: ``[*b, n, f]``, the features of padded lists.
+        mask: ``[*b, n]``, True on real items.
         kinds: ``rank``, ``score`` or ``ties``, in the order of the columns.
 
     Returns:

@@ -56,6 +56,7 @@ class BatchNorm(nn.BatchNorm1d):
             return self._masked_or_distributed(items, real)
         if len(items) < 2:
             return self._by_running_statistics(items)
+        # The weight of this batch: 1 / count keeps a plain mean, until the momentum is larger.
         return self._batch_norm(items, max(1 / self._count_batch(), self.momentum or 0.0))
 
     def _by_running_statistics(self, items: Tensor) -> Tensor:
@@ -63,7 +64,11 @@ class BatchNorm(nn.BatchNorm1d):
         return items if items.shape[0] == 0 else self._batch_norm(items)
 
     def _batch_norm(self, items: Tensor, momentum: float | None = None) -> Tensor:
-        """Normalize by the batch and update the running statistics; without momentum, by these."""
+        """Normalize the items ``[N, width]``, at least one.
+
+        With a momentum, by the statistics of the items, which also update the running statistics.
+        Without one, by the running statistics.
+        """
         tensors = self.running_mean, self.running_var, self.weight, self.bias
         return F.batch_norm(items, *tensors, momentum is not None, momentum or 0.0, self.eps)
 
@@ -92,16 +97,16 @@ class BatchNorm(nn.BatchNorm1d):
         return normalized.to(items.dtype)
 
     @torch.no_grad()
-    def _update_statistics(self, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
+    def _update_statistics(self, mean: Tensor, variance: Tensor, counted: Tensor) -> None:
         """Update the running statistics by a batch, on the device.
 
         Args:
             mean: ``[width]``.
             variance: ``[width]``, unbiased.
-            counts: a scalar: 1, or 0 for a batch of fewer than two items, which changes nothing.
+            counted: a scalar: 1, or 0 for a batch of fewer than two items, which changes nothing.
         """
-        self.num_batches_tracked += counts
-        momentum = (1.0 / self.num_batches_tracked.clamp(min=1)).clamp(min=self.momentum) * counts
+        self.num_batches_tracked += counted
+        momentum = (1.0 / self.num_batches_tracked.clamp(min=1)).clamp(min=self.momentum) * counted
         self.running_mean.lerp_(mean, momentum.to(mean.dtype))
         self.running_var.lerp_(variance, momentum.to(mean.dtype))
 
@@ -111,13 +116,13 @@ class _Normalize(torch.autograd.Function):
 
     For n real items, centered values c and ``r = 1 / sqrt(variance + ε)``, the gradient g of an
     output becomes ``w r (g - Σg / n - c r² Σgc / n)`` (Ioffe and Szegedy 2015). The formula is
-    written out because autograd would pass over the items twice as often. The output for padding is
-    the bias, and its gradient must be 0; it then gets the gradient 0. If there are fewer than two
-    real items, the running statistics are used.
+    written out because autograd would pass over the items twice as often. Padding is normalized to
+    the bias. The caller must give this output the gradient 0; then the gradient of the padding is
+    0, too. If there are fewer than two real items, the running statistics are used.
 
-    ``apply`` takes items ``[N, width]``, weight and bias ``[width]``, ``real`` ``[N]`` or None, the
-    running mean and variance ``[width]`` and ε. It gives the normalized items; and the mean
-    ``[width]``, the biased variance ``[width]`` and the number of real items, a scalar.
+    ``apply`` takes items ``[N, width]``, weight w and bias ``[width]``, ``real`` ``[N]`` or None,
+    the running mean and variance ``[width]`` and ε. It returns the normalized items ``[N, width]``,
+    the mean ``[width]``, the biased variance ``[width]`` and the number of real items, a scalar.
     """
 
     @staticmethod
@@ -157,6 +162,7 @@ class _Normalize(torch.autograd.Function):
         local_sums = torch.stack([gradient.sum(0), (gradient * centered).sum(0)])
         sums = _sum_over_processes(local_sums.clone())
         scale = weight * inverse
+        # The terms of Σg, the same for all items, and of Σgc, proportional to the centered values.
         shift, tilt = -scale * per_item * torch.stack([sums[0], sums[1] * inverse.square()])
         grad_inputs = torch.addcmul(gradient * scale, centered, tilt)
         if real is None:

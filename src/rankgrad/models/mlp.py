@@ -109,21 +109,28 @@ class MLPNet(Scorer):
         return scores.new_zeros(mask.shape).masked_scatter(mask, scores)
 
     def score_all(self, features: Features, mask: Mask) -> Scores:
-        """Score padding like real items, as zeros, and set its scores to 0."""
+        """Score padding too, with features of 0, and then set its scores to 0."""
         items = features.masked_fill(~mask[..., None], 0.0).flatten(0, -2)
         return self.score_items(items, mask.flatten()).reshape(mask.shape).where(mask, 0.0)
 
     def score_items(
         self, items: Float[Tensor, "N f"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, " N"]:
-        """The scores of flat items; those on which ``real`` is False do not enter statistics."""
+        """The scores of flat items.
+
+        Items on which ``real`` is False do not enter the statistics of batch normalization.
+        """
         for layer in self.layers:
             items = layer(items, real) if isinstance(layer, BatchNorm) else layer(items)
         return items
 
 
 def _hidden_layer(model: MLP, width: int, size: int, rate: float) -> list[nn.Module]:
-    """Linear, activation and dropout from ``width`` to ``size`` columns, with normalization."""
+    """A hidden layer from ``width`` to ``size`` columns; ``rate`` is that of dropout.
+
+    Linear and activation, then dropout unless the rate is 0. Batch normalization, if the model has
+    it, is before or after the activation.
+    """
     layers: list[nn.Module] = [nn.Linear(width, size), ACTIVATIONS[model.activation]()]
     if model.batch_norm:
         layers.insert(2 if model.batch_norm == "after" else 1, BatchNorm(size, model.norm_decay))

@@ -120,12 +120,20 @@ class Inputs:
     name: str = ""
 
 
-_Make = Callable[[Inputs], _Chart]
+_Make = Callable[[Inputs], _Chart]  # makes the chart of a figure
 
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure of a paper: ``make`` makes its chart, and ``needs`` says which data it is for."""
+    """A figure of a paper.
+
+    Attributes:
+        name: the key in ``FIGURES``, such as ``pirank_figure5``.
+        paper: a key of ``_PAPERS``.
+        title: with the paper and the number of the figure.
+        needs: the data it is drawn from, in words for users; ``nothing`` for none.
+        make: makes its chart.
+    """
 
     name: str
     paper: str
@@ -230,7 +238,7 @@ def _inputs(data: Path | None, quick: bool) -> Inputs:
 
 
 def _limit(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
-    """The inputs of a figure; if it is to be quick, at most 60 lists of each part."""
+    """The inputs of a figure; with ``quick``, the first 60 lists of each part."""
     if quick:
         parts = {key: part.select(np.arange(min(len(part), 60))) for key, part in parts.items()}
     return Inputs(quick, parts, name)
@@ -293,7 +301,10 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
 
 
 def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
-    """The training settings of a paper's table, with fewer epochs; small ones for ``--quick``."""
+    """The training settings of a paper's table, but for 30 epochs.
+
+    With ``--quick``, a small network is trained for 3 epochs. ``options`` override any setting.
+    """
     values = dict(protocols()[table].settings) | {"epochs": 30, "patience": None, "device": "auto"}
     if inputs.quick:
         small = "mlp(hidden=[32], input_norm=true)"
@@ -337,7 +348,7 @@ def _pirank_5(inputs: Inputs) -> _Chart:
 
 
 def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
-    """The relaxed and the exact validation metric after each epoch of training."""
+    """Train a network; returns the relaxed and the exact validation metric after each epoch."""
     train, vali = inputs.data["train"], inputs.data["vali"]
     torch.manual_seed(settings.seed)
     network = models.get(settings.model).build(train.n_features)
@@ -384,7 +395,7 @@ def _pirank_6(inputs: Inputs) -> _Chart:
             ndcg[trained, tested] = [means[spec] for spec in specs]
     series = []
     for tested, trained in itertools.product(sizes, sizes[1:]):
-        pairs = zip(ndcg[trained, tested], ndcg[10, tested], strict=True)
+        pairs = zip(ndcg[trained, tested], ndcg[sizes[0], tested], strict=True)
         gains = [100 * (value / base - 1) if base > 0 else 0.0 for value, base in pairs]
         panel = f"tested on {tested}"
         series.append(_Series(f"trained on {trained}", cutoffs, gains, panel=panel))
@@ -401,6 +412,7 @@ def _pirank_6(inputs: Inputs) -> _Chart:
 
 @_figure("pirank", 7, "wall time by training list size and depth")
 def _pirank_7(inputs: Inputs) -> _Chart:
+    # Cubes of 5, 10, 13 and 15: at depth 3, each level merges the cube root of n children.
     lengths = (125, 1000) if inputs.quick else (125, 1000, 2197, 3375)
     steps = 2 if inputs.quick else 10
     timed_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -438,13 +450,13 @@ def _as_written(scores: Tensor, labels: Tensor) -> Tensor:
     """
     length = scores.shape[-1]
     sums = (scores[..., :, None] - scores[..., None, :]).abs().sum(-1)
-    top = (((length - 1) * scores - sums) / 5).softmax(-1)
+    first_rank = (((length - 1) * scores - sums) / 5).softmax(-1)  # row 1 of the permutation
     gains = 2**labels - 1
-    return (1 - (top * gains).sum(-1) / gains.max(-1).values).mean()
+    return (1 - (first_rank * gains).sum(-1) / gains.max(-1).values).mean()
 
 
 def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) -> float:
-    """The seconds of 100 training steps on 16 lists of a length, measured over some steps."""
+    """The seconds of 100 training steps on 16 lists of a length, extrapolated from ``steps``."""
     generator = torch.Generator().manual_seed(0)
     network = models.get("mlp(hidden=[256, 128, 64])").build(25)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-5)
@@ -466,7 +478,7 @@ def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) ->
 @_figure("lambdaloss_at_k", 1, "learning rates", _ANY_DATA)
 def _lambdaloss_1(inputs: Inputs) -> _Chart:
     rates = (0.01, 0.1, 1.0, 10.0)
-    rows = {
+    loss_specs = {
         "Softmax": "softmax",
         "Gumbel": "gumbel_approx_ndcg(samples=8)",
         "LambdaLoss": "lambdaloss",
@@ -474,7 +486,7 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
     }
     settings = _training(inputs, "lambdaloss_at_k_table1")
     test, series = inputs.data["test"], []
-    for name, loss in rows.items():
+    for name, loss in loss_specs.items():
         values = []
         for rate in rates:
             rate_settings = _replace_loss(settings, loss, learning_rate=rate)

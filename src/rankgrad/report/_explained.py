@@ -1,6 +1,6 @@
 """Why items stand above others: explanations from run folders, reduced for the report's page.
 
-``rankgrad explain --save`` writes the explanations; ``_per_query`` asks for them.
+``rankgrad explain --save`` writes the explanations; the module ``_per_query`` calls this one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ from rankgrad.explanations import Explanation
 from rankgrad.explanations._explanation import FOLDER, pairs
 from rankgrad.results.runs import Run
 
-_FEATURES = 6  # of a pair that are shown: those with the largest attributions
-_ENTRIES = 8  # whose explanations are shown, at most
+_FEATURES = 6  # features that are shown for a pair: those with the largest attributions
+_ENTRIES = 8  # the most entries whose explanations are shown
 
 
 class Explained:
-    """The explanations of runs, by the indices of entry and fold.
+    """The explanations of runs.
+
+    Queries are numbered in three ways: by their row among all queries of the report, fold after
+    fold; by their list in the data of their fold; and by their place among the queries on the page.
 
     Args:
-        runs: by the indices of entry and fold.
-        part: of the data that is explained, such as ``test``.
+        runs: the runs by the indices of their entry and fold.
+        part: the part of the data that is explained, such as ``test``.
+
+    Attributes:
+        explanations: those that were found and fit the data, by the same indices.
+        problems: sentences on those that were found and cannot be used.
     """
 
     def __init__(self, runs: Mapping[tuple[int, int], Run], part: str) -> None:
@@ -64,13 +71,17 @@ class Explained:
         return sorted(rows)
 
     def to_json(self, shown_rows: Sequence[int], starts: Sequence[int]) -> dict[str, Any]:
-        """Features and explained queries by entry, for the rows that the page shows.
+        """The explanations of the queries that the page shows.
 
         Args:
-            shown_rows: of the queries on the page, in its order.
+            shown_rows: the rows of the queries on the page, in its order.
             starts: the first row of each fold.
+
+        Returns:
+            ``features``, the names of the features by entry; ``queries``, by entry and place on the
+            page, what :func:`_query` returns; and ``problems``.
         """
-        shown = {row: query for query, row in enumerate(shown_rows)}
+        place_of_row = {row: place for place, row in enumerate(shown_rows)}
         features: dict[str, list[str]] = {}
         queries: dict[str, dict[str, Any]] = {}
         for (entry, fold), explanation in self.explanations.items():
@@ -78,16 +89,20 @@ class Explained:
             of_entry = queries.setdefault(str(entry), {})
             for q, index in enumerate(explanation.lists):
                 row = int(starts[fold] + index)
-                if row in shown:
-                    of_entry[str(shown[row])] = _query(explanation, q)
+                if row in place_of_row:
+                    of_entry[str(place_of_row[row])] = _query(explanation, q)
         return {"features": features, "queries": queries, "problems": self.problems}
 
 
 def _query(explanation: Explanation, q: int) -> dict[str, Any]:
-    """The q-th explained query: its items, its pairs, and the values of the features they show.
+    """The q-th explained query, as JSON values.
 
-    A pair is a list: upper rank, lower rank, difference of scores, the part of it that no feature
-    explains, and the features with the largest attributions.
+    Returns:
+        ``items``, the first items as ranked, counted from 1 in the order of the data. ``pairs``, a
+        list each: upper rank and lower rank (from 0), difference of scores, the part of the
+        difference that no feature explains, and the features with the largest attributions, as
+        index and attribution. ``values``, by index, the raw values of the features that a pair
+        shows, one for each item.
     """
     explained_pairs: list[list[Any]] = []
     shown_features: set[int] = set()
@@ -96,10 +111,10 @@ def _query(explanation: Explanation, q: int) -> dict[str, Any]:
             continue
         attributions = explanation.attributions[q, p]
         largest = np.argsort(-np.abs(attributions), kind="stable")[:_FEATURES]
-        parts = [(int(f), _round(attributions[f])) for f in largest if attributions[f] != 0]
-        shown_features.update(f for f, _ in parts)
+        top = [(int(f), _round(attributions[f])) for f in largest if attributions[f] != 0]
+        shown_features.update(f for f, _ in top)
         difference, baseline = explanation.differences[q, p], explanation.baselines[q, p]
-        explained_pairs.append([upper, lower, _round(difference), _round(baseline), parts])
+        explained_pairs.append([upper, lower, _round(difference), _round(baseline), top])
     values = explanation.values[q]
     return {
         "items": [int(item) + 1 for item in explanation.items[q] if item >= 0],
@@ -111,5 +126,5 @@ def _query(explanation: Explanation, q: int) -> dict[str, Any]:
 
 
 def _round(value: Any) -> float | None:
-    """A number for JSON, rounded to five digits; NaN becomes null."""
+    """A number for JSON, rounded to five significant digits; NaN becomes null."""
     return None if np.isnan(value) else float(f"{float(value):.5g}")

@@ -1,4 +1,4 @@
-"""Learning curves: the runs of an entry as a line, their mean, and a band around it.
+"""Learning curves: for each entry of a comparison, the mean of its runs and a band around it.
 
 The report draws them; the dictionaries here are the JSON that ``report/page.js`` reads.
 """
@@ -18,21 +18,22 @@ from rankgrad.results.runs import Run
 
 Values = NDArray[np.float64]
 
-_POINTS = 150  # of a line, at most
-_NOT_METRICS = ("epoch", "loss", "learning_rate", "seconds")
+_POINTS = 150  # the most points of a line
+_NOT_METRICS = ("epoch", "loss", "learning_rate", "seconds")  # in a line of a history
 
 
 def curves(entries: Sequence[RunGroup]) -> dict[str, Any]:
     """The validation metrics and the training loss of all entries, epoch by epoch.
 
-    The line is the mean over runs. A run that has stopped counts with its last value, since a mean
-    over the other runs would be one over other folds. The band spans the seeds, each averaged over
-    its folds; with one seed it spans the folds.
+    The line is the mean over runs. A run that has stopped early counts with its last value; if it
+    were left out, the mean would be over other folds than before. The band spans the seeds, each
+    averaged over its folds; with one seed it spans the folds.
 
     Returns:
         ``metrics``, the names of all metrics, and ``series``, one for each entry with a history:
-        the number of the ``entry``, its ``lines`` by metric, what the band is ``over``, the epoch
-        at which the first run ``ends``, and whether epochs are ``trees``.
+        the index of the ``entry``, its ``lines`` (see :func:`band`) by metric and for ``loss``,
+        what the band is ``over`` (``seeds`` or ``folds``), the epoch at which the first run
+        ``ends``, and whether epochs are ``trees``.
     """
     series: list[dict[str, Any]] = []
     for index, entry in enumerate(entries):
@@ -50,7 +51,7 @@ def curves(entries: Sequence[RunGroup]) -> dict[str, Any]:
                 "trees": entry.is_tree,
             }
         )
-    metrics = dict.fromkeys(name for row in series for name in row["lines"] if name != "loss")
+    metrics = dict.fromkeys(name for one in series for name in one["lines"] if name != "loss")
     return {"metrics": list(metrics), "series": series}
 
 
@@ -58,9 +59,13 @@ def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[f
     """The mean of a value over runs at each epoch, and the band around it.
 
     Args:
-        runs: with a history.
-        name: of the value in the history.
+        runs: runs with a history.
+        name: the name of the value in the history.
         flip: whether to take one minus the value.
+
+    Returns:
+        Lists of the same length, at most ``_POINTS``: ``epoch`` (from 1), ``mean``, ``low`` and
+        ``high``.
     """
     length = max(len(run.history) for run in runs)
     by_seed: dict[Any, list[Values]] = defaultdict(list)
@@ -90,8 +95,12 @@ def relaxed(entries: Sequence[RunGroup], metric: str | None) -> list[dict[str, A
     the most similar one.
 
     Args:
-        entries: of the report.
-        metric: of the headline, if no logged metric is similar.
+        entries: the entries of the report.
+        metric: the metric of the headline, which is taken if no logged metric is similar.
+
+    Returns:
+        For each such loss the index of its ``entry``, the ``metric`` that it relaxes, the
+        ``exact_metric`` beside it, and the bands ``relaxed`` and ``exact`` (see :func:`band`).
     """
     relaxed_curves: list[dict[str, Any]] = []
     for index, entry in enumerate(entries):
@@ -118,7 +127,11 @@ def _relaxed_loss(spec: str) -> RelaxedMetric | None:
 
 
 def _most_similar(metric: str, runs: Sequence[Run], default: str | None) -> str | None:
-    """The logged metric to compare with a relaxed one: of the same family if there is one."""
+    """The logged metric to compare with a relaxed one.
+
+    The same metric if it was logged; else that of the same family with the largest cutoff; else
+    ``default`` if it was logged; else the first one; None if no metric was logged.
+    """
     logged = [name for name in runs[0].history[0] if name not in _NOT_METRICS]
     if metric in logged:
         return metric
@@ -147,5 +160,5 @@ def _mean(rows: Values) -> Values:
 
 
 def numbers(values: Values) -> list[float | None]:
-    """Numbers for JSON, rounded to six digits; NaN becomes null."""
+    """Numbers for JSON, rounded to six significant digits; NaN becomes null."""
     return [None if np.isnan(value) else float(f"{value:.6g}") for value in values.tolist()]

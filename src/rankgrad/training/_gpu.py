@@ -80,13 +80,14 @@ class Finite(torch.autograd.Function):
 def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> Tensor:
     """The sum of the losses, the number of lists with a loss, and ``nan_flag``: ``[3]``, float64.
 
-    All are divided by the number of members that scored each list. They have no gradient.
+    An ensemble has several members, which score each list. All sums are divided by their number, so
+    that a list counts once. They have no gradient.
 
     Args:
-        values: the loss of each list, ``[members · lists]``.
-        defined: whether the list has a loss, of the same shape.
+        values: the loss of each list as each member scored it, ``[members · lists]``.
+        defined: whether the loss is defined, of the same shape.
         nan_flag: a scalar, NaN if a score is not finite, else 0.
-        members: the number of members.
+        members: the number of members; 1 for a single network.
 
     >>> losses, defined = torch.tensor([0.5, 2.0, 9.0]), torch.tensor([True, True, False])
     >>> sums_of(losses, defined, torch.tensor(0.0), 1).tolist()
@@ -100,7 +101,8 @@ def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> 
 _MOST = 48  # the most sizes of batches that are captured
 _MEMORY_FRACTION = 0.25  # of the GPU's memory that graphs may take
 
-#: A forward and a backward pass over a batch: sets gradients, and returns sums as a tensor.
+#: A forward and a backward pass over a batch: sets gradients, and returns the tensor of
+#: :func:`sums_of`.
 Passes = Callable[[Batch], Tensor]
 
 
@@ -109,11 +111,12 @@ class Graphs:
 
     For the first batch of a size, ``passes`` is called, which compiles all kernels. For the second,
     a graph is captured; it is replayed for this and all later batches of the size. If memory does
-    not suffice for another graph, ``passes`` is called; if it does not suffice for that, all graphs
-    are freed. Calls must be within :func:`own_stream`.
+    not suffice for another graph, ``passes`` is called without one. If memory does not suffice for
+    that call either, all graphs are freed, and it is repeated. Calls must be within
+    :func:`own_stream`.
 
     Args:
-        passes: sets the gradients of the parameters, which have none before.
+        passes: sets the gradients of the parameters. Before each call they must be None.
         network: the network with these parameters.
     """
 
@@ -124,8 +127,8 @@ class Graphs:
         self._fixed = [*network.parameters(), *network.buffers()]
         self._captured: dict[Any, _Captured] = {}
         self._seen_sizes: set[Any] = set()
-        self._pool: Any = None  # of memory that all graphs share
-        self._free_bytes = 0  # that further graphs may take
+        self._pool: Any = None  # the memory pool that all graphs share
+        self._free_bytes = 0  # bytes that further graphs may take
 
     def __call__(self, batch: Batch) -> Tensor:
         """Set the gradients and return the sums of ``passes``. The next call overwrites both."""
@@ -222,8 +225,8 @@ class _Captured:
 def capturable(network: nn.Module, loss: Loss, device: torch.device) -> bool:
     """Whether a CUDA graph can capture the passes of a network and a loss.
 
-    They must launch the same kernels at each step and never wait for the GPU. Networks declare it
-    as ``capturable``, losses by ``is_stationary`` and ``never_waits``.
+    The passes must launch the same kernels at each step and never wait for the GPU. Networks
+    declare this as ``capturable``, losses by ``is_stationary`` and ``never_waits``.
     """
     if device.type != "cuda" or not (isinstance(network, Scorer) and network.capturable):
         return False

@@ -91,7 +91,7 @@ _was_spawned = False  # whether this process called follow_parent
 def take_interrupts() -> None:
     """Unblock Ctrl-C in a process started by :func:`spawn`.
 
-    In other processes nothing is changed: there, somebody else blocked the signal for a reason.
+    In other processes this does nothing: if Ctrl-C is blocked there, other code has blocked it.
     """
     if _was_spawned:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -100,8 +100,8 @@ def take_interrupts() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """The handler of SIGINT: raise KeyboardInterrupt.
 
-    In a destructor Python would print the exception and go on, so there the signal is sent again a
-    little later.
+    If a destructor (``__del__``) is running, Python would print the exception and go on. So the
+    signal is then sent again 0.01 seconds later.
     """
     while frame is not None:
         if frame.f_code.co_name == "__del__":
@@ -112,9 +112,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def follow_parent() -> None:
-    """To be called first in a new process: it ends when its parent ends.
+    """End this process when its parent ends. A new process must call this first.
 
-    Ctrl-C on the terminal does not reach it any more; the parent sends the signal.
+    Ctrl-C on the terminal does not reach this process any more; the parent sends the signal.
     """
     global _was_spawned
     _was_spawned = True
@@ -136,6 +136,7 @@ def exit_reason(code: int | None) -> str:
 
 
 def _end_with_parent() -> None:
+    """Wait until the parent ends, then end this process at once; runs in a thread."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -143,7 +144,7 @@ def _end_with_parent() -> None:
 
 
 class Interrupts:
-    """A context in which the first Ctrl-C sets ``stop_requested``; the second interrupts as usual.
+    """A context in which the first Ctrl-C sets ``stop_requested``; the next raises as usual.
 
     Outside the main thread nothing is changed, since signals arrive in the main thread only.
 
@@ -175,11 +176,11 @@ class Interrupts:
 
 
 _GUARD_HINT = "a script must call this under `if __name__ == '__main__':`"
-_GRACE = 5.0  # seconds that processes have to end when one of them has failed
+_GRACE = 5.0  # seconds to wait for further answers after an error, and for processes to end
 
 
 def launched() -> bool:
-    """Whether this is already one of several processes, started here or by ``torchrun``."""
+    """Whether this is one of several training processes, of :func:`start` or ``torchrun``."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -410,6 +411,7 @@ def _work(connection: Connection, settings: Settings, function: Callable[..., An
 
 
 def _free_port() -> int:
+    """A TCP port of this machine that no process uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -430,7 +432,7 @@ def accelerator(settings: Settings) -> str:
     return "cuda" if has_gpu and settings.device != "cpu" else "cpu"
 
 
-_MAX_COMPARED = 1 << 26  # bytes up to which a memory map is compared with what was sent
+_MAX_COMPARED = 1 << 26  # bytes of the largest memory map that is sent with a checksum
 
 
 @dataclass(frozen=True)
@@ -449,16 +451,16 @@ class DatasetHandle:
 
 
 def _unpack_dataset(packed: Mapping[str, Any]) -> Dataset:
-    """The data set of packed fields; those that are calls are called."""
+    """The data set of fields that :func:`_pack` packed, by name."""
     values = {k: v() if isinstance(v, partial) else v for k, v in packed.items()}
     return Dataset(**values, check=False)
 
 
 def _pack(array: Any) -> Any:
-    """A call that maps the file again, for an array mapped from a file; other values unchanged."""
+    """A ``partial`` that maps the file again if the array is mapped from one; else the array."""
     if isinstance(array, ChecksummedArray):
-        file = array.file.path.resolve(), array.file.sums
-        return partial(_map_checked, *file, array.dtype, array.shape, array.offset)
+        path_and_sums = array.file.path.resolve(), array.file.sums
+        return partial(_map_checked, *path_and_sums, array.dtype, array.shape, array.offset)
     # A slice of a memmap has the wrong ``offset``, so only a whole one is sent as a path.
     if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename:
         checksum = _checksums.of_bytes(array) if array.nbytes <= _MAX_COMPARED else None
@@ -468,12 +470,12 @@ def _pack(array: Any) -> Any:
 
 
 def _map_checked(path: Path, sums: str, *layout: Any) -> ChecksummedArray:
-    """Map a part of a file that is compared with its checksums as it is read."""
+    """Map a part of a file, which is compared with the checksums ``sums`` as it is read."""
     return ChecksummedArray(ChecksummedFile(path, sums), *layout)
 
 
 def _map(checksum: str | None, path: str, *layout: Any) -> np.memmap[Any, Any]:
-    """Map a file; raises if it is not the one that was sent, as far as a checksum was sent."""
+    """Map a file; raises if a checksum was sent and the file's content has another one."""
     array: np.memmap[Any, Any] = np.memmap(path, *layout)
     if checksum not in (None, _checksums.of_bytes(array)):
         raise ValueError(f"{path} was replaced while processes were started: start again")

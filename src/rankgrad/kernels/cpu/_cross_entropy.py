@@ -1,4 +1,4 @@
-"""Cross-entropies of lists, softmax, ListNet and NDCG's bound, in two passes over the items."""
+"""The cross-entropy losses softmax, ListNet and ndcg_bound: values and gradients of lists."""
 
 from __future__ import annotations
 
@@ -23,41 +23,49 @@ from rankgrad.kernels.cpu._flat_arrays import (
 
 
 def cross_entropy(lists: FlatArrays, target: str) -> None:
-    """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`."""
-    lists.run(_lists, target == "softmax", steps=2)
+    """``-Σ_i t_i log softmax(s)_i``: see :mod:`rankgrad.kernels.ops`.
+
+    The targets t are the labels (``target="label"``) or their softmax (``target="softmax"``).
+    """
+    lists.run(_cross_entropy_loop, target == "softmax", steps=2)
 
 
 @compiled
-def _lists(first: int, last: int, arrays: Arrays, normalized: bool) -> None:
+def _cross_entropy_loop(first: int, last: int, arrays: Arrays, normalized: bool) -> None:
+    """The loss and gradient of the lists ``first:last``; ``normalized`` targets are a softmax.
+
+    Without a mask a list is a slice of the arrays; with one, its real items are copied.
+    """
     scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     for b in range(first, last):
-        some = slice(offsets[b], offsets[b + 1])
+        span = slice(offsets[b], offsets[b + 1])
         if mask.size:
             items = real_items(mask, offsets[b], offsets[b + 1])
             s, t, out = take(scores, items), take(labels, items), np.empty(items.size)
         else:
             items = np.empty(0, np.int64)
-            s, t, out = scores[some], labels[some], grad_scores[some]
+            s, t, out = scores[span], labels[span], grad_scores[span]
         defined[b] = s.size > 1 and (normalized or _largest(t) > 0)
         if not defined[b]:
             continue
         if normalized:
             t = _softmax(t)
         if weights.size:
-            t = t * (take(weights, items) if mask.size else weights[some])
-        values[b] = _entropy(s, t, out)
-        for i in range(items.size):
+            t = t * (take(weights, items) if mask.size else weights[span])
+        values[b] = _list_cross_entropy(s, t, out)
+        for i in range(items.size):  # none without a mask: ``out`` is part of grad_scores then
             grad_scores[items[i]] = out[i]
 
 
 def ndcg_bound(lists: FlatArrays, k: int, gain: str) -> None:
     """The cross-entropy of gains over their ideal DCG@k: see :mod:`rankgrad.kernels.ops`."""
-    options = MetricOptions("ndcg", k, gain, 1.0, 0.0)
-    lists.run(_bounds, metric_of(options, lists.max_length, lists.single))
+    options = MetricOptions("ndcg", k, gain, threshold=1.0, persistence=0.0)  # both unused by ndcg
+    lists.run(_ndcg_bound_loop, metric_of(options, lists.max_length, lists.single))
 
 
 @compiled
-def _bounds(first: int, last: int, arrays: Arrays, metric: Metric) -> None:
+def _ndcg_bound_loop(first: int, last: int, arrays: Arrays, metric: Metric) -> None:
+    """The loss and gradient of the lists ``first:last``; targets are weighted gains / ideal DCG."""
     scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     code, k, linear, threshold, _, discount = metric
     for b in range(first, last):
@@ -72,16 +80,18 @@ def _bounds(first: int, last: int, arrays: Arrays, metric: Metric) -> None:
         norm = norm_of(targets, code, k, discount)
         for i in range(items.size):
             targets[i] *= 1.0 / norm if norm > 0 else 0.0
-        values[b] = _entropy(take(scores, items), targets, y)
+        # The labels y are no longer needed: their memory takes the gradient.
+        values[b] = _list_cross_entropy(take(scores, items), targets, y)
         for i in range(items.size):
             grad_scores[items[i]] = y[i]
 
 
 @compiled
-def _entropy(s: Array, t: Array, out: Array) -> float:
-    """The loss of scores and targets; writes its gradient ``softmax(s) Σ t - t`` to ``out``.
+def _list_cross_entropy(s: Array, t: Array, out: Array) -> float:
+    """The loss of scores s and targets t; writes its gradient ``softmax(s) Σ t - t`` to ``out``.
 
-    Scores are subtracted from the largest one, so all terms are positive and none cancel.
+    All arrays are ``[n]``. With the largest score m the loss is computed as
+    ``Σ t (m - s) + Σ t log Σ exp(s - m)``. No term is negative, so none cancel.
     """
     top = _largest(s)
     normalizer = _exponentials(s, top, out)
@@ -94,6 +104,7 @@ def _entropy(s: Array, t: Array, out: Array) -> float:
 
 @compiled_reduction
 def _mass_and_cost(s: Array, t: Array, top: float) -> tuple[float, float]:
+    """``Σ t`` and ``Σ t (top - s)``."""
     mass, cost = 0.0, 0.0
     for i in range(s.size):
         mass += t[i]

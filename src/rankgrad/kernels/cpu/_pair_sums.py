@@ -1,4 +1,9 @@
-"""Sums of sigmoids over all pairs of a list, each pair computed once, and their adjoint."""
+"""Sums of sigmoids over all pairs of a list, each pair computed once, and their adjoint.
+
+:func:`sigmoid_sums` and :func:`sigmoid_sums_adjoint` work on a block ``[5, n + APART]`` of
+:func:`pair_block`. The caller writes points, factors other than 1, and for the adjoint gradients;
+the result is in the row of sums.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +28,20 @@ def pair_block(n: int) -> Array:
 
 @compiled
 def write_exponentials(z: Array, start: int, out: Array) -> tuple[int, int, float]:
-    """Write ``exp(z - center)`` of descending points from ``start`` on, and a vector of zeros.
+    """Write ``exp(z - center)`` of the points up to ``2 * REACH`` below ``z[start]``, then zeros.
+
+    Args:
+        z: ``[n]`` points in descending order.
+        start: the index of the first of these points.
+        out: at least ``[n + VECTOR]``; the exponential of ``z[i]`` is written to ``out[i]``, and
+            ``VECTOR`` zeros after the last one.
 
     Returns:
-        The end of the points within ``REACH`` of the first one, whose pairs these exponentials
-        serve; the end of those within twice that, which have one; and the center.
+        near: the end of the points at most ``REACH`` below ``z[start]``. For each of these, the
+            exponentials of all later points within its ``REACH`` are written. For the points from
+            ``near`` on, call this again with ``start = near``.
+        far: the end of the points whose exponentials are written.
+        center: ``z[start] - REACH``, the middle of the range of these points.
     """
     near, far, center = start, start, z[start] - REACH
     while far < z.size and z[start] - z[far] <= 2 * REACH:
@@ -42,29 +56,32 @@ def write_exponentials(z: Array, start: int, out: Array) -> tuple[int, int, floa
 
 @compiled
 def sigmoid_sums(block: Array) -> None:
-    """``S_i = Σ_{j≠i} v_j sigmoid(z_j - z_i)``, with the sigmoid as ``e_j / (e_i + e_j)``.
+    """Write ``S_i = Σ_{j≠i} v_j sigmoid(z_j - z_i)`` to the row of sums.
 
-    Each pair is computed once: ``sigmoid(z_i - z_j)`` is ``1 - sigmoid(z_j - z_i)``.
+    The sigmoid is ``e_j / (e_i + e_j)`` with exponentials e. Each pair i < j is computed once, for
+    both its sums: ``sigmoid(z_i - z_j)`` is ``1 - sigmoid(z_j - z_i)``.
     """
     n = block.shape[1] - APART
     z, v, sums, e = block[POINTS, :n], block[FACTORS], block[SUMS], block[EXPONENTIALS]
-    before = 0.0
+    # An earlier point j adds v_j - v_j sigmoid(z_i - z_j) to the sum of i. The v_j are added here;
+    # _sum_row subtracts the rest, except beyond REACH, where it is 0.
+    sum_before = 0.0
     for i in range(n):
-        sums[i] = before
-        before += v[i]
+        sums[i] = sum_before
+        sum_before += v[i]
     near, far = 0, 0
     for i in range(n):
         if i == near:
             near, far, _ = write_exponentials(z, i, e)
-        some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
-        sums[i] += _sum_row(e[i], v[i], e[some], v[some], sums[some])
+        later = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
+        sums[i] += _sum_row(e[i], v[i], e[later], v[later], sums[later])
 
 
 @compiled
 def sigmoid_sums_adjoint(block: Array) -> None:
-    """Write to the row of sums the gradient of ``Σ_i c_i S_i`` by the points.
+    """Write to the row of sums the gradient of ``Σ_i c_i S_i`` with respect to the points.
 
-    It is ``Σ_j sigmoid'(z_j - z_i) (v_i c_j - v_j c_i)``.
+    For point i it is ``Σ_j sigmoid'(z_j - z_i) (v_i c_j - v_j c_i)``.
     """
     n = block.shape[1] - APART
     z, v, c, e = block[POINTS, :n], block[FACTORS], block[GRADS], block[EXPONENTIALS]
@@ -75,8 +92,8 @@ def sigmoid_sums_adjoint(block: Array) -> None:
     for i in range(n):
         if i == near:
             near, far, _ = write_exponentials(z, i, e)
-        some = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
-        out[i] += _adjoint_row(e[i], v[i], c[i], e[some], v[some], c[some], out[some])
+        later = slice(i + 1, i + 1 + whole_vectors(far - i - 1))
+        out[i] += _adjoint_row(e[i], v[i], c[i], e[later], v[later], c[later], out[later])
 
 
 # Inner loops take slices, so that the compiler knows all indices to be in range and vectorizes.
@@ -86,11 +103,15 @@ def sigmoid_sums_adjoint(block: Array) -> None:
 
 @compiled_reduction
 def _sum_row(own: float, factor: float, e: Array, v: Array, sums: Array) -> float:
+    """Add the pairs of point i and later points j to the sums of j; returns their sum for i.
+
+    ``own`` and ``factor`` are e_i and v_i; the arrays are those of the later points.
+    """
     total = 0.0
     for j in range(e.size):
-        above = e[j] / (own + e[j])
-        total += v[j] * above
-        sums[j] -= factor * above
+        sigmoid = e[j] / (own + e[j])
+        total += v[j] * sigmoid
+        sums[j] -= factor * sigmoid
     return total
 
 
@@ -98,6 +119,7 @@ def _sum_row(own: float, factor: float, e: Array, v: Array, sums: Array) -> floa
 def _adjoint_row(
     own: float, factor: float, grad: float, e: Array, v: Array, c: Array, out: Array
 ) -> float:
+    """As :func:`_sum_row`, for the gradient; ``grad`` is c_i."""
     total = 0.0
     for j in range(e.size):
         inverse = 1.0 / (own + e[j])

@@ -3,10 +3,11 @@
 LLVM does not vectorize such a product over rows by itself, so this module writes the loop as LLVM
 instructions on vectors of eight numbers, one AVX-512 register or two of AVX2.
 
-A panel is eight rows of a matrix, stored column by column. ``panels [count + 1, 2]`` are the start
-of each panel in the entries and its first column; the number of its columns is a multiple of
-``UNROLLED``. Rows past the end of the matrix and columns past the end of a row are 0. Vectors have
-zeros after their end, as far as panels read.
+A panel is eight rows of a matrix, stored column by column in the flat array ``entries``. Row p of
+``panels [count + 1, 2]`` has the start of panel p in the entries, and its first column; the last
+row has the end of the entries. The number of a panel's columns is a multiple of ``UNROLLED``. Rows
+past the end of the matrix and columns past the end of a row are 0. Vectors have zeros after their
+end, as far as panels read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ UNROLLED = 4  # the number of a panel's columns is a multiple of it
 
 @compiled
 def panels_of(bands: Array) -> Array:
-    """The panels of a matrix, from the first column and the end of the columns of each row."""
+    """The ``panels [count + 1, 2]`` of a matrix with n rows.
+
+    Args:
+        bands: ``[2, n]`` the first column of each row and the end of its columns, both ascending.
+    """
     n = bands.shape[1]
     count = (n + PANEL - 1) // PANEL
     panels = np.zeros((count + 1, 2), np.int64)
@@ -42,84 +47,110 @@ def panels_of(bands: Array) -> Array:
 def _multiply_panels(
     context: Any, entries: Any, panels: Any, vectors: Any, out: Any, scale: Any, added: Any
 ) -> Any:
-    """Multiply panels by a vector ``[n]``, or by both rows of ``[2, n]``; write to ``out [2, n]``.
+    """Multiply panels by one vector or two, and write two rows to ``out [2, n]``.
 
-    Of the first product y the first row becomes ``1 / y``, or with a scale that is not empty
-    ``-(y + added) scale²``. The inverse of 0, past the matrix's end, is 0. The second row becomes
-    the second product or, of one vector, the first row times its place.
+    With the first product y, the first row of ``out`` becomes
+
+    - ``1 / y`` if ``scale`` is empty; 0 where y is 0, which is past the matrix's end;
+    - ``-(y + added) scale²`` otherwise.
+
+    With two vectors, the second row becomes the second product, as it is. With one vector, it
+    becomes the first row times the index of each number, ``0, ..., n - 1``. Both rows are
+    written up to the end of the last panel.
+
+    Args:
+        context: Numba's typing context. Numba calls this function with the types of the other
+            arguments; it returns the signature, and ``build``, which writes the instructions.
+        entries: the entries of all panels, flat.
+        panels: ``[count + 1, 2]``, see the module's docstring.
+        vectors: ``[n]``, or two rows ``[2, n]``.
+        out: ``[2, n]``.
+        scale: ``[n]``, or empty.
+        added: ``[n]``; not read if ``scale`` is empty.
     """
-    count, lane = vectors.ndim, ir.VectorType(ir.DoubleType(), PANEL)
-    zeros, ones = (ir.Constant(lane, [number] * PANEL) for number in (0.0, 1.0))
-    places = ir.Constant(lane, [float(place) for place in range(PANEL)])
+    n_vectors, register = vectors.ndim, ir.VectorType(ir.DoubleType(), PANEL)
+    zeros, ones = (ir.Constant(register, [number] * PANEL) for number in (0.0, 1.0))
+    counting = ir.Constant(register, [float(place) for place in range(PANEL)])  # 0, ..., 7
 
     def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number, zero, one = cgutils.intp_t, cgutils.intp_t(0), cgutils.intp_t(1)
-        kinds = signature.args
+        integer, zero, one = cgutils.intp_t, cgutils.intp_t(0), cgutils.intp_t(1)
+        array_types = signature.args
         arrays = [
-            target.make_array(kind)(target, builder, argument)
-            for kind, argument in zip(kinds, arguments, strict=True)
+            target.make_array(array_type)(target, builder, argument)
+            for array_type, argument in zip(array_types, arguments, strict=True)
         ]
+        # Positions of the arguments.
+        of_entries, of_panels, of_vectors, of_out, of_scale, of_added = range(6)
 
-        def pointer(which: int, *places: Any) -> Any:
+        def pointer(which: int, *index: Any) -> Any:
+            """The address of an array's number; a flat array takes the last index only."""
+            kind = array_types[which]
             return cgutils.get_item_pointer(
-                target, builder, kinds[which], arrays[which], list(places[-kinds[which].ndim :])
+                target, builder, kind, arrays[which], list(index[-kind.ndim :])
             )
 
-        def lanes(which: int, *places: Any) -> Any:
-            return builder.bitcast(pointer(which, *places), lane.as_pointer())
+        def register_pointer(which: int, *index: Any) -> Any:
+            """The address of eight numbers of an array."""
+            return builder.bitcast(pointer(which, *index), register.as_pointer())
 
-        def product(one_lane: Any, factor: Any) -> Any:
-            return builder.fmul(one_lane, _broadcast(builder, factor, lane), flags=["contract"])
+        def product(eight_entries: Any, factor: Any) -> Any:
+            eight_factors = _broadcast(builder, factor, register)
+            return builder.fmul(eight_entries, eight_factors, flags=["contract"])
 
-        rows = builder.sub(builder.extract_value(arrays[1].shape, 0), one)
-        scaled = builder.icmp_signed(">", builder.extract_value(arrays[4].shape, 0), zero)
-        sums = [cgutils.alloca_once(builder, lane) for _ in range(UNROLLED * count)]
-        with cgutils.for_range(builder, rows) as loop:
-            start, low = (builder.load(pointer(1, loop.index, place)) for place in (zero, one))
-            end = builder.load(pointer(1, builder.add(loop.index, one), zero))
-            columns = builder.sdiv(builder.sub(end, start), number(PANEL))
-            first = lanes(0, start)
-            factors = [pointer(2, number(row), low) for row in range(count)]
+        n_panels = builder.sub(builder.extract_value(arrays[of_panels].shape, 0), one)
+        scaled = builder.icmp_signed(">", builder.extract_value(arrays[of_scale].shape, 0), zero)
+        # Independent sums, so that additions need not wait for each other: of column c + i, for
+        # i < UNROLLED, and vector v at n_vectors i + v.
+        sums = [cgutils.alloca_once(builder, register) for _ in range(UNROLLED * n_vectors)]
+        with cgutils.for_range(builder, n_panels) as loop:
+            start, low = (
+                builder.load(pointer(of_panels, loop.index, place)) for place in (zero, one)
+            )
+            end = builder.load(pointer(of_panels, builder.add(loop.index, one), zero))
+            columns = builder.sdiv(builder.sub(end, start), integer(PANEL))
+            first = register_pointer(of_entries, start)
+            factors = [pointer(of_vectors, integer(row), low) for row in range(n_vectors)]
             for accumulator in sums:
                 builder.store(zeros, accumulator)
-            with cgutils.for_range_slice(builder, zero, columns, number(UNROLLED)) as (c, _):
+            with cgutils.for_range_slice(builder, zero, columns, integer(UNROLLED)) as (c, _):
                 for i, accumulator in enumerate(sums):
-                    column = builder.add(c, number(i // count))
+                    column = builder.add(c, integer(i // n_vectors))
                     entry = builder.load(builder.gep(first, [column]), align=8)
-                    factor = builder.load(builder.gep(factors[i % count], [column]))
+                    factor = builder.load(builder.gep(factors[i % n_vectors], [column]))
                     term = product(entry, factor)
                     added_up = builder.fadd(builder.load(accumulator), term, flags=["contract"])
                     builder.store(added_up, accumulator)
-            y, *second = [_total(builder, sums[row::count]) for row in range(count)]
-            at = builder.mul(loop.index, number(PANEL))
+            y, *second = [_total(builder, sums[row::n_vectors]) for row in range(n_vectors)]
+            at = builder.mul(loop.index, integer(PANEL))
             with builder.if_else(scaled) as (then, otherwise):
                 with then:
-                    size = builder.load(lanes(4, at), align=8)
-                    moved = builder.fneg(builder.fadd(y, builder.load(lanes(5, at), align=8)))
-                    scaled_y = builder.fmul(builder.fmul(moved, size), size)
+                    scales = builder.load(register_pointer(of_scale, at), align=8)
+                    addends = builder.load(register_pointer(of_added, at), align=8)
+                    negated = builder.fneg(builder.fadd(y, addends))
+                    scaled_y = builder.fmul(builder.fmul(negated, scales), scales)
                     after_then = builder.block
                 with otherwise:
                     inverse = builder.fdiv(ones, y)
                     inverse = builder.select(builder.fcmp_ordered("==", y, zeros), zeros, inverse)
                     after_otherwise = builder.block
-            result = builder.phi(lane)
+            result = builder.phi(register)
             result.add_incoming(scaled_y, after_then)
             result.add_incoming(inverse, after_otherwise)
-            builder.store(result, lanes(3, zero, at), align=8)
+            builder.store(result, register_pointer(of_out, zero, at), align=8)
             if not second:
-                place = _broadcast(builder, builder.sitofp(at, ir.DoubleType()), lane)
-                second = [builder.fmul(result, builder.fadd(place, places))]
-            builder.store(second[0], lanes(3, one, at), align=8)
+                base = _broadcast(builder, builder.sitofp(at, ir.DoubleType()), register)
+                second = [builder.fmul(result, builder.fadd(base, counting))]
+            builder.store(second[0], register_pointer(of_out, one, at), align=8)
         return target.get_dummy_value()
 
     return types.void(entries, panels, vectors, out, scale, added), build
 
 
-def _broadcast(builder: Any, number: Any, lane: Any) -> Any:
-    """A vector register with this number at each place."""
-    undefined, place = ir.Constant(lane, ir.Undefined), ir.IntType(32)
-    one = builder.insert_element(undefined, number, place(0))
-    return builder.shuffle_vector(one, undefined, ir.VectorType(place, PANEL)([0] * PANEL))
+def _broadcast(builder: Any, number: Any, register: Any) -> Any:
+    """A vector register of the type ``register`` with this number at each place."""
+    undefined, index = ir.Constant(register, ir.Undefined), ir.IntType(32)
+    first_set = builder.insert_element(undefined, number, index(0))
+    return builder.shuffle_vector(first_set, undefined, ir.VectorType(index, PANEL)([0] * PANEL))
 
 
 def _total(builder: Any, sums: Any) -> Any:

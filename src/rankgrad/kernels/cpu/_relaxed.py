@@ -4,7 +4,7 @@ A relaxation is one or two loops over lists, which know no metric. A relaxed per
 
 - ``loop(first, last, lists, options, rows, grad_scores)`` reads values v in sorted order from the
   row ``VALUES`` and writes ``P v`` to the row ``SORTED``. Unless ``grad_scores`` is empty, it adds
-  to it the derivative of ``Σ_r g_r (P v)_r``, for g in the row ``GRAD``.
+  to ``grad_scores`` the derivative of ``Σ_r g_r (P v)_r``, for g in the row ``GRAD``.
 
 Relaxed ranks have two:
 
@@ -13,8 +13,10 @@ Relaxed ranks have two:
 - ``adjoint(first, last, lists, options, rows, grad_scores)`` adds the vector-Jacobian product of
   the row ``GRAD`` to ``grad_scores``.
 
-``grad_scores`` is in input order. Rows hold the number of rank or sorted item r of list b at
-``offsets[b] + r``.
+Loops compute the lists ``first:last``; ``options`` are those of the relaxation, such as a
+temperature. ``grad_scores [items]`` is in input order. ``rows`` are rows of a block, which
+:mod:`rankgrad.kernels.cpu._metric_steps` names; a row holds the number of rank or sorted item r of
+list b at ``offsets[b] + r``.
 """
 
 from __future__ import annotations
@@ -62,8 +64,9 @@ from rankgrad.kernels.cpu._metric_steps import (
 #: the cutoff (0 for none).
 Lists = tuple[Array, Array, Array, Array, int]
 
-NOTHING = np.empty(0)
-_MOST_STATE = 1 << 20  # numbers (8 MiB); above, the loops compute their state anew, which is faster
+NOTHING = np.empty(0)  # in place of grad_scores: no gradient is computed
+# Numbers (8 MiB). A larger state is not saved: computing it anew in each call is faster.
+_MOST_STATE = 1 << 20
 
 
 class Permutation(NamedTuple):
@@ -87,12 +90,16 @@ class Permutation(NamedTuple):
     def with_state(
         self, options: tuple[Any, ...], offsets: Array, first: int = 0, last: int = 0
     ) -> tuple[Any, ...]:
-        """The options, and a new state of the lists ``first:last``; a large one is left empty."""
+        """The options, followed by a new state for the lists ``first:last`` if the loop takes one.
+
+        The state has no memory if there are no lists, or if it would be too large. The loop then
+        saves nothing.
+        """
         if self.state_rows is None:
             return options
         items = int(offsets[last] - offsets[first]) + APART * (last - first)
-        numbers = self.state_rows(options) * items
-        memory = np.empty(numbers if numbers <= _MOST_STATE else 0)
+        size = self.state_rows(options) * items
+        memory = np.empty(size if size <= _MOST_STATE else 0)
         return *options, (first, memory, np.zeros(last - first, np.int64))
 
 
@@ -111,30 +118,39 @@ def through_permutation(
     flat: FlatArrays,
     metric_options: MetricOptions,
 ) -> None:
-    """1 - metric through a relaxed permutation."""
+    """Write the loss through a relaxed permutation, and its gradient, to ``flat.arrays``.
+
+    The loss is ``1 - metric``; for arp, of which lower is better, it is the metric.
+    """
     metric = metric_of(metric_options, flat.max_length, flat.single)
+    code, k = metric[:2]
     ranked = workspace(flat)
-    arrays, lists = flat.arrays, sorted_lists(flat, ranked, metric[1])
-    grad_scores = arrays[6]
-    rows_of_gains, rows_of_weighted = ranked[3][:WEIGHTED], ranked[3][WEIGHTED:]
-    rows_of_both = (rows_of_gains, rows_of_weighted) if arrays[3].size else (rows_of_gains,)
-    in_one_call = relaxation.with_state(options, flat.offsets)
+    arrays, lists, block = flat.arrays, sorted_lists(flat, ranked, k), ranked[3]
+    weights, grad_scores = arrays[3], arrays[6]
+    gain_rows, weighted_rows = block[:WEIGHTED], block[WEIGHTED:]
+    sorted_rows = (gain_rows, weighted_rows) if weights.size else (gain_rows,)
+    stateless_options = relaxation.with_state(options, flat.offsets)
 
     def linear(first: int, last: int) -> None:
+        """Value and gradient in one call of the loop, which needs no saved state."""
         start_metric(first, last, arrays, ranked, metric, relaxation.in_order)
-        relaxation.loop(first, last, lists, in_one_call, rows_of_weighted, grad_scores)
+        relaxation.loop(first, last, lists, stateless_options, weighted_rows, grad_scores)
         finish_linear(first, last, arrays, ranked, metric)
 
     def cumulative(first: int, last: int) -> None:
-        start_metric(first, last, arrays, ranked, metric, relaxation.in_order)
-        of_lists = first, last, lists, relaxation.with_state(options, flat.offsets, first, last)
-        for rows in rows_of_both:
-            relaxation.loop(*of_lists, rows, NOTHING)
-        step_sorted(first, last, arrays, ranked, metric)
-        for rows in rows_of_both:
-            relaxation.loop(*of_lists, rows, grad_scores)
+        """The loop sorts gains, the metric gives their derivatives, the loop gives those of scores.
 
-    work = linear if metric[0] <= ARP else cumulative
+        The second call of the loop uses the state that the first one saved.
+        """
+        start_metric(first, last, arrays, ranked, metric, relaxation.in_order)
+        call = first, last, lists, relaxation.with_state(options, flat.offsets, first, last)
+        for rows in sorted_rows:
+            relaxation.loop(*call, rows, NOTHING)
+        step_sorted(first, last, arrays, ranked, metric)
+        for rows in sorted_rows:
+            relaxation.loop(*call, rows, grad_scores)
+
+    work = linear if code <= ARP else cumulative  # metrics up to ARP are linear in sorted gains
     flat.each_list(work, relaxation.steps, relaxation.power)
 
 
@@ -145,31 +161,37 @@ def through_ranking(
     flat: FlatArrays,
     metric_options: MetricOptions,
 ) -> None:
-    """1 - metric through relaxed ranks; beta is the sharpness with which ranks are compared."""
+    """Write the loss through relaxed ranks, and its gradient, to ``flat.arrays``.
+
+    The loss is that of :func:`through_permutation`; ``beta`` is the sharpness with which relaxed
+    ranks are compared with each other and with the cutoff.
+    """
     metric = metric_of(metric_options, flat.max_length, flat.single)
+    code = metric[0]
     ranked = workspace(flat)
     arrays, lists, block = flat.arrays, sorted_lists(flat, ranked, 0), ranked[3]
-    start = start_spearman if metric[0] == SPEARMAN else start_metric
-    step = step_linear_ranks if metric[0] in (*range(ARP + 1), SPEARMAN) else step_ranks
+    grad_scores = arrays[6]
+    start = start_spearman if code == SPEARMAN else start_metric
+    step = step_linear_ranks if code in (*range(ARP + 1), SPEARMAN) else step_ranks
 
     def work(first: int, last: int) -> None:
         start(first, last, arrays, ranked, metric, True)
         relaxation.forward(first, last, lists, options, block)
         step(first, last, arrays, ranked, metric, beta)
-        relaxation.adjoint(first, last, lists, options, block, arrays[6])
+        relaxation.adjoint(first, last, lists, options, block, grad_scores)
 
     flat.each_list(work, relaxation.steps, relaxation.power)
 
 
 def workspace(flat: FlatArrays) -> Ranked:
-    """The arrays that the loops write to."""
+    """The arrays that the loops write to: order, counts, norms and block, see ``Ranked``."""
     items, lists = len(flat.arrays[0]), len(flat.offsets) - 1
     block = np.empty((ROWS, items + APART))
     return np.empty(items, np.int64), np.zeros(lists, np.int64), np.empty(lists), block
 
 
 def sorted_lists(flat: FlatArrays, ranked: Ranked, k: int) -> Lists:
-    """The lists as relaxations take them, with the cutoff k."""
+    """The lists as relaxations take them, with the cutoff k; ``start_metric`` will sort them."""
     return flat.arrays[0], flat.offsets, ranked[0], ranked[1], k
 
 
@@ -186,7 +208,7 @@ def _sort_lists(first: int, last: int, mask: Array, lists: Lists) -> None:
 class _Operator:
     """Base class of operators: sorts the lists once, for the operator and its adjoint."""
 
-    types: ClassVar[tuple[type, ...]] = (float,)
+    types: ClassVar[tuple[type, ...]] = (float,)  # of the options
     fixed: ClassVar[tuple[Any, ...]] = ()  # constant options, which loops take after the others
 
     def __init__(
