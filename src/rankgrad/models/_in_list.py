@@ -51,8 +51,8 @@ def list_ties(features: Features, mask: Mask, spans: _TieSpans | None = None) ->
     """A measure of how many other items of the list have the same value of a feature.
 
     For c such items it is ``2 c / (1 + c)``: 0 for a unique value, 1 if one other item has it, and
-    close to 2 if many do. Duplicates of an item have its value of every feature; a feature of few
-    values has ties in every list.
+    close to 2 if many do. Duplicates of an item are tied in every feature; in a feature of few
+    values, many items are tied.
 
     Args:
         features: ``[*b, n, f]``, the features of padded lists.
@@ -73,8 +73,8 @@ def _tie_spans(features: Features, mask: Mask) -> _TieSpans:
     n = features.shape[-2]
     if n == 0:
         return features.long(), features.long()
-    # If less than half of the batch are real items, sort only these. On a GPU padding is always
-    # sorted too, since counting the real items would wait for the GPU.
+    # If less than half of a float32 batch are real items, sort only these. On a GPU padding is
+    # always sorted too, since counting the real items would wait for the GPU.
     on_cpu = features.device.type == "cpu" and features.dtype == torch.float32
     if on_cpu and not torch.compiler.is_exporting() and 2 * int(mask.sum()) < mask.numel():
         return _sparse_tie_spans(features, mask)

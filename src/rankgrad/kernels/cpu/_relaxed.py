@@ -191,7 +191,11 @@ def workspace(flat: FlatArrays) -> Ranked:
 
 
 def sorted_lists(flat: FlatArrays, ranked: Ranked, k: int) -> Lists:
-    """The lists as relaxations take them, with the cutoff k; ``start_metric`` will sort them."""
+    """The lists as relaxations take them, with the cutoff k.
+
+    Their order and counts are arrays of ``ranked``, which ``start_metric`` or ``start_spearman``
+    fills in later.
+    """
     return flat.arrays[0], flat.offsets, ranked[0], ranked[1], k
 
 
@@ -261,7 +265,7 @@ class SortOperator(_Operator):
         scores: ``[items]``.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
-        max_length: an upper bound of list lengths.
+        max_length: an upper bound of list lengths; not used on a CPU.
         k: the cutoff, 0 for all ranks.
         options: the options of the relaxation.
 
@@ -312,7 +316,7 @@ class RankOperator(_Operator):
         scores: ``[items]``.
         mask: ``[items]``, False on padding, or None.
         offsets: ``[lists + 1]``.
-        max_length: an upper bound of list lengths.
+        max_length: an upper bound of list lengths; not used on a CPU.
         options: the options of the relaxation.
 
     Attributes:
