@@ -42,8 +42,8 @@ TUNING = {"x86-64-v4": "-prefer-256-bit"}
 def host_level() -> str | None:
     """The best of ``LEVELS`` that this CPU supports, or None.
 
-    Also None if an environment variable of Numba (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES or
-    NUMBA_ENABLE_AVX) chooses the CPU's features.
+    Also None if the user chose a CPU or its features for Numba (by the environment variables
+    NUMBA_CPU_NAME, NUMBA_CPU_FEATURES or NUMBA_ENABLE_AVX).
     """
     if _config.CPU_NAME is not None or _config.CPU_FEATURES is not None or not _config.ENABLE_AVX:
         return None

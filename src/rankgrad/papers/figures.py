@@ -301,7 +301,7 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
 
 
 def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
-    """The training settings of a paper's table, but for 30 epochs.
+    """The training settings of a paper's table, with 30 epochs and without early stopping.
 
     With ``--quick``, a small network is trained for 3 epochs. ``options`` override any setting.
     """
@@ -412,7 +412,7 @@ def _pirank_6(inputs: Inputs) -> _Chart:
 
 @_figure("pirank", 7, "wall time by training list size and depth")
 def _pirank_7(inputs: Inputs) -> _Chart:
-    # Cubes of 5, 10, 13 and 15: at depth 3, each level merges the cube root of n children.
+    # Cubes of 5, 10, 13 and 15: at depth 3, each level merges n^(1/3) children.
     lengths = (125, 1000) if inputs.quick else (125, 1000, 2197, 3375)
     steps = 2 if inputs.quick else 10
     timed_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -80,8 +80,8 @@ class Finite(torch.autograd.Function):
 def sums_of(values: Tensor, defined: Tensor, nan_flag: Tensor, members: int) -> Tensor:
     """The sum of the losses, the number of lists with a loss, and ``nan_flag``: ``[3]``, float64.
 
-    An ensemble has several members, which score each list. All sums are divided by their number, so
-    that a list counts once. They have no gradient.
+    The members of an ensemble each score all lists. The three numbers are divided by ``members``,
+    so that a list counts once. They have no gradient.
 
     Args:
         values: the loss of each list as each member scored it, ``[members · lists]``.
