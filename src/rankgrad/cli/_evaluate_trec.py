@@ -1,7 +1,7 @@
 """``rankgrad evaluate RUN... QRELS``: TREC runs against judgments.
 
-:mod:`rankgrad.cli.evaluate` calls :func:`evaluate_runs` where its last argument has judgments. For
-other data it uses the last functions of this file: rows of tables and fields of JSON.
+:mod:`rankgrad.cli.evaluate` calls :func:`evaluate_runs` if its last argument has judgments. For
+other data it uses :func:`interval_rows`, :func:`means_dict` and :func:`lists_dict` of this file.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def evaluate_runs(
     options: Mapping[str, Any],
     test: str | None,
 ) -> Results:
-    """Evaluate each run, and test all others against the first.
+    """Evaluate each run, and test every run after the first against the first.
 
     Args:
         runs: files of TREC runs.
         judgments: a file of qrels, or the folder of Cranfield or CISI.
         metrics: specs; None for the default ones.
-        options: those of :class:`Conventions`; None for the default of an option.
+        options: arguments of :class:`Conventions` by name; a value of None means its default.
         test: the name of the paired test; None for the t-test.
     """
     from rankgrad.data.trec import read_run
@@ -90,8 +90,8 @@ class Results:
         judgments: the path of the judgments.
         names: the names of the runs.
         evaluations: the evaluation of each run.
-        p_values: by metric, a p-value for each run after the first, which it is tested against;
-            empty for a single run.
+        p_values: by metric, a p-value for each run after the first, of its test against the first
+            run; empty if there is only one run.
         conventions: the conventions of the evaluation.
         significance: the test that gave the p-values.
     """
@@ -109,7 +109,7 @@ class Results:
         if len(self.names) == 1:
             columns, rows = INTERVAL_COLUMNS, interval_rows(first.values)
         else:
-            columns, rows = self._compared()
+            columns, rows = self._comparison_table()
         footer = [f"{len(first.queries)} queries", *self.conventions.lines()]
         footer += [*first.values.empty_rules(), *self._gains()]
         if self.p_values:
@@ -131,8 +131,8 @@ class Results:
         )
         show_notes(self._notes())
 
-    def _compared(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Columns and rows of several runs: the means, and p-values against the first run."""
+    def _comparison_table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+        """Columns and rows for two or more runs: means, and p-values against the first run."""
         columns = ["metric", self.names[0]]
         for name in self.names[1:]:
             columns += [name, "p"]
@@ -152,6 +152,7 @@ class Results:
         return [f"gain: {', '.join(formulas[gain] for gain in sorted(gains))}"] if gains else []
 
     def _run_dict(self, index: int, per_query: bool) -> dict[str, Any]:
+        """The JSON object of one run."""
         evaluation = self.evaluations[index]
         return {
             "run": self.names[index],
@@ -163,6 +164,7 @@ class Results:
         }
 
     def _notes(self) -> list[str]:
+        """Lines on queries that the run or the judgments lack."""
         notes = []
         for name, evaluation in zip(self.names, self.evaluations, strict=True):
             unjudged, missing = evaluation.unjudged, evaluation.missing
@@ -201,6 +203,6 @@ def means_dict(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def lists_dict(evaluation: Evaluation, qids: Sequence[str]) -> dict[str, Any]:
-    """JSON field: the values of each metric, by list."""
+    """JSON field: ids of queries ``[B]`` and, by metric, the values of their lists ``[B]``."""
     values = {name: array.tolist() for name, array in evaluation.per_list.items()}
     return {"per_list": {"qid": qids, **values}}

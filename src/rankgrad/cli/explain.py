@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.explanations import Explanation, PairExplanation
 
-_MIN_SHOWN = 1e-6  # a smaller part of a difference of scores is rounding, and not printed
+#: The part of a difference of scores that comes from positions is printed only if it is larger:
+#: otherwise it is a rounding error.
+_MIN_SHOWN = 1e-6
 _NETWORK_METHOD = "integrated gradients from the mean of the two items"
 _TREE_METHOD = "TreeSHAP values of the upper item less those of the lower one"
-#: Options that --query does not take.
+#: Options of importance, which cannot be combined with --query.
 _IMPORTANCE_OPTIONS = ("metric", "repeats", "permute", "sample", "queries", "seed")
 
 
@@ -181,7 +183,7 @@ def _show_pair(pair: PairExplanation, top: int, json: bool, method: str) -> None
     others = pair.rows()[top:]
     if others:
         rows.append((f"{len(others)} others", "", "", f"{sum(row[3] for row in others):+.4f}"))
-    if abs(pair.baseline) > _MIN_SHOWN:
+    if abs(pair.baseline) > _MIN_SHOWN:  # only models that use positions have such a part
         rows.append(("position in the list", "", "", f"{pair.baseline:+.4f}"))
     rows.append(("difference of scores", "", "", f"{pair.difference:+.4f}"))
     items = [f"item {item + 1}" for item in pair.items]

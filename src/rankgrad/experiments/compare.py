@@ -1,5 +1,6 @@
 """Compare: train entries on the same data, folds and seeds, in a folder that can be resumed.
 
+An entry is what is compared, such as a loss with a model; it has a run for each fold and seed.
 ``rankgrad compare`` calls :func:`run`. The folder holds ``plan.json``, a run folder for each run
 and ``comparison.json``. ``plans`` defines the plan, ``_runner`` makes its runs, and
 :mod:`rankgrad.results` reads and compares them.
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 _PLAN = "plan.json"
+_MAX_NAMED = 4  # differences of settings that an error names
 
 
 def run(
@@ -128,11 +130,11 @@ def _collect(
     Args:
         plan: what is compared.
         folder: of the comparison.
-        failures: why runs failed in this process.
-        reevaluated: why this process evaluated finished runs again.
+        failures: by entry, fold and seed, why a run failed in this call.
+        reevaluated: by entry, fold and seed, why a saved evaluation was made again in this call.
     """
     groups = []
-    chosen: dict[tuple[str, int | None], Mapping[str, Any]] = {}
+    chosen: dict[tuple[str, int | None], Mapping[str, Any]] = {}  # by tuning, for entry and fold
     for entry in plan.entries:
         runs = []
         missing: dict[tuple[int | None, int | None], str] = {}
@@ -148,7 +150,7 @@ def _collect(
                 chosen[entry.name, task.fold] = _jobs.chosen(task)
         groups.append(RunGroup(entry.name, tuple(runs), missing))
     check_same_data(groups)
-    keys = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
+    finished = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
     return compare(
         groups,
         metrics=plan.metrics,
@@ -156,12 +158,12 @@ def _collect(
         plan=plan.metadata(),
         folder=folder,
         chosen=chosen,
-        reevaluated={key: why for key, why in (reevaluated or {}).items() if key in keys},
+        reevaluated={key: why for key, why in (reevaluated or {}).items() if key in finished},
     )
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise if the folder is a file, or holds files but no comparison."""
+    """Raise if the path is a file, or a folder with files but without a comparison."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: choose another place")
     if folder.exists() and not (folder / _PLAN).exists():
@@ -173,7 +175,13 @@ def _check_folder(folder: Path) -> None:
 
 
 class _PlanMetadata(TypedDict):
-    """The keys of ``plan.json`` that are read; ``candidates`` are the settings of the entries."""
+    """The keys of ``plan.json`` that are read.
+
+    Attributes:
+        candidates: the settings of each entry, by its name.
+        tune: the number of tuning trials of each entry on each fold; None without tuning.
+        checksums: of the data; see :data:`._data_checksums.Checksums`.
+    """
 
     candidates: dict[str, dict[str, Any]]
     tune: Any
@@ -207,7 +215,7 @@ def _check_and_save_plan(plan: Plan, folder: Path) -> None:
 
 
 def _check_settings(metadata: Mapping[str, Any], saved: Mapping[str, Any], folder: Path) -> None:
-    """Raise if an entry of the saved plan has other settings now; say which."""
+    """Raise if an entry has other settings than in the saved plan; the error names them."""
     differences = []
     for name, settings in metadata["candidates"].items():
         saved_settings = saved["candidates"].get(name, settings)  # entries may be added
@@ -219,8 +227,9 @@ def _check_settings(metadata: Mapping[str, Any], saved: Mapping[str, Any], folde
     if metadata["tune"] != saved["tune"]:
         differences.append(f"tune: {metadata['tune']!r}, not {saved['tune']!r}")
     if differences:
-        more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
+        named, n_more = "; ".join(differences[:_MAX_NAMED]), len(differences) - _MAX_NAMED
+        more = f" and {n_more} more" if n_more > 0 else ""
         raise ValueError(
             f"{folder} holds a comparison with other settings; "
-            f"{'; '.join(differences[:4])}{more}. Go on with the same, or in another folder"
+            f"{named}{more}. Go on with the same, or in another folder"
         )

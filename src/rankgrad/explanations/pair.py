@@ -1,4 +1,4 @@
-"""Why one item of a query stands above another: the answer of ``rankgrad explain --query``."""
+"""Why one item of a query stands above another: what ``rankgrad explain --query`` prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from rankgrad.training import FittedRanker
 
 @dataclass(frozen=True)
 class PairExplanation:
-    """What each feature adds to the score of an item over that of another.
+    """What each feature adds to the difference of the scores of two items of a list.
+
+    ``attributions.sum() + baseline`` is ``difference``, up to ``residual``.
 
     Attributes:
         qid: of the list.
@@ -27,10 +29,11 @@ class PairExplanation:
         scores: of the two items.
         features: the names of the features.
         values: ``[2, F]`` raw features of the two items.
-        attributions: ``[F]``; with the baseline they add up to the difference.
+        attributions: ``[F]``, what each feature adds to the difference.
         difference: the score of the upper item less that of the lower one.
-        baseline: the part of the difference that no feature explains.
-        residual: the error of integration.
+        baseline: the part of the difference that no feature explains: 0 unless the model uses the
+            positions of items.
+        residual: the absolute error of the sum, from numerical integration.
     """
 
     qid: str
@@ -46,14 +49,17 @@ class PairExplanation:
 
     @property
     def order(self) -> str:
-        """Where the first item is from the second: ``"above"``, ``"below"`` or ``"tied with"``."""
+        """Whether ``items[0]`` is ``"above"``, ``"below"`` or ``"tied with"`` ``items[1]``."""
         first, second = self.scores
         if first == second:
             return "tied with"
         return "above" if first > second else "below"
 
     def rows(self) -> list[tuple[str, float, float, float]]:
-        """Feature, its two values and what it adds; the largest attribution first."""
+        """Name, upper value, lower value and attribution of each feature.
+
+        The feature with the largest absolute attribution is first.
+        """
         order = np.argsort(-np.abs(self.attributions), kind="stable")
         return [
             (self.features[f], *map(float, self.values[:, f]), float(self.attributions[f]))
@@ -84,8 +90,8 @@ def explain_pair(
 
     Args:
         ranker: the trained ranker.
-        data: that the query is in.
-        qid: of the query.
+        data: the lists; one of them is the query's.
+        qid: the id of the query.
         items: the upper and the lower item, counting from 0. None for the first two neighbors in
             the ranking that are in the wrong order. If there are none, the first two neighbors that
             are not tied; if all are tied, the first two.
@@ -139,13 +145,16 @@ def explain_pair(
 
 
 def _first_mistake(scores: NDArray[np.float32], labels: NDArray[np.float32]) -> tuple[int, int]:
-    """The first two neighbors in the ranking in the wrong order, else the first that are not tied.
+    """The first two neighbors in the ranking that are in the wrong order.
 
-    If all items are tied, the first two.
+    If there are none, the first two neighbors that are not tied; if all are tied, the first two.
 
     Args:
         scores: ``[n]``.
         labels: ``[n]``.
+
+    Returns:
+        The upper and the lower item, counting from 0.
     """
     order = [int(item) for item in np.argsort(-scores, kind="stable")]
     neighbors = list(pairwise(order))

@@ -1,4 +1,4 @@
-"""Average relevance position."""
+"""Average relevance position (ARP): the mean rank of items, weighted by their labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from rankgrad.metrics.linear import LinearMetric
 @metrics.register("arp")
 @dataclass(frozen=True, kw_only=True)
 class ARP(LinearMetric):
-    """``Σ_i y_i rank_i / Σ_i y_i`` (Swezey et al. eq. 4), the mean rank by relevance.
+    """``Σ_i y_i rank_i / Σ_i y_i`` (Swezey et al. eq. 4), the mean rank weighted by relevance.
+
+    As a :class:`LinearMetric`, its gain is the label, its "discount" the rank itself, and its norm
+    the sum of the gains.
 
     Lower is better. With a cutoff, every rank past it counts as k + 1. (Swezey et al. eq. 11 leaves
     these ranks out, which would reward pushing relevant items below the cutoff.) Items that were
@@ -47,11 +50,13 @@ class ARP(LinearMetric):
         return ranks
 
     def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
+        """What a rank past the cutoff counts: k + 1; 0 in lists that have no such rank."""
         if self.k is None:
             return torch.zeros_like(length)
         return torch.where(length > self.k, self.k + 1.0, 0.0)
 
     def _unretrieved(self) -> float:
+        """What an item that was not retrieved counts: k + 1."""
         if self.k is None:
             raise ValueError(
                 "arp needs a cutoff where relevant items were not retrieved, as in arp@1000: these "

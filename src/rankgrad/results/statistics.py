@@ -1,6 +1,8 @@
 """Statistics of one metric for one entry: values by list, their means and standard errors.
 
-:class:`rankgrad.results.comparison.Comparison` and :mod:`rankgrad.papers.reproduce` make them.
+An entry of a comparison, such as a loss with a model, has one run for each fold and seed.
+:class:`rankgrad.results.comparison.Comparison` and :mod:`rankgrad.papers.reproduce` make the
+statistics.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ class MetricValues:
     """The values of a metric for one entry.
 
     Args:
-        folds: the values ``[seeds, lists]`` of each fold; NaN where the metric leaves a list out.
-        means: the mean of each run ``[folds, seeds]``.
+        folds: for each fold the values ``[seeds, lists]``; NaN where the metric leaves a list out.
+        means: the mean over lists of each run, ``[folds, seeds]``.
     """
 
     folds: tuple[Array, ...]
@@ -29,12 +31,12 @@ class MetricValues:
 
     @classmethod
     def of(cls, folds: tuple[Array, ...]) -> MetricValues:
-        """From values alone: the mean of a run is that of its lists, without those left out."""
+        """From values alone: the mean of a run is over its lists whose value is not NaN."""
         return cls(folds, np.array([np.nanmean(values, 1) for values in folds]))
 
     @cached_property
     def per_list(self) -> Array:
-        """The value of each list ``[lists of all folds]``, averaged over seeds."""
+        """The value of each list ``[lists of all folds]``, averaged over seeds; NaN if left out."""
         return np.concatenate([values.mean(0) for values in self.folds])
 
     @property
@@ -44,7 +46,7 @@ class MetricValues:
 
     @property
     def standard_error(self) -> float:
-        """The standard error of the mean over folds, seeds averaged; over seeds if one fold."""
+        """The standard error over folds, seeds averaged; over seeds if there is only one fold."""
         return _standard_error(self.means.mean(1) if len(self.means) > 1 else self.means[0])
 
     @property

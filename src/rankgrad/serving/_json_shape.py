@@ -1,6 +1,6 @@
 """JsonShape: the numbers of lists and items of a JSON body, counted before it is parsed.
 
-``_json_requests`` refuses a body with too many: as Python objects they would take much memory.
+``_json_requests`` refuses a body with too many of them: parsed, they would take much memory.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import numpy as np
 
 from rankgrad._compilation import compile_cached
 
-# The depths at which a list and an item begin: {"lists": [{"items": [[...]]}]}
+# The depths of a list and of an item, in brackets and braces: {"lists": [{"items": [[...]]}]}
 _LIST_DEPTH, _ITEM_DEPTH = 3, 5
+_LISTS, _ITEMS, _OTHERS, _TEXTS, _BOOLEANS = range(5)  # the fields of JsonShape, in their order
 
 
 class JsonShape(NamedTuple):
@@ -46,6 +47,10 @@ def _count(body: np.ndarray, counts: np.ndarray) -> None:
     """Add to ``counts``, in the order of JsonShape's fields, in one pass over the bytes.
 
     It takes milliseconds, and other threads run meanwhile.
+
+    Args:
+        body: ``[size]`` in uint8.
+        counts: ``[5]`` in int64.
     """
     depth, position, size = 0, 0, len(body)
     while position < size:
@@ -59,17 +64,17 @@ def _count(body: np.ndarray, counts: np.ndarray) -> None:
                 after += 1
             is_key = after < size and body[after] == ord(":")
             if depth >= _ITEM_DEPTH and not is_key:
-                counts[3] += 1
+                counts[_TEXTS] += 1
         elif byte == ord("[") or byte == ord("{"):
             depth += 1
             if depth == _LIST_DEPTH:
-                counts[0] += 1
+                counts[_LISTS] += 1
             elif depth == _ITEM_DEPTH:
-                counts[1] += 1
+                counts[_ITEMS] += 1
             else:
-                counts[2] += 1
+                counts[_OTHERS] += 1
         elif byte == ord("]") or byte == ord("}"):
             depth -= 1
-        elif byte == ord("t") or byte == ord("f"):
-            counts[4] += 1
+        elif byte == ord("t") or byte == ord("f"):  # outside of strings: of true or false
+            counts[_BOOLEANS] += 1
         position += 1

@@ -2,8 +2,9 @@
 
 A call chooses grids and tiles, allocates memory and checks the arguments of every launch. In Python
 this takes longer than the kernels take on lists of usual size, and it depends on options and shapes
-only. So the second call with the same options and shapes is recorded: its allocations, and its
-launches with the memory that they use. Later calls allocate new memory and repeat the launches.
+only. So a repeated call (same options and shapes) is recorded: its allocations, and its launches
+with the memory that they use. Later calls allocate new memory and repeat the launches. The first
+call is not recorded, since it may never be repeated.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from triton.runtime.driver import driver
 from rankgrad.kernels.gpu._launcher import Launch, has_launch_hooks, launches_as_known, recording
 from rankgrad.kernels.gpu._parallel_compilation import EMPTY, ZEROS, is_waiting, only_allocates
 
+# The types of arguments; a call with any other type bypasses the cache.
 _TENSORS = (Tensor, torch.nn.Parameter)
 _OPTIONS = (int, float, str, bool, type(None))
-_APART = 512  # alignment of tensors in bytes, the same as in PyTorch's allocator
-_MOST = 1024  # recorded calls
-_RECENT = 64  # recent shapes and calls; a repeated one is recorded
-_UNKNOWN: Any = object()
+_APART = 512  # alignment in bytes of tensors in a buffer, the same as in PyTorch's allocator
+_MOST = 1024  # recorded calls per function; all are dropped when there are so many
+_RECENT = 64  # hashes of shapes and calls that are remembered, to detect repeated ones
+_UNKNOWN: Any = object()  # in place of a recorded call, as None means one that cannot be recorded
 
 _Key = tuple[Any, ...]
 
@@ -48,15 +50,20 @@ class LaunchCache:
     """A function and its recorded calls, keyed by everything that their launches depend on.
 
     The key has all options and, of every tensor, its dtype, shape, device and whether its address
-    is a multiple of 16. Calls with tensors that are not contiguous bypass the cache.
+    is a multiple of 16, which Triton specializes kernels on. The first argument must be a tensor.
+    Calls with tensors that are not contiguous bypass the cache.
+
+    Attributes:
+        function: the function whose calls are recorded.
+        calls: the recorded calls by key; None for a call that does more than allocate and launch.
+        shapes: the shapes of the first tensors of recorded calls.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        # None for a call that does more than allocate and launch.
         self.calls: dict[_Key, RecordedCall | None] = {}
-        self.shapes: set[torch.Size] = set()  # of the first tensors of recorded calls
-        self._recent: set[int] = set()
+        self.shapes: set[torch.Size] = set()
+        self._recent: set[int] = set()  # hashes of recent shapes and keys
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function, or repeat the launches of a recorded call."""
@@ -88,9 +95,9 @@ class LaunchCache:
         return self.function(*arguments) if call is None else call.replay(addresses)
 
     def _is_new(self, key: _Key) -> bool:
-        """Whether a shape or a call is not among the recent ones.
+        """Whether a shape or the key of a call is not among the recent ones; it is then added.
 
-        A new one is not recorded, since recording takes several times as long as the call itself
+        A new call is not recorded, since recording takes several times as long as the call itself
         and the call may never be repeated: options may follow a schedule, and the sizes of ragged
         batches vary.
         """
@@ -103,6 +110,7 @@ class LaunchCache:
         return True
 
     def _record(self, key: _Key, tensors: list[Tensor], arguments: tuple[Any, ...]) -> Any:
+        """Call the function, record the call under its key, and return the result."""
         with Recorder() as recorder:
             result = self.function(*arguments)
         if len(self.calls) >= _MOST:
@@ -119,8 +127,9 @@ class Recorder(TorchDispatchMode):
     Attributes:
         made: allocated tensors, and whether they were zeroed. Holding a reference to them keeps
             PyTorch from using their memory again while recording.
-        launches: the launches; None for one made by Triton itself.
-        complete: whether no other operation ran.
+        launches: the launches; None for a launch by Triton's own launcher, of which nothing is
+            known.
+        complete: whether every operation of PyTorch only allocated or viewed a tensor.
     """
 
     def __init__(self) -> None:
@@ -131,7 +140,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: PyTorch would import its compiler to skip it, which takes seconds."""
+        """False, as for True PyTorch would import its compiler, which takes seconds."""
         return False
 
     def __enter__(self) -> Recorder:
@@ -168,7 +177,14 @@ class Allocation(NamedTuple):
 
 
 class MemorySpan(NamedTuple):
-    """Recorded memory: its addresses, the piece it belongs to, and its offset in that piece."""
+    """The memory of a recorded tensor, and where a replay has it.
+
+    Attributes:
+        begin: its first address.
+        end: the address after its last byte.
+        piece: the index of its piece among the pieces of :class:`RecordedCall`.
+        at: its offset in that piece, in bytes.
+    """
 
     begin: int
     end: int
@@ -180,12 +196,13 @@ class RecordedCall:
     """The allocations and launches of a call.
 
     The memory of a call is a list of pieces: each input, each output, and up to two buffers for all
-    temporary tensors, one of them zeroed.
+    temporary tensors, one of them zeroed. A place is the index of a piece and an offset into it, in
+    bytes.
 
     Args:
         allocations: the pieces after the inputs; outputs come first.
-        outputs: the number of outputs; 0 if the function returns a tensor instead of a tuple.
-        launches: the launches, with each address as a piece and an offset into it.
+        outputs: the length of the tuple of outputs; 0 if the function returns one tensor.
+        launches: the launches, with a place instead of each address.
         device: the device of the call.
     """
 
@@ -198,27 +215,39 @@ class RecordedCall:
     ) -> None:
         self.device, self.outputs = device, outputs
         self.allocators = [allocation.allocator(device) for allocation in allocations]
-        places = [launch.arguments[at] for launch in launches for at in launch.tensors]
+        places = [launch.arguments[index] for launch in launches for index in launch.tensors]
         self.places: list[tuple[int, int]] = list(dict.fromkeys(places))
         self.constants: list[Any] = []
         self.launches = [self._enter(launch) for launch in launches]
 
     def _enter(self, launch: Launch) -> tuple[Any, ...]:
-        """A launch, and a getter of its arguments from all addresses followed by all constants."""
+        """Add a launch's constants, and return what :meth:`replay` needs of the launch.
+
+        Returns:
+            The launcher of the compiled kernel, the grid, the first arguments of the launcher, and
+            a getter of the kernel's arguments from ``[*addresses of places, *constants]``.
+        """
         kernel, grid, arguments, tensors = launch
         picked = []
-        for at, argument in enumerate(arguments):
-            if at in tensors:
+        for index, argument in enumerate(arguments):
+            if index in tensors:
                 picked.append(self.places.index(argument))
             else:
                 picked.append(len(self.places) + len(self.constants))
                 self.constants.append(argument)
+        # None: no launch metadata, and no hooks at the beginning and the end of a launch.
         head = (kernel.function, kernel.packed_metadata, None, None, None)
         return kernel.run, grid, head, itemgetter(*picked)
 
     @classmethod
     def of(cls, recorder: Recorder, inputs: list[Tensor], result: Any) -> RecordedCall | None:
-        """The recorded call; None if the record is incomplete."""
+        """The recorded call; None if it cannot be replayed on other memory.
+
+        Args:
+            recorder: its record.
+            inputs: the tensors among its arguments.
+            result: what it returned, a tensor or a tuple of tensors.
+        """
         single = isinstance(result, Tensor)
         outputs = [result] if single else list(result)
         if (
@@ -233,18 +262,18 @@ class RecordedCall:
             if launch is None:
                 return None
             arguments = list(launch.arguments)
-            for at in launch.tensors:
-                arguments[at] = _place(arguments[at], spans)
-                if arguments[at] is None:
+            for index in launch.tensors:
+                arguments[index] = _place(arguments[index], spans)
+                if arguments[index] is None:
                     return None
             launches.append(launch._replace(arguments=arguments))
         return cls(allocations, 0 if single else len(outputs), launches, inputs[0].device)
 
     def replay(self, addresses: list[int]) -> Any:
-        """Repeat the call on inputs at these addresses."""
+        """Repeat the call on inputs at these addresses; returns its outputs."""
         made = [make() for make in self.allocators]
-        pieces = [*addresses, *[tensor.data_ptr() for tensor in made], 0]
-        picked_from = [pieces[piece] + at for piece, at in self.places] + self.constants
+        pieces = [*addresses, *[tensor.data_ptr() for tensor in made], 0]  # -1 is the null pointer
+        picked_from = [pieces[piece] + offset for piece, offset in self.places] + self.constants
         stream = driver.active.get_current_stream(self.device.index)
         for run, grid, head, pick in self.launches:
             run(*grid, stream, *head, *pick(picked_from))
@@ -255,11 +284,11 @@ def _are_disjoint(inputs: list[Tensor]) -> bool:
     """Whether no two inputs overlap in memory."""
     spans = sorted((tensor.data_ptr(), tensor.nbytes) for tensor in inputs)
     ends = [address + size for address, size in spans]
-    return all(end <= spans[at + 1][0] for at, end in enumerate(ends[:-1]))
+    return all(end <= spans[index + 1][0] for index, end in enumerate(ends[:-1]))
 
 
 def _are_own_allocations(outputs: list[Tensor], made: list[tuple[Tensor, bool]]) -> bool:
-    """Whether every output is an allocation of its own, and not a view of part of one."""
+    """Whether every output is all of an allocation, is not empty, and shares it with no other."""
     sizes = {tensor.data_ptr(): tensor.nbytes for tensor, _ in made}
     complete = all(sizes.get(tensor.data_ptr()) == tensor.nbytes > 0 for tensor in outputs)
     return complete and len({tensor.data_ptr() for tensor in outputs}) == len(outputs)
@@ -268,27 +297,34 @@ def _are_own_allocations(outputs: list[Tensor], made: list[tuple[Tensor, bool]])
 def _lay_out(
     made: list[tuple[Tensor, bool]], inputs: list[Tensor], outputs: list[Tensor]
 ) -> tuple[list[Allocation], list[MemorySpan]]:
-    """The allocations of a call, and the span of every recorded tensor in its piece of memory."""
+    """The allocations of a call, and the span of every recorded tensor in its piece of memory.
+
+    Args:
+        made: allocated tensors, and whether they were zeroed.
+        inputs: each is a piece.
+        outputs: each is a piece; all other tensors of ``made`` share the one or two buffers.
+    """
     allocations: list[Allocation] = []
     spans: list[MemorySpan] = []
 
-    def enter(tensor: Tensor, at: int = 0) -> None:
+    def add_span(tensor: Tensor, offset: int = 0) -> None:
+        """Add the span of a tensor in the piece that follows the inputs and allocations so far."""
         begin, piece = tensor.data_ptr(), len(allocations) + min(len(spans), len(inputs))
-        spans.append(MemorySpan(begin, begin + tensor.nbytes, piece, at))
+        spans.append(MemorySpan(begin, begin + tensor.nbytes, piece, offset))
 
     for tensor in inputs:
-        enter(tensor)
+        add_span(tensor)
     zeroed = {tensor.data_ptr(): zeros for tensor, zeros in made}
     for tensor in outputs:
-        enter(tensor)
+        add_span(tensor)
         allocations.append(
             Allocation(tuple(tensor.shape), tensor.dtype, zeroed.pop(tensor.data_ptr()))
         )
-    for zeros in (False, True):
+    for zeros in (False, True):  # the buffers of the remaining tensors
         size = 0
         for tensor, _ in made:
             if zeroed.get(tensor.data_ptr()) is zeros:
-                enter(tensor, size)
+                add_span(tensor, size)
                 size += -(-tensor.nbytes // _APART) * _APART
         if size:
             allocations.append(Allocation((size,), torch.uint8, zeros))
@@ -296,10 +332,10 @@ def _lay_out(
 
 
 def _place(address: int, spans: list[MemorySpan]) -> tuple[int, int] | None:
-    """The piece of memory that has an address, and the offset in it; None if there is none."""
-    if address == 0:  # of an empty tensor
+    """The place of an address: its piece and the offset into it; None if no piece has it."""
+    if address == 0:  # an empty tensor; replay has the null pointer as its last piece
         return -1, 0
-    for begin, end, piece, at in spans:
+    for begin, end, piece, offset in spans:
         if begin <= address < end:
-            return piece, at + address - begin
+            return piece, offset + address - begin
     return None

@@ -1,4 +1,4 @@
-"""The asynchronous value check of a batch.
+"""An asynchronous check that the scores, labels and weights of a batch are valid.
 
 The kernel writes the result into pinned host memory. This needs no copy, and the host can do other
 work until it needs the result.
@@ -18,8 +18,8 @@ from rankgrad.kernels.arguments import LARGEST_LABEL
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._parallel_compilation import launch_queued
 
-_SPAN = 1024
-_PROGRAMS = 128
+_SPAN = 1024  # values that a program reads at a time
+_PROGRAMS = 128  # the most programs; each writes one result
 _POLLS = 256  # reads of the result by the host before it synchronizes
 
 
@@ -30,8 +30,8 @@ class _Results(threading.local):
     The number distinguishes the current check from earlier ones.
 
     Attributes:
-        words: ``[_PROGRAMS]`` int32, as a tensor.
-        seen: the same memory as an array.
+        words: ``[_PROGRAMS]`` int32, as a tensor, to which the kernel writes.
+        seen: the same memory as an array, which the host reads.
         turn: the number of the last check.
     """
 
@@ -41,7 +41,7 @@ class _Results(threading.local):
         self.turn = 0
 
     def next_turn(self) -> int:
-        """The number of a new check; it differs from those of recent checks."""
+        """The number of a new check, from 1 to 2^31 - 1, the largest int32; then 1 again."""
         self.turn = self.turn % (2**31 - 1) + 1
         return self.turn
 
@@ -56,11 +56,18 @@ def check_values(
     weights: Tensor | None,
     list_weights: Tensor | None,
 ) -> Callable[[], bool]:
-    """Start a check, and return the function that waits for its result, to be called once.
+    """Start a check, and return a function that waits for its result: whether all are valid.
 
-    Values are valid if scores are finite, weights are finite and not negative, and labels are not
-    negative and not too large. All tensors are flat, and padding is not read. If a second check
-    starts before the result of the first is read, the first may return False.
+    Values are valid if scores are finite, weights are finite and not negative, and labels are from
+    0 to ``LARGEST_LABEL``. Call the function once, before this thread starts another check:
+    otherwise it may return False for valid values.
+
+    Args:
+        scores: ``[N]``, flat.
+        labels: ``[N]``.
+        mask: ``[N]``, False on padding, whose values are not read; None without padding.
+        weights: of items, ``[N]``; None for none.
+        list_weights: ``[B]``; None for none.
     """
     items = scores.shape[0]
     lists = 0 if list_weights is None else list_weights.shape[0]
@@ -76,7 +83,7 @@ def check_values(
     )  # fmt: skip
 
     def result() -> bool:
-        launch_queued()
+        launch_queued()  # if the check waits for its kernel to be compiled
         for _ in range(_POLLS):
             seen = program_results.tolist()
             if seen.count(check_number) == programs:
@@ -104,7 +111,9 @@ def _check(
 ) -> None:  # fmt: skip
     """Check the values of every n-th span of items and of lists, with n the number of programs.
 
-    Writes ``turn``, the number of the check, if all are valid, else ``-turn``.
+    Writes ``turn``, the number of the check, to ``results[program]`` if all are valid, else
+    ``-turn``. ``items`` is the length of ``scores``, ``lists`` that of ``list_weights``, and
+    ``largest`` the largest valid label.
     """
     invalid_values = tl.zeros([SPAN], tl.int32)
     stride = tl.num_programs(0) * SPAN
