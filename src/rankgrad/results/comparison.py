@@ -35,15 +35,23 @@ Key = tuple[str, int | None, int | None]  # entry, fold, seed
 class Comparison:
     """Entries on the same test lists, and how sure their differences are.
 
-    A mean is over runs (folds × seeds) of each run's mean over its lists. An entry is complete if
-    it has all its runs; only complete entries have means and are compared. Tests, intervals and
-    differences are over the lists of all folds, with the value of each list averaged over seeds.
+    An entry is a group of runs that differ in fold and seed only, such as those of a loss with a
+    model. Its mean is over runs (folds × seeds) of each run's mean over its lists. An entry is
+    complete if all its runs have results, and it has one for each of the ``folds`` with each of its
+    seeds, on the same queries as the other entries. Only complete entries have means and are
+    compared. Tests, intervals and differences are over the lists of all folds, with the value of
+    each list averaged over seeds.
+
+    Two things are called a reference. The reference of a metric (:meth:`reference`) is the entry
+    that the others are tested against. An entry for which ``is_reference`` holds is only shown,
+    such as the best achievable ranking: it is never :meth:`best`, and others are tested against it
+    only if it is the baseline.
 
     Args:
         entries: what is compared, in the order of tables.
         complete: the names of the complete entries.
         runs: the evaluated runs by entry, then by fold and seed.
-        folds: that complete entries were tested on.
+        folds: the test data of the complete entries; empty if there are none.
         metrics: the columns of tables.
         primary: the metric of the headline; None if there are no metrics.
         how: the significance test.
@@ -52,7 +60,7 @@ class Comparison:
         plan: the plan of the runs, for ``comparison.json``.
         folder: of the comparison.
         chosen: the hyperparameters that a search chose, by entry and fold.
-        reevaluated: why runs were evaluated again.
+        reevaluated: by entry, fold and seed, why a run was evaluated again.
     """
 
     entries: tuple[RunGroup, ...]
@@ -85,7 +93,7 @@ class Comparison:
         raise ValueError(f"there is no ranker {name!r}. There are: {', '.join(self.names)}")
 
     def is_complete(self, name: str) -> bool:
-        """Whether an entry has all its runs, on the folds of the others."""
+        """Whether an entry is complete, so that it is compared."""
         return self.entry(name).name in self.complete
 
     @cached_property
@@ -102,7 +110,8 @@ class Comparison:
         """The runs without a result, and why they have none."""
         missing: dict[Key, str] = {}
         for entry in self.entries:
-            missing |= {(entry.name, *place): reason for place, reason in entry.missing.items()}
+            for (fold, seed), reason in entry.missing.items():
+                missing[entry.name, fold, seed] = reason
             for run in entry.runs:
                 if run.evaluated is None:
                     missing[entry.name, run.fold, run.seed] = "; ".join(run.problems)
@@ -110,7 +119,7 @@ class Comparison:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """All seeds of runs, made or missing."""
+        """The seeds of all runs, finished or missing, ascending; 0 if no run states a seed."""
         keys = [*self.evaluated, *self.missing]
         return tuple(sorted({seed for _, _, seed in keys if seed is not None})) or (0,)
 
@@ -127,7 +136,7 @@ class Comparison:
 
     @cached_property
     def _values(self) -> dict[tuple[str, str], MetricValues]:
-        """By entry and metric, for complete entries and the metrics that all their runs have."""
+        """Values by entry and metric, for complete entries and metrics that all their runs have."""
         values = {}
         complete = [name for name in self.names if name in self.complete]
         for name, metric in itertools.product(complete, self.metrics):
@@ -136,6 +145,7 @@ class Comparison:
         return values
 
     def _metric_values(self, name: str, metric: str) -> MetricValues:
+        """The values of a complete entry; seeds ascend, and None, for no seed, is last."""
         runs = self.runs[name]
         seeds = list(dict.fromkeys(seed for _, seed in runs))
         seeds.sort(key=lambda seed: (seed is None, seed or 0))
@@ -146,7 +156,11 @@ class Comparison:
         )
 
     def metric_values(self, name: str, metric: str) -> MetricValues:
-        """The values of a metric by fold and seed; raises if a run is missing."""
+        """The values of an entry by fold and seed.
+
+        Raises:
+            ValueError: a run of the entry is missing, or one was not evaluated with the metric.
+        """
         name = self.entry(name).name
         for key, reason in self.missing.items():
             if key[0] == name:
@@ -160,20 +174,21 @@ class Comparison:
         return self.metric_values(name, metric).per_list
 
     def mean(self, name: str, metric: str) -> float:
-        """The mean over all runs; NaN if one is missing."""
+        """The mean over all runs; NaN if the entry is not complete, or a run lacks the metric."""
         values = self._values.get((self.entry(name).name, metric))
         return float("nan") if values is None else values.mean
 
     def interval(self, name: str, metric: str) -> Interval:
-        """The 95% bootstrap interval of the mean over lists; NaN if a run is missing."""
+        """The 95% bootstrap interval of the mean over lists; NaN where :meth:`mean` is."""
         undefined = Interval(float("nan"), float("nan"))
         return self._intervals.get((self.entry(name).name, metric, ""), undefined)
 
     @cached_property
     def _intervals(self) -> dict[tuple[str, str, str], Interval]:
-        """The intervals of means, by entry, metric and "", and of differences from a reference.
+        """The intervals of means and of differences from the reference.
 
-        The key of a difference has the name of the reference in place of the "".
+        The key is ``(entry, metric, "")`` for a mean, and ``(entry, metric, reference)`` for a
+        difference.
         """
         per_list = {}
         for (name, metric), values in self._values.items():
@@ -195,9 +210,9 @@ class Comparison:
 
     @cached_property
     def _run_by_fold(self) -> dict[Fold, Run]:
-        """One run for each fold, from which its lists are known.
+        """One run for each fold, of a complete entry if there is one; it tells the fold's lists.
 
-        If no entry is complete, these are the folds that any run was evaluated on.
+        If no entry is complete, the folds are all those that any run was evaluated on.
         """
         runs: dict[Fold, Run] = {}
         for name in sorted(self.runs, key=lambda name: name not in self.complete):
@@ -208,23 +223,26 @@ class Comparison:
     # ---------------------------------------------------------------- the best entry, and tests
 
     def best(self, metric: str) -> str | None:
-        """The complete entry with the best mean, references aside; None if there is none."""
+        """The entry with the best mean, of those that are not only shown; None if there is none."""
         names = [entry.name for entry in self.entries if not entry.is_reference]
         means = {name: self.mean(name, metric) for name in names if self.has(name, metric)}
         best = min if self.lower_is_better(metric) else max
         return best(means, key=lambda name: means[name]) if means else None
 
     def reference(self, metric: str) -> str | None:
-        """The entry that the others are tested against: the baseline, or the best one."""
+        """The entry that the others are tested against: the baseline or, without it, the best."""
         return self.best(metric) if self.baseline is None else self.entry(self.baseline).name
 
     def differences(self, metric: str) -> tuple[Difference, ...]:
-        """The difference of every other complete entry from :meth:`reference`, with its test."""
+        """The differences of the other entries from :meth:`reference`, with their tests.
+
+        Entries that are not complete, or only shown, have none.
+        """
         return self._differences[metric]
 
     @cached_property
     def _differences(self) -> dict[str, tuple[Difference, ...]]:
-        """By metric; none for a metric whose reference has no mean."""
+        """Differences by metric; empty for a metric whose reference has no mean."""
         differences: dict[str, tuple[Difference, ...]] = {}
         for metric in self.metrics:
             reference = self.reference(metric)
@@ -240,13 +258,14 @@ class Comparison:
                 metric,
                 self.how,
                 lower_is_better=self.lower_is_better(metric),
+                # A one-sided test is of being better than the baseline, or worse than the best.
                 better=self.baseline is not None,
                 ends={name: self._intervals[name, metric, reference] for name in values},
             )
         return differences
 
     def difference(self, name: str, metric: str) -> Difference | None:
-        """The difference of an entry; None for the reference, and for entries not tested."""
+        """One of :meth:`differences`; None for the reference, and for entries not tested."""
         return next((d for d in self.differences(metric) if d.entry == name), None)
 
     def tested(self, how: Significance | None = None, baseline: str | None = None) -> Comparison:
@@ -268,18 +287,23 @@ class Comparison:
         return (*lines, *self.notes)
 
     def _about_metrics(self) -> list[str]:
-        """The conventions of the metrics; if they differ, with the metrics that have each."""
+        """Lines on empty lists, ties and gain; where metrics differ, with their names."""
         first = next(iter(self._run_by_fold.values()))
-        if first.metadata.get("ranker") == "text":  # relevant documents may not be in its lists
+        # Relevant documents may be missing in the lists of a ranker of texts, so lists without
+        # relevant items cannot be counted here; its evaluation has the conventions.
+        if first.metadata.get("ranker") == "text":
             return list(_evaluation(first).conventions)
         registered = [_registered(spec) for spec in self.metrics]
         metrics = [metric for metric in registered if metric is not None]
-        empty = [_count_empty(run.with_items(), metrics) for run in self._run_by_fold.values()]
+        empty_by_fold = [
+            _count_empty(run.with_items(), metrics) for run in self._run_by_fold.values()
+        ]
         lines = []
         for rule, names in _names_by_option(metrics, "empty").items():
-            counts = [{count_by_metric[name] for name in names} for count_by_metric in empty]
-            up_to = "up to " if any(len(count) > 1 for count in counts) else ""
-            numbers = ", ".join(str(max(count)) for count in counts)
+            # The counts of a fold differ if metrics differ in which items are relevant.
+            counts_by_fold = [{empty[name] for name in names} for empty in empty_by_fold]
+            up_to = "up to " if any(len(counts) > 1 for counts in counts_by_fold) else ""
+            numbers = ", ".join(str(max(counts)) for counts in counts_by_fold)
             effect = "are left out" if rule == "skip" else f"count {rule}"
             of_some = "" if len(names) == len(metrics) else f" for {', '.join(names)}"
             lines.append(f"lists without relevant items ({up_to}{numbers}) {effect}{of_some}")
@@ -336,12 +360,16 @@ def compare(
     how: Significance | None = None,
     **fields: Any,
 ) -> Comparison:
-    """Compare entries on the folds that most of them share; an entry must have all of these.
+    """Compare entries on the largest set of folds that an entry has.
+
+    Only entries with runs on all these folds are compared; ``problems`` says why others are not.
 
     Args:
-        entries: to be compared; the result has them with further ``problems``.
-        metrics: that every run must have; by default all that runs have.
-        primary: the metric of the headline; by default the one that chose the epochs.
+        entries: what is compared; in the result their ``problems`` are longer.
+        metrics: that every run must have: runs without them count as missing. By default, all
+            metrics that some run of a complete entry has.
+        primary: the metric of the headline; by default the one that chose the epochs, if it is the
+            same in all runs, else the first.
         baseline: the entry to test the others against; it must be complete.
         default_baseline: the baseline if ``baseline`` is None and this one is complete.
         how: the significance test.
@@ -354,18 +382,20 @@ def compare(
         ValueError: the baseline cannot be compared, or ``primary`` was not evaluated.
     """
     required = None if metrics is None else tuple(dict.fromkeys(metrics))
-    entries = [_require(entry, required or ()) for entry in entries]
+    entries = [_without_lacking_runs(entry, required or ()) for entry in entries]
     runs = _by_place(entries)
     folds = _common_folds(runs)
     checked, complete = [], set()
     for entry in entries:
-        reason = _incomparable(entry, runs, folds)
+        reason = _why_not_compared(entry, runs, folds)
         problems = (*_problems_of_runs(entry, runs), *entry.problems, *([reason] if reason else ()))
         checked.append(replace(entry, problems=problems))
         if reason is None:
             complete.add(entry.name)
-    columns = _metrics(runs, complete) if required is None else required
-    checked = [_note_metrics(e, runs, columns) if e.name in complete else e for e in checked]
+    columns = _all_metrics(runs, complete) if required is None else required
+    checked = [
+        _note_lacking_metrics(e, runs, columns) if e.name in complete else e for e in checked
+    ]
     comparison = Comparison(
         entries=tuple(checked),
         complete=frozenset(complete),
@@ -392,7 +422,7 @@ def check_same_data(entries: Iterable[RunGroup]) -> None:
         entries: with their runs.
 
     Raises:
-        ValueError: data or queries differ, with the runs.
+        ValueError: data or queries differ; the error names the runs.
     """
     first_by_fold: dict[int | None, tuple[str, EvaluatedLists]] = {}
     for entry in entries:
@@ -410,7 +440,7 @@ def check_same_data(entries: Iterable[RunGroup]) -> None:
 
 
 def _run_name(entry: str, fold: int | None, seed: int | None) -> str:
-    """A run in words."""
+    """A run in words, such as ``softmax, fold 1, seed 0``."""
     return f"{entry}{'' if fold is None else f', fold {fold}'}, seed {seed}"
 
 
@@ -435,8 +465,8 @@ def _count_empty(evaluated: EvaluatedLists, metrics: Sequence[Metric]) -> Mappin
     ).without_relevant
 
 
-def _require(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
-    """An entry whose runs without some of the metrics count as missing."""
+def _without_lacking_runs(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
+    """The entry, with runs that lack one of the metrics marked as not evaluated."""
     runs = []
     for run in entry.runs:
         lacking = [m for m in metrics if run.evaluated and m not in run.evaluated.metrics]
@@ -449,10 +479,10 @@ def _require(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
 
 
 def _by_place(entries: Sequence[RunGroup]) -> dict[str, dict[Place, Run]]:
-    """The evaluated runs by entry, then by fold and seed; the first of several in a place.
+    """The evaluated runs by entry, then by place: fold and seed.
 
-    If a run does not state its fold, but other runs on the same data all state the same number, it
-    gets that number.
+    If an entry has several runs in a place, the first counts. If a run does not state its fold, but
+    other runs on the same data all state the same number, it gets that number.
     """
     numbers_by_data: dict[str, set[int]] = {}
     for entry in entries:
@@ -484,10 +514,10 @@ def _common_folds(runs: Mapping[str, Mapping[Place, Run]]) -> list[Fold]:
     return sorted(largest, key=lambda fold: (fold.number or 0, order[fold]))
 
 
-def _incomparable(
+def _why_not_compared(
     entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]], folds: Sequence[Fold]
 ) -> str | None:
-    """Why an entry cannot be compared; None if it can."""
+    """Why an entry cannot be compared; None if it can, and so is complete."""
     own_places = runs[entry.name]
     own_folds = {fold for fold, _ in own_places}
     if not own_folds:
@@ -501,8 +531,9 @@ def _incomparable(
             "so it is not compared"
         )
     expected = itertools.product(dict.fromkeys(seed for _, seed in own_places), folds)
-    places = [f"{f.name} with seed {seed}" for seed, f in expected if (f, seed) not in own_places]
-    missing = ", ".join(places)
+    missing = ", ".join(
+        f"{fold.name} with seed {seed}" for seed, fold in expected if (fold, seed) not in own_places
+    )
     if not missing and entry.n_missing:
         missing = f"{entry.n_missing} of its runs"
     if missing:
@@ -515,7 +546,10 @@ def _incomparable(
 
 
 def _problems_of_runs(entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]]) -> list[str]:
-    """The problems of an entry's runs, and several runs on the same data with the same seed."""
+    """Lines on the problems of an entry's runs, and on runs that are not counted.
+
+    Of several runs on the same data with the same seed, only the first is counted.
+    """
     lines = [f"{run.path}: {problem}" for run in entry.runs for problem in run.problems]
     evaluated = [run for run in entry.runs if run.evaluated is not None]
     n_runs = Counter((_evaluation(run).checksum, run.seed) for run in evaluated)
@@ -528,16 +562,16 @@ def _problems_of_runs(entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]]) 
     return lines
 
 
-def _metrics(runs: Mapping[str, Mapping[Place, Run]], complete: set[str]) -> tuple[str, ...]:
+def _all_metrics(runs: Mapping[str, Mapping[Place, Run]], complete: set[str]) -> tuple[str, ...]:
     """All metrics that some run of a complete entry has."""
     compared = [run for name, places in runs.items() if name in complete for run in places.values()]
     return tuple(dict.fromkeys(metric for run in compared for metric in _evaluation(run).metrics))
 
 
-def _note_metrics(
+def _note_lacking_metrics(
     entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]], metrics: Sequence[str]
 ) -> RunGroup:
-    """An entry with a problem for each metric that some of its runs lack."""
+    """The entry, with a further problem for each metric that some of its runs lack."""
     lacking = [
         f"{metric} was not evaluated in all of its runs"
         for metric in metrics
@@ -572,14 +606,14 @@ def _names_by_option(metrics: Sequence[Metric], option: str) -> dict[Any, list[s
 
 
 def _in_words(names_by_value: Mapping[str, Sequence[str]]) -> str:
-    """The values of an option; if there are several, with the metrics that have each."""
+    """The values of an option; if there are several, each with the metrics that have it."""
     if len(names_by_value) < 2:
         return ", ".join(names_by_value)
     return "; ".join(f"{value} for {', '.join(names)}" for value, names in names_by_value.items())
 
 
 def _folds_and_seeds(keys: Sequence[Key]) -> str:
-    """The folds and seeds of some runs in a few words."""
+    """The folds and seeds of some runs in a few words, such as ``fold 1 seeds 0, 1``."""
     seeds_by_fold: dict[int | None, list[str]] = {}
     for _, fold, seed in keys:
         seeds_by_fold.setdefault(fold, []).append(str(seed))

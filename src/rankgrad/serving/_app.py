@@ -1,7 +1,7 @@
 """create_app: the HTTP service as an ASGI application.
 
 :class:`Service` has the routes. A request to score lists is admitted, its body is read, and the
-batcher of the ranker parses, scores and answers it in a thread of its own.
+ranker's batcher parses, scores and answers it in the batcher's own thread.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ with requires("serve"):
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
 
-_BODY_SECONDS = 30  # until which a body has to arrive
+_BODY_SECONDS = 30  # in which the body of a request has to arrive
 _CLIENT_GONE = 499  # nginx's status for a client that has disconnected; only metrics show it
+_MAX_LENGTH_DIGITS = 18  # of a content-length; a longer one is refused without parsing it
 
 
 def create_app(
@@ -46,7 +47,7 @@ def create_app(
     Args:
         rankers: the rankers by name; the first also answers at ``/rank``.
         limits: the limits of one request, and of all requests in progress.
-        version: the version of rankgrad.
+        version: the version of rankgrad that ``/version`` gives.
 
     Returns:
         The application, which any ASGI server runs; see :func:`rankgrad.serving.serve`.
@@ -85,7 +86,16 @@ def create_app(
 
 
 class Service:
-    """The state of the service: rankers, their batchers, and metrics."""
+    """The service: its rankers with their batchers, admission of requests, metrics and routes.
+
+    Args:
+        rankers: the rankers by name; the first also answers at ``/rank``.
+        limits: the limits of one request, and of all requests in progress.
+        version: the version of rankgrad.
+
+    Attributes:
+        ready: whether the service has started and is not about to stop.
+    """
 
     def __init__(self, rankers: dict[str, ServedRanker], limits: Limits, version: str) -> None:
         self.rankers, self.limits, self.version = rankers, limits, version
@@ -93,7 +103,7 @@ class Service:
         self.metrics = Metrics(lambda: self.admission.requests)
         self.ready = False
         self._deadline: float | None = None  # for all requests, once the service is stopping
-        self._timeouts: set[asyncio.Timeout] = set()
+        self._timeouts: set[asyncio.Timeout] = set()  # of the requests in progress
         JsonShape.of(b"{}")  # compiles its kernel, so that no request waits for it
         self.batchers = {
             name: _batching.Batcher(
@@ -103,7 +113,7 @@ class Service:
         }
 
     def _timed_score(self, ranker: ServedRanker) -> Score:
-        """The function that scores lists, timed for the metrics."""
+        """The function from items ``[N, f]`` and offsets ``[B + 1]`` to scores ``[N]``, timed."""
         seconds = self.metrics.scoring_seconds.labels(ranker.name)
 
         def score(items: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -170,8 +180,8 @@ class Service:
             return response
 
     async def _rank(self, name: str, request: Request) -> Response:
-        """The response to a request to score lists, which is counted in the metrics."""
-        start, label, items = time.perf_counter(), "unknown", 0
+        """The response to a request to score lists; the metrics count the request."""
+        start, label, items = time.perf_counter(), "unknown", 0  # label: the ranker in the metrics
         try:
             ranker = self._ranker(name)
             label = ranker.name
@@ -191,7 +201,13 @@ class Service:
     async def _score(
         self, ranker: ServedRanker, request: Request, hold: Callable[[int], None]
     ) -> tuple[Response, int]:
-        """The response to an admitted request, and the number of its items."""
+        """The response to an admitted request, and the number of its items.
+
+        Args:
+            ranker: the ranker that scores the lists.
+            request: the request.
+            hold: reserves the bytes of its body; see :meth:`Admission.request`.
+        """
         content_type = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if content_type not in (JSON, ARROW):
             raise RequestError(415, f"must be {JSON} or {ARROW}", "content-type")
@@ -212,22 +228,24 @@ class Service:
         return Response(response.content, media_type=ARROW if to_arrow else JSON), response.items
 
     def _ranker(self, name: str) -> ServedRanker:
-        """A ranker by name; a 404 if there is none."""
+        """A ranker by name; raises a 404 if there is none."""
         if name not in self.rankers:
             message = f"there is no such ranker. There are: {', '.join(self.rankers)}"
             raise RequestError(404, message)
         return self.rankers[name]
 
     async def _read_body(self, request: Request, hold: Callable[[int], None]) -> bytes:
-        """The body of a request; reading stops at the limit.
+        """The body of a request; raises a 413 as soon as it is larger than the limit.
 
-        ``hold`` is called with the bytes that have arrived.
+        ``hold`` is called with the number of bytes that have arrived.
         """
         max_bytes = self.limits.body
         declared = request.headers.get("content-length", "")
         too_large = RequestError(413, f"the body is larger than {max_bytes:,} bytes")
         # int() of a very long text would be slow, or an error.
-        if declared.isdecimal() and (len(declared) > 18 or int(declared) > max_bytes):
+        if declared.isdecimal() and (
+            len(declared) > _MAX_LENGTH_DIGITS or int(declared) > max_bytes
+        ):
             raise too_large
         content = bytearray()
         try:
@@ -256,7 +274,7 @@ class Service:
             raise RequestError(503, "the service is stopping: try another") from None
 
     def stop(self, grace: float) -> None:
-        """Stop being ready, and answer admitted requests within ``grace`` seconds."""
+        """Stop being ready; requests not answered within ``grace`` seconds get a 503."""
         self.ready = False
         self._deadline = asyncio.get_running_loop().time() + grace
         for timeout in self._timeouts:
@@ -270,7 +288,7 @@ class Service:
 
 
 def _parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
-    """The lists of an Arrow stream; a 415 if pyarrow is not installed."""
+    """The lists of an Arrow stream; raises a 415 if pyarrow is not installed."""
     try:
         from rankgrad.serving._arrow_requests import parse_arrow
     except ImportError:

@@ -1,7 +1,8 @@
 """parse_json: the lists of a request whose body is JSON.
 
 Sizes are checked before the body is parsed (``_json_shape``). Then all items of a list are
-converted at once. Only if that fails, they are read value by value, to name the wrong field.
+converted at once. Only if that fails, items are read one by one, and the wrong one value by value,
+so that the error names the wrong field.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from rankgrad.serving._json_shape import JsonShape
 from rankgrad.serving._served_ranker import ServedRanker
 
 _MAX_OTHERS = 16  # arrays and objects that are neither lists nor items nor arrays of items
-_HUGE_INTEGERS = re.compile(rb"(?<!\d)\d{4301,}")  # which the parser refuses
-_NUMBER_TYPES = {int, float, type(None)}
+_MAX_NAME = 100  # characters of a client's name in the field of an error
+#: Integers of more than 4300 digits, which the parser refuses.
+_HUGE_INTEGERS = re.compile(rb"(?<!\d)\d{4301,}")
+#: An integer that the parser takes, and that is too large for float32.
+_LARGE_INTEGER = b"9" * 400
+_NUMBER_TYPES = {int, float, type(None)}  # None is a missing value, NaN
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -31,8 +36,13 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     """The lists of a JSON body.
 
     The body is ``{"lists": [{"id": "q1", "items": [...]}]}``. An item is an array of all features
-    in the order of training, or an object of features by name. Categories have their names or
-    codes.
+    in the order of training, or an object of features by name. The value of a categorical feature
+    is the name or the code of a category.
+
+    Args:
+        body: the body of the request.
+        ranker: the ranker that the lists are for.
+        limits: the most lists, and items of a list and of the request.
 
     Raises:
         RequestError: 400 if the body is not JSON or is nested otherwise, 413 if it is too large,
@@ -49,8 +59,8 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         if "out of range" in str(error):
-            # Numbers that can be parsed, but are too large for float32: the error names the field.
-            parse_json(_HUGE_INTEGERS.sub(b"9" * 400, body), ranker, limits)
+            # With integers that can be parsed, this raises an error that names the wrong field.
+            parse_json(_HUGE_INTEGERS.sub(_LARGE_INTEGER, body), ranker, limits)
         _refuse_nan(body)
         raise RequestError(400, f"the body is not JSON: {error}") from None
     entries = _array_field(value, "lists", "body")
@@ -72,7 +82,7 @@ def parse_json(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
 
 
 def _refuse_nan(body: bytes) -> None:
-    """Raise an error that names the field if a body is JSON but for a NaN or Infinity."""
+    """Raise an error that names the field if NaN or Infinity is all that is wrong with a body."""
     try:
         value = from_json(body)
     except ValueError:
@@ -84,11 +94,14 @@ def _refuse_nan(body: bytes) -> None:
 
 
 def _path_of_nan(value: Any) -> str | None:
-    """The path to the first number of a value that is not finite, as ``.lists[0]``, or None."""
+    """The path of the first NaN or infinity in a value, such as ``.lists[0]``; None without any.
+
+    The path is empty if the value itself is that number.
+    """
     if isinstance(value, float):
         return None if math.isfinite(value) else ""
     if isinstance(value, dict):
-        parts = ((f".{name[:100]}", part) for name, part in value.items())
+        parts = ((f".{name[:_MAX_NAME]}", part) for name, part in value.items())
     elif isinstance(value, list):
         parts = ((f"[{i}]", part) for i, part in enumerate(value))
     else:
@@ -109,14 +122,21 @@ def _parse_list(entry: Any, where: str, limits: Limits) -> tuple[str | int | Non
 
 
 def _check_keys(value: dict[str, Any], allowed: tuple[str, ...], prefix: str, hint: str) -> None:
-    """Raise a 422 if an object has a key that is not allowed."""
+    """Raise a 422 if an object has a key that is not allowed.
+
+    Args:
+        value: the object.
+        allowed: its keys.
+        prefix: the path of the object and a dot, or nothing for the body.
+        hint: which keys there are, for the error.
+    """
     unknown = next((name for name in value if name not in allowed), None)
     if unknown is not None:
-        raise RequestError(422, f"is unknown: {hint}", f"{prefix}{unknown[:100]}")
+        raise RequestError(422, f"is unknown: {hint}", f"{prefix}{unknown[:_MAX_NAME]}")
 
 
 def _array_field(value: Any, name: str, where: str) -> list[Any]:
-    """The array ``name`` of an object; a 422 if there is none."""
+    """The array ``name`` of the object ``value`` at the path ``where``; raises a 422 without it."""
     if not isinstance(value, dict):
         raise RequestError(422, f"must be an object with {name!r}", where)
     field = name if where == "body" else f"{where}.{name}"
@@ -136,7 +156,7 @@ def _describe(value: Any) -> str:
 
 
 class _ItemReader:
-    """Reads items into arrays: all of a list at once or, if one is wrong, value by value.
+    """Reads items into arrays: all of a list at once or, if one may be wrong, one by one.
 
     Args:
         ranker: the ranker that the items are for.
@@ -148,6 +168,7 @@ class _ItemReader:
         self.ranker, self.only_numbers = ranker, only_numbers
         self.names = ranker.feature_names
         self._name_set = frozenset(self.names)
+        # An itemgetter of one name would return a value instead of a tuple.
         self._pick_features = itemgetter(*self.names) if len(self.names) > 1 else None
 
     def features(self, items: list[Any], where: str) -> np.ndarray:
@@ -164,7 +185,10 @@ class _ItemReader:
         return np.concatenate(rows)
 
     def _read_together(self, items: list[Any]) -> np.ndarray | None:
-        """The features ``[n, f]`` of items, or None if a value may be wrong."""
+        """The features ``[n, f]`` of items, at least one; None if a value may be wrong.
+
+        Items that are arrays and items that are objects are not read together.
+        """
         rows = items
         if type(items[0]) is dict:
             if not all(type(item) is dict and item.keys() <= self._name_set for item in items):
@@ -189,7 +213,7 @@ class _ItemReader:
             numbers = np.fromiter(chain.from_iterable(rows), np.float64, count)
         except (ValueError, TypeError, OverflowError):
             return None
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # numbers beyond float32 become infinite
             features = numbers.astype(np.float32).reshape(len(rows), -1)
         return None if self.ranker.wrong_values(features).any() else features
 
@@ -198,7 +222,7 @@ class _ItemReader:
         if isinstance(item, dict):
             unknown = next((name for name in item if name not in self._name_set), None)
             if unknown is not None:
-                raise RequestError(422, NO_FEATURE, f"{where}.{str(unknown)[:100]}")
+                raise RequestError(422, NO_FEATURE, f"{where}.{str(unknown)[:_MAX_NAME]}")
             return [
                 self._read_value(item.get(name), column, f"{where}.{name}", name in item)
                 for column, name in enumerate(self.names)
@@ -212,7 +236,14 @@ class _ItemReader:
         return [self._read_value(value, i, f"{where}[{i}]") for i, value in enumerate(item)]
 
     def _read_value(self, value: Any, column: int, where: str, present: bool = True) -> float:
-        """The value of a feature; ``present`` tells a null from a feature that is left out."""
+        """The value of a feature; NaN if it is missing and may be.
+
+        Args:
+            value: the value; None for null, and for a feature that is left out.
+            column: the index of the feature.
+            where: the path of the value, for errors.
+            present: False for a feature that is left out.
+        """
         if value is None:
             if not self.ranker.required[column]:
                 return float("nan")
@@ -233,7 +264,12 @@ class _ItemReader:
 
 
 def _category_code(value: Any, feature: CategoricalFeature) -> float:
-    """The code of a category; NaN for null."""
+    """The code of a category by its name or code; NaN for null and for unknown names.
+
+    Raises:
+        TypeError: the value is neither a text nor a number.
+        ValueError: the value is a number, but not a code. (OverflowError if it is too large.)
+    """
     if value is None:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -27,7 +27,7 @@ from rankgrad.metrics._base import BinaryMetric
 from rankgrad.significance import Significance, check_same_queries, differences
 
 Ties = Literal["trec_eval", "average"]
-DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")
+DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")  # metrics, by their names in ir_measures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class RunEvaluation:
 
     Args:
         queries: the ids of the evaluated queries, ``[B]``.
-        values: the values of each query, in that order, and the means.
+        values: by metric, the value of each query ``[B]``, in the order of ``queries``, and means.
         missing: the number of judged queries that are not in the run.
         unjudged: the number of queries of the run that are not judged, and so are left out.
     """
@@ -97,8 +97,8 @@ def evaluate_run(
         conventions: by default those of trec_eval.
 
     Raises:
-        ValueError: no query of the run is judged, or ids of queries differ by leading zeros alone.
-            An empty run may be evaluated if ``complete`` is set.
+        ValueError: no query of the run is judged (unless the run is empty and ``complete`` is set),
+            or ids of the run and the judgments differ by leading zeros alone.
 
     >>> from rankgrad.data.trec import RankedList
     >>> from rankgrad.text._evaluation import evaluate_run
@@ -109,7 +109,7 @@ def evaluate_run(
     """
     conventions = conventions or Conventions()
     check_zeros(run, qrels, ("the run", "the judgments"))
-    judged = [query for query in qrels if query in run]
+    judged = [query for query in qrels if query in run]  # the judged queries of the run
     may_be_empty = conventions.complete and not run
     if not judged and not may_be_empty:
         raise ValueError(
@@ -141,8 +141,8 @@ def p_values(
         significance: the test, and the correction for the number of tests.
 
     Returns:
-        By metric, the corrected p-value of each run but the first; NaN where a metric has fewer
-        than two queries.
+        By metric, the corrected p-value of each run but the first; NaN if fewer than two queries
+        have a value.
 
     Raises:
         ValueError: the runs were not evaluated on the same queries.
@@ -155,6 +155,7 @@ def p_values(
             raise ValueError(f"{error}. --complete (-c) takes all judged queries") from None
     corrected = {}
     for metric in first.values.per_list:
+        # Runs are named by their index: "0", the first run, is what the others are tested against.
         values = {str(i): run.values.per_list[metric] for i, run in enumerate(evaluations)}
         tests = differences(values, "0", metric, significance, better=True)
         corrected[metric] = [difference.corrected for difference in tests]
@@ -163,7 +164,9 @@ def p_values(
 
 @dataclass(frozen=True)
 class _JudgedList:
-    """The documents that were retrieved for a query, best first, then the missed relevant ones.
+    """The documents that were retrieved for a query, best first, then those that were missed.
+
+    Missed documents are relevant documents that were not retrieved.
 
     Attributes:
         scores: ``[n]``; 0 for missed documents.
@@ -179,7 +182,13 @@ class _JudgedList:
 def _judged_list(
     ranked: RankedList | None, grades: Mapping[str, int], conventions: Conventions
 ) -> _JudgedList:
-    """The retrieved and the missed relevant documents of a query; None is an empty ranking."""
+    """The retrieved and the missed documents of a query.
+
+    Args:
+        ranked: the ranking; None if the query is not in the run.
+        grades: the judgments of the query, by document.
+        conventions: how equal scores are ranked.
+    """
     documents, scores = _ranked_documents(ranked, conventions)
     relevant = {document: grade for document, grade in grades.items() if grade > 0}
     labels = [relevant.get(document, 0) for document in documents]
@@ -195,7 +204,11 @@ def _judged_list(
 def _ranked_documents(
     ranked: RankedList | None, conventions: Conventions
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Documents in trec_eval's order, and scores ``[n]`` that tie only if ties are averaged."""
+    """The ids of documents in trec_eval's order, and their scores ``[n]``.
+
+    If ties are averaged, these are the scores of the run. Otherwise they are n, n - 1, ..., 1: all
+    differ, and give trec_eval's order.
+    """
     if ranked is None:
         return [], np.empty(0)
     scores = np.asarray(ranked.scores, np.float64)
@@ -205,21 +218,22 @@ def _ranked_documents(
     order = best_first(ranked.documents, scores)
     documents = [ranked.documents[i] for i in order.tolist()]
     if conventions.ties == "average":
-        return documents, np.nan_to_num(scores[order])
+        return documents, np.nan_to_num(scores[order])  # infinite scores become finite
     return documents, np.arange(len(documents), 0, -1, dtype=np.float64)
 
 
 def _with_level(metric: str | Metric, level: int) -> Metric:
-    """The metric with the threshold ``level``, unless its spec has a threshold."""
+    """The metric with the threshold ``level``, if it is binary and its spec has no threshold."""
     registry = rankgrad.metrics.metrics
     parsed = registry.get(metric)
     has_threshold = isinstance(metric, str) and "threshold" in registry.parse(metric).options
+    # At level 1, which is the default threshold, metrics keep the threshold that they have.
     if level == 1 or has_threshold or not isinstance(parsed, BinaryMetric):
         return parsed
     return replace(parsed, threshold=level)
 
 
 def _first_ids(queries: Iterable[str]) -> str:
-    """The first three ids, for errors."""
+    """The first three ids of queries, for errors."""
     ids = list(queries)
     return ", ".join(map(repr, ids[:3])) + (", ..." if len(ids) > 3 else "")

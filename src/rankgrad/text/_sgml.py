@@ -15,15 +15,15 @@ from typing import NamedTuple
 from rankgrad.data import _text_lines
 from rankgrad.text._records import TextRecord
 
-#: Elements of a document that are its text. Without any, all but the number is the text.
+#: Elements of a document that are its text. A document without them is text, but for its number.
 CONTENT = ("TITLE", "HEADLINE", "HL", "HEAD", "TTL", "LEADPARA", "LP", "TEXT")
 
-_DOCUMENT = re.compile(r"(<(/?)DOC\s*>)", re.IGNORECASE)
-_NUMBER = re.compile(r"<DOCNO>(.*?)</DOCNO>", re.IGNORECASE | re.DOTALL)
+_DOCUMENT_TAG = re.compile(r"(<(/?)DOC\s*>)", re.IGNORECASE)
+_DOCUMENT_NUMBER = re.compile(r"<DOCNO>(.*?)</DOCNO>", re.IGNORECASE | re.DOTALL)
 _CONTENT = re.compile(rf"<({'|'.join(CONTENT)})\b[^<>]*>(.*?)</\1\s*>", re.IGNORECASE | re.DOTALL)
 _MARKUP = re.compile(r"<!--.*?-->|</?[A-Za-z!?][^<>]*>", re.DOTALL)
-_TOPIC = re.compile(r"(<(/?)top(?:ic)?\b([^<>]*)>)", re.IGNORECASE)
-#: By field: a regular expression of its tag, and of the label that may begin its text.
+_TOPIC_TAG = re.compile(r"(<(/?)top(?:ic)?\b([^<>]*)>)", re.IGNORECASE)
+#: By field: regular expressions of its tag's name and of the label that may begin its text.
 _TOPIC_FIELDS = {
     "number": ("num", r"Number\s*:"),
     "title": ("title|query", r"Topic\s*:"),
@@ -46,8 +46,8 @@ def documents(path: Path) -> Iterator[TextRecord]:
     Raises:
         ValueError: a document does not end or has no number, or there is text outside of documents.
     """
-    for block in _blocks(path, _DOCUMENT, "DOC"):
-        number = _NUMBER.search(block.text)
+    for block in _blocks(path, _DOCUMENT_TAG, "DOC"):
+        number = _DOCUMENT_NUMBER.search(block.text)
         if number is None:
             raise ValueError(f"{path}, line {block.line}: a document without a <DOCNO>")
         rest = block.text[: number.start()] + block.text[number.end() :]
@@ -67,7 +67,7 @@ def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:
     Raises:
         ValueError: a topic does not end, or has no number or no such field.
     """
-    for block in _blocks(path, _TOPIC, "top"):
+    for block in _blocks(path, _TOPIC_TAG, "top"):
         attribute = re.search(r"number\s*=\s*[\"']?([^\"'\s>]+)", block.attributes, re.IGNORECASE)
         number = attribute[1] if attribute else _topic_field(block.text, "number")
         text = _topic_field(block.text, field)
@@ -84,42 +84,46 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
 
     Args:
         path: the file.
-        tag: finds both tags; group 2 is the slash of end tags, group 3, if any, the attributes.
+        tag: finds start tags and end tags. Group 2 is the slash of an end tag; group 3, if there is
+            one, the attributes.
         name: the tag's name, for errors.
     """
-    start, attributes = 0, ""  # of the open block; line 0 is outside of blocks
+    start, attributes = 0, ""  # line and attributes of the open block's tag; 0 if no block is open
     lines: list[str] = []  # of the open block
-    for number, raw in _text_lines.numbered(path):
+    for line_number, raw in _text_lines.numbered(path):
         line, position = _decode(raw), 0
         for match in tag.finditer(line):
             text, position = line[position : match.start()], match.end()
             is_end_tag = match[2] == "/"
             if is_end_tag and not start:
-                raise ValueError(f"{path}, line {number}: </{name}> without a <{name}> before it")
+                raise ValueError(
+                    f"{path}, line {line_number}: </{name}> without a <{name}> before it"
+                )
             if start and not is_end_tag:
                 raise ValueError(
-                    f"{path}, line {number}: <{name}> inside of the <{name}> of line {start}, "
+                    f"{path}, line {line_number}: <{name}> inside of the <{name}> of line {start}, "
                     "which does not end"
                 )
             if is_end_tag:
                 yield _Block(start, attributes, "\n".join([*lines, text]))
                 start, lines = 0, []
             else:
-                _check_no_text(path, number, text, name)
-                start, attributes = number, match[3] if tag.groups > 2 else ""
+                _check_no_text(path, line_number, text, name)
+                start, attributes = line_number, match[3] if tag.groups > 2 else ""
         if start:
             lines.append(line[position:])
         else:
-            _check_no_text(path, number, line[position:], name)
+            _check_no_text(path, line_number, line[position:], name)
     if start:
         raise ValueError(f"{path}, line {start}: <{name}> does not end; the file is cut off")
 
 
-def _check_no_text(path: Path, number: int, text: str, name: str) -> None:
+def _check_no_text(path: Path, line_number: int, text: str, name: str) -> None:
     """Raise if ``text``, which is outside of blocks, is more than markup."""
     if _MARKUP.sub("", text).strip():
         raise ValueError(
-            f"{path}, line {number}: expected <{name}>, found {text.strip()[:40]!r} outside of one"
+            f"{path}, line {line_number}: expected <{name}>, "
+            f"found {text.strip()[:40]!r} outside of one"
         )
 
 
@@ -133,11 +137,12 @@ def _topic_field(text: str, field: str) -> str:
 
 
 def _plain_text(text: str) -> str:
-    """A text without markup, entities and repeated white space."""
+    """A text without markup, with entities such as ``&amp;`` as characters, and single spaces."""
     return " ".join(html.unescape(_MARKUP.sub(" ", text)).split())
 
 
 def _decode(line: bytes) -> str:
+    """A line as UTF-8 or, if it is not, as Latin-1."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
 """Tokens of (query, document) pairs, and padded mini-batches of pairs of similar length.
 
 ``_ranker`` tokenizes all pairs once, with :func:`tokenize`; training and scoring then take
-mini-batches from :class:`PairInputs`. A pair is one input of the encoder or, if documents are read
-in passages, several: the query with each passage.
+mini-batches from :class:`PairInputs`. An input is what the encoder reads at once. A pair has one
+input or, if its document is read in passages, several: the query with each passage.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 QUERY, DOCUMENT, SPECIAL, PADDING = range(4)  # the segment of a token
-_PAIRS_PER_CALL = 4096  # of the tokenizer
+_INPUTS_PER_CALL = 4096  # inputs that are tokenized in one call of the tokenizer
 _UNLIMITED = 10**9  # the model_max_length of a tokenizer without a limit is larger
-_DEFAULT_LENGTH = 512  # of inputs, if there is no limit
+_DEFAULT_LENGTH = 512  # tokens per input, if neither network nor tokenizer has a limit
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,13 @@ class PairInputs:
     """The tokens of many pairs in flat layout, on one device.
 
     Attributes:
-        ids: ``[T]``, the tokens of all inputs.
+        ids: ``[T]``, the token ids of all inputs.
         types: ``[T]``, the token types, or None.
         segments: ``[T]``: ``QUERY``, ``DOCUMENT`` or ``SPECIAL``.
         offsets: ``[I + 1]``: input i is ``ids[offsets[i]:offsets[i + 1]]``.
-        pairs: ``[N + 1]``: pair n has the inputs ``pairs[n]:pairs[n + 1]``, at least one.
-        padding: the token that pads mini-batches.
+        pairs: ``[N + 1]``, offsets of pairs: pair n has the inputs ``pairs[n]:pairs[n + 1]``, at
+            least one.
+        padding: the id of the token that pads mini-batches.
     """
 
     ids: Tensor
@@ -117,15 +118,17 @@ class PairInputs:
             yield self._batch(pairs[indices], indices)
 
     def _batch(self, pairs: NDArray[np.int64], indices: NDArray[np.int64]) -> InputBatch:
-        """The mini-batch of some ``pairs`` ``[p]``, with their ``indices`` ``[p]``."""
+        """The mini-batch of ``pairs`` ``[p]``, whose ``indices`` ``[p]`` it keeps as they are."""
         first_inputs = self.pairs[pairs]
         counts = self.pairs[pairs + 1] - first_inputs
         pair_of = np.repeat(np.arange(len(pairs)), counts)
+        # The number of an input within its pair, from 0.
         passage = np.arange(len(pair_of)) - np.repeat(np.cumsum(counts) - counts, counts)
         inputs = first_inputs[pair_of] + passage
         lengths = self._lengths[inputs]
         columns = torch.arange(int(lengths.max()), device=self.device)
         mask = columns < self._on_device(lengths)[:, None]
+        # The positions ``[m, length]`` of the tokens in the flat layout; 0 for padding.
         positions = torch.where(mask, self._on_device(self.offsets[inputs])[:, None] + columns, 0)
         ids = torch.where(mask, self.ids[positions].long(), self.padding)
         types = None if self.types is None else torch.where(mask, self.types[positions].long(), 0)
@@ -164,8 +167,8 @@ class Passages:
         """The passages of a document.
 
         Together they are the beginning of the text, or all of it if it fits. A passage begins where
-        the previous one ends, with the white space in between: some tokenizers need it to find the
-        same tokens again.
+        the previous one ends, so it includes the white space in between: some tokenizers need that
+        to give the same tokens again.
 
         Args:
             text: the document.
@@ -173,18 +176,20 @@ class Passages:
                 each token.
             space: the number of tokens that an input has for the document.
         """
-        words, spans = encoding.word_ids, encoding.offsets
+        words, spans = encoding.word_ids, encoding.offsets  # spans: characters
         total = min(len(words), self.most * space, self.tokens or len(words))
         token_ends = _passage_ends(words, total, max(1, math.ceil(total / space)), space)
-        ends = [0, *(spans[end - 1][1] if end else 0 for end in token_ends)]
-        return [text[start:end] for start, end in itertools.pairwise(ends)]
+        text_ends = [0, *(spans[end - 1][1] if end else 0 for end in token_ends)]  # characters
+        return [text[start:end] for start, end in itertools.pairwise(text_ends)]
 
 
 def _passage_ends(words: Sequence[Any], total: int, count: int, space: int) -> list[int]:
-    """The token after the last one of each passage, after a whole word if possible.
+    """The end of each passage: the index of the token after its last one.
+
+    A passage ends after a whole word if possible.
 
     Args:
-        words: the word of each token, also of tokens that are not read.
+        words: the index of each token's word, also for tokens that are not read.
         total: the largest number of tokens that are read.
         count: the number of passages.
         space: the largest number of tokens of a passage.
@@ -195,6 +200,7 @@ def _passage_ends(words: Sequence[Any], total: int, count: int, space: int) -> l
         latest = min(start + space, total)
         target = min(start + math.ceil((total - start) / (following + 1)), latest)
         earliest = max(start + 1, total - following * space)  # so that the rest fits
+        # From the target back to the earliest end, then from the target on to the latest one.
         candidates = [*range(target, earliest - 1, -1), *range(target + 1, latest + 1)]
         if total < len(words):
             # The document is cut anyway: better to read less of it than to cut within a word.
@@ -204,7 +210,7 @@ def _passage_ends(words: Sequence[Any], total: int, count: int, space: int) -> l
 
 
 def _ends_word(words: Sequence[Any], end: int) -> bool:
-    """Whether a word ends before the token ``end``."""
+    """Whether the token before ``end`` is the last one of its word."""
     return end == len(words) or words[end] != words[end - 1]
 
 
@@ -228,7 +234,7 @@ def tokenize(
         queries: the query of each pair, ``[N]``.
         texts: the document of each pair, ``[N]``.
         max_length: tokens per input, special ones included.
-        passages: how long documents are read; by default in one input.
+        passages: how documents that are too long for one input are read; by default they are cut.
         separate: tokenize each text as if it were alone, for a bi-encoder: it has up to
             ``max_length`` tokens and its own special tokens, which belong to its segment. The
             input is the two texts' tokens, one text after the other.
@@ -250,8 +256,8 @@ def tokenize(
     types: list[NDArray[Any]] = []
     segments: list[NDArray[Any]] = []
     has_types = "token_type_ids" in tokenizer.model_input_names
-    for start in range(0, len(texts), _PAIRS_PER_CALL):
-        stop = start + _PAIRS_PER_CALL
+    for start in range(0, len(texts), _INPUTS_PER_CALL):
+        stop = start + _INPUTS_PER_CALL
         encodings = _encodings(
             tokenizer, queries[start:stop], texts[start:stop], max_length, separate
         )
@@ -336,13 +342,13 @@ def _encodings(
     max_length: int,
     separate: bool,
 ) -> Iterator[tuple[list[int], list[int], list[int]]]:
-    """The token ids, token types and segments of each pair; arguments as in :func:`tokenize`."""
+    """The token ids, token types and segments of each input; arguments as in :func:`tokenize`."""
     if not separate:
         encoded = tokenizer(
             list(queries), list(texts), truncation="longest_first", max_length=max_length
         )
         for pair in encoded.encodings:
-            # The text of each token: 0 for the query, 1 for the document, None for special tokens
+            # sequence_ids: 0 (QUERY), 1 (DOCUMENT), or None for special tokens.
             segments = [SPECIAL if text is None else text for text in pair.sequence_ids]
             yield pair.ids, pair.type_ids, segments
         return
@@ -360,7 +366,7 @@ def _split_documents(
     max_length: int,
     passages: Passages,
 ) -> list[list[str]]:
-    """The passages of each pair's document, whose length depends on that of the query."""
+    """The passages of each pair's document; the longer its query, the shorter they are."""
 
     @cache
     def encoding(text: str) -> Any:
@@ -378,4 +384,5 @@ def _split_documents(
 
 
 def _concatenate(arrays: list[NDArray[Any]], dtype: type) -> Tensor:
+    """Arrays ``[t]`` of one dtype as a flat tensor ``[T]``; there may be none."""
     return torch.from_numpy(np.concatenate(arrays) if arrays else np.empty(0, dtype))

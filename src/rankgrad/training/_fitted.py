@@ -1,10 +1,10 @@
-"""FittedRanker: a trained network or trees with their transforms: raw features in, scores out.
+"""FittedRanker: fitted transforms with a trained network or trees, from raw features to scores.
 
 :func:`rankgrad.training.fit` returns one in its :class:`FitResult`. It is saved as a folder::
 
     model.json           format, settings, names and categories of the features, checksums
     model.safetensors    the tensors of transforms and network
-    trees.txt or .json   boosted trees, in their library's own format
+    trees.txt or .json   boosted trees, if it has any, in their library's own format
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ FORMAT = "rankgrad model"
 VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
-_FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}
-_VALUES = 1 << 22  # values of features scored at a time
+_FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}  # which save may replace
+_VALUES = 1 << 22  # values of features (items × features) that _score_items scores at a time
 _ROWS = 256  # items per part of the compiled preparation, for networks that score single items
-_DOCUMENTS = 1 << 15  # items scored at a time, for networks that score whole lists
+_DOCUMENTS = 1 << 15  # items that _score_prepared and _score_lists score at a time
 
 
 class _Manifest(TypedDict):
@@ -48,7 +48,7 @@ class _Manifest(TypedDict):
 
     settings: dict[str, Any]
     n_inputs: int
-    custom: str | None
+    custom: str | None  # the class of a user's own network; None if the settings build it
     # Missing in files of the first versions.
     feature_names: NotRequired[list[str] | None]
     zero_based: NotRequired[bool | None]
@@ -62,7 +62,7 @@ class FittedRanker:
     Args:
         settings: of the training run.
         transform: the fitted transforms of raw features.
-        network: scores the transformed features.
+        network: scores the transformed features: a network, or trees as a :class:`TreeScorer`.
         custom: whether the network is the user's own, which the settings cannot build.
         feature_names: of the training data, in the order of its features, if it has names.
         zero_based: whether the training data was a sparse file that counts features from 0.
@@ -103,8 +103,8 @@ class FittedRanker:
             features: ``[N, F]``, raw.
             offsets: ``[B + 1]`` of the lists; without them all items are one list.
             network: the user's own; None for that of the settings.
-            feature_names: of the data, as are the next two: see :func:`describe`.
-            zero_based: whether the data was a sparse file that counts features from 0.
+            feature_names: of the training data; :func:`describe` gives this and the next two.
+            zero_based: whether the training data was a sparse file that counts features from 0.
             categories: of the categorical features.
         """
         transform = _build_transform(settings, categories)
@@ -124,7 +124,7 @@ class FittedRanker:
 
     @property
     def n_features(self) -> int:
-        """The number of raw features it takes."""
+        """The number of raw features of an item."""
         return self.transform.n_features
 
     @property
@@ -134,7 +134,10 @@ class FittedRanker:
 
     @property
     def whole_lists(self) -> bool:
-        """Whether a score is known to depend on the other items of the list."""
+        """Whether a score is known to depend on the other items of the list.
+
+        It is not known of a user's own network.
+        """
         return not self.per_item and not self.custom
 
     @property
@@ -159,7 +162,7 @@ class FittedRanker:
         if was_training:
             self.network.eval()
         try:
-            with torch.inference_mode(), for_work(self._n_weights * len(features)):
+            with torch.inference_mode(), for_work(self._products_per_item * len(features)):
                 if self._device.type == "cpu" and self._preparation is not None:
                     return self._score_prepared(self._preparation, features, offsets)
                 if self.per_item:
@@ -174,8 +177,14 @@ class FittedRanker:
     def _score_prepared(
         self, preparation: Preparation, features: np.ndarray, offsets: np.ndarray | None
     ) -> np.ndarray:
-        """The scores of lists, with the network's inputs computed by one compiled pass."""
-        if self.per_item:
+        """The scores ``[N]``, with the network's inputs computed by one compiled pass.
+
+        Args:
+            preparation: the compiled pass.
+            features: ``[N, F]``, raw.
+            offsets: ``[B + 1]`` of the lists; None for one list.
+        """
+        if self.per_item:  # lists do not matter: parts of equal size in their place
             offsets = np.append(np.arange(0, len(features), _ROWS), len(features))
         elif offsets is None or len(offsets) == 2:
             offsets = np.array([0, len(features)])
@@ -191,15 +200,16 @@ class FittedRanker:
             rows = as_float32("features", features[start:stop], self.feature_names, first=start)
             inputs = torch.from_numpy(preparation(rows, offsets[first : last + 1] - start, start))
             if self.per_item:
-                # A matrix product with one column rounds its last rows differently if there are not
-                # a multiple of 8. With padding those are no items: equal items get equal scores.
+                # A matrix product with one column rounds its last rows differently if the number of
+                # rows is not a multiple of 8. With padding it is one, and equal items get equal
+                # scores.
                 inputs = nn.functional.pad(inputs, (0, 0, 0, -len(inputs) % 8))
             scores[start:stop] = network.score_inputs(inputs, None)[: stop - start].numpy()
             first = last
         return scores
 
     def _score_list(self, features: np.ndarray) -> np.ndarray:
-        """The scores of one list, such as a request to a server, without the cost of batching."""
+        """The scores ``[n]`` of one list ``[n, F]``, such as a request, without batching."""
         if not len(features):
             return np.zeros(0, np.float32)
         block = torch.from_numpy(np.array(as_float32("features", features, self.feature_names)))
@@ -211,7 +221,7 @@ class FittedRanker:
         return scores
 
     def _score_items(self, features: np.ndarray) -> np.ndarray:
-        """The scores of items, for networks that score each item by itself."""
+        """The scores ``[N]`` of items ``[N, F]``, for networks that score each item by itself."""
         scores = np.empty(len(features), np.float32)
         n_rows = max(1, _VALUES // max(1, features.shape[1]))
         for start in range(0, len(features), n_rows):
@@ -223,7 +233,7 @@ class FittedRanker:
         return scores
 
     def _score_lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
-        """The scores of lists, in padded batches of lists of similar length."""
+        """The scores ``[N]`` of lists, in padded batches of lists of similar length."""
         lists = self._unlabeled(features, offsets)
         # With memory=0 no features stay on the device, so its memory is bounded by a batch.
         batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
@@ -232,7 +242,7 @@ class FittedRanker:
             assert batch.mask is not None
             batch_scores = self.network(batch.features, batch.mask)[batch.mask]
             selected = lists.select(batch.lists.numpy())
-            # From the items of the batch to their positions among all items.
+            # ``items``: the positions of the batch's items among all items.
             shifts = lists.offsets[batch.lists.numpy()] - selected.offsets[:-1]
             items = np.arange(selected.n_items) + np.repeat(shifts, selected.lengths)
             scores[items] = batch_scores.float().cpu().numpy()
@@ -247,15 +257,17 @@ class FittedRanker:
 
     @cached_property
     def _preparation(self) -> Preparation | None:
+        """The compiled pass from raw features to the network's inputs; None if there is none."""
         return Preparation.of(self)
 
     @cached_property
-    def _n_weights(self) -> int:
-        """The multiplications that one item takes."""
+    def _products_per_item(self) -> int:
+        """The number of multiplications that scoring one item takes."""
         return passes(self.network, 1)
 
     @property
     def _device(self) -> torch.device:
+        """The device of the network; the CPU for one without parameters, such as trees."""
         parameter = next(self.network.parameters(), None)
         return torch.device("cpu") if parameter is None else parameter.device
 
@@ -330,14 +342,17 @@ class FittedRanker:
         model = models.get(settings.model)
         categories = categories_of(manifest.get("categories"))
         transform = _build_transform(settings, categories)
-        # Trees take missing values as they are; so did networks of the first versions.
+        # For networks, _build_transform appends a step that imputes missing values, unless the
+        # settings have one. Trees have no such step, nor have networks of the first versions, whose
+        # tensors lack those of the step.
         imputes = f"transform.steps.{len(settings.transforms)}.values" in tensors
         if isinstance(model, TreeModel) or not (imputes or categories):
             transform = Pipeline(settings.transforms)
         if network is None and isinstance(model, TreeModel):
             network = TreeScorer(model, _files.read_part(folder / model.file, manifest))
         elif manifest["n_inputs"] > sum(tensor.numel() for tensor in tensors.values()):
-            # The first layer has weights for each input; a damaged number could ask for any memory.
+            # The first layer has a weight or more for each input, so n_inputs cannot be larger. A
+            # network built for a damaged number could take any amount of memory.
             raise _files.damaged(folder / MANIFEST, "'n_inputs' is wrong")
         if network is None:
             network = _build_network(model, transform, manifest["n_inputs"])
@@ -359,6 +374,7 @@ class FittedRanker:
         return ranker
 
     def _manifest(self) -> dict[str, Any]:
+        """The contents of ``model.json``, without the checksums of the other files."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -388,7 +404,7 @@ class TreeScorer(nn.Module):
         self._predict: Any = None
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The scores of items; 0 for padding."""
+        """The scores ``[..., n]`` of items ``[..., n, f]``; 0 where ``mask`` is False."""
         if self._predict is None:
             self._predict = predictor(self.model.name, self.saved, available())  # type: ignore[arg-type]
         flat = features.reshape(-1, features.shape[-1]).cpu().numpy()
@@ -408,8 +424,9 @@ class TreeScorer(nn.Module):
         Returns:
             ``[n, f]`` in float64.
         """
-        parts = contributor(self.model.name, self.saved, available())  # type: ignore[arg-type]
-        return torch.from_numpy(parts(features.cpu().numpy())[:, :-1]).double()
+        contribute = contributor(self.model.name, self.saved, available())  # type: ignore[arg-type]
+        with_constant = contribute(features.cpu().numpy())  # [n, f + 1], the constant last
+        return torch.from_numpy(with_constant[:, :-1]).double()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_predict": None}  # a booster's handle is valid in one process
@@ -426,8 +443,8 @@ class FitResult:
         best_epoch: counted from 1.
         best_value: the validation metric of the best epoch; None without validation data.
         settings: of the run.
-        seconds: how long training took, before and after resuming.
-        stopped: why it ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+        seconds: how long training took, the time before it was resumed included.
+        stopped: why training ended: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 
     model: FittedRanker
@@ -440,15 +457,16 @@ class FitResult:
 
 
 def describe(data: Dataset) -> dict[str, Any]:
-    """The attributes of training data that a ranker keeps, by the names of its arguments."""
+    """The attributes of training data that a ranker keeps, as arguments of FittedRanker."""
     return {name: getattr(data, name) for name in ("feature_names", "zero_based", "categories")}
 
 
 def _build_transform(settings: Settings, categories: Categories | None) -> Pipeline | SplitColumns:
-    """The transforms in front of a network, not fitted yet."""
+    """The transforms in front of a network, not fitted yet; they impute missing values."""
     steps = Pipeline.for_network(settings.transforms)
     if categories is None:
         return steps
+    # The sizes of categorical features; 0 for numerical ones.
     return SplitColumns(steps, [0 if names is None else max(1, len(names)) for names in categories])
 
 
