@@ -382,7 +382,7 @@ def compare(
         ValueError: the baseline cannot be compared, or ``primary`` was not evaluated.
     """
     required = None if metrics is None else tuple(dict.fromkeys(metrics))
-    entries = [_without_lacking_runs(entry, required or ()) for entry in entries]
+    entries = [_mark_lacking_runs(entry, required or ()) for entry in entries]
     runs = _by_place(entries)
     folds = _common_folds(runs)
     checked, complete = [], set()
@@ -465,7 +465,7 @@ def _count_empty(evaluated: EvaluatedLists, metrics: Sequence[Metric]) -> Mappin
     ).without_relevant
 
 
-def _without_lacking_runs(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
+def _mark_lacking_runs(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
     """The entry, with runs that lack one of the metrics marked as not evaluated."""
     runs = []
     for run in entry.runs:

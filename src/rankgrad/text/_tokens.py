@@ -176,7 +176,7 @@ class Passages:
                 each token.
             space: the number of tokens that an input has for the document.
         """
-        words, spans = encoding.word_ids, encoding.offsets  # spans: characters
+        words, spans = encoding.word_ids, encoding.offsets  # the word and characters of each token
         total = min(len(words), self.most * space, self.tokens or len(words))
         token_ends = _passage_ends(words, total, max(1, math.ceil(total / space)), space)
         text_ends = [0, *(spans[end - 1][1] if end else 0 for end in token_ends)]  # characters

@@ -29,7 +29,7 @@ _OPTIONS = (int, float, str, bool, type(None))
 _APART = 512  # alignment in bytes of tensors in a buffer, the same as in PyTorch's allocator
 _MOST = 1024  # recorded calls per function; all are dropped when there are so many
 _RECENT = 64  # hashes of shapes and calls that are remembered, to detect repeated ones
-_UNKNOWN: Any = object()  # in place of a recorded call, as None means one that cannot be recorded
+_UNKNOWN: Any = object()  # for a call that was not recorded; None is one that cannot be replayed
 
 _Key = tuple[Any, ...]
 
@@ -55,7 +55,8 @@ class LaunchCache:
 
     Attributes:
         function: the function whose calls are recorded.
-        calls: the recorded calls by key; None for a call that does more than allocate and launch.
+        calls: the recorded calls by key; None for a call that cannot be replayed, for example since
+            it does more than allocate and launch.
         shapes: the shapes of the first tensors of recorded calls.
     """
 
@@ -140,7 +141,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False, as for True PyTorch would import its compiler, which takes seconds."""
+        """False: with True, PyTorch would import its compiler, which takes seconds."""
         return False
 
     def __enter__(self) -> Recorder:
@@ -272,7 +273,8 @@ class RecordedCall:
     def replay(self, addresses: list[int]) -> Any:
         """Repeat the call on inputs at these addresses; returns its outputs."""
         made = [make() for make in self.allocators]
-        pieces = [*addresses, *[tensor.data_ptr() for tensor in made], 0]  # -1 is the null pointer
+        # The last piece, of index -1, is the null pointer, which empty tensors have.
+        pieces = [*addresses, *[tensor.data_ptr() for tensor in made], 0]
         picked_from = [pieces[piece] + offset for piece, offset in self.places] + self.constants
         stream = driver.active.get_current_stream(self.device.index)
         for run, grid, head, pick in self.launches:
