@@ -32,7 +32,7 @@ def of_bytes(content: Any) -> str:
 
 
 def of_blocks(file: IO[bytes]) -> str:
-    """The checksums of the blocks of a file, in order, as one text without spaces."""
+    """The checksums of the blocks of a file, in order: 8 hexadecimal digits each, no separators."""
     sums = []
     while block := file.read(BLOCK):
         sums.append(of_bytes(block))
@@ -54,7 +54,8 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
 
     Args:
         values: the contents.
-        parts: the checksums of other files that belong to it, by name: the value of ``"files"``.
+        parts: the checksums of the files that belong to this one, by their names; they become the
+            value of ``"files"``.
 
     >>> from rankgrad import _checksums
     >>> print(_checksums.to_json({"a": 1}, {}), end="")
@@ -72,8 +73,8 @@ def to_json(values: Mapping[str, Any], parts: Mapping[str, str]) -> str:
 def from_json(content: bytes) -> Any:
     """Parse JSON, and compare it with its checksum if it has one.
 
-    Files of earlier versions have none. A file with ``"files"``, which only :func:`to_json` writes,
-    must have one.
+    Files of earlier versions have no checksum. A file with ``"files"``, which only :func:`to_json`
+    writes, must have one.
 
     Raises:
         ValueError: the content is not JSON, or not as it was written.

@@ -190,7 +190,7 @@ def _errors_name(path: Path) -> Iterator[None]:
 
 
 def _with_path(error: OSError, path: Path) -> OSError:
-    """The same error of another path."""
+    """The same error, with ``path`` as the path that it names."""
     return error if error.errno is None else type(error)(error.errno, error.strerror, str(path))
 
 
@@ -223,7 +223,7 @@ def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     undoes the first.
 
     Args:
-        path: the target. Whoever writes a file into the folder must sync it.
+        path: the target. The caller must sync each file that it writes into the folder.
         replace: whether to replace a folder that exists; otherwise one that is not empty is an
             error.
     """
@@ -287,8 +287,8 @@ def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
     """Read files that belong together, either all before or all after a replacement of them.
 
     Args:
-        marks: gives small files that are replaced together with the others, and differ if any of
-            the others does.
+        marks: returns the paths of small files that are replaced together with the others, and
+            whose contents change whenever any of the others changes.
         read: reads all files. It is called again if the marks changed or moved meanwhile.
     """
     after = _contents(marks())
@@ -358,11 +358,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
-    """Read a file that belongs to a JSON file, and compare it with the checksum in that.
+    """Read a file that belongs to a JSON file, and compare it with its checksum in the JSON file.
 
     Args:
         path: the file.
-        values: the JSON file, by :func:`read_json`. Those of earlier versions have no checksums.
+        values: the contents of the JSON file, from :func:`read_json`. JSON files of earlier
+            versions have no checksums.
     """
     content = path.read_bytes()
     sums = values.get("files")
@@ -385,7 +386,7 @@ def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
 
     Args:
         path: the file.
-        values: the JSON file beside it, by :func:`read_json`.
+        values: the contents of the JSON file beside it, from :func:`read_json`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -442,7 +443,10 @@ def sync(path: Path) -> None:
 
 
 def _exchange(new: Path, path: Path) -> None:
-    """Exchange the names of a new folder and of the one that it replaces."""
+    """Exchange the names of a new folder and of the one that it replaces.
+
+    The replaced folder is then at ``new``, from where :func:`atomic_folder` removes it.
+    """
     if _swap(new, path):
         return
     old = new.with_suffix(_REPLACED)
@@ -452,7 +456,7 @@ def _exchange(new: Path, path: Path) -> None:
     except BaseException:
         os.rename(old, path)
         raise
-    os.rename(old, new)  # a folder with the suffix _REPLACED is thus always one to restore
+    os.rename(old, new)  # so the suffix _REPLACED remains only if a crash interrupted this
 
 
 def _swap(first: Path, second: Path) -> bool:

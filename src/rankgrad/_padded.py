@@ -51,7 +51,7 @@ def descending(
     >>> descending(torch.tensor([[1.0, 2.0, 1.0]]), mask, torch.tensor([[1.0, 0, 0]])).tolist()
     [[1, 2, 0]]
     """
-    lowest = torch.finfo(scores.dtype).min
+    lowest = torch.finfo(scores.dtype).min  # replaces scores of -inf, so they precede padding
     keys = scores.detach().clamp(min=lowest).masked_fill(~mask, float("-inf"))
     if labels is None:
         return keys.argsort(dim=-1, descending=True, stable=True)
@@ -99,7 +99,7 @@ def has_pairs(labels: ItemValues, mask: ItemMask) -> ListMask:
 
 
 def tiles(width: int, n: int) -> Iterator[slice]:
-    """Slices that cover n rows of this width, each with as many rows as fit into one tile."""
+    """Slices that cover n rows of ``width`` numbers, each with as many rows as fit into a tile."""
     height = max(1, _TILE // max(1, width))
     for start in range(0, n, height):
         yield slice(start, min(start + height, n))
@@ -119,6 +119,7 @@ def sums_ahead(values: ItemValues, ranks: ItemValues, beta: float) -> ItemValues
         ``[b, n]``.
     """
     sums = []
+    # A row is one item i of every list, paired with all items j: b n numbers.
     for rows in tiles(ranks.numel(), ranks.shape[-1]):
         is_ahead = torch.sigmoid(beta * (ranks[:, rows, None] - ranks[:, None, :]))
         sums.append((values[:, None, :] @ is_ahead.mT).squeeze(1))
@@ -129,7 +130,7 @@ class Randomness:
     """Random numbers per item that depend on the seed and the items, not on how they are padded.
 
     Args:
-        seed: a number, a ``torch.Generator``, or None for PyTorch's own generator.
+        seed: a whole number, a ``torch.Generator``, or None for PyTorch's own generator.
     """
 
     def __init__(self, seed: int | torch.Generator | None) -> None:
@@ -155,18 +156,20 @@ class Randomness:
     def _hashed_exponential(self, mask: Tensor, samples: int) -> Tensor:
         """:meth:`exponential` by hashing one random number, the sample and the item's number.
 
-        The host need not know how many items are real, so a CUDA graph can record this.
+        Items are numbered by counting real ones. The host need not know how many there are, so a
+        CUDA graph can record this, and ``torch.func`` can transform it.
         """
         item = mask.reshape(-1).cumsum(0).reshape(mask.shape)
         sample = torch.arange(samples, device=mask.device).reshape(-1, *[1] * mask.dim())
-        bits = _shift(splitmix(self.draw_seed(mask.device), item + (sample << 40)), 11)
-        numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)
+        counters = item + (sample << 40)  # distinct for fewer than 2^40 items
+        bits = _shift(splitmix(self.draw_seed(mask.device), counters), 11)  # the upper 53 of 64
+        numbers = -torch.log((bits.double() + 0.5) * 2.0**-53)  # of uniform numbers in (0, 1)
         return torch.where(mask, numbers, 1.0)
 
     def draw_seed(self, device: torch.device) -> Int[Tensor, 1]:
-        """A random number to hash, drawn on the device, so that each replay of a CUDA graph draws.
+        """A random number to hash. Each replay of a CUDA graph draws a new one, on the device.
 
-        Under ``torch.func.vmap`` all calls share the number, and with it the noise.
+        Under ``torch.func.vmap`` all mapped calls share the number, and so the noise.
         """
         with torch._C._DisableFuncTorch():
             seed = torch.empty(1, dtype=torch.int64, device=device)

@@ -27,7 +27,7 @@ def requires(extra: str) -> Iterator[None]:
         extra: the extra of rankgrad that installs the package, such as ``"train"``.
 
     Returns:
-        A context manager.
+        A context manager. If several are nested, the error names the outermost extra.
 
     Raises:
         MissingExtraError: a package of the extra is not installed.
@@ -42,7 +42,7 @@ def requires(extra: str) -> Iterator[None]:
         yield
     except (ModuleNotFoundError, MissingExtraError) as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "rankgrad"):
+        if package in ("", "rankgrad"):  # no extra installs it
             raise
         raise MissingExtraError(
             f'{package} is not installed: pip install "rankgrad[{extra}]"', name=package
@@ -77,7 +77,7 @@ def lazy_names(
         extra: the extra of rankgrad that installs what the modules import.
 
     Returns:
-        A function to call ``__getattr__`` in the package.
+        A function, to be assigned to ``__getattr__`` in the package.
     """
     modules = {name: module for module, defined in names.items() for name in defined}
 
@@ -99,7 +99,7 @@ def lazy_modules(package: str, names: Sequence[str]) -> Callable[[str], Any]:
         names: the names of its public modules.
 
     Returns:
-        A function to call ``__getattr__`` in the package.
+        A function, to be assigned to ``__getattr__`` in the package.
 
     >>> from rankgrad import papers
     >>> papers.protocol.__name__

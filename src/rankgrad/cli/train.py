@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 _HOLDOUT = 0.1  # the part of the lists that is held out where there is no validation data
-_MIN_LISTS_FOR_HOLDOUT = 10
+_MIN_LISTS_FOR_HOLDOUT = 10  # with fewer, by default none is held out
 
 
 @options.settings_options(defaults={"holdout": f"{_HOLDOUT} without validation data"})
@@ -75,10 +75,11 @@ def train(
 
     check_stdin(data, vali)
     check_known_dataset(data)
-    file = _settings_file(output, settings) if resume else settings
+    settings_file = _settings_file(output, settings) if resume else settings
     explicit = {name for name, value in setting_options.items() if value is not None}
-    resolved = options.resolve_settings(setting_options, file)
-    if file is None and "transforms" not in explicit:
+    resolved = options.resolve_settings(setting_options, settings_file)
+    # Settings from a file are taken as they are; defaults are adapted to the model and the data.
+    if settings_file is None and "transforms" not in explicit:
         resolved = for_trees(resolved)
     on_epoch = [loggers.get(spec) for spec in log or ()]
     run = output or _new_run(resolved.loss)
@@ -89,10 +90,11 @@ def train(
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
-        if file is None and "holdout" not in explicit and len(training) >= _MIN_LISTS_FOR_HOLDOUT:
+        is_default = settings_file is None and "holdout" not in explicit
+        if is_default and len(training) >= _MIN_LISTS_FOR_HOLDOUT:
             resolved = resolved.model_copy(update={"holdout": _HOLDOUT})
         show_notes([_validation_note(resolved.holdout, len(training))])
-    if file is None:
+    if settings_file is None:
         resolved, notes = for_data(resolved, training, explicit)
         show_notes(notes)
     result = fit(
@@ -193,9 +195,9 @@ def _resume_command(run: Path, add_output: bool) -> str:
     return shlex.join([*resumed, *(["-o", str(run)] if add_output else []), "--resume"])
 
 
-def _summary(result: FitResult, output: Path) -> dict[str, Any]:
+def _summary(result: FitResult, run: Path) -> dict[str, Any]:
     return {
-        "run": str(output),
+        "run": str(run),
         "best_epoch": result.best_epoch,
         "metric": result.settings.metric,
         "best_value": result.best_value,
@@ -206,7 +208,7 @@ def _summary(result: FitResult, output: Path) -> dict[str, Any]:
     }
 
 
-def _show(result: FitResult, output: Path, data: Path, fold: int | None) -> None:
+def _show(result: FitResult, run: Path, data: Path, fold: int | None) -> None:
     from rankgrad.training._tree_fitting import is_tree
 
     unit = "tree" if is_tree(result.settings) else "epoch"
@@ -218,9 +220,9 @@ def _show(result: FitResult, output: Path, data: Path, fold: int | None) -> None
     count = len(result.history)
     out.print(
         f"{count} {unit}{'' if count == 1 else 's'} in {result.seconds:.1f} seconds; the ranker of "
-        f"{unit} {result.best_epoch} is in {output / 'best'}"
+        f"{unit} {result.best_epoch} is in {run / 'best'}"
     )
-    out.print(f"Next: rankgrad evaluate {shlex.quote(str(output))} {_test_data(data, fold)}")
+    out.print(f"Next: rankgrad evaluate {shlex.quote(str(run))} {_test_data(data, fold)}")
 
 
 def _test_data(data: Path, fold: int | None) -> str:

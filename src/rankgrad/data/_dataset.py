@@ -27,7 +27,7 @@ _SHOWN = 8  # distinct labels that repr spells out
 
 
 def categories_of(names: Sequence[Sequence[str] | None] | None) -> Categories | None:
-    """Categories as tuples, from the lists that JSON has in place of them."""
+    """Categories as tuples, from the nested lists that JSON has in place of tuples."""
     if names is None:
         return None
     return tuple(None if categories is None else tuple(categories) for categories in names)
@@ -135,15 +135,15 @@ class Dataset:
     def source_order(self) -> np.ndarray | None:
         """The indices of the items in the order of their file's rows, ``[N]``.
 
-        None if the items are in that order already. They are not where a query's rows were not
-        contiguous in the file: readers bring them together.
+        None if the items are in that order already. They are not if a query's rows were not
+        contiguous in the file, because readers bring such rows together.
         """
         return None if self.source_rows is None else np.argsort(self.source_rows, kind="stable")
 
     def select(self, lists: Sequence[int] | np.ndarray) -> Dataset:
         """The lists at these indices (or where a boolean array is True), in this order.
 
-        Adjacent lists are returned as views, all other selections as copies.
+        A run of consecutive lists is returned as views, any other selection as copies.
         """
         indices = self._list_indices(lists)
         lengths = self.lengths[indices]
@@ -398,7 +398,7 @@ def group_rows(codes: np.ndarray, lists: int) -> tuple[np.ndarray, np.ndarray | 
 
     Returns:
         The offsets ``[B + 1]``; the order of the rows ``[N]``, None if every list is contiguous
-        already; and the number of lists that are not.
+        already; and the number of lists that are not contiguous.
 
     >>> from rankgrad.data._dataset import group_rows
     >>> group_rows(np.array([0, 1, 1, 0]), 2)

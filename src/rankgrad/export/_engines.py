@@ -149,13 +149,14 @@ def to_xgboost_json(ranker: FittedRanker, non_negative: bool = False) -> str:
             "student of trees, rankgrad distill RUN DATA -o RUN2 --model lightgbm"
         )
     raw = raw_trees(ranker)
+    # Both add the base score to the leaves of the first tree; the format has no base score.
     trees = raw.non_negative() if non_negative else raw.shifted(0)
     names = names_of_features(ranker)
-    return json.dumps([_xgboost_node(root, names) for root in trees.roots])
+    return json.dumps([_xgboost_tree(root, names) for root in trees.roots])
 
 
 def engine_notes(ranker: FittedRanker, format: str) -> list[str]:
-    """Notes on what an engine needs besides the file, if trees have learned from missing values.
+    """Notes on what an engine needs besides the file, if trees were trained on missing values.
 
     Args:
         ranker: a ranker that can be exported in the format.
@@ -227,6 +228,7 @@ def folded_layers(ranker: FittedRanker, target: str) -> list[Layer]:
             f"{target} are plain perceptrons that score one item at a time, and this ranker is "
             f"{ranker.settings.model}: {_STUDENT}"
         )
+    # The affine map from raw features, or from the last activation, to the values so far
     matrix, bias = np.eye(ranker.n_features), np.zeros(ranker.n_features)
     is_raw = True  # whether the values of features are still those of the data
     for step in steps_of(ranker.transform):
@@ -254,7 +256,7 @@ def folded_layers(ranker: FittedRanker, target: str) -> list[Layer]:
 
 
 def _affine(step: Transform, target: str, is_raw: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix ``scale`` and the vector ``shift`` of a transform ``scale x + shift``.
+    """The matrix ``scale [out, in]`` and the vector ``shift [out]`` of ``scale x + shift``.
 
     Args:
         step: the transform.
@@ -318,8 +320,8 @@ def _solr_threshold(limit: np.float32) -> np.float32:
     may be between it and ``limit - 1e-6``, so it is found by bisection over all float32 numbers.
     """
     indices = range(_ordinal(np.float32(-np.inf)), _ordinal(limit))
-    first = bisect_left(indices, True, key=lambda i: bool(_number_at(i) + SOLR_SLACK >= limit))
-    return _number_at(indices[first - 1])
+    first_too_large = bisect_left(indices, True, key=lambda i: bool(_number_at(i) + SOLR_SLACK >= limit))
+    return _number_at(indices[first_too_large - 1])
 
 
 def _ordinal(number: np.float32) -> int:
@@ -334,7 +336,7 @@ def _number_at(index: int) -> np.float32:
     return -number if index < 0 else number
 
 
-def _xgboost_node(root: Node, names: Sequence[str]) -> dict[str, Any]:
+def _xgboost_tree(root: Node, names: Sequence[str]) -> dict[str, Any]:
     """A tree as XGBoost dumps it; nodes are numbered in depth-first order."""
     numbers = count()
 

@@ -27,10 +27,11 @@ from rankgrad.kernels.arguments import FlatLists, MetricOptions
 
 
 class Operation(NamedTuple):
-    """An operation, by its name a function in one module of ``kernels.cpu`` and of ``kernels.gpu``.
+    """An operation, which is a key of the tables below and the name of the kernel functions.
 
     Attributes:
-        module: the name of that module, without its underscore.
+        module: where these functions are: ``"ranks"`` for ``kernels/cpu/_ranks.py`` and
+            ``kernels/gpu/_ranks.py``.
         schema: PyTorch's schema of a loss. Metrics and checks are plain functions, neither
             differentiated nor compiled, and have none.
     """
@@ -64,7 +65,8 @@ LOSSES = {
         f"({_LISTS}, float temperature, int iterations, float tolerance, bool transposed, "
         f"{_METRIC}) -> {_VALUES}",
     ),
-    # The same through SmoothI's indicators, stop-gradient; expect "gain" or "label".
+    # The same through SmoothI's indicators, with its stop-gradient. With expect "gain", a rank has
+    # the expected gain; with "label", the gain of the expected label.
     "through_smoothi": Operation(
         "smoothi",
         f"({_LISTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
@@ -112,7 +114,7 @@ OPERATIONS = {**LOSSES, **METRICS, **_CHECKS}
 #: The package with the kernels for each type of device, and the library that they need.
 PACKAGES = {"cpu": "cpu", "cuda": "gpu"}
 REQUIRES = {"cpu": "numba", "cuda": "triton"}
-_SAME_DEVICE: AbstractContextManager[Any] = nullcontext()
+_NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
 @functools.cache
@@ -131,7 +133,11 @@ def has_kernel(device: str, module: str, name: str) -> bool:
 
 
 class _Backend:
-    """The kernel of an operation on one type of device, imported at its first call."""
+    """The kernel of an operation on one type of device, imported at its first call.
+
+    Attributes:
+        records: whether launches are recorded and replayed, as those of losses on GPUs are.
+    """
 
     def __init__(self, name: str, module: str, package: str) -> None:
         self.name, self.module = name, f"rankgrad.kernels.{package}._{module}"
@@ -151,7 +157,7 @@ class _Backend:
         return recorded(kernel) if self.records else kernel
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
-        """Call the kernel with the first tensor's device current, which the registry does not."""
+        """Call the kernel with the first tensor's device current; ``torch.ops`` does not do that."""
         with on_device(first):
             return self(first, *arguments)
 
@@ -214,7 +220,7 @@ def max_length_of(offsets: Tensor) -> int:
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of GPU kernels, whose launches are recorded and replayed."""
+    """A function that launches GPU kernels, with its launches recorded and replayed."""
     replaying: Callable[..., Any] = gpu_module("launch_cache").cached_launches(function)
     return replaying
 
@@ -224,7 +230,7 @@ def gpu_module(name: str) -> Any:
     return importlib.import_module(f"rankgrad.kernels.gpu._{name}")
 
 
-#: The kernel of each operation on each type of device.
+#: The kernel of each operation, and of the two that serve all losses, on each type of device.
 backends: dict[tuple[str, str], _Backend] = {
     (name, device): _Backend(name, operation.module, package)
     for name, operation in {
@@ -237,7 +243,7 @@ backends: dict[tuple[str, str], _Backend] = {
 
 
 def backend_kernel(name: str, package: str) -> Callable[..., Any]:
-    """An operation's kernel from the package ``cpu`` or ``gpu``, a function of its arguments."""
+    """An operation's kernel from the package ``cpu`` or ``gpu``, as :meth:`_Backend.load` has it."""
     device = next(device for device in PACKAGES if PACKAGES[device] == package)
     return backends[name, device].load()
 
@@ -245,7 +251,7 @@ def backend_kernel(name: str, package: str) -> Callable[..., Any]:
 def backend_of(name: str, tensor: Tensor) -> Any:
     """The kernel of an operation on a tensor's device."""
     backend = backends[name, tensor.device.type]
-    return backend.kernel or backend
+    return backend.kernel or backend  # the backend itself, if its kernel is not imported yet
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -254,7 +260,7 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     On a GPU, the kernels that are launched in it are compiled in parallel.
     """
     if not tensor.is_cuda:
-        return _SAME_DEVICE
+        return _NO_CONTEXT
     if _one_device() or tensor.get_device() == torch.cuda.current_device():
         return _gpu_call()
     return _on_other_device(tensor)

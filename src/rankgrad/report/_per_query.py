@@ -1,8 +1,9 @@
 """Per-query values and ranked lists for the report's page, as typed arrays in base64.
 
-The dictionaries here are the JSON that ``page.js`` reads. In them an entry, a metric and a fold are
-indices; a *row* is the index of a query among those of all folds. What does not fit on a page of
-reasonable size is left out, and the page says so.
+The dictionaries here are the JSON that ``page.js`` reads. They refer to an entry (what is compared,
+such as a loss), a metric and a fold by its index in the :class:`Comparison`. A *row* is the index of
+a query among those of all folds. What does not fit on a page of reasonable size is left out, and
+the page says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _TOP = 20  # items of a ranked list that are shown
 _LISTS = 200  # queries that can be inspected, at most
 _CELLS = 1_900_000  # per-query values on the page, at most
 _ITEMS = 220_000  # ranked items on the page, at most
+_LABELS = 8  # labels of a query that are counted on the page, the highest
 _NAN, _STEPS = -32768, 65534  # in 16 bits: the code of NaN, and the steps of a metric's range
 
 
@@ -36,8 +38,8 @@ def compared(comparison: Comparison) -> list[int]:
 def changes(comparison: Comparison) -> dict[str, Any]:
     """The value of every query under every entry in 16 bits, averaged over seeds.
 
-    There are as many metrics as fit, that of the headline first. If there are too many queries for
-    one metric, some are drawn at random.
+    As many metrics are kept as fit, that of the headline first. If even one metric has too many
+    values, queries are drawn at random.
     """
     entries, metrics = compared(comparison), comparison.metrics
     queries = len(comparison.queries) if entries else 0
@@ -72,7 +74,7 @@ def _scale(columns: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     if np.isnan(values).all():
         return 0.0, 1.0
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    return low, (high - low) / _STEPS or 1.0
+    return low, (high - low) / _STEPS or 1.0  # not 0 if all values are equal
 
 
 def _to_16_bits(values: NDArray[np.float64], low: float, step: float) -> str:
@@ -86,12 +88,17 @@ def lists(comparison: Comparison, part: str) -> dict[str, Any]:
 
     A list is as one run ranked it, that of the entry's first seed: no model would rank by the mean
     of the scores of several runs.
+
+    Args:
+        comparison: the compared entries.
+        part: the part of the data whose explanations are shown, such as ``"test"``.
     """
     entries, metrics = compared(comparison), comparison.metrics
     if not entries or not metrics:
         return {"queries": [], "entries": []}
+    # By row, the index of the fold
     fold_of = np.array([comparison.folds.index(fold) for fold, _ in comparison.queries])
-    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds))).tolist()
+    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds))).tolist()  # first rows
     runs = {
         (entry, f): _first_run(comparison, entry, fold)
         for entry in entries
@@ -110,7 +117,7 @@ def lists(comparison: Comparison, part: str) -> dict[str, Any]:
             index = rows[q] - starts[f]
             span = slice(evaluated.offsets[index], evaluated.offsets[index + 1])
             top = np.argsort(-evaluated.scores[span], kind="stable")[:_TOP]
-            items[e, q, : len(top)] = top + 1
+            items[e, q, : len(top)] = top + 1  # 0 where a list is shorter than _TOP
             scores[e, q, : len(top)] = evaluated.scores[span][top]
             labels[e, q, : len(top)] = evaluated.labels[span][top]
             for m, metric in enumerate(metrics):
@@ -142,17 +149,17 @@ def _choose_rows(
 ) -> list[int]:
     """The rows of the queries that the page shows.
 
-    Up to a quarter are explained queries. Up to three quarters, pairs of entries take turns to add
-    the query that differs most between the two. The others are drawn at random.
+    At most a quarter are explained queries. Then, until three quarters are chosen, pairs of entries
+    take turns to add the query that differs most between the two. The others are drawn at random.
     """
     total = min(_LISTS, len(comparison.queries), max(1, _ITEMS // (_TOP * len(entries))))
     chosen: dict[int, None] = dict.fromkeys(explained[: max(1, total // 4)])
-    turns = [_by_change(comparison, pair) for pair in _pairs(comparison, entries)]
-    while turns and len(chosen) < total * 3 // 4:
-        for turn in list(turns):
-            row = next((r for r in turn if r not in chosen), None)
+    queues = [_by_change(comparison, pair) for pair in _pairs(comparison, entries)]
+    while queues and len(chosen) < total * 3 // 4:
+        for queue in list(queues):
+            row = next((r for r in queue if r not in chosen), None)
             if row is None:
-                turns.remove(turn)
+                queues.remove(queue)
             elif len(chosen) < total * 3 // 4:
                 chosen[row] = None
     random = np.random.default_rng(0)
@@ -186,22 +193,23 @@ def _by_change(comparison: Comparison, pair: tuple[int, int]) -> Iterator[int]:
 
 def _first_run(comparison: Comparison, entry: int, fold: Fold) -> Run:
     """The run of an entry on a fold with the lowest seed."""
-    places = comparison.runs[comparison.names[entry]]
-    runs = [run for (run_fold, _), run in places.items() if run_fold == fold]
+    by_place = comparison.runs[comparison.names[entry]]  # by fold and seed
+    runs = [run for (run_fold, _), run in by_place.items() if run_fold == fold]
     return min(runs, key=lambda run: (run.seed is None, run.seed or 0))
 
 
 def _about(labels: NDArray[np.float32]) -> dict[str, Any]:
-    """The number of items in a list, and of those with each label, the highest label first."""
+    """The number of items in a list, and of those with each of the highest labels, descending."""
     grades, counts = np.unique(labels, return_counts=True)
-    pairs = [[_round(g), int(n)] for g, n in zip(grades[::-1], counts[::-1], strict=True)]
-    return {"items": len(labels), "labels": pairs[:8]}
+    label_counts = [[_round(g), int(n)] for g, n in zip(grades[::-1], counts[::-1], strict=True)]
+    return {"items": len(labels), "labels": label_counts[:_LABELS]}
 
 
 def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint16]]:
     """The distinct labels, and for each item the index of its label among them."""
     grades, codes = np.unique(labels, return_inverse=True)
-    if len(grades) > 1 << 16:  # labels that are not grades: three digits are enough
+    # Labels that are not grades: float16, of which there are at most 2^16, keeps three digits.
+    if len(grades) > 1 << 16:
         grades, codes = np.unique(labels.astype(np.float16), return_inverse=True)
     return [_round(grade) for grade in grades], codes.astype("<u2")
 
