@@ -320,7 +320,9 @@ def _solr_threshold(limit: np.float32) -> np.float32:
     may be between it and ``limit - 1e-6``, so it is found by bisection over all float32 numbers.
     """
     indices = range(_ordinal(np.float32(-np.inf)), _ordinal(limit))
-    first_too_large = bisect_left(indices, True, key=lambda i: bool(_number_at(i) + SOLR_SLACK >= limit))
+    first_too_large = bisect_left(
+        indices, True, key=lambda i: bool(_number_at(i) + SOLR_SLACK >= limit)
+    )
     return _number_at(indices[first_too_large - 1])
 
 

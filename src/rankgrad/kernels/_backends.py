@@ -27,10 +27,10 @@ from rankgrad.kernels.arguments import FlatLists, MetricOptions
 
 
 class Operation(NamedTuple):
-    """An operation, which is a key of the tables below and the name of the kernel functions.
+    """Where the kernels of an operation are; they are functions with the operation's name.
 
     Attributes:
-        module: where these functions are: ``"ranks"`` for ``kernels/cpu/_ranks.py`` and
+        module: the module of these functions: ``"ranks"`` for ``kernels/cpu/_ranks.py`` and
             ``kernels/gpu/_ranks.py``.
         schema: PyTorch's schema of a loss. Metrics and checks are plain functions, neither
             differentiated nor compiled, and have none.
@@ -136,7 +136,7 @@ class _Backend:
     """The kernel of an operation on one type of device, imported at its first call.
 
     Attributes:
-        records: whether launches are recorded and replayed, as those of losses on GPUs are.
+        records: whether launches are recorded and replayed: on GPUs, except metrics and checks.
     """
 
     def __init__(self, name: str, module: str, package: str) -> None:
@@ -157,7 +157,7 @@ class _Backend:
         return recorded(kernel) if self.records else kernel
 
     def on_device(self, first: Tensor, *arguments: Any) -> Any:
-        """Call the kernel with the first tensor's device current; ``torch.ops`` does not do that."""
+        """Call the kernel with the first tensor's device current; ``torch.ops`` does not set it."""
         with on_device(first):
             return self(first, *arguments)
 
@@ -243,7 +243,7 @@ backends: dict[tuple[str, str], _Backend] = {
 
 
 def backend_kernel(name: str, package: str) -> Callable[..., Any]:
-    """An operation's kernel from the package ``cpu`` or ``gpu``, as :meth:`_Backend.load` has it."""
+    """An operation's kernel from the package ``cpu`` or ``gpu``, as a function of its arguments."""
     device = next(device for device in PACKAGES if PACKAGES[device] == package)
     return backends[name, device].load()
 

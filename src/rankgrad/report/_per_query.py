@@ -1,8 +1,8 @@
 """Per-query values and ranked lists for the report's page, as typed arrays in base64.
 
 The dictionaries here are the JSON that ``page.js`` reads. They refer to an entry (what is compared,
-such as a loss), a metric and a fold by its index in the :class:`Comparison`. A *row* is the index of
-a query among those of all folds. What does not fit on a page of reasonable size is left out, and
+such as a loss), a metric and a fold by its index in the :class:`Comparison`. A *row* is the index
+of a query among those of all folds. What does not fit on a page of reasonable size is left out, and
 the page says so.
 """
 
@@ -96,9 +96,9 @@ def lists(comparison: Comparison, part: str) -> dict[str, Any]:
     entries, metrics = compared(comparison), comparison.metrics
     if not entries or not metrics:
         return {"queries": [], "entries": []}
-    # By row, the index of the fold
+    # The fold of each row, and the first row of each fold
     fold_of = np.array([comparison.folds.index(fold) for fold, _ in comparison.queries])
-    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds))).tolist()  # first rows
+    starts = np.searchsorted(fold_of, np.arange(len(comparison.folds))).tolist()
     runs = {
         (entry, f): _first_run(comparison, entry, fold)
         for entry in entries

@@ -220,7 +220,7 @@ def _transform_scores(scores: Tensor, transform: Transform, temperature: float) 
     if transform == "softmax":
         return (scores / temperature).softmax(0)
     if transform == "rank":
-        # Distinct scores from the lowest on: how many items have each, and how many have more
+        # By distinct score, ascending: how many items have it, and how many have a higher one
         _, score_index, ties = scores.unique(return_inverse=True, return_counts=True)
         above = len(scores) - ties.cumsum(0)
         mean_ranks: Tensor = above + (ties + 1) / 2

@@ -31,7 +31,7 @@ from rankgrad.text._tokens import PairInputs, to_device
 from rankgrad.training._fitting import isolated
 from rankgrad.training.run import EpochState
 
-Lists = NDArray[np.int64]
+Lists = NDArray[np.int64]  # indices of lists, [b]
 LossFunction = Callable[..., Tensor]
 
 
@@ -41,7 +41,7 @@ class TextData:
 
     Attributes:
         candidates: all lists.
-        inputs: the tokens of the candidates.
+        inputs: the tokens of the candidates, in the same order.
         train: indices of the training lists, ``[b]``.
         vali: indices of the validation lists, ``[b]``; None to train without validation.
     """
@@ -106,6 +106,7 @@ def fit(
     Raises:
         ValueError: there is nothing to train on, or training diverged.
     """
+    # custom: the model draws dropout from PyTorch's shared generators, as a user's module does.
     with isolated(ranker.device, custom=True):
         return _Training(ranker, data, settings, loss, run).run(callbacks or Callbacks())
 
@@ -224,9 +225,10 @@ class _Training:
         labels = self.labels[to_device(items, device)]
         offsets = to_device(np.cumsum([0, *map(len, items_of_lists)]), device)
         batches = list(self.data.inputs.batches(items, settings.mini_batch_size))
-        # Scores are in the order of the mini-batches, shortest documents first.
-        indices = np.concatenate([batch.indices for batch in batches])
-        positions = to_device(np.argsort(indices, kind="stable"), device)
+        # Scores come in the order of the mini-batches, shortest documents first;
+        # scores[positions] are in the order of items.
+        batch_order = np.concatenate([batch.indices for batch in batches])
+        positions = to_device(np.argsort(batch_order, kind="stable"), device)
 
         def loss(scores: Tensor) -> Tensor:
             value: Tensor = self.loss(scores[positions], labels, offsets=offsets)

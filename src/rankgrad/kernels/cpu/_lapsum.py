@@ -9,16 +9,18 @@ from rankgrad.kernels.cpu._flat_arrays import Array
 from rankgrad.kernels.cpu._metric_steps import GRAD, RANKS, STATE
 from rankgrad.kernels.cpu._relaxed import Lists, Ranking, RankOperator
 
-DECAY, NEAR = STATE, STATE + 1  # rows of the state
+# The rows of the state, by item i in order of descending score: exp(-|s_i - s_{i-1}| / τ), and
+# Σ_{j≠i} exp(-|s_i - s_j| / τ)
+DECAY, NEAR = STATE, STATE + 1
 
 
 @compiled
 def _forward(first: int, last: int, lists: Lists, options: tuple[float], rows: Array) -> None:
-    """``1/2 + Σ_j F((s_j - s_i) / τ)``.
+    """Write the ranks ``1/2 + Σ_j F((s_j - s_i) / τ)``, F the Laplace CDF, and the state.
 
-    Let A_i and B_i be the sums of ``exp(-|s_i - s_j| / τ)`` over the items above and below item i.
-    The rank of item i is ``i - A_i / 2 + B_i / 2``. The state is the decay
-    ``exp(-|s_i - s_{i-1}| / τ)`` and ``A_i + B_i``.
+    Let ``i = 1, 2, ...`` count items by descending score, and let A_i and B_i be the sums of
+    ``exp(-|s_i - s_j| / τ)`` over the items above and below item i. The rank of item i is
+    ``i - A_i / 2 + B_i / 2``. Two scans compute the sums: A_i is ``decay_i (A_{i-1} + 1)``.
     """
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
@@ -41,6 +43,10 @@ def _forward(first: int, last: int, lists: Lists, options: tuple[float], rows: A
 def _adjoint(
     first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
+    """Add the derivative of ``Σ_i g_i rank_i`` to ``grad_scores``, for g in the row ``GRAD``.
+
+    It is ``(Σ_{j≠i} g_j exp(-|s_i - s_j| / τ) - g_i (A_i + B_i)) / (2 τ)`` for item i.
+    """
     _, offsets, order, counts, _ = lists
     for b in range(first, last):
         start, end = offsets[b], offsets[b] + counts[b]

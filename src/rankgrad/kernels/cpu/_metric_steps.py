@@ -1,8 +1,11 @@
 """Metrics independent of the relaxation: loss and gradient from sorted gains or relaxed ranks.
 
-Each step is a loop over the lists ``first:last``. It reads and writes the rows of a block; a row
-holds the number of rank (or sorted item) r of list b at ``offsets[b] + r``. A list on which the
-loss is undefined has count 0.
+Each function without an underscore is a loop over the lists ``first:last``. It reads and writes the
+rows of a block ``[ROWS, items + APART]``; a row holds the number of rank (or sorted item) r of list
+b at ``offsets[b] + r``. A list on which the loss is undefined has count 0.
+
+*Linear* metrics, those with a code up to ``ARP``, are a sum of gains times discounts. The loss is
+1 - metric, or the metric itself for arp, of which less is better.
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ from rankgrad.kernels.cpu._pair_sums import (
     sigmoid_sums_adjoint,
 )
 
-#: Rows of a block. Through a permutation: the gains of items, the gains sorted by rank, and the
-#: loss's derivatives with respect to these; then the same three of weighted gains.
+#: Rows of a block, and their number. Through a permutation: the gains of items, the gains sorted by
+#: the permutation, and the loss's derivatives with respect to the sorted gains; then the same three
+#: of weighted gains.
 GAINS, SORTED, GRAD, WEIGHTED, WEIGHTED_SORTED, WEIGHTED_GRAD, ROWS = range(7)
 VALUES = GAINS  # what a permutation sorts: the first of three rows, of gains or of weighted gains
 #: Through ranks, in place of sorted gains: relaxed ranks, and two rows that their adjoint needs.
@@ -63,8 +67,8 @@ def start_metric(
 ) -> None:
     """Find the items of each list, sort them if ``in_order``, and write their gains and the norm.
 
-    The derivatives of a linear metric with respect to the sorted gains do not depend on these, so
-    this also writes those derivatives.
+    The derivatives of a linear metric with respect to the sorted gains do not depend on the gains,
+    so this also writes the derivatives.
     """
     scores, labels, mask, weights, offsets, _, _, defined = arrays
     order, counts, norms, block = ranked
@@ -84,6 +88,8 @@ def start_metric(
         norm = norm_of(gains, code, k, discount)
         norms[b] = norm if norm > 0 else np.inf
         if code <= ARP:
+            # Σ_r d_r v_r = Σ_{r<=k} (d_r - beyond) v_r + beyond Σ_r v_r, for discounts d and sorted
+            # gains v: finish_linear adds the last term, which does not depend on the order.
             beyond, sign = beyond_cutoff(code, k, n), 1.0 if code == ARP else -1.0
             for r in range(n if k == 0 else min(k, n)):
                 block[WEIGHTED_GRAD, start + r] = sign * (discount[r] - beyond) / norms[b]
@@ -104,7 +110,7 @@ def _order_items(
 def start_spearman(
     first: int, last: int, arrays: Arrays, ranked: Ranked, metric: Metric, in_order: bool
 ) -> None:
-    """:func:`start_metric` of spearman; a function of its own, as few first calls compile it."""
+    """:func:`start_metric` of spearman; separate, so that other metrics need not compile it."""
     scores, labels, mask, weights, offsets, _, _, defined = arrays
     order, counts, norms, block = ranked
     for b in range(first, last):
@@ -119,27 +125,38 @@ def start_spearman(
 def _spearman_gains(labels: Array, w: Array, gains: Array) -> float:
     """Write the gains of spearman, which is linear in the ranks r by score; return its norm.
 
-    With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm of ranks without
-    ties. So ``w_i (q_i - mean q)`` are the gains. The norm is 0 where spearman is undefined.
+    With ranks q by label it is ``Σ_i w_i (q_i - mean q) r_i``, divided by the norm. So the gains
+    are ``w_i (q_i - mean q)``. The norm is the product of the weighted deviations of q and of the
+    exact ranks by score, which are the positions of the sorted items. It is 0 where spearman is
+    undefined.
+
+    Args:
+        labels: of the items by descending score, ``[n]``.
+        w: the weights of the items, ``[n]``.
+        gains: where the gains are written, ``[n]``.
     """
     if not _mean_ranks(labels, w, gains):
         return 0.0
-    by_label, by_score, weight = 0.0, 0.0, total(w)
+    mean_rank, mean_position, weight = 0.0, 0.0, total(w)
     for i in range(gains.size):
-        by_label += w[i] * gains[i] / weight
-        by_score += w[i] * i / weight
-    of_labels, of_scores = 0.0, 0.0
+        mean_rank += w[i] * gains[i] / weight
+        mean_position += w[i] * i / weight
+    rank_squares, position_squares = 0.0, 0.0
     for i in range(gains.size):
-        gains[i] -= by_label
-        of_labels += w[i] * gains[i] * gains[i]
-        of_scores += w[i] * (i - by_score) * (i - by_score)
+        gains[i] -= mean_rank
+        rank_squares += w[i] * gains[i] * gains[i]
+        position_squares += w[i] * (i - mean_position) * (i - mean_position)
         gains[i] *= w[i]
-    return math.sqrt(of_labels) * math.sqrt(of_scores)
+    return math.sqrt(rank_squares) * math.sqrt(position_squares)
 
 
 @compiled
 def _mean_ranks(labels: Array, weights: Array, ranks: Array) -> bool:
-    """Write the ranks by descending label, tied ones their mean; whether two that weigh differ."""
+    """Write the ranks by descending label, where tied items have the mean of their ranks.
+
+    Returns:
+        Whether two items of positive weight have unequal labels.
+    """
     n, start, groups = labels.size, 0, 0
     order = indices(n)
     sort_by_label(labels, order)
@@ -201,9 +218,9 @@ def step_sorted(first: int, last: int, arrays: Arrays, ranked: Ranked, metric: M
 def _average_precision(
     gains: Array, weighted: Array, discount: Array, norm: float, grad: Array, weighted_grad: Array
 ) -> float:
-    """``Σ_r u_r (Σ_{l<=r} v_l) / r`` divided by the norm, and the derivatives of the loss.
+    """``Σ_r u_r (Σ_{l<=r} v_l) / r`` divided by the norm; write the derivatives of the loss.
 
-    v are the sorted gains and u the sorted weighted gains.
+    v are the sorted gains and u the sorted weighted gains. The discounts are ``1 / r``.
     """
     value, count = 0.0, 0.0
     for r in range(gains.size):
@@ -222,10 +239,11 @@ def _average_precision(
 def _cascade(
     stops: Array, weighted: Array, discount: Array, grad: Array, weighted_grad: Array
 ) -> float:
-    """``Σ_r u_r discount_r Π_{l<r} (1 - min(v_l, 1))``, and the derivatives of the loss.
+    """``Σ_r u_r discount_r Π_{l<r} (1 - min(v_l, 1))``; write the derivatives of the loss.
 
-    The derivative with respect to v_l is a product over the other factors, so there is no division
-    by ``1 - v_l``, which may be 0.
+    v are the sorted gains, the probabilities that a user stops at a rank (``stops``), and u the
+    sorted weighted gains. The derivative with respect to v_l is a product over the other factors,
+    so there is no division by ``1 - v_l``, which may be 0.
     """
     value, passed = 0.0, 1.0
     for r in range(stops.size):
@@ -245,7 +263,8 @@ def _inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, floa
     """The relaxed ``1[rank <= k]``, one minus it, and its derivative.
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` up to the cutoff, and past it
-    ``(1 + d / 4)^(-2 beta) / 2``, which does not underflow far down long lists.
+    ``(1 + d / 4)^(-2 beta) / 2``, which does not underflow far down long lists. See
+    :func:`rankgrad.metrics.linear.soft_inside`.
     """
     x = beta * (k + 0.5 - rank)
     if x >= 0:
@@ -261,7 +280,8 @@ def _inside_cutoff(rank: float, k: int, beta: float) -> tuple[float, float, floa
 def _discount(rank: float, n: int, metric: Metric, beta: float) -> tuple[float, float]:
     """The discount of a relaxed rank in a list of n items, and its derivative.
 
-    With a cutoff k it is evaluated at rank ``k + 0.75`` at most.
+    With a cutoff k it is evaluated at rank ``k + 0.75`` at most, for the reasons in
+    :func:`rankgrad.metrics.linear.clamp_ranks`.
     """
     code, k, _, _, persistence, _ = metric
     near = min(rank, k + 0.75) if k > 0 else rank
@@ -324,7 +344,7 @@ def step_ranks(
         for i in range(start, start + n):
             top = max(top, labels[order[i]])
             block[GRAD, i] = 0.0
-            relevant[n_relevant] = i
+            relevant[n_relevant] = i  # overwritten by the next item unless this one has a gain
             n_relevant += block[GAINS, i] > 0
         pairs = pair_block(n_relevant)
         for i in range(n_relevant):
@@ -340,7 +360,10 @@ def step_ranks(
 
 @compiled
 def _log_miss(label: float, top: float, stop: float) -> float:
-    """``log(1 - stop)`` of err, finite even if the stop probability rounds to 1."""
+    """``log(1 - stop)`` of err, finite even if the stop probability rounds to 1.
+
+    The probability is ``stop = (2^label - 1) / 2^top``.
+    """
     if stop < 0.5:
         return math.log1p(-stop)
     return math.log(np.exp2(-top) - math.expm1((label - top) * math.log(2.0)))
@@ -354,8 +377,8 @@ def _step_pairs(
 
     The metric is ``Σ_i u_i discount_i (1 + S_i)`` divided by the norm for ap, and
     ``Σ_i u_i discount_i exp(S_i)`` for err, where u are the weighted gains and
-    ``S_i = Σ_{j≠i} v_j sigmoid(beta (rank_i - rank_j))``. v is the gain for ap, ``log(1 - stop)``
-    for err.
+    ``S_i = Σ_{j≠i} v_j sigmoid(beta (rank_i - rank_j))``. v is the gain for ap, which is 1, and
+    ``log(1 - stop)`` for err.
     """
     value = 0.0
     sigmoid_sums(pairs)
@@ -381,7 +404,8 @@ def _step_first(
 ) -> float:
     """The loss of rr or hits, ``1 - Σ_i softmax(-beta rank)_i u_i discount_i``, and derivatives.
 
-    The softmax over relevant items relaxes the choice of the first one.
+    The softmax over relevant items relaxes the choice of the first one. The row ``GRADS`` of
+    ``pairs`` holds the numerators of the softmax, and the row ``SUMS`` holds ``u_i discount_i``.
     """
     value, normalizer, highest = 0.0, 0.0, pairs[POINTS, 0]
     n_relevant = pairs.shape[1] - APART
@@ -390,10 +414,10 @@ def _step_first(
     for i in range(n_relevant):
         at = relevant[i]
         discount, change = _discount(block[RANKS, at], n, metric, beta)
-        probability = math.exp(pairs[POINTS, i] - highest)
-        normalizer += probability
-        value += probability * discount * block[WEIGHTED, at]
-        pairs[GRADS, i] = probability
+        numerator = math.exp(pairs[POINTS, i] - highest)
+        normalizer += numerator
+        value += numerator * discount * block[WEIGHTED, at]
+        pairs[GRADS, i] = numerator
         pairs[SUMS, i] = discount * block[WEIGHTED, at]
         block[GRAD, at] = change * block[WEIGHTED, at]
     value /= normalizer

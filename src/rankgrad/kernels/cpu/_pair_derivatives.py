@@ -26,7 +26,11 @@ from rankgrad.kernels.cpu._pairs import (
 
 
 def pair_derivatives(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:
-    """See :func:`rankgrad.kernels._pair_derivatives.compute`."""
+    """The gradient and the Hessian diagonal, ``[items]`` each, of every list's value.
+
+    :func:`rankgrad.kernels._pair_derivatives.compute` describes the arguments. Of the options, the
+    kind "lambdarank_norm" is LambdaRank as LightGBM normalizes it.
+    """
     arrays = FlatArrays.of(lists)
     normalized = options.kind == "lambdarank_norm"
     if normalized:
@@ -34,7 +38,8 @@ def pair_derivatives(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Te
     loop, scheme = pair_loop(options, lists.max_length, arrays.single)
     if normalized:
         weighting, metric, (ndcg_discounts, distance_factor, lower_rank_factor, _) = scheme
-        # LightGBM's cutoff leaves out pairs, but discounts are not 0 past it.
+        # The last table has the discounts whose differences weight pairs, 0 past the cutoff.
+        # LightGBM's cutoff leaves out pairs, but its discounts are not 0 past it.
         tables = ndcg_discounts, distance_factor, lower_rank_factor, ndcg_discounts
         loop, scheme = _normalized_lists, (weighting, metric, tables)
     hessian = np.zeros(lists.scores.numel())

@@ -1,4 +1,4 @@
-"""Pointwise losses, the mean over the items of a list; and MarginMSE, a sum over items too."""
+"""Pointwise losses; and MarginMSE, whose sum over pairs is computed by sums over items."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Arrays, FlatArrays, level, real_items, take
 
-KINDS = {"mse": 0, "rmse": 1, "bce": 2, "ordinal": 3}
-MSE, RMSE, BCE = range(3)
+MSE, RMSE, BCE, ORDINAL = range(4)
+KINDS = {"mse": MSE, "rmse": RMSE, "bce": BCE, "ordinal": ORDINAL}
 
 
 def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
@@ -16,8 +16,8 @@ def pointwise(lists: FlatArrays, kind: str, number: float) -> None:
 
     ``number`` is the count of levels for "rmse" and "ordinal", the threshold for "bce".
     """
-    limit = level(number, lists.single) if kind == "bce" else number
-    lists.run(_lists, KINDS[kind], float(limit), steps=4)
+    number = level(number, lists.single) if kind == "bce" else number
+    lists.run(_lists, KINDS[kind], float(number), steps=4)
 
 
 @compiled
@@ -57,9 +57,10 @@ def _term(kind: int, score: float, label: float, number: float) -> tuple[float, 
         return error * error, 2.0 * error * number * probability * other
     if kind == BCE:
         return _binary(score, label >= number)
+    # Ordinal: is the label at least ``grade``? The score's threshold for it is grade - number / 2.
     total, grad = 0.0, 0.0
-    for above in range(1, int(number)):
-        value, change = _binary(score - (above - number / 2), label >= above)
+    for grade in range(1, int(number)):
+        value, change = _binary(score - (grade - number / 2), label >= grade)
         total += value
         grad += change
     return total, grad
@@ -72,7 +73,10 @@ def margin_mse(lists: FlatArrays) -> None:
 
 @compiled
 def _margins(first: int, last: int, arrays: Arrays) -> None:
-    """``Σ_i w_i (n e_i² + Σ_j e_j²) / (n (n - 1))`` for errors e, less their mean."""
+    """``Σ_i w_i (n e_i² + Σ_j e_j²) / (n (n - 1))``, where e is ``s - y`` minus its mean.
+
+    It equals ``Σ_i w_i Σ_j (e_i - e_j)² / (n (n - 1))``, because the errors e add up to 0.
+    """
     scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
@@ -80,7 +84,7 @@ def _margins(first: int, last: int, arrays: Arrays) -> None:
         defined[b] = n > 1
         if not defined[b]:
             continue
-        mean, squares, weight, along = 0.0, 0.0, 0.0, 0.0
+        mean, squares, weight, weighted_errors = 0.0, 0.0, 0.0, 0.0
         for i in range(n):
             errors[i] -= labels[items[i]]
             mean += errors[i] / n
@@ -88,10 +92,10 @@ def _margins(first: int, last: int, arrays: Arrays) -> None:
             errors[i] -= mean
             squares += errors[i] * errors[i]
             weight += w[i]
-            along += w[i] * errors[i]
+            weighted_errors += w[i] * errors[i]
         for i in range(n):
             values[b] += w[i] * (n * errors[i] * errors[i] + squares) / (n * (n - 1.0))
-            grad = (n * w[i] + weight) * errors[i] - along
+            grad = (n * w[i] + weight) * errors[i] - weighted_errors
             grad_scores[items[i]] = 2.0 * grad / (n * (n - 1.0))
 
 
