@@ -90,8 +90,8 @@ def train(
     check_data(training, validation)
     show_notes(training.notes)
     if validation is None:
-        is_default = settings_file is None and "holdout" not in explicit
-        if is_default and len(training) >= _MIN_LISTS_FOR_HOLDOUT:
+        uses_default_holdout = settings_file is None and "holdout" not in explicit
+        if uses_default_holdout and len(training) >= _MIN_LISTS_FOR_HOLDOUT:
             resolved = resolved.model_copy(update={"holdout": _HOLDOUT})
         show_notes([_validation_note(resolved.holdout, len(training))])
     if settings_file is None:
