@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-wait_passively()  # before anything loads PyTorch, whose threads read the environment then
+# Before anything imports PyTorch: OpenMP reads its environment variables once, at that import.
+wait_passively()
 
 __all__ = [
     "ApproxNDCG",
@@ -97,7 +98,8 @@ __all__ = [
     "training",
 ]
 
-#: Where public names are defined; classes that are not listed are losses.
+#: The modules of public names that are neither losses nor packages. Other capitalized names are
+#: losses, and other names are packages.
 _MODULES = {
     "Ranker": "rankgrad.estimator",
     "evaluate": "rankgrad.metrics",

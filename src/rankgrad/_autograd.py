@@ -24,7 +24,7 @@ class ListFunction(torch.autograd.Function):
     """A function of tensors ``[lists, ...]`` that treats each list by itself.
 
     So ``vmap`` over several calls is one call on the lists of all of them. A subclass defines
-    ``forward`` without a context, ``setup_context`` and ``backward``.
+    ``forward`` without ``ctx``, ``setup_context`` and ``backward``.
     """
 
     @classmethod
@@ -45,7 +45,7 @@ def merge(argument: Any, dim: int | None, calls: int) -> Any:
 
     Args:
         argument: a tensor, or anything else, which is returned as it is.
-        dim: the dimension of the tensor that is the calls; None if all calls share the tensor.
+        dim: the dimension of the tensor that counts the calls; None if all calls share the tensor.
         calls: how many calls there are.
     """
     if not isinstance(argument, Tensor):
@@ -81,13 +81,14 @@ def is_transformed(*tensors: Tensor | None) -> bool:
 
 
 def refuse_second_derivative(grad_of_derivative: Tensor | None = None) -> None:
-    """Raise if the backward pass that calls this is recorded, to be differentiated itself.
+    """Raise if a second derivative is computed; a backward pass calls this first.
 
-    ``torch.func`` records every backward pass, so recording means nothing there. A second
-    derivative is then known by the gradient that arrives for the first one.
+    Autograd records a backward pass (``create_graph=True``) only to differentiate it again.
+    ``torch.func`` records every backward pass, so there only ``grad_of_derivative`` tells.
 
     Args:
-        grad_of_derivative: the gradient by the result of the first backward pass, if there is one.
+        grad_of_derivative: the gradient with respect to the first derivative, for functions that
+            return this derivative as an output. If it is not None, a second one is computed.
     """
     recorded = torch.is_grad_enabled() and not torch.compiler.is_compiling()
     if grad_of_derivative is not None or (
@@ -97,9 +98,10 @@ def refuse_second_derivative(grad_of_derivative: Tensor | None = None) -> None:
 
 
 def differentiable_once(backward: Backward) -> Backward:
-    """A decorator of ``backward``: without autocast, and an error if differentiated again.
+    """A decorator of ``backward``: it disables autocast, and a second derivative is an error.
 
-    Backward passes are not recorded, so a second derivative would be silently wrong.
+    Some of the decorated functions use saved derivatives or operations in place, through which
+    autograd cannot differentiate: without the error, second derivatives could be silently wrong.
     """
 
     @functools.wraps(backward)
@@ -109,6 +111,7 @@ def differentiable_once(backward: Backward) -> Backward:
             results = backward(ctx, *grads)
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return results
+        # torch.func records this pass: the gradients raise an error if they are differentiated.
         results = results if isinstance(results, tuple) else (results,)
         return tuple(None if grad is None else _NotDifferentiable.apply(grad) for grad in results)
 

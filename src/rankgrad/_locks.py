@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 _PATIENCE = 0.25  # seconds to wait for a process that is about to release the lock
+_INTERVAL = 0.02  # seconds between two attempts to lock
 _HELD_BY_OTHER = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
 
 
@@ -63,7 +64,7 @@ def hold(path: Path, doing: str, patience: float = _PATIENCE) -> Iterator[None]:
 def shared(path: Path) -> Iterator[None]:
     """Hold the lock of a file together with other processes that call this.
 
-    :func:`hold` waits until all of them have released it.
+    While one of them holds it, :func:`hold` waits ``patience`` seconds, then raises an error.
 
     Args:
         path: the lock file, which is created if it does not exist.
@@ -76,7 +77,10 @@ def shared(path: Path) -> Iterator[None]:
 
 
 def check(path: Path, doing: str) -> None:
-    """Raise :class:`LockedError` if another process holds the lock of a file."""
+    """Raise :class:`LockedError` if another process holds the lock of a file.
+
+    A lock file that no process holds is removed.
+    """
     if path.exists():
         with hold(path, doing):
             pass
@@ -85,8 +89,9 @@ def check(path: Path, doing: str) -> None:
 def _open_locked(path: Path, doing: str, patience: float, *, exclusive: bool = True) -> IO[bytes]:
     """Open a file and lock it.
 
-    Between the two, the last holder may have removed the file: then it is opened again. Some file
-    systems never report an open file and its path as the same; there the last attempt counts.
+    Between the two, the last holder may have removed the file. Then this process has locked a file
+    that no other can find, and opens the path again. Some file systems never report an open file
+    and its path as the same file, so after ``patience`` seconds that comparison is left out.
     """
     deadline = time.monotonic() + patience
     while True:
@@ -102,11 +107,14 @@ def _open_locked(path: Path, doing: str, patience: float, *, exclusive: bool = T
                 f"another process is {doing} in {path.parent}{holder}: wait for it, or choose "
                 "another folder"
             )
-        time.sleep(0.02)
+        time.sleep(_INTERVAL)
 
 
 def _try_lock(file: IO[bytes], path: Path, *, exclusive: bool = True) -> bool:
-    """Lock a file, and return whether that worked; without locks in the system it always does."""
+    """Lock a file, and return False if another process holds the lock.
+
+    If the system has no locks, warn and return True.
+    """
     try:
         import fcntl
 

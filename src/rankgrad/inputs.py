@@ -75,7 +75,7 @@ def check_values(lists: Lists) -> Lists:
     Raises:
         ValueError: a value is not valid; the message names the argument and the item.
     """
-    flat = lists.flat
+    flat = lists.flat  # its first four fields are scores, labels, mask and weights
     if ready("check_values", flat.scores) and ops.check_values(*flat[:4], lists.list_weights)():
         return replace(lists, finite=True)
     scores, labels, mask, item_weights, list_weights = lists.arguments
@@ -161,6 +161,7 @@ def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
 
 
 def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
+    """Raise if a weight, of an item or of a list, is negative or not finite."""
     if weights is None:
         return
     invalid = ~((weights >= 0) & weights.isfinite())
@@ -193,8 +194,9 @@ def largest_exponent(dtype: torch.dtype) -> float:
 def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
     """Check that ``2^y`` of each label is finite, and return the labels.
 
-    Compiled code raises, too, on CPUs. On a GPU that would synchronize, and ``torch.func`` cannot
-    raise: there, such a label becomes infinite, so that its list's loss or metric is NaN.
+    Eager code raises an error, and so does compiled code on a CPU. In compiled code on a GPU, while
+    a CUDA graph is captured and under ``torch.func``, values cannot be read on the host: there, a
+    label that is too large becomes infinite, so that its list's loss or metric is NaN.
 
     Args:
         labels: ``[..., n]``.
@@ -217,4 +219,5 @@ def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _exceeds(labels: Tensor, mask: Tensor | None, limit: float) -> Tensor:
+    """Whether each label is above the limit, ``[..., n]``; False on padding."""
     return labels > limit if mask is None else (labels > limit) & mask

@@ -57,13 +57,15 @@ def compare(data: Path, output: Path | None, texts: Texts, options: _Options) ->
         data: the candidates as a TREC run, or a folder of text runs.
         output: the folder of all runs.
         texts: the options about text.
-        options: the other options by name; None for those that the user has not passed.
+        options: the other options by name; None for those that the user has not passed, except
+            ``seeds``, which always has a value.
     """
     from rankgrad.experiments import _text_comparison
 
     metrics = options["metric"] or ()
     if texts.collection is None:
         passed = [name for name, value in options.items() if value is not None]
+        # --seeds has a default, so it does not tell whether the user has passed it.
         rejected = [name for name in passed if name not in ("metric", "seeds")]
         if rejected or output not in (None, data):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in rejected) or "-o"

@@ -74,7 +74,11 @@ def _verify(path: Path) -> None:
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """The size, list lengths, labels and notes of a data set, as JSON has them."""
+    """The size, list lengths, labels and notes of a data set, as values for JSON.
+
+    ``lengths`` and ``label_range`` are ``[lowest, highest]``, None without lists or items.
+    ``labels`` is the number of items by label, None if there are many different labels.
+    """
     import numpy as np
 
     lengths = np.diff(dataset.offsets)

@@ -18,7 +18,7 @@ from rankgrad._shapes import Array, Bool, Float, Int
 if TYPE_CHECKING:
     from rankgrad.data.transforms import Transform
 
-_BLOCK = 1 << 22  # values of a block, which bounds memory
+_BLOCK = 1 << 22  # at most so many values in a block of several rows, which bounds memory
 _RIDGE_PENALTY = 1e-3  # ridge penalty of the imputing regression, whose features have variance 1
 
 
@@ -82,6 +82,7 @@ class Moments:
     @classmethod
     def of(cls, blocks: Blocks) -> Moments:
         """Compute them in one pass; the update of Chan, Golub and LeVeque merges blocks stably."""
+        # squares: sums of squared deviations. [1] becomes [f] by broadcasting with the first block.
         count = missing = torch.zeros(blocks.width, dtype=torch.int64)
         mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
         low, high = mean + float("inf"), mean - float("inf")
@@ -134,6 +135,7 @@ def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
         missing = rows.isnan()
         differs = (rows[1:] != rows[:-1]) & ~(missing[1:] & missing[:-1])
         end += len(block)
+        # The last entry of differs compares row end - 1 with the row before it.
         same_list = torch.from_numpy(~starts[end - len(differs) : end])
         varies |= (differs & same_list[:, None]).any(0)
         previous = block[-1:]
@@ -143,10 +145,15 @@ def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
 def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[Tensor, "f f"]:
     """The matrix W of :class:`~rankgrad.data.transforms.Impute`, for features with NaN.
 
-    Column j has the weights for feature j; that of feature j itself is 0. With p_k the fraction of
-    items that have feature k, S the covariances and z as in Impute, ``E[z_k z_l] = p_k p_l S_kl``,
-    ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal equations for feature j are
-    without row and column j. All of them are solved with one inverse of the full matrix.
+    Column j has the weights that predict feature j; the weight of feature j itself is 0. With p_k
+    the fraction of items that have feature k, S the covariances and z as in Impute,
+    ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
+    equations for feature j leave out row and column j. One inverse of the full matrix solves the
+    equations of all features. They are solved for features of variance 1.
+
+    Args:
+        values: the features of some items.
+        moments: of all items.
     """
     present = ~values.isnan()
     scale = torch.where(moments.varies, moments.deviation, 1.0)
@@ -160,6 +167,8 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
     target = covariance * fraction[:, None]
     target.fill_diagonal_(0.0)
     weights = inverse @ target
+    # Leave out row and column j: subtract the multiple of column j of the inverse that makes the
+    # weight of feature j itself 0.
     weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
     weights.fill_diagonal_(0.0)
     rescaled: Tensor = weights * scale / scale[:, None]
@@ -182,6 +191,9 @@ def quantiles_of(values: Array, levels: Array) -> Array:
     Args:
         values: ``[n]``.
         levels: ``[q]``.
+
+    Returns:
+        ``[q]``, float64.
     """
     ordered = np.sort(values).astype(np.float64)  # NaN is last
     count = len(ordered) - int(np.isnan(ordered).sum())
@@ -191,12 +203,18 @@ def quantiles_of(values: Array, levels: Array) -> Array:
     low = np.floor(positions).astype(np.int64)
     below, above, weight = ordered[low], ordered[np.minimum(low + 1, count - 1)], positions - low
     step = above - below
+    # numpy.quantile, too, interpolates from the nearer of the two values.
     quantiles: Array = np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
     return quantiles
 
 
 def check_infinite(values: Tensor, first: int = 0) -> None:
-    """Raise an error if a value is infinite; ``first`` is the number of the first row."""
+    """Raise an error if a value is infinite.
+
+    Args:
+        values: ``[..., f]``.
+        first: the number of the first row in the whole array, for the message.
+    """
     infinite = values.isinf()
     if not bool(infinite.any()):
         return

@@ -27,7 +27,7 @@ def available(root: Path = Path("/")) -> int:
 
 
 def check(needed: int, limit: int, what: str, hint: str) -> None:
-    """Raise an error if more memory is needed than the limit; it says how much.
+    """Raise an error if more memory is needed than the limit; the message has both numbers.
 
     Args:
         needed: bytes.
@@ -63,8 +63,9 @@ def _free_memory(root: Path) -> Iterator[int]:
 
 
 def _control_groups(root: Path) -> Iterator[int]:
-    """What is left in each control group of the process; its file cache counts as free."""
+    """What is left in each control group of the process; a group's file cache counts as free."""
     for line in _text(root / "proc/self/cgroup").splitlines():
+        # A line is number:controllers:path; a line that is cut short gets empty fields.
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers == "":  # version 2
             base, limit_file, usage_file = root / "sys/fs/cgroup", "memory.max", "memory.current"
@@ -74,7 +75,8 @@ def _control_groups(root: Path) -> Iterator[int]:
             limit_file, usage_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
-        # A container may see its own group as the root, whatever the path says.
+        # The limits of the groups above hold, too. In a container the group of the process may be
+        # the base itself, whatever the path says; a folder that does not exist has no limit.
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):
             limit, usage = _number(folder / limit_file), _number(folder / usage_file)

@@ -28,9 +28,12 @@ class Knots:
         width: p, the number of bits of the largest number of knots.
         last: the index of the last quantile.
         table: ``[features, 2^p - 1]``: the knots, padded with infinity.
-        below, spacing, index: ``[features, 2^p]``, by the number of knots below x. Between two
-            knots the level of x is ``(index + (x - below) / spacing) / last``.
-        middle: ``[features, 2^p]``: the level of x if it is equal to the next knot.
+        below, spacing, index: ``[features, 2^p]``, by the number of knots below x: the last of
+            these knots, its distance to the next knot, and the index of the last quantile equal to
+            it. If x is not a knot, its level is ``(index + (x - below) / spacing) / last``. Before
+            the first knot and after the last, ``spacing`` is infinite: the level is 0 or 1.
+        middle: ``[features, 2^p]``, by the number of knots below x: the level of x if it is equal
+            to the next knot.
         scale: ``[features, 1]``: 1/2 if a difference of values may exceed float32, else 1.
             ``below`` and ``spacing`` are those of ``scale * x``.
     """
@@ -55,9 +58,9 @@ class Knots:
             self.index[j, 1 : count + 1] = first + counts - 1
             self.index[j, count + 1 :] = self.last
             self.scale[j] = _HALF if np.abs(values).max() > WIDE else _ONE
-            values = values * self.scale[j]
-            self.below[j, 1 : count + 1] = values
-            self.spacing[j, 1:count] = values[1:] - values[:-1]
+            scaled = values * self.scale[j]
+            self.below[j, 1 : count + 1] = scaled
+            self.spacing[j, 1:count] = scaled[1:] - scaled[:-1]
 
 
 @_compiled
@@ -66,6 +69,11 @@ def _count_below(values: np.ndarray, table: np.ndarray, counts: np.ndarray) -> N
 
     The binary searches of all values advance together, without branches, so that no search waits
     for memory or for a mispredicted branch.
+
+    Args:
+        values: ``[n]``.
+        table: ``[Q]``, sorted.
+        counts: ``[n]`` or longer; the first n are written.
     """
     for i in range(len(values)):
         counts[i] = 0
@@ -73,8 +81,8 @@ def _count_below(values: np.ndarray, table: np.ndarray, counts: np.ndarray) -> N
     while remaining > 1:
         half = remaining >> 1
         for i in range(len(values)):
-            next_ = counts[i] + half
-            counts[i] = next_ if table[np.uint32(next_ - 1)] < values[i] else counts[i]
+            larger = counts[i] + half
+            counts[i] = larger if table[np.uint32(larger - 1)] < values[i] else counts[i]
         remaining -= half
     for i in range(len(values)):
         counts[i] += table[np.uint32(counts[i])] < values[i]
@@ -82,7 +90,10 @@ def _count_below(values: np.ndarray, table: np.ndarray, counts: np.ndarray) -> N
 
 @_compiled
 def _tie_ends(table: np.ndarray) -> np.ndarray:
-    """For each entry of a table with sorted rows, the end of the run of entries equal to it."""
+    """For each entry of a table ``[F, Q]`` with sorted rows, where the entries equal to it end.
+
+    The ends ``[F, Q]`` are exclusive.
+    """
     ends = np.empty(table.shape, np.int32)
     for row in range(table.shape[0]):
         end = table.shape[1]

@@ -1,8 +1,8 @@
 """Cross-validation of text rankers, beside the first stage that gave their candidates.
 
-``rankgrad text train`` calls :func:`cross_validate`. Each loss, fold and seed is a run folder
-``FOLDER/runs/LOSS/fold1-seed0``, which ``rankgrad report`` reads. A second call with the same
-arguments leaves finished runs as they are and resumes the others.
+``rankgrad text train`` and ``rankgrad compare`` call :func:`cross_validate`. Each loss, fold and
+seed is a run folder ``FOLDER/runs/LOSS/fold1-seed0``, which ``rankgrad report`` reads. A second
+call with the same arguments leaves finished runs as they are and resumes the others.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ALONE = "test-alone"  # the evaluation without interpolation with the first stag
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """What is trained.
+    """What is trained: every loss on every fold with every seed.
 
     Args:
         settings: of all runs, except loss and seed, which are those below.
-        losses: each is an entry.
-        seeds: each entry is trained with each of them on each fold.
-        folds: into how many the queries are split.
+        losses: the losses; each is an entry of the comparison.
+        seeds: the seeds.
+        folds: the number of folds that the queries are split into.
         chosen: the folds to run, from 1; None for all.
         interpolate: mix the scores with those of the first stage, by a weight that is chosen on
             validation data.
@@ -99,7 +99,7 @@ class OneRun:
         return folder / RUNS / folder_name(self.name) / f"fold{self.fold}-seed{self.settings.seed}"
 
 
-#: Gives the callbacks of a run, called with its index among all runs and their number.
+#: Gives the callbacks of a run. Called with the run, its index and the number of all runs.
 Watch = Callable[[OneRun, int, int], Callbacks]
 
 
@@ -120,7 +120,7 @@ def cross_validate(
     trainings = _Trainings(candidates, folds(len(candidates), plan.folds), folder)
     folder.mkdir(parents=True, exist_ok=True)
     runs = plan.runs()
-    for number, run in enumerate(runs):
+    for index, run in enumerate(runs):
         parts = trainings.parts(run)
         finished = "test" in _evaluations.names(run.path(folder))
         if finished:
@@ -128,7 +128,7 @@ def cross_validate(
         save_first_stage(run, parts["test"], folder)
         if finished:
             continue
-        callbacks = Callbacks() if watch is None else watch(run, number, len(runs))
+        callbacks = Callbacks() if watch is None else watch(run, index, len(runs))
         if not trainings.perform(run, parts, callbacks):
             return False
     return True
@@ -153,7 +153,7 @@ class _Trainings:
         return {name: self.candidates.select(getattr(split, name)) for name in names}
 
     def perform(self, run: OneRun, parts: Mapping[str, Candidates], callbacks: Callbacks) -> bool:
-        """Make or resume a run; whether it was finished, not interrupted."""
+        """Make or resume a run, and evaluate it; return False if it was interrupted."""
         settings, path = run.settings, run.path(self.folder)
         device = torch.device(device_of(settings.device))
         with isolated(device, custom=True):
@@ -166,15 +166,18 @@ class _Trainings:
             else:
                 run_folder = TextRun.create(path, settings, parts, run.labels)
             with run_folder.locked():
-                scores = self._scores(run, ranker, run_folder, callbacks)
+                scores = self._train_and_score(run, ranker, run_folder, callbacks)
                 if scores is not None:
                     _evaluate(run, scores, parts, run_folder)
                 return scores is not None
 
-    def _scores(
+    def _train_and_score(
         self, run: OneRun, ranker: TextRanker, run_folder: TextRun, callbacks: Callbacks
     ) -> dict[str, NDArray[Any]] | None:
-        """Train, and score validation and test items; None if training was interrupted."""
+        """Train, and score the items of ``vali`` and ``test``, ``[items]`` each.
+
+        None if training was interrupted.
+        """
         settings, split = run.settings, self.splits[run.fold - 1]
         if self.inputs is None:  # all runs have the same tokenizer
             self.inputs = ranker.tokenize(*self.candidates.pairs())
@@ -197,7 +200,10 @@ def _evaluate(
     parts: Mapping[str, Candidates],
     run_folder: TextRun,
 ) -> None:
-    """Evaluate the scores of a run; the test evaluation is saved last and marks it finished."""
+    """Evaluate the scores of a run; the test evaluation is saved last: it marks a finished run.
+
+    ``scores`` are those of the ranker alone, ``[items]`` for ``vali`` and for ``test``.
+    """
     save = partial(save_evaluation, run_folder.path)
     metrics_and_labels = run.settings.logged, run.labels
     final = dict(scores)
@@ -240,7 +246,7 @@ def save_first_stage(run: OneRun, test: Candidates, folder: Path) -> None:
 
 
 def _check_same(run: OneRun, parts: Mapping[str, Candidates], folder: Path) -> None:
-    """Raise if a finished run is of other settings or data."""
+    """Raise if a finished run was made with other settings or data."""
     saved = TextRun.open(run.path(folder))
     saved.check(run.settings, parts)
     if run.interpolate != (saved.weight is not None):

@@ -13,7 +13,7 @@ from rankgrad.export._trees import Split, Trees, walk
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 
-_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
+_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)  # of the random lists
 _MAX_ITEMS = 1000  # of a sample of data
 _MISSING_FRACTION = 0.1  # of the values of features that may be missing
 
@@ -66,15 +66,20 @@ def _may_be_missing(ranker: FittedRanker) -> np.ndarray:
         missing[ranker.transform.sources.numpy()[list(Trees.of(ranker.network).missing)]] = True
     steps, numbers = _number_steps(ranker)
     for step in steps:
+        # With indicators, none is indicated if the training data had no missing values; without
+        # them, it is not known.
         if isinstance(step, transforms.Impute) and (len(step.indicated) or not step.indicator):
             missing[numbers] = True
     return missing
 
 
 def _learned_values(ranker: FittedRanker) -> list[np.ndarray]:
-    """For each raw feature, the values ``[n]`` that transforms or trees have learned, or none."""
+    """For each raw feature, the values ``[n]`` that were learned, or none, ``[0]``.
+
+    They are those of the first transform that has learned values, else the thresholds of the trees.
+    """
     values_by_feature: list[np.ndarray] = [np.empty(0)] * ranker.n_features
-    steps, sources = _number_steps(ranker)
+    steps, sources = _number_steps(ranker)  # sources: the raw feature behind each column
     for step in steps:
         learned = _learned_by(step)
         if learned is not None:
@@ -104,7 +109,10 @@ def _learned_by(step: transforms.Transform) -> np.ndarray | None:
 
 
 def _values_near(learned: np.ndarray, items: int, random: np.random.Generator) -> np.ndarray:
-    """Learned values, values between two of them, and values beyond, ``[items]``."""
+    """Values ``[items]``: learned ones, values between two learned ones, and values beyond them.
+
+    ``learned`` is ``[n]``.
+    """
     first, second = random.choice(learned, items), random.choice(learned, items)
     fraction = random.choice([0.0, 0.0, 0.25, 0.5, 1.25], items)
     return np.asarray(first + fraction * (second - first), np.float32)

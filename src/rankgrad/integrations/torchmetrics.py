@@ -29,10 +29,13 @@ __all__ = ["RankingMetric", "ranking_metrics"]
 _EmptyTargetAction = Literal["neg", "pos", "skip", "error"]
 _Aggregation = Literal["mean", "median", "min", "max"]
 
+#: A metric's option ``empty`` for each action. "skip" gives NaN, which ``compute`` leaves out, or
+#: raises an error for if the action is "error".
 _EMPTY: dict[_EmptyTargetAction, Literal[0, 1, "skip"]] = {
     "neg": 0, "pos": 1, "skip": "skip", "error": "skip",
 }  # fmt: skip
-_MIN_COUNTERS = 1 << 16  # the range of indexes that counting may always take
+# A counting sort is used if the range of indexes is below 4 times the number of items + 2^16.
+_COUNTERS_PER_ITEM, _MIN_COUNTERS = 4, 1 << 16
 
 
 class RankingMetric(torchmetrics.Metric):
@@ -148,7 +151,8 @@ class RankingMetric(torchmetrics.Metric):
 
     def compute(self) -> Tensor:
         """The aggregated value of the metric, a scalar."""
-        # One thread: starting more costs more than it saves, except in the metric, which does so.
+        # One thread of PyTorch, as starting more costs more than it saves; the kernels of metrics
+        # start threads of their own.
         with for_work(0):
             lists = _sort_by_query(self.indexes, self.preds, self.target)
             offsets = torch.nn.functional.pad(lists.lengths.cumsum(0), (1, 0))
@@ -220,12 +224,12 @@ def _with_rule(metric: Metric, action: _EmptyTargetAction | None) -> Metric:
 
 
 class _SortedItems(NamedTuple):
-    """Items sorted by query: B queries and their lengths, scores and labels ``[N]``."""
+    """The N items of B queries, sorted by query."""
 
-    queries: Tensor
-    lengths: Tensor
-    scores: Tensor
-    labels: Tensor
+    queries: Tensor  # [B], ascending
+    lengths: Tensor  # [B], the number of items of each query
+    scores: Tensor  # [N]
+    labels: Tensor  # [N]
 
 
 _Collected = list[Tensor] | Tensor  # a tensor per update; a single one after sync
@@ -263,7 +267,7 @@ def _count_by_query(
     lowest, highest = min(lows), max(highs)
     in_order = all(are_sorted) and all(map(operator.le, highs[:-1], lows[1:]))
     total = sum(len(batch[0]) for batch in arrays)
-    if in_order or highest - lowest >= 4 * total + _MIN_COUNTERS:
+    if in_order or highest - lowest >= _COUNTERS_PER_ITEM * total + _MIN_COUNTERS:
         return None
     grouped = group(arrays, lowest, highest - lowest + 1)
     scores, labels, counts = map(torch.from_numpy, grouped)

@@ -53,8 +53,9 @@ class CascadeMetric(Metric):
         size = ranked.end - ranked.start
         j = torch.arange(1, stops.shape[-1] + 1, device=size.device) - ranked.start
         e, g = torch.ones_like(stops), torch.zeros_like(stops)
-        real = size.where(ranked.retrieved, 0)  # padding is one tie group, where no user stops
-        for m in range(1, int(real.max()) + 1 if size.numel() else 1):
+        # Padding and items that were not retrieved are tie groups, too; no user stops in them.
+        retrieved_size = size.where(ranked.retrieved, 0)
+        for m in range(1, int(retrieved_size.max()) + 1 if size.numel() else 1):
             joining = (ranked.start + m - 1).clamp(max=stops.shape[-1] - 1)
             miss, hit = misses.gather(-1, joining), hits.gather(-1, joining)
             e_before = torch.where(j == 1, 1.0, e.roll(1, -1))
@@ -72,6 +73,7 @@ class CascadeMetric(Metric):
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
     ) -> ListValues:
         stops = self.stops(lists.labels) * lists.mask
+        # Channel 0 has the stops; the last has them times the item weights, if there are weights.
         at_rank = self._weighted_at_ranks(relaxation, lists, stops, expect)
         misses = 1 - at_rank[:, 0].clamp(max=1.0)
         passed = torch.cat([torch.ones_like(misses[:, :1]), misses[:, :-1]], -1).cumprod(-1)
@@ -84,8 +86,9 @@ class CascadeMetric(Metric):
         # log(0), for an item that surely satisfies, becomes a finite number below all others.
         misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
         logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
-        passed = sums_ahead(logs, ranks, beta) - 0.5 * logs
-        stopped = lists.weighted(stops) * torch.exp(passed)
+        # sums_ahead counts one half of an item in its own sum; the formula leaves it out.
+        log_passed = sums_ahead(logs, ranks, beta) - 0.5 * logs
+        stopped = lists.weighted(stops) * torch.exp(log_passed)
         discount = self.discount(torch.where(lists.mask, clamp_ranks(ranks, self.k), 1.0))
         return (stopped * discount * soft_inside(ranks, lists, self.k, beta)).sum(-1)
 

@@ -26,7 +26,8 @@ class Spearman(Metric):
 
     Args:
         k: None; it has no cutoff.
-        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        empty: the value of lists without two unequal labels, 0, 1 or ``"skip"``; see
+            :class:`Metric`.
         ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
 
     >>> Spearman()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
@@ -59,21 +60,25 @@ class Spearman(Metric):
 def _mean_ranks(labels: ItemValues, mask: ItemMask) -> ItemValues:
     """Ranks by descending label; tied items have the mean of their ranks."""
     order = descending(labels, mask)
-    ranked = labels.detach().gather(-1, order)
+    sorted_labels = labels.detach().gather(-1, order)
     inside = mask.gather(-1, order)
-    start, end = tie_groups(ranked.masked_fill(~inside, float("-inf")))
+    start, end = tie_groups(sorted_labels.masked_fill(~inside, float("-inf")))
     return ((start + end + 1).to(labels.dtype) / 2).gather(-1, invert(order))
 
 
 def _correlation(
     ranks: ItemValues, exact: ItemValues, by_label: ItemValues, weights: ItemValues
 ) -> ListValues:
-    """The correlation of ranks by score with ranks by label; σ_r is taken from exact ranks."""
+    """The correlation of ranks by score with ranks by label; σ_r is that of ``exact``.
+
+    ``exact`` are ranks by score that are not relaxed.
+    """
     variances = _covariance(exact, exact, weights) * _covariance(by_label, by_label, weights)
     return divide(_covariance(ranks, by_label, weights), variances.sqrt())
 
 
 def _covariance(first: ItemValues, second: ItemValues, weights: ItemValues) -> ListValues:
+    """The weighted covariance within each list."""
     total = weights.sum(-1, keepdim=True)
     first = first - divide((weights * first).sum(-1, keepdim=True), total)
     second = second - divide((weights * second).sum(-1, keepdim=True), total)

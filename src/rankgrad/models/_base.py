@@ -125,7 +125,7 @@ def output_layer(output: Output | None) -> nn.Module:
 
 
 def check_optional(option: str, value: Any, choices: Sequence[str]) -> Any:
-    """Check one of a few words or None. The text ``"none"`` means None, too."""
+    """Check that an option is one of the choices or None; the text ``"none"`` means None, too."""
     check_choice(option, value, (None, "none", *choices))
     return None if value == "none" else value
 

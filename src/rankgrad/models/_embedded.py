@@ -31,8 +31,9 @@ def embedding_width(categories: int) -> int:
 class EmbeddedScorer(Scorer):
     """A network whose last input columns are codes of categories, each with a learned embedding.
 
-    A code is 0 for a missing or unknown category, and c + 1 for category c: it is the row of the
-    feature's table. Row 0 starts at 0 and is learned from missing values in the training data.
+    A code is 0 for a missing or unknown category, and c + 1 for category c: it is a row of the
+    feature's table of embeddings. Row 0 is initialized with zeros, and is learned from missing
+    values in the training data.
 
     Args:
         model: the network after the embeddings.
@@ -53,7 +54,7 @@ class EmbeddedScorer(Scorer):
         self.per_item, self.members = self.network.per_item, self.network.members
 
     def embed(self, features: Features) -> Float[Tensor, "*b n w"]:
-        """The numeric columns, then the columns of all embeddings."""
+        """The numeric columns, then the columns of all embeddings, w in all."""
         codes = features[..., self.n_numbers :].long()
         columns = [
             table(codes[..., column].clamp(0, self.sizes[column]))  # padding may hold anything

@@ -38,7 +38,9 @@ __all__ = ["OnChange", "ReproductionResult", "RunOptions", "run", "run_tables"]
 _RESULT = "reproduction.json"
 # Two levels, so that the parent of the data is not a folder with the name of a set in the catalog.
 _PREPARED = Path("prepared", "data")
-_DIGITS = (3, 4)  # of numbers in a table: as many as in the paper, within these bounds
+# Digits after the point are as many as in the paper, within these bounds. A scaled table multiplies
+# its metrics, such as by 100.
+_MIN_DIGITS, _MIN_SCALED_DIGITS, _MAX_DIGITS = 3, 2, 4
 
 #: Called with the title of a table and the progress of its runs.
 OnChange = Callable[[str, compare.Progress], None]
@@ -65,7 +67,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """A mean, with its standard errors over queries and over seeds."""
+    """A mean, with its standard errors over queries and over seeds, on the paper's scale."""
 
     mean: float
     over_queries: float
@@ -120,6 +122,7 @@ class ReproductionResult:
         if values is None:
             return None
         folds, seeds = values.means.shape
+        # With drawn test parts, a fold is a drawing: its mean over seeds, [folds].
         drawings = values.means.mean(1) if self.drawn and folds > 1 else None
         return _Estimate(
             mean=values.mean,
@@ -239,7 +242,8 @@ class ReproductionResult:
         """How many digits after the point the numbers of the table have."""
         rows = self.protocol.published[self.data.name].values()
         printed = max(PaperCell.of(text).decimals for cells in rows for text in cells)
-        return min(max(printed, 2 if self.protocol.scale > 1 else _DIGITS[0]), _DIGITS[1])
+        least = _MIN_SCALED_DIGITS if self.protocol.scale > 1 else _MIN_DIGITS
+        return min(max(printed, least), _MAX_DIGITS)
 
     def notes(self) -> list[str]:
         """The lines under the table: what was run, conventions, choices and findings."""
@@ -439,7 +443,8 @@ def run_tables(
         A result for each table and data set; for those that were not run, it has the reason.
 
     Raises:
-        FileNotFoundError: nothing can be run; it says where to get the data.
+        ValueError: no table has the data set ``only``.
+        FileNotFoundError: nothing can be run; the message says where to get the data.
     """
     pairs = [(table, used) for table in tables for used in table.data if only in (None, used.name)]
     if not pairs:
@@ -526,7 +531,10 @@ def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Ent
 
 
 def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
-    """The metric of each list ``[lists]``, by the column's ``shift`` and ``length``."""
+    """The metric of each list ``[lists]``, with the column's ``shift`` and ``length``.
+
+    NaN for lists that the metric skips and for lists of another length.
+    """
     values = evaluated.of_metric(metric.spec)
     if metric.shift:
         shifted = evaluate(

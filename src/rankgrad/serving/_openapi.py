@@ -83,8 +83,11 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         "headers": {"retry-after": {"description": "Seconds.", "schema": {"type": "integer"}}},
     },
 }
+#: The responses, other than success, to a request for one model.
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: _error("There is no such ranker.")}
+#: The response of ``/ready`` while the service is stopping.
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "The service is stopping."}}
+#: The response of ``/metrics``.
 METRICS: dict[int | str, dict[str, Any]] = {
     200: {"description": "Text.", "content": {"text/plain": {"schema": _TEXT}}}
 }

@@ -48,7 +48,8 @@ class SoftSort(Relaxation):
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         distances: Tensor = _Distances.apply(scores, mask, k)
         logits = -distances / initial_value(self.temperature)
-        # Entries that would be denormal numbers become 0: arithmetic with denormals is slow.
+        # Entries below e^-69 = 1e-30, or e^-690 = 1e-300 in float64, become 0, well before they
+        # would be denormal numbers: arithmetic with denormals is slow.
         negligible = logits < (-69.0 if scores.dtype == torch.float32 else -690.0)
         logits = logits.masked_fill(negligible | ~mask[:, None, :], float("-inf"))
         real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
@@ -57,7 +58,9 @@ class SoftSort(Relaxation):
 
 
 class _Distances(ListFunction):
-    """``|s_(r) - s_j|`` for the first k ranks r, with the mean gradient over all orders of ties.
+    """``|s_(r) - s_j|``, ``[b, k, n]``, with the mean gradient over all orders of ties.
+
+    Rank r runs over the first k, item j over all n.
 
     Let rank r belong to a group of m tied items at the ranks a..b. In a random order of the group,
     its item j is below rank r with probability (b - r) / m and above it with (r - a) / m. So the
@@ -87,7 +90,7 @@ class _Distances(ListFunction):
         grad = grad * mask[:, None, :] * inside[:, : ctx.k, None]
 
         def sum_over_ranks(values: Tensor) -> Tensor:
-            """For each item, the sum of a value per rank over the ranks of its tie group."""
+            """Values of ranks ``[b, k]``, summed over the tie group of each item: ``[b, n]``."""
             sums = torch.zeros_like(scores).scatter_add(-1, start[:, : ctx.k], values)
             return sums.gather(-1, start).gather(-1, rank_index)
 

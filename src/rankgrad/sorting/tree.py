@@ -17,6 +17,9 @@ from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
 
+# Subtracted from roots before they are rounded up: 3125^(1/5) is 5, computed as 5.000000000000001.
+_ROUNDING = 1e-9
+
 
 @relaxations.register("tree")
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Tree(Relaxation):
 
     Args:
         base: the relaxation that sorts at each node.
-        depth: the number of levels, each merging about ``n^(1/depth)`` children.
+        depth: the number of levels, each merging about ``n^(1/depth)`` children; 2 if neither depth
+            nor branching is given.
         branching: the number of children per level from the leaves up, instead of ``depth``; the
             last level merges all nodes that remain.
         keep: how many items each node of a level keeps, at least k; by default k.
@@ -92,7 +96,9 @@ class Tree(Relaxation):
         merges = self._merge(widths, leaf, scores, mask, k)
         product = merges[0]  # [nodes, kept, leaves below the node]
         for width, merge in zip(widths[1:], merges[1:], strict=True):
+            # [n, b, m, x]: node, child, item that the child keeps, leaf below the child
             children = product.reshape(-1, width, *product.shape[1:])
+            # [n, l, b, m]: l is an item that the node keeps
             rows = merge.reshape(len(merge), merge.shape[1], width, -1)
             product = torch.einsum("nlbm,nbmx->nlbx", rows, children).flatten(2)
         index = leaf[:, None, :].expand(len(scores), product.shape[1], -1)
@@ -109,15 +115,16 @@ class Tree(Relaxation):
         leaves = leaves.scatter_add(-1, index, values * mask[:, None, :])
         top_values = leaves.reshape(b, channels, -1, 1)
         for width, merge in zip(widths, merges, strict=True):
+            # [b, c, t, m]: list, channel, node, item of the node's children
             nodes = top_values.reshape(b, channels, -1, width * top_values.shape[-1])
-            rows = merge.reshape(b, -1, *merge.shape[1:])
+            rows = merge.reshape(b, -1, *merge.shape[1:])  # [b, t, l, m]: l is an item it keeps
             top_values = torch.einsum("btlm,bctm->bctl", rows, nodes)
         return _pad_rows(top_values.squeeze(2).mT, k).mT
 
     def _leaves(self, scores: Tensor, mask: Tensor) -> tuple[list[int], Int[Tensor, "b n"]]:
-        """The number of children of a node per level, leaves first, and each item's leaf (eq. 13).
+        """The widths: children of a node per level, leaves first; and each item's leaf (eq. 13).
 
-        The widths hold the trees of all lists of the batch.
+        A width is the largest branching of any list of the batch, so that all trees fit in.
         """
         length = mask.sum(-1, keepdim=True)
         factors = self._factors(length)
@@ -141,14 +148,14 @@ class Tree(Relaxation):
                 factor = torch.full_like(rest, int(self.branching[level]))
             else:
                 root = length.clamp(min=1).double() ** (1.0 / self.levels)
-                factor = (root - 1e-9).ceil().long()
+                factor = (root - _ROUNDING).ceil().long()
             factor = torch.minimum(factor, rest)
             factors.append(factor)
             rest = -(-rest // factor)
         return [*factors, rest]
 
     def _largest_widths(self, n: int) -> list[int]:
-        """The widths that hold the trees of lists of any length up to n."""
+        """The widths in which the trees of lists of any length up to n fit."""
         widths = [1] * self.levels
         for length in range(1, n + 1):
             rest = length
@@ -156,7 +163,7 @@ class Tree(Relaxation):
                 if self.branching is not None:
                     factor = int(self.branching[level])
                 else:
-                    factor = math.ceil(length ** (1.0 / self.levels) - 1e-9)
+                    factor = math.ceil(length ** (1.0 / self.levels) - _ROUNDING)
                 factor = min(factor, rest)
                 widths[level] = max(widths[level], factor)
                 rest = -(-rest // factor)
@@ -166,7 +173,10 @@ class Tree(Relaxation):
     def _merge(
         self, widths: list[int], leaf: Tensor, scores: Tensor, mask: Tensor, k: int
     ) -> list[Float[Tensor, "nodes l m"]]:
-        """The relaxed permutations of the nodes, level by level (eqs. 14-15)."""
+        """The relaxed permutations of the nodes, level by level (eqs. 14-15).
+
+        On each level they are ``[nodes of all lists, items kept, items of the children]``.
+        """
         leaves = scores.new_zeros(len(scores), math.prod(widths))
         top_scores = leaves.scatter_add(-1, leaf, scores * mask)[:, :, None]
         real = leaves.scatter_add(-1, leaf, mask.to(leaves.dtype))[:, :, None] > 0
@@ -175,12 +185,12 @@ class Tree(Relaxation):
             nodes = top_scores.reshape(-1, width * top_scores.shape[-1])
             inside = real.reshape(nodes.shape)
             last = level == len(widths) - 1
-            rows = k if last or self.keep is None else max(k, int(self.keep[level]))
-            rows = min(rows, nodes.shape[-1])
-            merge = self._base_at(level)._permutation(nodes, inside, rows)
+            kept = k if last or self.keep is None else max(k, int(self.keep[level]))
+            kept = min(kept, nodes.shape[-1])
+            merge = self._base_at(level)._permutation(nodes, inside, kept)
             merges.append(merge)
             top_scores = (merge @ nodes[:, :, None]).squeeze(-1)
-            real = torch.arange(rows, device=scores.device) < inside.sum(-1, keepdim=True)
+            real = torch.arange(kept, device=scores.device) < inside.sum(-1, keepdim=True)
         return merges
 
     def _base_at(self, level: int) -> Relaxation:
@@ -191,6 +201,6 @@ class Tree(Relaxation):
 
 
 def _pad_rows(rows: Float[Tensor, "b m n"], k: int) -> Float[Tensor, "b k n"]:
-    """At least k rows, those that are missing zero."""
+    """Append rows of zeros if there are fewer than k."""
     missing = k - rows.shape[1]
     return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows

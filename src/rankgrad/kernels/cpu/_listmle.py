@@ -27,8 +27,9 @@ def listmle(lists: FlatArrays, seed: Tensor | None) -> None:
     """``Σ_r w_r (log Σ_{l>=r} exp(s_(l)) - s_(r))``, items by descending label.
 
     Args:
-        lists: see :mod:`rankgrad.kernels.ops`.
-        seed: items of equal label are in a random order; None for the order of the list.
+        lists: the batch; values, gradients and ``defined`` are written to its arrays.
+        seed: a scalar, of the random order of items with equal labels; None if they keep the order
+            of the list.
     """
     n_shuffled = 0 if seed is None else lists.max_length
     lists.run(_lists, n_shuffled, 0 if seed is None else int(seed))
@@ -36,6 +37,7 @@ def listmle(lists: FlatArrays, seed: Tensor | None) -> None:
 
 @compiled
 def _lists(first: int, last: int, arrays: Arrays, n_shuffled: int, seed: int) -> None:
+    """Compute the lists ``first:last``; ``n_shuffled`` is 0, or a bound of the lists' lengths."""
     scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
     order = _random_order(seed, n_shuffled)
     for b in range(first, last):
@@ -43,8 +45,9 @@ def _lists(first: int, last: int, arrays: Arrays, n_shuffled: int, seed: int) ->
         defined[b] = items.size > 1
         if not defined[b]:
             continue
-        # The order of the first positions is the same either way: for short lists a new sort is
-        # faster than leaving out the rest. Sorting by label is stable, so ties are in this order.
+        # The random order of a list's positions is the same, whether drawn for this list or taken
+        # from the order of n_shuffled positions. For a short list, drawing it again is faster than
+        # skipping all further positions. Sorting by label is stable: ties keep this order.
         if order.size > 16 * items.size:
             items = _reordered(items, _random_order(seed, items.size))
         elif order.size:
@@ -73,8 +76,10 @@ def _random_order(seed: int, n: int) -> Array:
 @compiled
 def _reordered(items: Array, order: Array) -> Array:
     """Items permuted by a random order of positions; positions past the list's end are skipped."""
+    # Without branches: the next item overwrites one that is skipped. The last entry takes those
+    # that are skipped after all items.
     permuted, count = np.empty(items.size + 1, np.int64), 0
-    for position in order:  # without branches: the next item overwrites one that is skipped
+    for position in order:
         permuted[count] = items[min(position, items.size - 1)]
         count += position < items.size
     return permuted[:-1]
@@ -101,7 +106,7 @@ def _negative_log_likelihood(s: Array, w: Array) -> float:
         tails[i] = tail
     for i in range(n):
         s[i] = w[i] * (log(tails[i]) - (s[i] - highest))  # terms of the loss, until summed
-        tails[i] = w[i] / tails[i]
+        tails[i] = w[i] / tails[i]  # from here on w_r / t_r
     value, prefix = total(s), 0.0
     for i in range(n):
         prefix += tails[i]

@@ -1,8 +1,9 @@
 """NaN guards: they keep invalid values out of loops that would run forever or out of bounds.
 
-Losses check values before they call a kernel. Compiled code does not; it calls kernels through
-PyTorch's registry, which wraps them in these guards. A list with an invalid score, label or weight
-gets NaN for its value and its grad_scores. Other lists are not affected.
+In eager code, losses check values before they call a kernel. Code of ``torch.compile`` does not
+check; it calls the operators registered with PyTorch, whose CPU kernels are wrapped in these
+guards. A list with an invalid score, label or weight gets NaN for its value and its grad_scores.
+Other lists are not affected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from torch.nn import functional as F
 
 
 def guarded_loss(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Guard a kernel of one of :data:`rankgrad.kernels.ops.LOSSES`."""
+    """Guard a kernel of one of :data:`rankgrad.kernels.ops.LOSSES`.
+
+    The kernel and the guarded one take flat lists, scores ``[items]`` and offsets ``[lists + 1]``,
+    and return values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
+    """
 
     def loss(
         scores: Tensor,
@@ -62,7 +67,10 @@ def _invalid_lists(valid: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _with_nan(numbers: Tensor, invalid: Tensor, mask: Tensor | None, offsets: Tensor) -> Tensor:
-    """The numbers ``[items]``, with NaN for the real items of invalid lists."""
-    of_list = invalid.repeat_interleave(offsets.diff())
-    of_list = F.pad(of_list, (0, len(numbers) - len(of_list)))  # items after the last list
-    return numbers.masked_fill(of_list if mask is None else of_list & mask, torch.nan)
+    """The numbers ``[items]``, with NaN for the real items of invalid lists.
+
+    ``invalid`` is ``[lists]``, from :func:`_invalid_lists`.
+    """
+    is_nan = invalid.repeat_interleave(offsets.diff())
+    is_nan = F.pad(is_nan, (0, len(numbers) - len(is_nan)))  # False for items after the last list
+    return numbers.masked_fill(is_nan if mask is None else is_nan & mask, torch.nan)
