@@ -85,6 +85,7 @@ class CascadeMetric(Metric):
         stops = self.stops(lists.labels) * lists.mask
         # log(0), for an item that surely satisfies, becomes a finite number below all others.
         misses = self.misses(lists.labels).clamp(min=torch.finfo(stops.dtype).tiny)
+        # log(1 - stop): log1p is precise for small stops, the log of ``misses`` for those near 1.
         logs = torch.where(stops < 0.5, torch.log1p(-stops.clamp(max=0.5)), misses.log())
         # sums_ahead counts one half of an item in its own sum; the formula leaves it out.
         log_passed = sums_ahead(logs, ranks, beta) - 0.5 * logs
