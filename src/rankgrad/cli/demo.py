@@ -85,10 +85,10 @@ def demo(
         _show(result, size, page)
 
 
-def _to_json(demo: Demo) -> dict[str, Any]:
+def _to_json(result: Demo) -> dict[str, Any]:
     from rankgrad.experiments.demo import BEST, LOSSES
 
-    comparison = demo.comparison
+    comparison = result.comparison
     return {
         "rows": [
             {
@@ -101,14 +101,14 @@ def _to_json(demo: Demo) -> dict[str, Any]:
             }
             for entry in comparison.entries
         ],
-        "settings": demo.settings.model_dump(mode="json", exclude={"loss"}),
+        "settings": result.settings.model_dump(mode="json", exclude={"loss"}),
         "conventions": comparison.conventions,
-        "seconds": demo.seconds,
+        "seconds": result.seconds,
     }
 
 
-def _show(demo: Demo, size: str, page: Path) -> None:
-    comparison, test, settings = demo.comparison, demo.data["test"], demo.settings
+def _show(result: Demo, size: str, page: Path) -> None:
+    comparison, test, settings = result.comparison, result.data["test"], result.settings
     best = comparison.best(settings.metric)
     full_size = _command_line("demo --size web30k --device cuda", "the same at full size")
     show_table(
@@ -118,7 +118,7 @@ def _show(demo: Demo, size: str, page: Path) -> None:
         footer=[
             f"± half the 95% bootstrap interval; {comparison.conventions[0]}",
             *comparison.conventions[1:],
-            f"{demo.seconds:.0f} seconds in all. The epoch with the best validation "
+            f"{result.seconds:.0f} seconds in all. The epoch with the best validation "
             f"{settings.metric} is taken.",
             "",
             "list: the pages of one query; a ranker sorts each list by its scores",
@@ -147,7 +147,7 @@ def _command_line(command: str, purpose: str) -> str:
 
 
 def _table_row(comparison: Comparison, entry: RunGroup) -> list[str]:
-    from rankgrad.experiments.demo import LOSSES
+    from rankgrad.experiments.demo import LOSSES  # the kind of each loss, by its name
 
     values = []
     for metric in comparison.metrics:

@@ -93,23 +93,25 @@ def rerank(
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
 
 
-def _count_trained_on(run: Path, queries: Iterable[str]) -> int:
-    """How many of the queries a run was trained or validated on.
+def _count_trained_on(run_folder: Path, queries: Iterable[str]) -> int:
+    """How many of the queries the ranker of a run folder was trained or validated on.
 
-    In cross-validation these are the queries that the runs of the other folds are tested on.
+    In cross-validation these are the queries that the runs of the other folds are tested on. Run
+    folders have names such as ``fold1-seed0``.
     """
     from rankgrad.data.trec import read_run
 
-    seed = run.resolve().name.partition("-")[2]
+    run_folder = run_folder.resolve()
+    seed = run_folder.name.partition("-")[2]
     tested_elsewhere: set[str] = set()
-    for file in run.resolve().parent.glob(f"fold*-{seed}/test.run"):
-        if file.parent != run.resolve():
+    for file in run_folder.parent.glob(f"fold*-{seed}/test.run"):
+        if file.parent != run_folder:
             tested_elsewhere |= set(read_run(file))
     return len(tested_elsewhere & set(queries))
 
 
 def _parse_weight(text: str | None, chosen: float | None) -> float | None:
-    """The value of --interpolate: the weight of the first stage, or None without it.
+    """The weight of the first stage by the option --interpolate; None without the option.
 
     Args:
         text: a number, or ``chosen``.

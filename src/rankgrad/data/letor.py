@@ -40,7 +40,7 @@ __all__ = ["cores", "read"]
 
 
 _BLOCK = 1 << 20  # bytes of text parsed at a time
-_PADDING = 40  # bytes after a block: 1 for a missing line end, and 32 that the kernel may read
+_PADDING = 40  # bytes after a block; needed are 1 for a line end and 32 that the kernel may read
 _PROBE_BYTES = 1 << 16  # bytes of the first block from which its width is guessed
 _TOKEN = re.compile(rb"[^\s#]*")
 _DOCID = re.compile(rb"#[^\n]*?docid[ \t]*=[ \t]*([^\s#]+)[^\n]*")
@@ -122,21 +122,21 @@ def read(
             parts.append(part)
             size_limit.add(part)
 
-    names = shorten(", ".join(map(_streams.display_name, files)), 400)
+    file_names = shorten(", ".join(map(_streams.display_name, files)), 400)
     rows = sum(part.rows for part in parts)
     if rows == 0:
-        raise ValueError(f"{names}: no rows, only blank lines or comments")
+        raise ValueError(f"{file_names}: no rows, only blank lines or comments")
     first_id, width = _feature_range(parts, n_features, zero_based)
     labels = np.concatenate([part.labels for part in parts])
     item_ids = None
     if ids and all(part.ids for part in parts):
         item_ids = id_array("ids", [name for part in parts for name in part.ids])
-    order, n_scattered = None, 0
+    order, n_scattered = None, 0  # order: [N], the row of the files for each row of the result
     if sizes is None:
-        codes, qids = _number_queries(parts, rows)
-        offsets, order, n_scattered = group_rows(codes, len(qids))
+        list_of_row, qids = _number_queries(parts, rows)
+        offsets, order, n_scattered = group_rows(list_of_row, len(qids))
     else:
-        offsets = _group_offsets(sizes, rows, names)
+        offsets = _group_offsets(sizes, rows, file_names)
         qids = np.arange(1, len(sizes) + 1).astype(str)
     features = _join_features(parts, rows, first_id, width, order, threads)
     n_marked = missing_values.mark(features)
@@ -181,8 +181,8 @@ class _Block:
     path: Path
     text: bytearray
     end: int
-    line: int  # number of the first line in the file
-    lines: int  # how many
+    line: int  # number of the first line in the file, from 1
+    lines: int  # how many lines
 
     def locate(self, position: int) -> _Location:
         """The line of a position, shortened to its start and the text around the position."""
@@ -213,7 +213,10 @@ class _Block:
 
 @dataclass
 class _Sparse:
-    """The nonzero cells of a matrix: ``matrix[rows, columns] = values``, all ``[cells]``."""
+    """The nonzero cells of a float32 matrix: ``matrix[rows, columns] == values``.
+
+    All three arrays are ``[cells]``.
+    """
 
     rows: Array
     columns: Array
@@ -236,26 +239,25 @@ class _Counts:
 
     unsorted: int  # rows whose feature ids do not ascend
     duplicates: int  # values of a feature that their row had before
-    infinite: int  # values
+    infinite: int  # values that are infinite
     zero_rows: int  # rows with a feature id 0
     zero_at: int  # the last of them
     id_bound: int  # one above the highest feature id
     id_bound_at: int  # the first line with that id
-    missing: int  # values
-    unlabeled: int  # rows
+    missing: int  # values that are missing
+    unlabeled: int  # rows without a label
     unlabeled_at: int  # the first of them
 
 
 @dataclass
 class _Part:
-    """A parsed block. Column ``f`` of ``features`` is feature id ``f``, from 0."""
+    """A parsed block. Column ``f`` of ``features`` has the values of feature id ``f``, from 0."""
 
     features: Array | _Sparse  # [rows, width]
     labels: Array  # [rows]
-    runs: list[
-        tuple[int, str]
-    ]  # for each run of rows with the same qid: its first row, and the qid
-    ids: list[str]  # of all rows, or empty
+    # For each run of rows with the same qid: its first row, and the qid.
+    runs: list[tuple[int, str]]
+    ids: list[str]  # the item ids of all rows, or empty
     counts: _Counts
     highest: _Location  # the line with the highest feature id
 
@@ -302,13 +304,13 @@ class _SizeLimit:
             cells: an upper bound of the number of its cells that have a value.
             location: the line with the highest feature id, from which the width follows.
         """
-        size = 4 * rows * width
+        size = 4 * rows * width  # bytes in float32
         is_sparse = rows * width > _MAX_SPARSITY * cells
-        is_stray = self.n_features is None and size > _LARGE_BYTES and is_sparse
-        if not is_stray and size <= self.limit:
+        is_implausible = self.n_features is None and size > _LARGE_BYTES and is_sparse
+        if not is_implausible and size <= self.limit:
             return
         why = f"and {_memory_limit.gigabytes(self.limit)}, half of what can be had, is the limit"
-        if is_stray:
+        if is_implausible:
             why = f"and less than one cell in {_MAX_SPARSITY:,} has a value"
         raise location.error(
             f"{rows:,} rows of {width:,} features would take {_memory_limit.gigabytes(size)} of "
@@ -332,7 +334,8 @@ class _Parser:
     """Parses blocks. The kernel needs the width of a block's matrix before it reads the ids.
 
     So the width is guessed from the blocks before; a block that turns out to be wider is parsed
-    again. Several threads call :meth:`parse` at a time.
+    again. The width counts column 0, for feature id 0, whether or not the files have that id.
+    Several threads call :meth:`parse` at a time.
     """
 
     options: _RowOptions
@@ -354,14 +357,17 @@ class _Parser:
             return self.n_features + 1
         if self.width:
             return self.width
-        probe = block.text.find(b"\n", min(_PROBE_BYTES, block.end - 1)) + 1
-        parsed = _run_kernel(block, probe, 0, self.options.with_qids)
-        self._check_size(block, parsed, probe)
+        probe_end = block.text.find(b"\n", min(_PROBE_BYTES, block.end - 1)) + 1
+        parsed = _run_kernel(block, probe_end, 0, self.options.with_qids)
+        self._check_size(block, parsed, probe_end)
         return parsed.counts.id_bound
 
     def _parts(self, block: _Block, width: int) -> Iterator[_Part]:
-        """Parse a block at a width: in pieces if its matrix is large, again if it is wider."""
-        lines = max(1, _MAX_DENSE_BYTES // (4 * width + 1))
+        """Parse a block into a matrix of this width, or a wider one if its ids need it.
+
+        A block whose matrix would be large is parsed in pieces.
+        """
+        lines = max(1, _MAX_DENSE_BYTES // (4 * width + 1))  # + 1, as the width may be 0
         if lines < block.lines:
             for piece in block.pieces(lines):
                 yield from self._parts(piece, max(width, self.width))
@@ -377,11 +383,12 @@ class _Parser:
         yield self._part(block, parsed)
 
     def _check_size(self, block: _Block, parsed: _Parsed, end: int) -> None:
-        """Check the size of the matrix of ``text[:end]``, before it is allocated."""
+        """Check the size of the matrix of ``block.text[:end]``, before it is allocated."""
         location = block.locate(parsed.counts.id_bound_at)
         rows, width = len(parsed.arrays.starts), parsed.counts.id_bound - 1
         # The text of a value takes two bytes or more.
-        self.size_limit.check(rows, width, end // 2, location)
+        most_cells = end // 2
+        self.size_limit.check(rows, width, most_cells, location)
 
     def _part(self, block: _Block, parsed: _Parsed) -> _Part:
         """Check what the kernel parsed, and add the numbers and names that it left to Python."""
@@ -451,14 +458,14 @@ def _run_kernel(block: _Block, end: int, width: int, with_qids: bool) -> _Parsed
 
 
 def _parse_deferred(block: _Block, parsed: _Parsed, options: _RowOptions) -> None:
-    """Parse the numbers that the kernel deferred with Python's ``float``, and count them.
+    """Parse the numbers that the kernel left to Python, and count the missing and infinite ones.
 
     They are in the order of the file. Where a row has several values of one feature, the kernel
     defers all but the first, so that the last one counts.
     """
     arrays, counts = parsed.arrays, parsed.counts
     with np.errstate(over="ignore"):
-        for position, cell in arrays.deferred.tolist():  # the cell of a label is -1 - row
+        for position, cell in arrays.deferred.tolist():  # for a label, cell = -1 - row
             token = block.token(position)
             if token in options.missing and (cell >= 0 or not options.labeled):
                 if cell >= 0:
@@ -546,7 +553,7 @@ def _find_docids(block: _Block, starts: Array, option: bool | Literal["auto"]) -
     ids: dict[int, str] = {}
     for row, match in zip(rows.tolist(), matches, strict=True):
         if row < 0 or block.text.find(b"\n", int(starts[row]), match.start()) >= 0:
-            continue  # a line that is a comment, after the row's line
+            continue  # in a line of its own, not in the line of a row
         docid = match.group(1).decode("utf-8", "replace")
         _check_length(block, match.start(), "docid", docid)
         ids[row] = docid
@@ -571,9 +578,9 @@ def _read_blocks(path: Path, size: int, buffers: list[bytearray], limit: int) ->
 
     Args:
         path: the file.
-        size: of a block.
+        size: bytes of a block.
         buffers: texts of blocks that were parsed, which are used again.
-        limit: bytes of memory; a line must be far shorter.
+        limit: bytes of memory; a buffer for a long line may take a sixteenth of it.
     """
     from rankgrad.data import _letor_kernel
 
@@ -608,7 +615,7 @@ def _read_blocks(path: Path, size: int, buffers: list[bytearray], limit: int) ->
 
 
 def _fill_buffer(file: IO[bytes], text: bytearray, filled: int) -> int:
-    """Read from ``text[filled]`` until the padding or the end of the file; return the new end."""
+    """Read the file into ``text`` from index ``filled`` up to the padding; return the new end."""
     with memoryview(text) as view:
         while filled < len(text) - _PADDING:
             count = file.readinto(view[filled:-_PADDING])  # type: ignore[attr-defined]
@@ -648,15 +655,16 @@ def _feature_range(
 def _number_queries(parts: list[_Part], rows: int) -> tuple[Array, Array]:
     """The list of each row ``[N]``, numbered by first appearance; and the lists' qids ``[B]``."""
     numbers: dict[str, int] = {}  # of the lists, by qid
-    runs: list[int] = []  # the list of each run of rows
-    starts: list[int] = []  # the first row of each run
-    row = 0
+    list_of_run: list[int] = []  # for each run of rows with the same qid
+    run_starts: list[int] = []  # the first row of each run
+    first_row = 0  # of the part
     for part in parts:
         for start, qid in part.runs:
-            runs.append(numbers.setdefault(qid, len(numbers)))
-            starts.append(row + start)
-        row += part.rows
-    return np.repeat(runs, np.diff(starts, append=rows)), id_array("qids", list(numbers))
+            list_of_run.append(numbers.setdefault(qid, len(numbers)))
+            run_starts.append(first_row + start)
+        first_row += part.rows
+    list_of_row = np.repeat(list_of_run, np.diff(run_starts, append=rows))
+    return list_of_row, id_array("qids", list(numbers))
 
 
 def _join_features(
@@ -680,13 +688,13 @@ def _join_features(
 
     def move(item: tuple[int, _Part]) -> None:
         stop, part = item
-        start, block = stop - part.rows, part.features
-        if isinstance(block, _Sparse):
-            cell_rows = block.rows + np.int64(start)
+        start, matrix = stop - part.rows, part.features
+        if isinstance(matrix, _Sparse):
+            cell_rows = matrix.rows + np.int64(start)
             cell_rows = cell_rows if targets is None else targets[cell_rows]
-            features[cell_rows, block.columns - first_id] = block.values
+            features[cell_rows, matrix.columns - first_id] = matrix.values
         else:
-            columns = block[:, first_id : first_id + width]
+            columns = matrix[:, first_id : first_id + width]
             part_rows = slice(start, stop) if targets is None else targets[start:stop]
             features[part_rows, : columns.shape[1]] = columns
         part.features = np.empty((0, 0), np.float32)
@@ -709,6 +717,7 @@ def _notes(
         grouped: whether the queries have sizes in place of qids.
         marked: the number of values that the user said are missing.
     """
+    # The sums of positions (..._at) mean nothing, and are not used.
     total = _Counts(*map(sum, zip(*(astuple(part.counts) for part in parts), strict=True)))
     missing = total.missing + marked
     notes = {
@@ -728,10 +737,10 @@ def _notes(
     return tuple(note for note, holds in notes.items() if holds)
 
 
-def _group_offsets(sizes: Array, rows: int, names: str) -> Array:
-    """The offsets of lists of these sizes; ``names`` are the files, for the error."""
+def _group_offsets(sizes: Array, rows: int, file_names: str) -> Array:
+    """The offsets ``[B + 1]`` of lists of these sizes ``[B]``; errors name the files."""
     if sizes.sum() != rows:
-        raise ValueError(f"{names}: groups add up to {sizes.sum()} rows, found {rows}")
+        raise ValueError(f"{file_names}: groups add up to {sizes.sum()} rows, found {rows}")
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 

@@ -3,7 +3,8 @@
 A transform is named by a spec such as ``clip(limit=3)``. It is fitted block by block, on an array
 or a memory map (``_blocks.py``). Then it is a module whose buffers hold what it learned: they are
 in its ``state_dict``, which a new transform of the same spec can load. Several in a row are a
-:class:`Pipeline`. The trainer fits one on the training data and applies it before the network.
+:class:`Pipeline`. The trainer fits a pipeline on the training data and applies it before the
+network.
 """
 
 from __future__ import annotations
@@ -67,12 +68,14 @@ class Transform(HasSpec, nn.Module):
     replaces them.
 
     A subclass overrides ``_map`` and, if it learns anything, ``_learn`` and ``learned``.
+
+    In shapes, F or f is the number of raw features, and g that of transformed features.
     """
 
     #: The buffers that fitting fills; they are empty until then.
     learned: ClassVar[tuple[str, ...]] = ()
 
-    columns: Tensor
+    columns: Tensor  # the number of raw features, a scalar; empty until fitted
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +110,7 @@ class Transform(HasSpec, nn.Module):
         return self.fit_blocks(blocks)
 
     def fit_blocks(self: _Fitted, blocks: Blocks) -> _Fitted:
-        """:meth:`fit` on data that are checked, and may have passed other transforms."""
+        """Fit on blocks without checking their values; other transforms may have made them."""
         for name, value in self._learn(blocks).items():
             buffer = value.to(blocks.dtype) if value.is_floating_point() else value
             setattr(self, name, buffer.to(self.columns.device))
@@ -184,8 +187,8 @@ class Standardize(Transform):
 
     learned = ("mean", "deviation")
 
-    mean: Tensor
-    deviation: Tensor
+    mean: Tensor  # [F]
+    deviation: Tensor  # [F], 1 for a constant feature
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         moments = Moments.of(blocks)
@@ -210,7 +213,7 @@ class Log1p(Transform):
 
 @transforms.register("quantile")
 class Quantile(Transform):
-    """The level of x, which is the proportion of training items below it, or its normal quantile.
+    """The level of x (the proportion of training items below x), or the level's normal quantile.
 
     Levels are interpolated between the quantiles of a table; tied training items have the middle of
     their levels. This is scikit-learn's ``QuantileTransformer``, except for ties at the smallest or
@@ -231,7 +234,7 @@ class Quantile(Transform):
 
     learned = ("table",)
 
-    table: Tensor
+    table: Tensor  # [F, Q] quantiles of each feature, ascending
 
     def __init__(
         self,
@@ -292,8 +295,8 @@ class Clip(Transform):
 
     learned = ("low", "high")
 
-    low: Tensor
-    high: Tensor
+    low: Tensor  # [F]
+    high: Tensor  # [F]
 
     def __init__(self, *, limit: float | None = None) -> None:
         super().__init__()
@@ -327,9 +330,9 @@ class DropConstant(Transform):
     [[9.0]]
     """
 
-    learned = ("kept",)  # the name in saved models
+    learned = ("kept",)
 
-    kept: Tensor
+    kept: Tensor  # [g] indices of the features that are not dropped; saved models use this name
 
     def __init__(self, *, per_list: bool = False) -> None:
         super().__init__()
@@ -339,6 +342,7 @@ class DropConstant(Transform):
     @property
     @override
     def n_outputs(self) -> int:
+        # There are at most n_features; this property raises an error if nothing was fitted.
         return min(self.n_features, len(self.kept))
 
     @property
@@ -391,9 +395,9 @@ class Impute(Transform):
 
     learned = ("values", "weights", "indicated")
 
-    values: Tensor
-    weights: Tensor
-    indicated: Tensor
+    values: Tensor  # [F]: the means (mean_j) with linear regression, else what is filled in
+    weights: Tensor  # [F, F]: W; empty without linear regression
+    indicated: Tensor  # indices of the features with an indicator
 
     def __init__(
         self,
@@ -417,7 +421,7 @@ class Impute(Transform):
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
-        """The feature that each column is of, counting from 0."""
+        """The raw feature that each column, or indicator, belongs to, counting from 0."""
         return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
@@ -526,7 +530,7 @@ class SplitColumns(Transform):
     row for each code.
 
     Args:
-        numbers: the pipeline.
+        numbers: the pipeline for the columns of numbers.
         sizes: ``[F]``, the number of categories of each raw feature, 0 for a number.
 
     >>> split = SplitColumns(Pipeline(["standardize"]), [0, 3])
@@ -607,15 +611,19 @@ def _interpolated_levels(
 ) -> Float[Tensor, "f m"]:
     """The level, from 0 to 1, of each value among the quantiles of its feature.
 
-    Equal to :func:`~rankgrad.data._quantile_kernel.quantile_levels` to the last bit.
+    ``columns`` has the m values of each of f features, ``table`` their q quantiles, ascending.
+    Levels equal those of :func:`~rankgrad.data._quantile_kernel.quantile_levels` to the last bit.
     """
     last = table.shape[-1] - 1
     wide = torch.maximum(table[:, :1].abs(), table[:, last:].abs()) > WIDE
-    scale = torch.where(wide, 0.5, 1.0).to(table.dtype)
+    scale = torch.where(wide, 0.5, 1.0).to(table.dtype)  # so that differences do not overflow
+    # How many quantiles are below each value, and how many are not above it.
     left: Int[Tensor, "f m"] = torch.searchsorted(table, columns)
     right: Int[Tensor, "f m"] = torch.searchsorted(table, columns, right=True)
     below = table.gather(-1, (left - 1).clamp(min=0)) * scale
     step = table.gather(-1, left.clamp(max=last)) * scale - below
+    # Levels are positions in the table, divided by the last one. A value that equals quantiles has
+    # the middle of their positions; any other value is interpolated between its two neighbors.
     between = (left - 1).clamp(min=0) + torch.where(
         step > 0, (columns * scale - below) / torch.where(step > 0, step, 1.0), 0.0
     )

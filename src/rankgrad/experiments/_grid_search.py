@@ -1,6 +1,6 @@
 """Grid-search entries: the best of several settings, chosen on validation data.
 
-:mod:`rankgrad.papers.reproduce` makes them of the rows of papers' tables that were tuned.
+:mod:`rankgrad.papers.reproduce` makes one for each row of a paper's table, boosted trees excepted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rankgrad.training import Settings
 
 @dataclass(frozen=True)
 class GridSearchEntry:
-    """An entry that trains once with each of its options per fold, and takes the best.
+    """An entry that tries each of its options on every fold, and takes the best of the fold.
 
     Options are tried with the first seed, and evaluated on validation data; the runs of all seeds
     use the best one. The trial log saves every trial, so a resumed search does not repeat it.
@@ -39,7 +39,10 @@ class GridSearchEntry:
         return {"options": [self._entry(option).metadata(shared) for option in self.options]}
 
     def labels(self, shared: Settings) -> dict[str, Any]:
-        """Its model, and its own name as the loss: the best loss may differ from fold to fold."""
+        """Its loss and model; with several options, its own name in place of the loss.
+
+        The best option, and so the loss, may differ from fold to fold.
+        """
         first = self._entry(self.options[0]).labels(shared)
         return first if len(self.options) == 1 else {**first, "loss": self.name}
 
@@ -49,21 +52,22 @@ class GridSearchEntry:
 
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
         """Try the options that the trial log does not have, and choose the best."""
-        settings, seed = task.plan.settings, task.plan.seeds[0]
+        shared, seed = task.plan.settings, task.plan.seeds[0]
 
         def objective(option: Mapping[str, Any]) -> float:
-            training = self._entry(option).training(settings, seed=seed, metrics=())
-            return train_and_validate(training, data)
+            trial_settings = self._entry(option).training(shared, seed=seed, metrics=())
+            return train_and_validate(trial_settings, data)
 
-        metric = self._entry(self.options[0]).training(settings).metric
+        metric = self._entry(self.options[0]).training(shared).metric
         best = search(Grid(self.options), objective, metric, task.trial_log, on_progress)
         finish(task.trial_log, best)
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
-        """Train with the chosen option, and score the test lists."""
+        """Train with the chosen option; return the scores of test items, None if interrupted."""
         option = task.values if self.is_tuned(task.plan) else self.options[0]
+        # The option is part of the entry, so the task has no further values to override it.
         return self._entry(option).score(replace(task, values={}), data, on_progress)
 
     def _entry(self, option: Mapping[str, Any]) -> NetworkEntry:
-        """One of its options as an entry of its own."""
+        """The entry of a single option, which is not tuned further."""
         return NetworkEntry(self.name, dict(option))

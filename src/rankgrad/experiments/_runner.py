@@ -23,13 +23,13 @@ from rankgrad.training._evaluations import EvaluatedLists
 
 @dataclass(frozen=True)
 class Row:
-    """The progress of an entry: numbers of runs, and what each worker does for it in words."""
+    """The progress of an entry."""
 
-    entry: str
-    done: int
-    failed: int
-    total: int
-    running: tuple[str, ...]
+    entry: str  # its name
+    done: int  # how many runs
+    failed: int  # how many runs
+    total: int  # how many runs
+    running: tuple[str, ...]  # for each run in progress, what it does, in words
     means: Mapping[str, float]  # of each metric, over the runs that are done
 
 
@@ -47,19 +47,22 @@ OnChange = Callable[[Progress], None]
 class Runner:
     """The runs of a plan: which are pending, which wait for tuning, and how far each is.
 
+    A ``Key`` is the entry, fold and seed of a run.
+
     Args:
-        plan: whose runs are made.
-        folder: of the comparison.
+        plan: the plan whose runs are made.
+        folder: the folder of the comparison.
         on_change: called when a run starts, makes progress or ends.
     """
 
     def __init__(self, plan: Plan, folder: Path, on_change: OnChange | None) -> None:
         self.plan, self.folder, self.on_change = plan, folder, on_change
-        self.failures: dict[Key, str] = {}
-        self.means: dict[Key, Mapping[str, float]] = {}
+        self.failures: dict[Key, str] = {}  # the reason of each failed run
+        self.means: dict[Key, Mapping[str, float]] = {}  # of each metric, for finished runs
         self.running: dict[tuple[Key, bool], str] = {}  # progress, by run and whether it is tuning
         self.pending: list[Job] = []
-        self.waiting: dict[tuple[str, int | None], list[Task]] = {}  # for tuning of entry and fold
+        # The runs that wait for tuning, by the entry and fold that is tuned.
+        self.waiting: dict[tuple[str, int | None], list[Task]] = {}
         self.reevaluated: dict[Key, str] = {}  # why a saved evaluation is made again
         for task in plan.tasks(folder):
             if self._is_finished(task):
@@ -68,15 +71,20 @@ class Runner:
                 self._enqueue(task)
 
     def run(self, workers: int) -> dict[Key, str]:
-        """Make the runs in so many worker processes; give the reasons of those that failed."""
+        """Make the runs; return the reasons of those that failed.
+
+        Args:
+            workers: the number of worker processes; with 0, this process makes the runs.
+        """
         self._report()
         if workers == 0:
             data = _jobs.Data()
             while (job := self._next(None)) is not None:
                 self._on_end(job, _jobs.perform(job, data, partial(self._on_message, job)))
         elif self.pending:
-            runs = len(self.pending) + sum(len(group) - 1 for group in self.waiting.values())
-            pool = Pool(min(workers, runs), self.plan.settings, self.folder)
+            # Tuning jobs are pending; each is replaced by the runs that wait for it.
+            most_jobs = len(self.pending) + sum(len(runs) - 1 for runs in self.waiting.values())
+            pool = Pool(min(workers, most_jobs), self.plan.settings, self.folder)
             pool.run(self._next, self._on_message, self._on_end)
         return self.failures
 
@@ -89,7 +97,7 @@ class Runner:
             return False
 
     def _enqueue(self, task: Task) -> None:
-        """Add the job of a run, or first one job that tunes for all runs of its entry and fold."""
+        """Add the job of a run; if its entry must be tuned on its fold first, one job for that."""
         if _jobs.is_tuned(task):
             self.pending.append(Job(task))
             return
@@ -99,7 +107,7 @@ class Runner:
         self.waiting.setdefault(group, []).append(task)
 
     def _next(self, fold: int | None) -> Job | None:
-        """The next job: one on this fold, whose data the worker has in memory, or the first."""
+        """The next job: if possible one on this fold, whose data the worker has in memory."""
         if not self.pending:
             return None
         on_fold = (index for index, job in enumerate(self.pending) if job.task.fold == fold)

@@ -25,12 +25,12 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
     """Reranks the candidates of each query by their features.
 
     PyTerrier's own ``pt.ltr.apply_learned_model`` passes a learner the rows without their queries.
-    This transformer passes the queries too, so that models can read whole lists, as the default
-    one does, and validation data choose the epoch.
+    This transformer passes the queries too. So a model can read whole lists, as the default model
+    of ``Ranker`` does, and validation data can choose the best epoch.
 
     Args:
-        ranker: the ranker, which :meth:`fit` trains; or one that is trained already, such as
-            ``Ranker.from_pretrained(...)``.
+        ranker: a ranker for :meth:`fit` to train, by default ``Ranker()``; or one that is trained
+            already, such as ``Ranker.from_pretrained(...)``.
 
     Example::
 

@@ -43,11 +43,12 @@ class Run:
     """A run folder.
 
     Args:
-        path: of the folder.
-        metadata: of ``run.json``.
+        path: the folder.
+        metadata: the contents of ``run.json``.
         settings: as the file has them, including those that this version does not know.
         history: a line per epoch.
-        evaluated: the evaluation on ``part``; None if the run has none.
+        evaluated: the evaluation on ``part``; None if the run has none. Its labels and scores of
+            items may have been dropped; :meth:`with_items` has them.
         problems: sentences on what is missing or cannot be read, and why.
         other_labels: the labels of an evaluation on another part, if this one is missing.
         part: of the data, such as ``test``.
@@ -63,7 +64,7 @@ class Run:
     part: str = "test"
 
     def with_items(self) -> EvaluatedLists:
-        """The evaluation with the labels and scores of its items."""
+        """The evaluation with the labels and scores of items, from disk if they were dropped."""
         evaluated = self.evaluated
         if evaluated is None or len(evaluated.scores) != evaluated.offsets[-1]:
             return EvaluatedLists.load(self.path, self.part)
@@ -79,7 +80,7 @@ class Run:
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is a run of boosted trees: an epoch is a tree, and settings differ."""
+        """Whether it is a run of boosted trees, whose epochs are trees and whose settings differ."""
         return self.metadata.get("kind") is not None
 
     @property
@@ -106,8 +107,8 @@ class Run:
         values = [line[metric] for line in self.history if metric in line]
         if not values:
             return None
-        lower = known_metrics.get(metric).lower_is_better
-        return 1 + values.index(min(values) if lower else max(values))
+        lower_is_better = known_metrics.get(metric).lower_is_better
+        return 1 + values.index(min(values) if lower_is_better else max(values))
 
     @property
     def seconds(self) -> float | None:
@@ -130,7 +131,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
     Raises:
         FileNotFoundError: a place does not exist.
-        ValueError: a place has no run folder in it.
+        ValueError: a place has neither a run folder nor a ``comparison.json`` with failed runs.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -220,9 +221,9 @@ class ComparisonMetadata:
     """The data set and the test that the ``comparison.json`` files of some folders agree on."""
 
     data: str = ""  # the name of the data set
-    how: Significance | None = None
-    baseline: str | None = None
-    quick: bool = False  # whether they are of `rankgrad reproduce --quick`
+    how: Significance | None = None  # the options of the test
+    baseline: str | None = None  # the entry that others are tested against; None for the best
+    quick: bool = False  # whether one of them is of `rankgrad reproduce --quick`
 
     @classmethod
     def read(cls, places: Iterable[Path]) -> ComparisonMetadata:
@@ -232,7 +233,8 @@ class ComparisonMetadata:
             places: the folders.
 
         Returns:
-            What all files agree on. Files that cannot be read are skipped.
+            What all files agree on; defaults where they differ. ``quick`` is True if it is so for
+            any file. Files that cannot be read are skipped.
         """
         names: set[str] = set()
         quick = False
@@ -299,8 +301,8 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
     try:
         evaluated = EvaluatedLists.load(path, part)
         if not items:
-            none = evaluated.labels[:0].copy()
-            evaluated = replace(evaluated, labels=none, scores=none)
+            empty = evaluated.labels[:0].copy()  # a copy, as a view would keep the labels in memory
+            evaluated = replace(evaluated, labels=empty, scores=empty)
     except FileNotFoundError:
         problems.append(_not_evaluated(path, part, settings, history))
         other_labels = _labels_of_other_part(path)
@@ -365,12 +367,12 @@ def _not_evaluated(
 ) -> str:
     """Why a run has no evaluation on a part, as far as its folder shows."""
     parts = _evaluations.names(path)
-    has = f" (it has {', '.join(parts)})" if parts else ""
+    other_parts = f" (it has {', '.join(parts)})" if parts else ""
     if (path / SETTINGS).exists() and not _files.readable_path(path / BEST).exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
     done = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""
-    return f"not evaluated on {part}{has}{done}"
+    return f"not evaluated on {part}{other_parts}{done}"
 
 
 def _reason(error: Exception, path: Path) -> str:

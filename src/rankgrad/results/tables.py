@@ -22,7 +22,7 @@ __all__ = ["BETTER", "WORSE", "Cell", "Table"]
 _Format = Literal["markdown", "latex", "csv"]
 WORSE, BETTER = "†", "‡"  # marks of significant differences
 
-_LATEX = {
+_LATEX = {  # how LaTeX writes characters that are special, or that its fonts may lack
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -84,7 +84,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     title: str = ""
-    #: Columns that may have marks, which CSV has in columns of their own.
+    #: Columns that get a column of marks in CSV even if no cell has a mark.
     marked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -131,20 +131,20 @@ class Table:
 
         It has no notes: programs that read CSV would take them for rows.
         """
-        marked = [
+        needs_mark_column = [
             column in self.marked or any(row[index].mark for row in self.rows)
             for index, column in enumerate(self.columns)
         ]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         header: list[str] = []
-        for column, has_marks in zip(self.columns, marked, strict=True):
-            name = column or "line"  # a column without a heading says what the line is
+        for column, has_marks in zip(self.columns, needs_mark_column, strict=True):
+            name = column or "line"  # what CSV calls a column without a heading
             header += [name, f"{name} mark"] if has_marks else [name]
         writer.writerow(header)
         for row in self.rows:
             line: list[str] = []
-            for cell, has_marks in zip(row, marked, strict=True):
+            for cell, has_marks in zip(row, needs_mark_column, strict=True):
                 text = cell.text if cell.value is None else repr(cell.value)
                 line += ["" if cell.missing else text, *([cell.mark] if has_marks else [])]
             writer.writerow(line)
@@ -159,18 +159,18 @@ class Table:
         rich_table = RichTable(title=self.title or None, title_justify="left")
         # Numbers without a mark get spaces in its place, so that the digits of a column align.
         # Columns are padded here because rich's right alignment would drop these spaces.
-        texts = [[cell.text for cell in row] for row in self.rows]
+        texts = [[cell.text for cell in row] for row in self.rows]  # [rows][columns]
         for index, column in enumerate(self.columns):
             mark_width = max((len(row[index].mark) for row in self.rows), default=0)
-            for row, text in zip(self.rows, texts, strict=True):
-                text[index] += row[index].mark.ljust(mark_width)
-            width = max(map(len, [column, *(text[index] for text in texts)]))
+            for row, row_texts in zip(self.rows, texts, strict=True):
+                row_texts[index] += row[index].mark.ljust(mark_width)
+            width = max(map(len, [column, *(row_texts[index] for row_texts in texts)]))
             rich_table.add_column(Text(column.rjust(width) if index else column), overflow="fold")
-            for text in texts:
-                text[index] = text[index].rjust(width) if index else text[index]
-        for row, text in zip(self.rows, texts, strict=True):
+            for row_texts in texts:
+                row_texts[index] = row_texts[index].rjust(width) if index else row_texts[index]
+        for row, row_texts in zip(self.rows, texts, strict=True):
             styles = ("bold" if cell.bold else "dim" if cell.missing else "" for cell in row)
-            rich_table.add_row(*map(Text, text, styles))
+            rich_table.add_row(*map(Text, row_texts, styles))
         return Group(rich_table, *(Text(note) for note in self.notes))
 
 

@@ -33,8 +33,8 @@ class Admission:
     def request(self) -> Iterator[Callable[[int], None]]:
         """Admit a request, and count it until it is answered.
 
-        The context manager yields a function, to be called with the bytes that the request holds
-        from then on.
+        The context manager yields a function. Call it with the number of bytes that the request
+        holds from then on; this number replaces the one of an earlier call.
 
         Raises:
             RequestError: 503 if too many requests are in progress. The function raises it if all
@@ -49,6 +49,7 @@ class Admission:
         def hold(count: int) -> None:
             nonlocal request_bytes
             total = self.bytes - request_bytes + count
+            # Only growth is refused: the last call, hold(0), must not fail.
             if count > request_bytes and total > self.limits.waiting_bytes:
                 message = f"requests in progress would hold {total:,} bytes, more than may be"
                 raise RequestError(503, f"{message}: try again")

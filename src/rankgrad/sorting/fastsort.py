@@ -3,6 +3,8 @@
 The permutahedron of w is the convex hull of all orders of w. A projection onto it takes one sort
 and one isotonic regression, O(n log n); it is piecewise smooth and has exact gradients.
 :mod:`rankgrad.kernels._isotonic` computes the regression.
+
+Below, the *anchors* z are the vector that is projected, and the *weights* w span the permutahedron.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class FastSort(Relaxation):
 
     Args:
         strength: of the regularization, > 0, or a schedule.
-        regularization: ``"l2"`` or ``"entropic"``.
+        regularization: ``"l2"``, or ``"entropic"``, which torchsort calls ``"kl"``.
 
     >>> FastSort(strength=1.0)(torch.tensor([0.2, 0.9, 0.5]))
     tensor([2.3333, 1.6333, 2.0333])
@@ -114,7 +116,9 @@ def soft_sort(
     """Softly sorted values; as in torchsort, ascending unless ``descending``. Padding goes last.
 
     The projection of ``(n, ..., 1) / strength`` onto the permutahedron of the values
-    (Blondel et al. 2020, eq. 5).
+    (Blondel et al. 2020, eq. 5). ``"entropic"`` is the logarithm of the projection of
+    ``exp((n, ..., 1) / strength)`` onto the permutahedron of ``exp(values)``, in Kullback-Leibler
+    divergence. For the ascending order, values are negated before and after the projection.
 
     Args:
         values: ``[..., n]``.
@@ -132,12 +136,12 @@ def soft_sort(
     rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
     sign = 1.0 if descending else -1.0
     order = descending_order(sign * rows, inside)
-    front = inside.gather(-1, order)
+    sorted_mask = inside.gather(-1, order)
     weights = (sign * rows).gather(-1, order)
-    anchors = _descending_ranks(front).to(rows.dtype) / regularization_strength
+    anchors = _descending_ranks(sorted_mask).to(rows.dtype) / regularization_strength
     project = _project_l2 if regularization == "l2" else _project_entropic
-    result = sign * project(anchors, weights, front)
-    return torch.where(front, result, 0.0).reshape(shape)
+    result = sign * project(anchors, weights, sorted_mask)
+    return torch.where(sorted_mask, result, 0.0).reshape(shape)
 
 
 def soft_topk_mask(
@@ -154,7 +158,7 @@ def soft_topk_mask(
 
     Args:
         values: ``[..., n]``.
-        k: how many are the largest.
+        k: how many values the indicator selects.
         regularization: ``"l2"``, or ``"entropic"``, which torchsort calls ``"kl"``.
         regularization_strength: above 0; the smaller, the closer to the exact indicator.
         mask: ``[..., n]``, True on real items.
@@ -168,17 +172,17 @@ def soft_topk_mask(
     k = check_whole("k", k)
     rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
     order = descending_order(rows, inside)
-    front = inside.gather(-1, order)
-    ones = (torch.arange(rows.shape[-1], device=rows.device) < k) & front
+    sorted_mask = inside.gather(-1, order)
+    ones = (torch.arange(rows.shape[-1], device=rows.device) < k) & sorted_mask
     ranked = rows.gather(-1, order) / regularization_strength
-    result = _project(ranked, ones.to(rows.dtype), front, regularization)
+    result = _project(ranked, ones.to(rows.dtype), sorted_mask, regularization)
     return result.gather(-1, invert(order)).reshape(shape)
 
 
 def _rows(
     values: Any, regularization: str, strength: float, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """The values and the mask as ``[b, n]``, and the shape of the values."""
+    """Check the arguments; the values and the mask as ``[b, n]``, and the shape of the values."""
     check_choice("regularization", regularization, _REGULARIZATIONS)
     check_positive("regularization_strength", strength)
     rows, inside, batch = check_scores(values, mask)
@@ -186,49 +190,64 @@ def _rows(
 
 
 def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) -> Tensor:
-    """The projection of the anchors onto the permutahedron of 1..n of each list; 0 on padding."""
+    """Project the anchors ``[b, n]`` onto the permutahedron of 1..n of each list; 0 on padding."""
     order = descending_order(anchors, mask)
-    front = mask.gather(-1, order)
-    weights = _descending_ranks(front).to(anchors.dtype)
-    projected = _project(anchors.gather(-1, order), weights, front, regularization)
+    sorted_mask = mask.gather(-1, order)
+    weights = _descending_ranks(sorted_mask).to(anchors.dtype)
+    projected = _project(anchors.gather(-1, order), weights, sorted_mask, regularization)
     return projected.gather(-1, invert(order))
 
 
-def _descending_ranks(front: ItemMask) -> Int[Tensor, "b n"]:
-    """n, n - 1, ..., 1 for each list of n items, and 1 on the padding after it."""
-    position = torch.arange(front.shape[-1], device=front.device)
-    return (front.sum(-1, keepdim=True) - position).clamp(min=1)
+def _descending_ranks(sorted_mask: ItemMask) -> Int[Tensor, "b n"]:
+    """n, n - 1, ..., 1 for each list of n items, and 1 on the padding after it.
+
+    ``sorted_mask`` is True on the n real items, which come first.
+    """
+    position = torch.arange(sorted_mask.shape[-1], device=sorted_mask.device)
+    return (sorted_mask.sum(-1, keepdim=True) - position).clamp(min=1)
 
 
 def _project(
-    anchors: Tensor, weights: Tensor, front: Tensor, regularization: _Regularization
+    anchors: Tensor, weights: Tensor, sorted_mask: Tensor, regularization: _Regularization
 ) -> Tensor:
     """The projection of the anchors onto the permutahedron of the weights; 0 on padding.
 
-    Anchors and weights are in descending order; ``front`` is True on real items, which come first.
+    All are ``[b, n]``. Anchors and weights are in descending order; ``sorted_mask`` is True on real
+    items, which come first.
     """
     if regularization == "l2":
-        projected = _project_l2(anchors, weights, front)
+        projected = _project_l2(anchors, weights, sorted_mask)
     else:
-        projected = _project_entropic(anchors, weights.log(), front).exp()
-    return torch.where(front, projected, 0.0)
+        projected = _project_entropic(anchors, weights.log(), sorted_mask).exp()
+    return torch.where(sorted_mask, projected, 0.0)
 
 
-def _project_l2(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
-    """``z - v`` with v the decreasing isotonic regression of ``z - w``: the mean on each block."""
-    blocks = pool(anchors, weights, front.sum(-1), entropic=False)
+def _project_l2(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> Tensor:
+    """``z - v``, where v is the decreasing isotonic regression of ``z - w``.
+
+    On each block of the regression, v is the mean of ``z - w``.
+    """
+    blocks = pool(anchors, weights, sorted_mask.sum(-1), entropic=False)
     sizes = block_sums(torch.ones_like(anchors), blocks)
     return anchors - block_sums(anchors - weights, blocks) / sizes
 
 
-def _project_entropic(anchors: Tensor, weights: Tensor, front: Tensor) -> Tensor:
-    """``z - v`` with ``v = LSE(z) - LSE(w)`` (log-sum-exp) on each block; ``w`` are logarithms."""
-    blocks = pool(anchors, weights, front.sum(-1), entropic=True)
+def _project_entropic(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> Tensor:
+    """``z - v``, where ``v = LSE(z) - LSE(w)`` (log-sum-exp) on each block.
+
+    This is the logarithm of the projection of ``exp(z)`` onto the permutahedron of ``exp(w)``.
+    """
+    blocks = pool(anchors, weights, sorted_mask.sum(-1), entropic=True)
     return anchors - _block_logsumexp(anchors, blocks) + _block_logsumexp(weights, blocks)
 
 
 def _block_logsumexp(values: Tensor, blocks: Tensor) -> Tensor:
-    """The log-sum-exp of each block's values, which are in descending order."""
+    """For each item, the log-sum-exp of its block.
+
+    Args:
+        values: ``[b, n]``, in descending order.
+        blocks: ``[b, n]``, the first position of each item's block.
+    """
     largest = values.detach().gather(-1, blocks)
-    finite = torch.where(largest.isfinite(), largest, 0.0)
-    return block_sums((values - finite).exp(), blocks).log() + finite
+    shift = torch.where(largest.isfinite(), largest, 0.0)
+    return block_sums((values - shift).exp(), blocks).log() + shift

@@ -22,8 +22,9 @@ from rankgrad.sorting._base import Relaxation, Route, relaxations
 class LapSum(Relaxation):
     """``rank_i = 1/2 + Σ_j F((s_j - s_i) / τ)`` with F the Laplace distribution function.
 
-    In sorted order each one-sided sum of exponentials is a first-order linear recurrence, so ranks
-    and gradients cost O(n log n) time and O(n) memory. At τ → 0 it is the exact rank.
+    F is ``exp(x) / 2`` for x ≤ 0 and ``1 - exp(-x) / 2`` above. The sums of exponentials over the
+    items above, and over those below, follow a linear recurrence in sorted order, so ranks and
+    gradients cost O(n log n) time and O(n) memory. At τ → 0 it is the exact rank.
 
     Args:
         temperature: τ > 0, or a schedule.
@@ -50,10 +51,11 @@ class LapSum(Relaxation):
 
 
 class _Ranks(ListFunction):
-    """Ranks as sums of Laplace distribution functions.
+    """Ranks ``[b, n]`` as sums of Laplace distribution functions, of scores divided by τ.
 
     With A_i and B_i the sums of ``exp(-|s_i - s_j|)`` over the items above and below, the i-th
-    largest item has rank ``i - A_i / 2 + B_i / 2``.
+    largest item has rank ``i - A_i / 2 + B_i / 2``. With g the gradient with respect to the ranks,
+    the gradient with respect to s_i is ``Σ_{j≠i} (g_j - g_i) exp(-|s_i - s_j|) / 2``.
     """
 
     @staticmethod
@@ -72,17 +74,20 @@ class _Ranks(ListFunction):
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         order, inside, differences = _sorted(*ctx.saved_tensors)
-        grad = torch.where(inside, grad.gather(-1, order), 0.0)
-        above, below = _one_sided(grad, differences)
+        sorted_grad = torch.where(inside, grad.gather(-1, order), 0.0)
+        above, below = _one_sided(sorted_grad, differences)
         kernel_sums = sum(_one_sided(inside.to(grad.dtype), differences))
-        result = torch.where(inside, (above + below - grad * kernel_sums) / 2, 0.0)
+        result = torch.where(inside, (above + below - sorted_grad * kernel_sums) / 2, 0.0)
         return result.gather(-1, invert(order)), None
 
 
 def _sorted(
     scores: ItemValues, mask: ItemMask
 ) -> tuple[Int[Tensor, "b n"], ItemMask, Float[Tensor, "b m"]]:
-    """The descending order, its mask, and the n - 1 differences of neighboring scores."""
+    """The descending order, the mask in that order, and the differences of neighboring scores.
+
+    There are m = n - 1 differences: each score minus the next lower one, 0 on padding.
+    """
     order = descending(scores, mask)
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order)

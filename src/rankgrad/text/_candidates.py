@@ -28,6 +28,8 @@ RankedLists = Mapping[str, RankedList]  # by query id
 class Candidates:
     """Queries with their candidate documents in flat layout: ``[B]`` queries, ``[N]`` documents.
 
+    The candidates of one query are a list.
+
     Attributes:
         qids: ids of the queries, ``[B]``.
         queries: texts of the queries, ``[B]``.
@@ -132,10 +134,10 @@ class Candidates:
                 f"{next(iter(run), None)!r}, are not theirs, such as {self.qids[0]!r}"
             )
         labels = np.zeros(len(self.docids), np.float32)
-        for qid, first, last in self._bounds():
+        for qid, start, stop in self._bounds():
             if qid in run:
-                list_labels = labels_from_run(run[qid], self.docids[first:last], transform)
-                labels[first:last] = list_labels.numpy()
+                list_labels = labels_from_run(run[qid], self.docids[start:stop], transform)
+                labels[start:stop] = list_labels.numpy()
         return replace(self, teacher=labels)
 
     @property
@@ -184,16 +186,16 @@ class Candidates:
         The run lacks queries without candidates.
         """
         lists = {
-            qid: RankedList.sort(self.docids[first:last], scores[first:last])
-            for qid, first, last in self._bounds()
+            qid: RankedList.sort(self.docids[start:stop], scores[start:stop])
+            for qid, start, stop in self._bounds()
         }
         return Run(lists, tag)
 
     def _bounds(self) -> Iterator[tuple[str, int, int]]:
-        """For each query with candidates: its id, its first item, and the one after its last."""
-        for qid, (first, last) in zip(self.qids, pairwise(self.offsets.tolist()), strict=True):
-            if last > first:
-                yield qid, first, last
+        """For each query with candidates: its id, and its documents as ``start`` and ``stop``."""
+        for qid, (start, stop) in zip(self.qids, pairwise(self.offsets.tolist()), strict=True):
+            if stop > start:
+                yield qid, start, stop
 
     def evaluate(self, scores: NDArray[Any], metrics: Iterable[str]) -> RunEvaluation:
         """Metrics of all queries, in their order, with documents ranked by ``scores``.
@@ -213,7 +215,7 @@ class Candidates:
         return evaluate_run(self.run(scores), self.qrels, metrics, Conventions(complete=True))
 
     def checksum(self) -> str:
-        """A digest of all queries, documents, labels and judgments."""
+        """A digest of everything above: queries, documents, labels, scores and judgments."""
         digest = hashlib.blake2b(digest_size=16)
         for texts in (self.qids, self.queries, self.docids, self.texts):
             for text in texts:

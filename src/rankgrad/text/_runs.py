@@ -12,7 +12,8 @@ and ``rankgrad.results`` reads them.
     last/             the newest weights and everything else that training resumes from
     interpolation.json    the weight of the first stage, with interpolation
     evaluations/      scores and metrics of the best epoch, by part of the data
-    test.run, vali.run    its rankings as TREC runs
+    test.run, vali.run    the rankings of the best epoch as TREC runs
+    test-alone.run    with interpolation, the ranking of test lists without the first stage
 
 Every write is atomic, so the process may be killed at any moment.
 """
@@ -52,7 +53,7 @@ _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")
 
 
 class _Interpolation(TypedDict):
-    """The contents of ``interpolation.json``."""
+    """The key of ``interpolation.json`` that is read."""
 
     weight: float
 
@@ -74,7 +75,8 @@ class TextRun(folders.TrainingFolder[TextSettings]):
             path: a path that does not exist.
             settings: the settings of the run.
             data: candidates by part of the data: train, vali, test.
-            labels: the run's place in an experiment: its candidate, loss, model, fold and seed.
+            labels: the run's place in an experiment: its entry (``candidate``), loss, model, fold
+                and seed.
 
         Raises:
             FileExistsError: the path exists.
@@ -174,16 +176,14 @@ class TextRun(folders.TrainingFolder[TextSettings]):
 
     def save_weight(self, weight: float) -> None:
         """Save the weight of the first stage that validation chose."""
-        metadata = {"weight": weight, "metric": self.settings.metric}
-        _files.write_json(self.path / INTERPOLATION, metadata)
+        contents = {"weight": weight, "metric": self.settings.metric}
+        _files.write_json(self.path / INTERPOLATION, contents)
 
 
 def is_text_run(path: Path) -> bool:
     """Whether a folder is the run folder of a text ranker."""
-    metadata = path / folders.RUN
-    return (
-        metadata.is_file() and _schemas.read_json(metadata, dict[str, Any]).get("ranker") == "text"
-    )
+    file = path / folders.RUN
+    return file.is_file() and _schemas.read_json(file, dict[str, Any]).get("ranker") == "text"
 
 
 def metadata(

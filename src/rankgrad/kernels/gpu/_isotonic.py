@@ -1,8 +1,8 @@
-"""Isotonic regression by pooling adjacent violators: one program per list.
+"""Isotonic regression by pooling adjacent violators: one Triton program per list.
 
-The regression partitions a list into blocks of neighbors whose values decrease. The value of a
-block is ``mean(z) - mean(w)`` or, with entropic regularization, ``LSE(z) - LSE(w)`` with
-log-sum-exps (LSE) over the block.
+The regression of anchors z on weights w partitions a list into blocks of neighboring items. Each
+block has one value, ``mean(z) - mean(w)`` or, with entropic regularization, ``LSE(z) - LSE(w)``
+with log-sum-exps (LSE) over the block. Values do not increase from block to block.
 
 This module computes the same blocks as :mod:`rankgrad.kernels.cpu._isotonic`, by divide and
 conquer. When two neighboring parts of a list are solved, only the blocks at their common border can
@@ -40,15 +40,18 @@ def pooled(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> tuple[Tenso
     """:func:`pool` for float64 input, which also returns the sums and ends of the blocks.
 
     Returns:
-        blocks ``[b, n]``; ``[2, b, n]``, at the start of each block the sums (or log-sum-exps) of z
-        and of w over it; and ``[2, b, n]``, whose first half has the end of each block at its
-        start.
+        blocks: ``[b, n]`` int64, as in :func:`pool`.
+        sums: ``[2, b, n]`` float64, the sums (or log-sum-exps) of z and of w over each block,
+            stored at the first position of the block; other positions hold no result.
+        ends: ``[2, b, n]`` int32. ``ends[0]`` has one past the last position of each block, stored
+            at its first position, and 0 elsewhere. ``ends[1]`` is scratch space of the kernel.
     """
     lists, width = z.shape
     blocks = torch.empty(lists, width, dtype=torch.int64, device=z.device)
     sums = torch.empty(2, lists, width, dtype=torch.float64, device=z.device)
     ends = torch.empty(2, lists, width, dtype=torch.int32, device=z.device)
     if z.numel():
+        # The first step joins width / 2 pairs of items, one pair on each lane.
         lanes = min(1024, max(32, next_power_of_2(width) // 2))
         _pool[(lists,)](
             z.contiguous(), w.contiguous(), lengths, sums, ends, blocks, lists, width,
@@ -58,7 +61,12 @@ def pooled(z: Tensor, w: Tensor, lengths: Tensor, entropic: bool) -> tuple[Tenso
 
 
 def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
-    """For each item the sum of ``values`` ``[b, n]`` over its block, in a fixed order."""
+    """For each item the sum of ``values`` over its block, ``[b, n]``, in a fixed order.
+
+    Args:
+        values: ``[b, n]``.
+        blocks: ``[b, n]``, the first position of each item's block.
+    """
     lists, width = values.shape
     sums = torch.empty_like(values, memory_format=torch.contiguous_format)
     if values.numel() == 0:
@@ -73,9 +81,9 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
 def _log_add(a, b):
     """``log(exp(a) + exp(b))``; a or b may be -inf."""
     larger, smaller = tl.maximum(a, b), tl.minimum(a, b)
-    empty = larger == float("-inf")
-    difference = tl.where(empty, 0.0, smaller) - tl.where(empty, 0.0, larger)
-    return tl.where(empty, larger, larger + tl.log(1.0 + tl.exp(difference)))
+    both_zero = larger == float("-inf")  # exp(a) and exp(b); -inf - -inf would be NaN
+    difference = tl.where(both_zero, 0.0, smaller) - tl.where(both_zero, 0.0, larger)
+    return tl.where(both_zero, larger, larger + tl.log(1.0 + tl.exp(difference)))
 
 
 @triton.jit
@@ -88,7 +96,10 @@ def _join_sums(a, b, ENTROPIC: tl.constexpr):
 def _violates(
     z_a, w_a, size_a, z_b, w_b, size_b, ENTROPIC: tl.constexpr
 ):  # fmt: skip
-    """Whether the value of block a is below that of the next block, b."""
+    """Whether the value of block a is below that of the next block, b.
+
+    ``z_a`` and ``w_a`` are the sums (or log-sum-exps) over block a, which has ``size_a`` items.
+    """
     if ENTROPIC:
         return z_a - w_a < z_b - w_b
     else:
@@ -102,14 +113,15 @@ def _pool(
 ):  # fmt: skip
     """Find the blocks of one list: at first every item is one, then neighbors are merged.
 
-    ``sums`` and ``ends`` are ``[2, lists, width]``. The start of a block stores its sums and its
-    end (0 once the block has been merged into another one). The last item of a block stores its
-    start.
+    ``sums`` and ``ends`` are ``[2, lists, width]``. At the first position of a block, ``sums`` has
+    its sums of z and w, and ``ends[0]`` its end (0 once it has been merged into the block on its
+    left). At the last position of a block, ``ends[1]`` has its first position.
     """
     list_index = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + list_index).to(tl.int32)
     base = list_index * width
     z, w, blocks = z + base, w + base, blocks + base
+    # The products are taken in int64: lists * width may exceed int32.
     z_sums, w_sums = sums + base, sums + (lists * tl.full([], 1, tl.int64) * width + base)
     block_ends, block_starts = ends + base, ends + (lists * tl.full([], 1, tl.int64) * width + base)
     for first in range(0, width, LANES):
@@ -120,19 +132,21 @@ def _pool(
         tl.store(block_ends + at, at + 1, mask=inside)
         tl.store(block_starts + at, at, mask=inside)
     tl.debug_barrier()
-    part_size = length * 0 + 1
+    part_size = length * 0 + 1  # 1 as an int32 tensor
     while part_size < length:
         stride = 2 * part_size.to(tl.int64)
+        # The step is computed in int64, and bounded so that it fits int32.
         for first in range(0, length, tl.minimum(stride * LANES, 1 << 30).to(tl.int32)):
             part_start = first + tl.arange(0, LANES) * stride
             has_next = part_start < length - part_size
-            left_part = tl.where(has_next, part_start, 0).to(tl.int32)
+            left_start = tl.where(has_next, part_start, 0).to(tl.int32)
             _join_parts(
-                z_sums, w_sums, block_ends, block_starts, left_part, left_part + part_size,
-                tl.minimum(left_part + 2 * part_size, length), has_next, ENTROPIC,
+                z_sums, w_sums, block_ends, block_starts, left_start, left_start + part_size,
+                tl.minimum(left_start + 2 * part_size, length), has_next, ENTROPIC,
             )  # fmt: skip
         tl.debug_barrier()
         part_size *= 2
+    # The block of an item is the last start of a block at or before it.
     last_start = length * 0
     for first in range(0, width, LANES):
         at = first + tl.arange(0, LANES)
@@ -156,6 +170,8 @@ def _join_parts(
 
     If the blocks on both sides of ``middle`` violate the order, they merge. The merged block
     ``start:end`` then absorbs neighbors, left and right in turn, until none violates the order.
+    ``has_next`` is False on lanes without a right part, which do nothing. ``z_sum`` and ``w_sum``
+    are those of the merged block, ``_a`` those of its left neighbor, ``_b`` of its right one.
     """
     start = tl.load(block_starts + middle - 1, mask=has_next, other=0)
     end = tl.load(block_ends + middle, mask=has_next, other=0)
@@ -198,32 +214,44 @@ def _join_parts(
 
 
 @triton.jit
-def _restart_at_starts(sum_a, starts_a, sum_b, starts_b):
-    """The operator of a segmented scan: sums restart where a block starts."""
-    return tl.where(starts_b != 0, sum_b, sum_a + sum_b), starts_a | starts_b
+def _restart_at_starts(sum_a, has_start_a, sum_b, has_start_b):
+    """The operator of a segmented scan, on ranges a and b: sums restart where blocks start."""
+    return tl.where(has_start_b != 0, sum_b, sum_a + sum_b), has_start_a | has_start_b
 
 
 @triton.jit
 def add_to_blocks(values, blocks, sums, base, at, last, length, carried):
-    """Sum a tile of values over blocks, and store the sum of each block that ends at its start.
+    """Sum a tile of values over blocks; store the sum of each block that ends within the tile.
 
-    ``carried`` is the sum so far of the block that the previous tile did not finish. Returns the
-    sum of the block that this tile does not finish, which includes its position ``last``.
+    The sum is stored at the first position of the block.
+
+    Args:
+        values: the values at positions ``at`` of a list of ``length`` items.
+        blocks: pointer to the first position of each item's block, here and below from ``base`` on.
+        sums: pointer to the sums, written.
+        base: where the list starts in ``blocks`` and ``sums``.
+        at: the positions of the tile.
+        last: the last of these positions.
+        length: of the list.
+        carried: the sum so far of the block of the item before the tile.
+
+    Returns:
+        The sum so far of the block at ``last``: ``carried`` of the next tile.
     """
     inside = at < length
     block = tl.load(blocks + base + at, mask=inside, other=-1)
-    following = tl.load(blocks + base + at + 1, mask=at + 1 < length, other=-1)
-    starts = (block == at).to(tl.int32)
-    running, has_start = tl.associative_scan((values, starts), 0, _restart_at_starts)
+    next_block = tl.load(blocks + base + at + 1, mask=at + 1 < length, other=-1)
+    is_start = (block == at).to(tl.int32)
+    running, has_start = tl.associative_scan((values, is_start), 0, _restart_at_starts)
     running = tl.where(has_start != 0, running, running + carried)
-    tl.store(sums + base + block, running, mask=inside & (following != block))
+    tl.store(sums + base + block, running, mask=inside & (next_block != block))
     return tl.sum(tl.where(at == last, running, 0.0), 0, keep_dims=True)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["width"])
 def _sum_blocks(values, blocks, sums, width, TILE: tl.constexpr):
-    """Sum the values of a list over each of its blocks; stored at the start of the block."""
+    """Sum the values of a list over each of its blocks; store the sum at the block's start."""
     base = tl.program_id(0).to(tl.int64) * width
     carried = tl.zeros([1], values.dtype.element_ty)
     for first in range(0, width, TILE):
