@@ -62,7 +62,7 @@ def read(
     finite: bool = False,
     labeled: bool = True,
     missing: Sequence[str | float] = (),
-    _block: int = _BLOCK,
+    _block: int = _BLOCK,  # tests read smaller blocks
 ) -> Dataset:
     r"""Read LETOR/LibSVM files, one after the other, as one data set.
 
@@ -131,7 +131,7 @@ def read(
     item_ids = None
     if ids and all(part.ids for part in parts):
         item_ids = id_array("ids", [name for part in parts for name in part.ids])
-    order, n_scattered = None, 0  # order: [N], the row of the files for each row of the result
+    order, n_scattered = None, 0  # order: [N], as in _join_features
     if sizes is None:
         list_of_row, qids = _number_queries(parts, rows)
         offsets, order, n_scattered = group_rows(list_of_row, len(qids))

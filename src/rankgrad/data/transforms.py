@@ -342,7 +342,7 @@ class DropConstant(Transform):
     @property
     @override
     def n_outputs(self) -> int:
-        # There are at most n_features; this property raises an error if nothing was fitted.
+        # n_features, which is never the smaller one, raises an error before fitting.
         return min(self.n_features, len(self.kept))
 
     @property
@@ -475,7 +475,7 @@ class Pipeline(Transform):
         if isinstance(steps, str) or not isinstance(steps, Sequence):
             raise ValueError(f"steps must be a list of transforms, found {steps!r}")
         self._steps = [transforms.get(step) for step in steps]
-        self.steps = nn.ModuleList(self._steps)
+        self.steps = nn.ModuleList(self._steps)  # so that the state_dict has their buffers
 
     @classmethod
     def for_network(cls, steps: Sequence[str | Spec | Transform]) -> Pipeline:

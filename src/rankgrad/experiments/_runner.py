@@ -23,12 +23,12 @@ from rankgrad.training._evaluations import EvaluatedLists
 
 @dataclass(frozen=True)
 class Row:
-    """The progress of an entry."""
+    """The progress of an entry; ``done``, ``failed`` and ``total`` are numbers of its runs."""
 
     entry: str  # its name
-    done: int  # how many runs
-    failed: int  # how many runs
-    total: int  # how many runs
+    done: int
+    failed: int
+    total: int
     running: tuple[str, ...]  # for each run in progress, what it does, in words
     means: Mapping[str, float]  # of each metric, over the runs that are done
 

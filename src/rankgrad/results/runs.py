@@ -80,7 +80,7 @@ class Run:
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is a run of boosted trees, whose epochs are trees and whose settings differ."""
+        """Whether it is a run of boosted trees, which has trees for epochs and other settings."""
         return self.metadata.get("kind") is not None
 
     @property

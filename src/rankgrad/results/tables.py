@@ -22,7 +22,7 @@ __all__ = ["BETTER", "WORSE", "Cell", "Table"]
 _Format = Literal["markdown", "latex", "csv"]
 WORSE, BETTER = "†", "‡"  # marks of significant differences
 
-_LATEX = {  # how LaTeX writes characters that are special, or that its fonts may lack
+_LATEX = {  # how each character is written in LaTeX
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

@@ -1,8 +1,8 @@
 """Isotonic regression by pooling adjacent violators: one Triton program per list.
 
-The regression of anchors z on weights w partitions a list into blocks of neighboring items. Each
-block has one value, ``mean(z) - mean(w)`` or, with entropic regularization, ``LSE(z) - LSE(w)``
-with log-sum-exps (LSE) over the block. Values do not increase from block to block.
+The regression takes anchors z and weights w, and partitions a list into blocks of neighboring
+items. A block has one value, ``mean(z) - mean(w)`` or, with entropic regularization,
+``LSE(z) - LSE(w)`` with log-sum-exps (LSE) over the block. Values do not increase from block to block.
 
 This module computes the same blocks as :mod:`rankgrad.kernels.cpu._isotonic`, by divide and
 conquer. When two neighboring parts of a list are solved, only the blocks at their common border can
@@ -81,7 +81,7 @@ def block_sums(values: Tensor, blocks: Tensor) -> Tensor:
 def _log_add(a, b):
     """``log(exp(a) + exp(b))``; a or b may be -inf."""
     larger, smaller = tl.maximum(a, b), tl.minimum(a, b)
-    both_zero = larger == float("-inf")  # exp(a) and exp(b); -inf - -inf would be NaN
+    both_zero = larger == float("-inf")  # exp(a) = exp(b) = 0; -inf - -inf would be NaN
     difference = tl.where(both_zero, 0.0, smaller) - tl.where(both_zero, 0.0, larger)
     return tl.where(both_zero, larger, larger + tl.log(1.0 + tl.exp(difference)))
 
@@ -227,8 +227,8 @@ def add_to_blocks(values, blocks, sums, base, at, last, length, carried):
 
     Args:
         values: the values at positions ``at`` of a list of ``length`` items.
-        blocks: pointer to the first position of each item's block, here and below from ``base`` on.
-        sums: pointer to the sums, written.
+        blocks: a pointer; from ``base`` on it has the first position of each item's block.
+        sums: a pointer; the sums are written from ``base`` on.
         base: where the list starts in ``blocks`` and ``sums``.
         at: the positions of the tile.
         last: the last of these positions.
