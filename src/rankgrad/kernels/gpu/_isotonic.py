@@ -2,7 +2,8 @@
 
 The regression takes anchors z and weights w, and partitions a list into blocks of neighboring
 items. A block has one value, ``mean(z) - mean(w)`` or, with entropic regularization,
-``LSE(z) - LSE(w)`` with log-sum-exps (LSE) over the block. Values do not increase from block to block.
+``LSE(z) - LSE(w)`` with log-sum-exps (LSE) over the block. Values do not increase
+from block to block.
 
 This module computes the same blocks as :mod:`rankgrad.kernels.cpu._isotonic`, by divide and
 conquer. When two neighboring parts of a list are solved, only the blocks at their common border can
