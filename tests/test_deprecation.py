@@ -38,6 +38,11 @@ def test_a_former_argument_works_and_warns(tmp_path):
     file.write_text("1 qid:1 1:0.5\n0 qid:1 1:0.1\n")
     with pytest.warns(DeprecationWarning, match=r"load\(labelled=...\) is now labeled="):
         assert len(data.load(file, labelled=False)) == 1
+    with (
+        pytest.warns(DeprecationWarning, match="is now labeled="),
+        pytest.raises(TypeError, match=r"labeled= and its former name"),
+    ):
+        data.load(file, labelled=False, labeled=True)
 
 
 @pytest.mark.parametrize("module", [significance, transforms, catalog])

@@ -50,6 +50,10 @@ def renamed_arguments(**former: str) -> Callable[[F], F]:
             for former_name in former.keys() & kwargs.keys():
                 name = former[former_name]
                 warn_renamed(f"{function.__name__}({former_name}=...)", f"{name}=")
+                if name in kwargs:
+                    raise TypeError(
+                        f"{function.__name__} got {name}= and its former name {former_name}="
+                    )
                 kwargs[name] = kwargs.pop(former_name)
             return function(*args, **kwargs)
 

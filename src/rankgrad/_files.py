@@ -456,7 +456,8 @@ def _exchange(new: Path, path: Path) -> None:
     except BaseException:
         os.rename(old, path)
         raise
-    os.rename(old, new)  # so the suffix _REPLACED remains only if a crash interrupted this
+    with suppress(FileNotFoundError):  # another writer has removed it already
+        os.rename(old, new)  # so the suffix _REPLACED remains only if a crash interrupted this
 
 
 def _swap(first: Path, second: Path) -> bool:

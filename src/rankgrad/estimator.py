@@ -308,8 +308,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if qid is None and group is None and self.n_lists_ > 1:
             raise ValueError(
-                f"the ranker was fitted on {self.n_lists_} lists, and score was given neither qid "
-                "nor group: pass qid= (or group=[len(y)] if the rows are one list). In "
+                f"the ranker was fitted on {self.n_lists_} lists, and neither qid nor group is "
+                "given: pass qid= (or group=[len(y)] if the rows are one list). In "
                 "GridSearchCV, use set_score_request(qid=True) with "
                 "sklearn.set_config(enable_metadata_routing=True)"
             )

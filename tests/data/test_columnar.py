@@ -339,6 +339,14 @@ def test_a_parquet_file_of_before_checksums_is_read(same, dataset, tmp_path):
     same(columnar.read(path), dataset)
 
 
+@pytest.mark.parametrize("roles", [{"categorical": ["g"]}, {"query": "g"}])
+def test_a_written_file_is_read_in_other_roles(tmp_path, roles):
+    features = [[0.5, 1.0], [0.5, 2.0], [1.0, 3.0], [1.0, 4.0]]
+    written = Dataset(features, [1, 0, 1, 0], [0, 2, 4], ["1", "2"], feature_names=["g", "h"])
+    path = columnar.write(written, tmp_path / "a.parquet")
+    assert columnar.read(path).n_items == columnar.read(path, **roles).n_items == 4
+
+
 READING = """
 import sys
 sys.path.insert(0, {source!r})

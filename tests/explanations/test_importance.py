@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import Dataset
-from rankgrad.explanations import explain, permutation_importance
+from rankgrad.explanations import _importance, explain, permutation_importance
 from rankgrad.metrics import metrics
 from rankgrad.significance import bootstrap_interval
 from rankgrad.training import Settings, fit
@@ -51,6 +51,13 @@ def test_drops_are_those_of_a_loop(ranker):
         after += values(features) / 3
     np.testing.assert_allclose(found.drops[0], 100 * (before - after), atol=1e-4)
     assert found.mean == pytest.approx(before.mean())
+
+
+def test_a_feature_of_queries_that_some_lists_lack_is_one_of_queries():
+    data = make(4, seed=2)
+    column = np.array(data.features[:, 2])
+    column[: data.offsets[1]] = np.nan
+    assert _importance._Permutations(data, "within", 0).scope(column) == "whole lists"
 
 
 def test_what_matters_falls_and_what_does_not_stays(ranker):

@@ -219,3 +219,7 @@ def test_gumbel_noise_has_the_scale_asked_for():
     )
     assert draws.mean().item() == pytest.approx(2 * 0.5772, abs=0.03)
     assert draws.std().item() == pytest.approx(2 * math.pi / math.sqrt(6), abs=0.04)
+
+
+def test_lists_without_items_have_rows_of_no_columns():
+    assert sorting.get("softsort").permutation(torch.zeros(2, 0), k=3).shape == (2, 3, 0)

@@ -232,7 +232,7 @@ class _Roles:
         """Find the columns in a file's schema; a missing one is an error that lists the others."""
         metadata = schema.metadata or {}
         recorded, sums = self._recorded(metadata, schema), metadata.get(_SUMS_KEY, b"").decode()
-        uses_recorded_roles = (self.weight, self.id) == (None, None)
+        uses_recorded_roles = (self.query, self.weight, self.id) == ("qid", None, None)
         self.weight = self.weight or recorded.get("weight")
         self.id = self.id or recorded.get("id")
         self._column_counts = Counter(schema.names)
@@ -260,7 +260,8 @@ class _Roles:
             if not _is_number(types[name]):
                 raise self.not_numbers("feature", name, types[name])
         # The checksum is that of all columns in the roles that write() gave them.
-        if uses_recorded_roles and self.label == "label" and self.names == candidates:
+        reads_all = self.names == candidates and not self.categorical
+        if uses_recorded_roles and self.label == "label" and reads_all:
             self.checksum = sums[8:] or None
         self.features = self.names  # which the next file must have
 

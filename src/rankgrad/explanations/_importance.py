@@ -197,7 +197,9 @@ class _Permutations:
         if self._permute == "across":
             return "across lists"
         same_list = self._lists[1:] == self._lists[:-1]
-        varies = bool(((column[1:] != column[:-1]) & same_list).any())
+        missing = np.isnan(column)
+        equal = (column[1:] == column[:-1]) | (missing[1:] & missing[:-1])
+        varies = bool((~equal & same_list).any())
         return "within lists" if varies else "whole lists"
 
     def rows(self, scope: Scope, repeat: int) -> NDArray[np.int64]:

@@ -104,7 +104,11 @@ class Batcher:
             return
         loop = asyncio.get_running_loop()
         requests = [pending.request for pending in batch]
-        responses = await loop.run_in_executor(self._thread, self._responses, requests)
+        responses: Sequence[Response | Exception]
+        try:
+            responses = await loop.run_in_executor(self._thread, self._responses, requests)
+        except Exception as error:  # the thread has been shut down
+            responses = [error] * len(batch)
         for pending, response in zip(batch, responses, strict=True):
             if pending.response.done():
                 continue

@@ -89,7 +89,11 @@ class Relaxation(HasSpec, DeclaresKernel):
         n = scores.shape[-1]
         rows = check_cutoff(k) or n
         with torch.autocast(scores.device.type, enabled=False):
-            top = self._permutation(scores, mask, min(rows, n)) if n else scores[:, :, None]
+            top = (
+                self._permutation(scores, mask, min(rows, n))
+                if n
+                else scores[:, None] * scores[..., None]
+            )
         if rows > n:
             top = torch.nn.functional.pad(top, (0, 0, 0, rows - n))
         return top.reshape(*batch, rows, n)

@@ -406,8 +406,8 @@ def _work(connection: Connection, settings: Settings, function: Callable[..., An
         connection.send(answer)
     except (BrokenPipeError, ConnectionResetError):
         pass
-    except Exception:  # the error cannot be pickled
-        connection.send(_Answer(error=RuntimeError(repr(answer.error))))
+    except Exception as error:  # the result, or its error, cannot be pickled
+        connection.send(_Answer(error=RuntimeError(repr(answer.error or error))))
 
 
 def _free_port() -> int:
