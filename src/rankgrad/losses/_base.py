@@ -87,13 +87,15 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
             ValueError: shapes do not agree, a score is not finite, or a label is negative; the
                 message names the argument and the item.
         """
+        fused = self.kernel_applies and self.kernel_reduces
         lists = make_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
         )
-        # Most calls end here: one kernel checks the values, computes the loss and reduces it.
-        if self.kernel_reduces and lists.readable:
-            call = self.kernel_call(lists)
-            if call is not None:
+        # Most calls end here: one kernel checks the values, computes the loss and reduces it. The
+        # conditions are those of kernel_call, written out to save small calls a function.
+        if fused and lists.readable and not lists.learned:
+            call = self.kernel(lists)
+            if call is not None and ops.ready(call.name, lists.flat.scores):
                 try:
                     return ops.reduced_loss(
                         call, lists.flat, self.reduction, lists.list_weights, "unknown"

@@ -201,7 +201,7 @@ def _sum_grads(
 
     ``block_grads`` is ``[lists, width]``.
     """
-    _, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
+    _list_index, start, length, base, stride = _padded_list(offsets, lengths, lists, width)
     carried = tl.zeros([1], tl.float64)
     for first in range(0, length, TILE):
         at = first + tl.arange(0, TILE)
