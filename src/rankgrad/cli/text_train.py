@@ -189,18 +189,18 @@ def settings_of(
 
 def _callbacks(
     update: Callable[..., None],
-    interrupted: Callable[[], bool],
+    stop_requested: Callable[[], bool],
     run: OneRun,
-    number: int,
+    runs_done: int,
     total: int,
 ) -> Callbacks:
     """The callbacks of one training: they update the progress bar, which counts all runs.
 
     Args:
         update: the function that updates the bar.
-        interrupted: whether Ctrl-C was pressed.
+        stop_requested: whether Ctrl-C was pressed.
         run: the run that is trained.
-        number: how many runs are done.
+        runs_done: how many runs were finished before this one.
         total: how many runs there are.
     """
     from rankgrad.text._training import Callbacks
@@ -210,7 +210,7 @@ def _callbacks(
     epochs_done, last_epoch = 0, ""
 
     def on_step(fraction: float) -> None:
-        completed = number + (epochs_done + fraction) / epochs
+        completed = runs_done + (epochs_done + fraction) / epochs
         update(description=description + last_epoch, total=total, completed=completed)
 
     def on_epoch(values: dict[str, float]) -> None:
@@ -220,7 +220,7 @@ def _callbacks(
         last_epoch = f"; epoch {epochs_done}/{epochs}: {metric} {value:.4f}"
         on_step(0.0)
 
-    return Callbacks(on_epoch, on_step, interrupted)
+    return Callbacks(on_epoch, on_step, stop_requested)
 
 
 def _show(output: Path, json: bool) -> None:

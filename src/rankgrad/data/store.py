@@ -45,7 +45,7 @@ _VERSION = 1
 _MANIFEST = "manifest.json"
 _REQUIRED = ("features", "labels", "offsets", "qids")
 _OPTIONAL = ("weights", "ids", "source_rows")
-_MANIFEST_TYPES = {  # by key
+_MANIFEST_TYPES = {  # of the values that a manifest must have, by key
     "lists": int,
     "items": int,
     "features": int,
@@ -54,8 +54,10 @@ _MANIFEST_TYPES = {  # by key
     "files": dict,
 }
 _FILE_TYPES = {"shape": list, "dtype": str, "bytes": int}  # of an entry of "files"
-_SUM_KEYS = ("crc32", "blake2b")  # of its blocks or, in earlier versions, of the file
-_CHECKED_ON_OPENING = ("labels", "offsets", "weights")
+#: The keys of checksums in an entry of "files": those of the blocks of the file or, in stores of
+#: earlier versions, that of the whole file. An entry has one of the two.
+_SUM_KEYS = ("crc32", "blake2b")
+_CHECKED_ON_OPENING = ("labels", "offsets", "weights")  # their values and checksums
 
 
 def is_store(folder: str | os.PathLike[str]) -> bool:
@@ -151,6 +153,11 @@ def open(folder: str | os.PathLike[str], *, verify: bool = False) -> Dataset:
 
 
 def _open(folder: Path, *, verify: bool) -> Dataset:
+    """Open a store once; :func:`open` calls it again if the store is replaced meanwhile.
+
+    Without ``verify``, large files are compared with their checksums when they are read, smaller
+    ones here, and files with one checksum (of earlier versions) not at all.
+    """
     manifest = read_manifest(folder)
     entries = manifest["files"]
     arrays = {name: _map_file(folder, name, entry) for name, entry in entries.items()}
@@ -245,6 +252,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def _check_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Check that a manifest has all keys that are read later, with values of the right types."""
     for key, kind in _MANIFEST_TYPES.items():
+        # The default is of no valid type; None would be valid for some keys.
         if not isinstance(manifest.get(key, ...), kind):
             raise _damage_error(folder, f"{_MANIFEST} has no {key!r}, or one of the wrong type")
     for name in _REQUIRED:

@@ -17,8 +17,9 @@ FORMAT, VERSION = "rankgrad comparison", 1
 def table(comparison: Comparison, *, intervals: bool = False, digits: int = 4) -> Table:
     """Means by entry and metric, the best in bold, with daggers as in Table 1 of SmoothI's paper.
 
-    † is significantly worse than the best, or than the baseline; ‡ significantly better than the
-    baseline. The last column has the seconds of training a run.
+    † is significantly worse than the baseline or, without one, than the best; ‡ is significantly
+    better than the baseline. The last column, if any entry was timed, has the seconds of training a
+    run. ``intervals`` adds confidence intervals to the means; ``digits`` are those after the point.
     """
     timed = any(entry.seconds is not None for entry in comparison.entries)
     rows = []

@@ -43,15 +43,15 @@ def measure(body: bytes) -> StreamSize:
     batches = rows = expanded = 0
     try:
         for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(body)):
-            header = _Table.message(message)
-            header_type = header.integer(_HEADER_TYPE, "<B")
+            fields = _Table.message(message)
+            header_type = fields.integer(_HEADER_TYPE, "<B")
             if header_type not in (_DICTIONARY_BATCH, _RECORD_BATCH):
                 continue
-            if header.integer(_VERSION, "<h") < _VERSION_5 and header.position(_CUSTOM_METADATA):
+            if fields.integer(_VERSION, "<h") < _VERSION_5 and fields.position(_CUSTOM_METADATA):
                 raise ValueError("it is of an old version and may be compressed")
-            records = header.table(_HEADER)
+            records = fields.table(_HEADER)
             if header_type == _DICTIONARY_BATCH:
-                records = records.table(_DATA)
+                records = records.table(_DATA)  # a RecordBatch, too
             else:
                 batches, rows = batches + 1, rows + records.integer(_LENGTH, "<q")
             if records.position(_COMPRESSION):
@@ -68,7 +68,7 @@ def _decompressed_size(content: memoryview, start: int, length: int) -> int:
 
     A buffer begins with that size as an int64, which is -1 if the buffer is not compressed.
     """
-    if length < 8:
+    if length < 8:  # too short for an int64
         return 0
     size: int = struct.unpack_from("<q", content, start)[0]
     return length if size == -1 else abs(size)

@@ -26,7 +26,8 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
     There is a column for each feature, or one column ``features`` with an array of all of them. The
     column ``list`` names the list of each row, and rows of one list are adjacent; without it, all
     rows are one list. If a feature is called ``list``, lists can be named only beside a column
-    ``features``. Columns of categories have their names or their codes.
+    ``features``. The column of a categorical feature has the names of
+    its categories, or their codes.
 
     Raises:
         RequestError: 400 if the body is not an Arrow stream, 413 if it is too large, 422 for other
@@ -83,8 +84,8 @@ class _Columns:
                 _check_list_type(field.type)
             elif field.name not in allowed:
                 is_repeated = self.positional and field.name in self.names
-                repeated = "is there beside 'features', which has all of them"
-                raise RequestError(422, repeated if is_repeated else NO_FEATURE, column)
+                message = "is there beside 'features', which has all of them"
+                raise RequestError(422, message if is_repeated else NO_FEATURE, column)
             elif self.positional:
                 _check_array_type(field.type, len(self.names))
             else:
@@ -97,7 +98,7 @@ class _Columns:
     def features(self, table: Any) -> np.ndarray:
         """All features in the ranker's order, ``[N, f]``; NaN where a column is absent."""
         features = np.full((len(table), len(self.names)), np.nan, np.float32)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # _check_values refuses what becomes infinite
             if self.positional:
                 features[:] = _feature_rows(table.column("features"), len(self.names))
             for index, name in enumerate(self.names):

@@ -39,12 +39,12 @@ class Limits:
             as float32 must be within them, too.
     """
 
-    body: int = 8 << 20
+    body: int = 8 << 20  # 8 MiB
     lists: int = 1000
     items: int = 10_000
     total_items: int = 100_000
     waiting: int = 128
-    waiting_bytes: int = 64 << 20
+    waiting_bytes: int = 64 << 20  # 64 MiB
 
     def __post_init__(self) -> None:
         """Raise if a request of the largest size could never be admitted."""
@@ -56,7 +56,7 @@ class Limits:
 
     def most_items(self, n_features: int) -> int:
         """The largest number of items of a request, whose features must fit ``waiting_bytes``."""
-        return min(self.total_items, self.waiting_bytes // (4 * n_features))
+        return min(self.total_items, self.waiting_bytes // (4 * n_features))  # float32
 
 
 @dataclass(frozen=True)

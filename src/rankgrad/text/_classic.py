@@ -7,7 +7,8 @@ judgments are not in TREC's format, and their columns are easily misread:
   that file. Lower codes are better: 1 is a complete answer, 4 is of minimum interest. Here the
   grade is 5 - code, so that 4 is the best; the one document per query with the code -1 has the
   grade 0.
-- CISI's judgments are binary: each line names a relevant document. 76 of its 112 queries have any.
+- CISI's judgments are binary: each line names a relevant document, with the code 0. 76 of its 112
+  queries have any.
 """
 
 from __future__ import annotations

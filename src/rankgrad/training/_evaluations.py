@@ -214,7 +214,7 @@ def names(run: str | os.PathLike[str]) -> list[str]:
 
 _DOCUMENTS = 1 << 15  # items scored at a time, padding included
 _GPU_DOCUMENTS = 1 << 20  # the most items scored at a time on a GPU
-_GPU_BYTES = 1 << 17  # of GPU memory that each of them may take
+_GPU_BYTES = 1 << 17  # of GPU memory that each item may take
 
 
 @torch.no_grad()
@@ -228,8 +228,8 @@ def validate(
     """
     rank, ranks = fabric.global_rank, fabric.world_size
     values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
-    metric_values: list[Tensor] = []
-    lists: list[Tensor] = []
+    metric_values: list[Tensor] = []  # of each batch, [metrics, lists]
+    lists: list[Tensor] = []  # of each batch, the indices of its lists in the data set
     was_training = network.training
     network.eval()
     try:
@@ -271,8 +271,8 @@ def score(network: nn.Module, batch: Batch) -> Tensor:
 def _items_at_a_time(device: torch.device) -> int:
     """How many items to score at a time.
 
-    It depends on the GPU's total memory and not on the free memory, so that the same data give the
-    same bytes each time.
+    It depends on the GPU's total memory and not on the free memory, so that the same data are
+    batched, and scored, in the same way each time.
     """
     if device.type != "cuda":
         return _DOCUMENTS

@@ -12,7 +12,8 @@ from rankgrad.kernels.cpu._permutation_rows import absolute_differences_adjoint
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 from rankgrad.kernels.cpu._scaling import State, block_rows, scaled_product
 
-#: Temperature, iterations, tolerance, and whether rows are scaled before columns; and the state.
+#: Temperature, iterations, tolerance, whether rows are scaled before columns, and what the loop
+#: saves for later calls on the same scores.
 Options = tuple[float, int, float, bool, State]
 
 
@@ -33,7 +34,19 @@ def through_sinkhorn(
 def _sinkhorn(
     first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
-    """NeuralSort's matrix, scaled until rows or columns sum to one."""
+    """Sort the values of lists ``first:last`` by NeuralSort's matrix after Sinkhorn scaling.
+
+    The matrix has the points ``x = scores / temperature`` in descending order. Its rows and columns
+    are scaled in turn to sum to one: see :mod:`rankgrad.kernels.cpu._scaling`.
+
+    Args:
+        first: the first list.
+        last: one past the last list.
+        lists: the lists.
+        options: of the scaling.
+        rows: ``[rows, N]``: reads VALUES and, for the gradient, GRAD; writes SORTED.
+        grad_scores: ``[N]``, to which the gradient is added; empty for none.
+    """
     scores, offsets, order, counts, k = lists
     temperature, iterations, tolerance, transposed, state = options
     for b in range(first, last):
@@ -43,22 +56,24 @@ def _sinkhorn(
         x, end = np.empty(n), start + (n if k == 0 else min(k, n))
         for i in range(n):
             x[i] = scores[order[start + i]] * (1.0 / temperature)
-        by_score, by_sum = scaled_product(
+        moments, grad_sums = scaled_product(
             b,
             start - offsets[state[0]],
             x,
             rows[VALUES, start : start + n],
             rows[GRAD, start : end if grad_scores.size else start],
             rows[SORTED, start:end],
-            (iterations, tolerance, transposed, True),
+            (iterations, tolerance, transposed, True),  # True: rows start normalized
             state,
         )
         if grad_scores.size:
+            # grad_sums is the gradient of Σ_k |x_i - x_k|; moments becomes that of x, in place.
+            grad_x = moments
             for i in range(n):
-                by_score[i] -= (n - 1.0 - 2.0 * i) * by_sum[i]
-            absolute_differences_adjoint(x, by_sum, by_score)
+                grad_x[i] -= (n - 1.0 - 2.0 * i) * grad_sums[i]
+            absolute_differences_adjoint(x, grad_sums, grad_x)
             for i in range(n):
-                grad_scores[order[start + i]] += by_score[i] / temperature
+                grad_scores[order[start + i]] += grad_x[i] / temperature
 
 
 SINKHORN = Permutation(_sinkhorn, power=2, state_rows=lambda options: block_rows(options[1]))

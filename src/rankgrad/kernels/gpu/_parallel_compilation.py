@@ -32,10 +32,12 @@ _parsing = threading.Lock()
 def hash_triton() -> threading.Thread:
     """Start to hash Triton's files, a part of the keys of its cache, in a thread.
 
-    The library alone has 400 MB. Meanwhile modules are imported, and Triton's driver compiled.
+    Triton's library alone has 400 MB. While the thread hashes it, modules are imported and Triton's
+    driver is compiled.
     """
     from triton.runtime import cache
 
+    # If this version of Triton has no triton_key, the thread calls int(), which does nothing.
     thread = threading.Thread(target=getattr(cache, "triton_key", int), daemon=True)
     thread.start()
     return thread
@@ -151,15 +153,16 @@ class _Executor(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(min(_THREADS, os.cpu_count() or 1), "rankgrad-compile")
+        # The length of the kernel's code, the future of the result, the task.
         self._tasks: list[tuple[int, Future[Any], Callable[[], Any]]] = []
 
     def submit(self, function: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
         """Add a task; :meth:`start` starts it."""
-        named = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
-        source, future = named.get("src"), Future[Any]()
-        if source is not None:  # as in Triton 3.6
-            build = functools.partial(driver.active.launcher_cls, source, _Unknown())
-            self._tasks.append((0, Future(), build))
+        closure = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+        source, future = closure.get("src"), Future[Any]()
+        if source is not None:  # Triton 3.6 submits a closure that has the kernel's source
+            build_launcher = functools.partial(driver.active.launcher_cls, source, _Unknown())
+            self._tasks.append((0, Future(), build_launcher))
             source.make_ir = functools.partial(_parse, source.make_ir)
         self._tasks.append((0 if source is None else len(source.fn.src), future, function))
         return future
@@ -172,7 +175,7 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _parse(make_ir: Callable[..., Any], *arguments: Any) -> Any:
-    """Parse a kernel, which only one thread of Python can do at a time, without interruption."""
+    """Parse a kernel under a lock: parsing is Python code, of which one thread runs at a time."""
     with _parsing:
         return make_ir(*arguments)
 
@@ -185,7 +188,10 @@ def _complete(future: Future[Any], task: Callable[[], Any]) -> None:
 
 
 class _Unknown:
-    """The properties of a kernel that is not compiled; the C function does not depend on them."""
+    """Stands for a kernel that is not compiled yet, with 0 for every property.
+
+    The C function that launches the kernel does not depend on them.
+    """
 
     def __getattr__(self, name: str) -> int:
         return 0

@@ -163,6 +163,7 @@ class _RowsOperator(SortOperator):
         if self._sorted is None:
             self._sorted = sort_lists(self.scores, *lists), count_items(*lists)
         order, lengths = self._sorted
+        # Kernels read neither scale nor ``defined`` for an operator: the lengths fill their places.
         return self.place_sorted(order, values, (lengths, lengths), lengths)
 
     def count_pairs(self, batch: FlatLists, metric_options: MetricOptions) -> _Items:
@@ -201,7 +202,7 @@ class _RowsOperator(SortOperator):
         return numbers, numbers.new_empty(0 if self.soft else size, dtype=torch.float64)
 
     def _chunks(self) -> Tensor:
-        """Memory for one number per chunk of the lists."""
+        """Memory for one number per chunk of the lists, each where :func:`_chunk_of` says."""
         most = self.scores.numel() // _CHUNK + self.lists + 1
         return self.scores.new_empty(most, dtype=torch.float64)
 
@@ -216,7 +217,8 @@ class _RowsOperator(SortOperator):
         return self.k if self.few else self.max_length
 
     def _options(self, items: _Items) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        numbers = (self.temperature, self.persistence, self.k, self.count, items.numbers.shape[1])
+        """The scalars, of which the number of items is the last, and the constants of kernels."""
+        scalars = (self.temperature, self.persistence, self.k, self.count, items.numbers.shape[1])
         options = {
             "METRIC": self.metric,
             "FEW": self.few,
@@ -224,7 +226,7 @@ class _RowsOperator(SortOperator):
             "RANKED": items.order is not None,
             "NORM": items.norm,
         }
-        return numbers, options
+        return scalars, options
 
     def sum(self, items: _Items, at_rank: tuple[Tensor | None, Tensor | None]) -> Tensor:
         """The sums of every row that :meth:`gather` needs.
@@ -233,17 +235,19 @@ class _RowsOperator(SortOperator):
         rank; weighted expected gain; and, for SoftSort, two derivatives with respect to the score
         at the rank. An operator writes the expected gains, and one minus them, to ``at_rank``.
         """
-        numbers, options = self._options(items)
+        scalars, options = self._options(items)
         height, width = _tile(self.count)
         blocks = cdiv(self.count, height)
+        # If lists and blocks are few, programs share the items of a row, about four tiles or more
+        # for each.
         splits = max(1, min(_PROGRAMS // (self.lists * blocks), cdiv(self.max_length, 4 * width)))
-        total = self.lists * self.count if self.few else numbers[-1]
+        total = self.lists * self.count if self.few else scalars[-1]
         sums = items.numbers.new_empty(5, total)
         parts = items.numbers.new_empty(5, splits, total) if splits > 1 else sums
         for stage in ("parts", "join") if splits > 1 else ("all",):
             _sum_rows[(self.lists, blocks, 1 if stage == "join" else splits)](
                 *items.of_lists, self.offsets, items.numbers, items.distances, parts, sums,
-                *at_rank, *numbers, total, splits, **options, STAGE=stage, HEIGHT=height,
+                *at_rank, *scalars, total, splits, **options, STAGE=stage, HEIGHT=height,
                 WIDTH=width,
             )  # fmt: skip
         return sums
@@ -256,12 +260,12 @@ class _RowsOperator(SortOperator):
         results: tuple[Tensor | None, Tensor],
     ) -> None:
         """Write the results: for a metric the values, and the gradient, summed over the rows."""
-        numbers, options = self._options(items)
-        lists, size, grad_scores = self.lists, numbers[-1], results[1]
+        scalars, options = self._options(items)
+        lists, size, grad_scores = self.lists, scalars[-1], results[1]
         height, width = _tile(self.count)
         _gather_rows[(lists, cdiv(self.max_length, width))](
             *items.of_lists, self.offsets, items.numbers, items.distances, sums, grads,
-            items.order, *results, *numbers, sums.shape[1], **options, HEIGHT=height, WIDTH=width,
+            items.order, *results, *scalars, sums.shape[1], **options, HEIGHT=height, WIDTH=width,
         )  # fmt: skip
         if self.soft:
             return
@@ -318,9 +322,9 @@ def _count_pairs(
     gain = load_gains(labels, weights, begin + item, real, threshold, GAIN)
     exact = score.to(tl.float64)
     above = tl.zeros([HEIGHT, WIDTH], tl.int32)
-    before = tl.zeros([HEIGHT, WIDTH], tl.int32)
+    before = tl.zeros([HEIGHT, WIDTH], tl.int32)  # tied items earlier in input order
     ties = tl.zeros([HEIGHT, WIDTH], tl.int32)  # NeuralSort: below - above
-    ahead = tl.zeros([HEIGHT, WIDTH], tl.int32)
+    ahead = tl.zeros([HEIGHT, WIDTH], tl.int32)  # items before this one in the ideal order
     distance = tl.zeros([HEIGHT, WIDTH], tl.float64)
     for first_column in range(0, tl.where(tl.program_id(1) * HEIGHT < count, count, 0), WIDTH):
         column, valid = positions(mask, begin, first_column, count, WIDTH)
@@ -340,16 +344,16 @@ def _count_pairs(
             column_gain = load_gains(labels, weights, begin + column, valid, threshold, GAIN)
             is_tied_gain = (column_gain[None, :] == gain[:, None]) & earlier
             ahead += ((column_gain[None, :] > gain[:, None]) | is_tied_gain).to(tl.int32)
-    earlier = tl.sum(before, 1)
+    tied_before = tl.sum(before, 1)
     tied = tl.sum(ties, 1).to(tl.float32)
-    index, rank = begin + item, begin + tl.sum(above, 1) + earlier
+    index, rank = begin + item, begin + tl.sum(above, 1) + tied_before
     real_gain = tl.where(real, gain, 0.0)
     tl.store(numbers + size + index, real_gain, mask=inside)
     tl.store(numbers + 2 * size + index, tied, mask=inside)
     tl.store(numbers + 3 * size + rank, score, mask=real)
     tl.store(numbers + 6 * size + rank, real_gain, mask=real)
     if SOFT:
-        tie_offset = (tied - 1.0 - 2.0 * earlier) / tl.maximum(tied, 1.0)
+        tie_offset = (tied - 1.0 - 2.0 * tied_before) / tl.maximum(tied, 1.0)
         tl.store(numbers + index, tl.where(real, score, float("inf")), mask=inside)
         tl.store(numbers + 4 * size + rank, tie_offset, mask=real)
         tl.store(numbers + 5 * size + rank, tied, mask=real)
@@ -375,6 +379,7 @@ def _chunk_of(offsets, lengths, CHUNK: tl.constexpr):
     """
     list_index = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + list_index)
+    # A list of n items has at most n // CHUNK + 1 chunks, so chunks of lists do not overlap.
     first_chunk = begin // CHUNK + list_index
     at = tl.program_id(1).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     return list_index, begin, first_chunk, at, tl.load(lengths + list_index).to(tl.int64)
@@ -439,26 +444,26 @@ def _place_sorted(
         prefix = before + tl.cumsum(exact, 0)
         n_above, n_below = at.to(tl.float64), (length - 1 - at).to(tl.float64)
         distance = (prefix - exact - n_above * exact) + (n_below * exact - (total - prefix))
-        tie_offset = ((length - end) - start).to(tl.float32)
+        below_minus_above = ((length - end) - start).to(tl.float32)
         tl.store(numbers + index, score, mask=inside)
-        tl.store(numbers + 2 * size + index, tie_offset, mask=inside)
+        tl.store(numbers + 2 * size + index, below_minus_above, mask=inside)
         tl.store(distances + index, tl.where(real, distance, float("inf")), mask=inside)
 
 
 @triton.jit
 def _entries(
-    score, distance, row_score, row_distance, derivative, strength, SOFT: tl.constexpr
+    score, distance, row_score, row_distance, score_factor, strength, SOFT: tl.constexpr
 ):  # fmt: skip
     """The exponentials of a tile of rows and items, relative to each row's maximum.
 
-    That maximum is at the item whose rank is the row's. ``derivative`` is ``n - 1 - 2 r`` for the
-    row r (from 0), the factor of the scores in the logits.
+    That maximum is at the item whose rank is the row's. ``score_factor`` is ``n - 1 - 2 r`` for the
+    row r (from 0), the factor of the scores in the logits. ``strength`` is ``log2(e) / τ``.
     """
     if SOFT:
         return tl.exp2(tl.abs(row_score[:, None] - score[None, :]) * -strength)
     else:
         exact, row_exact = score.to(tl.float64), row_score.to(tl.float64)
-        logits = derivative.to(tl.float64)[:, None] * (exact[None, :] - row_exact[:, None])
+        logits = score_factor.to(tl.float64)[:, None] * (exact[None, :] - row_exact[:, None])
         logits -= distance[None, :] - row_distance[:, None]
         return tl.exp2(tl.minimum(logits.to(tl.float32) * strength, 0.0))
 
@@ -470,7 +475,8 @@ def _list_of(
 ):  # fmt: skip
     """The scale of a list (0 where the loss is undefined), its length and its number of rows.
 
-    Sorted lists (RANKED) have scale and length in memory; others sum ``parts``.
+    Sorted lists (RANKED) have scale and length in memory; others sum ``parts``. The scale of an
+    operator is 1.
     """
     if RANKED:
         length = tl.load(lengths + list_index)
@@ -496,7 +502,9 @@ def _write_row(
     """Write the sums of some rows that :func:`_gather_rows` reads, from those of the items.
 
     Gains are relative to the gain of the item at the row's rank. If nearly all of the row's weight
-    is on that item, the rest would otherwise be lost to rounding.
+    is on that item, the rest would otherwise be lost to rounding. ``at`` is the index of a row in
+    ``sums``, ``rank_index`` that of its rank in ``numbers``, and ``row_sums`` are those of
+    :func:`_sum_items`.
     """
     total, mean, sided, sided_gain, tied_gain = row_sums
     factor = scale * (discount(row + 1.0, METRIC, persistence) - beyond)
@@ -542,12 +550,13 @@ def _sum_items(
     """The sums of some rows over the items of a list, or over every ``splits``-th tile of them.
 
     Returns the sums of the exponentials and of their products with the gains. For SoftSort also
-    both sums with signs, and the sum of the gains of items that tie with the item at the rank.
+    both sums with the sign of the row's score minus the item's, and the sum of the gains of items
+    that tie with the item at the rank. Gains are relative to that item's.
     """
     row_score, row_distance, row_gain = _load_rows(
         numbers, distances, rank_index, inside, size, SOFT, RANKED
     )
-    derivative = (length - 1 - 2 * row).to(tl.float32)
+    score_factor = (length - 1 - 2 * row).to(tl.float32)
     strength = 1.4426950408889634 / temperature
     total = tl.zeros([HEIGHT, WIDTH], tl.float32)
     mean = tl.zeros([HEIGHT, WIDTH], tl.float32)
@@ -563,7 +572,7 @@ def _sum_items(
         if not SOFT:
             score = tl.where(valid, score, 0.0)
             distance = tl.load(distances + index, mask=valid, other=float("inf"))
-        entry = _entries(score, distance, row_score, row_distance, derivative, strength, SOFT)
+        entry = _entries(score, distance, row_score, row_distance, score_factor, strength, SOFT)
         total += entry
         gain_difference = gain[None, :] - row_gain[:, None]
         mean += entry * gain_difference
@@ -683,11 +692,14 @@ def _gather_rows(
     valid = index < end
     score = tl.load(numbers + index, mask=valid, other=0.0)
     gain = tl.load(numbers + size + index, mask=valid, other=0.0)
-    ties = tl.load(numbers + 2 * size + index, mask=valid, other=1.0)
+    ties = tl.load(numbers + 2 * size + index, mask=valid, other=1.0)  # NeuralSort: below - above
     distance = score.to(tl.float64)
     if not SOFT:
         distance = tl.load(distances + index, mask=valid, other=float("inf"))
     strength = 1.4426950408889634 / temperature
+    # NeuralSort: t times its factor, and t. SoftSort: t with the sign of row minus item, and, over
+    # rows whose score ties with the item, t times the tie offset, and the two derivatives with
+    # respect to the row's score.
     signed_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
     logit_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
     rank_sums = tl.zeros([HEIGHT, WIDTH], tl.float32)
@@ -705,8 +717,8 @@ def _gather_rows(
             row_grad = tl.load(grads + rank_index, mask=inside, other=0.0)
             weight *= row_grad
         mean = tl.load(sums + stride + at, mask=inside, other=0.0)
-        derivative = (length - 1 - 2 * row).to(tl.float32)
-        entry = _entries(score, distance, row_score, row_distance, derivative, strength, SOFT)
+        score_factor = (length - 1 - 2 * row).to(tl.float32)
+        entry = _entries(score, distance, row_score, row_distance, score_factor, strength, SOFT)
         gain_difference = gain[None, :] - row_gain[:, None]
         by_logit = entry * weight[:, None] * (gain_difference - mean[:, None])
         if SOFT:
@@ -723,11 +735,11 @@ def _gather_rows(
             rank_sums += tl.where(is_tied, rank_grad[:, None], 0.0)
             tie_sums += tl.where(is_tied, tie_grad[:, None], 0.0)
         else:
-            signed_sums += by_logit * (derivative[:, None] - ties[None, :])
+            signed_sums += by_logit * (score_factor[:, None] - ties[None, :])
             logit_sums += by_logit
-    apart, tied = tl.sum(signed_sums, 0), tl.sum(logit_sums, 0)
+    signed_sum, logit_sum = tl.sum(signed_sums, 0), tl.sum(logit_sums, 0)
     if SOFT:
-        apart, tied = -apart / temperature, -tied / temperature
+        apart, tied = -signed_sum / temperature, -logit_sum / temperature
         result = tl.sum(rank_sums, 0) / tl.maximum(ties, 1.0) - apart - tied
         result += (tl.sum(tie_sums, 0) - tied) / tl.maximum(ties - 1.0, 1.0)
         result = as_gradient(result, METRIC)
@@ -735,8 +747,8 @@ def _gather_rows(
         target = tl.load(order + index, mask=valid, other=0) if RANKED else index
         tl.store(grad_scores + target, result, mask=valid)
     else:
-        tl.store(numbers + 4 * size + index, apart, mask=valid)
-        tl.store(numbers + 5 * size + index, tied, mask=valid)
+        tl.store(numbers + 4 * size + index, signed_sum, mask=valid)
+        tl.store(numbers + 5 * size + index, logit_sum, mask=valid)
 
 
 @triton.jit
@@ -777,7 +789,10 @@ def _through_pairs(
 @cached_launch
 @triton.jit(do_not_specialize=["skip"])
 def _prefix(numbers, offsets, lengths, chunks, prefix, skip, CHUNK: tl.constexpr):
-    """Write exclusive prefix sums over a chunk of a list; after the last chunk also the total."""
+    """Write exclusive prefix sums over a chunk of a list; after the last chunk also the total.
+
+    So ``prefix`` has one number more per list than there are items.
+    """
     list_index, begin, first, at, length = _chunk_of(offsets, lengths, CHUNK)
     if tl.program_id(1) * CHUNK < length:
         count = (length + CHUNK - 1) // CHUNK

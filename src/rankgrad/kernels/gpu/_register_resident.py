@@ -4,11 +4,12 @@
 few programs share its rows and sum their parts of the column sums at a barrier. Each program
 processes one list after another, with scratch of its own.
 
-The gradient with respect to log K is ``K_ij M_ij`` with ``M_ij = Σ_f l_fi r_fj``. The backward pass
-stores the factors l and r. At the end, when the registers of K are free, it sums M from them and
-computes K again, for the column sums weighted by rank offsets. The plain column sums are simpler:
-those of successive steps are equal and opposite, since the next column step cancels ``r (Kᵀ l)``.
-Only the sums of the first step, ``u_0 = 1 / (K 1)``, remain.
+The gradient with respect to log K is ``K_ij M_ij``. M is a sum of outer products, of u with r and
+of l with v: the forward pass stores the scaling factors u and v of each step, the backward pass r
+and l. At the end, when the registers of K are free, the kernel sums M and computes K again, for
+the column sums of ``K M`` weighted by rank offsets. The plain column sums of ``K M`` need no M. In
+each step, those of u with r cancel the others, since ``r = -v² g`` and ``Kᵀ u = 1 / v``, with g the
+gradient of v. Only the sums of the first row step, ``u_0 = 1 / (K 1)``, remain.
 
 One launch computes a linear metric and its gradient. Two launches of the same kernel compute the
 operator P and its adjoint: the first stores u and v of every step for the second.
@@ -37,7 +38,8 @@ RESIDENT: dict[int, tuple[int, int, int]] = {
     128: (1, 8, 255),
     256: (2, 8, 255),
 }
-WARPS = 32  # to run on a multiprocessor, where programs do not wait for each other
+#: Warps to launch per multiprocessor if each list has one program, so that none waits for another.
+WARPS = 32
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ class ResidentLayout:
         kernels anew for other addresses.
         """
         factors = (iterations + 1) * (self.rows + self.columns)
-        factors = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
-        scratch = factors + 2 * (self.columns + 1)
+        # r and l; in mode "loss" also v and u, which has one entry more: see _scale_resident.
+        stored = {"loss": 2 * factors + self.rows, "apply": 0, "adjoint": factors}[mode]
+        scratch = stored + 2 * (self.columns + 1)
         floats = 2 * self.shared * size + lists * self.shared + self.groups * self.shared * scratch
         return cdiv(floats, 4) * 4
 
@@ -126,7 +129,7 @@ def entries_of(row, score, high, low, column_score, column_high, column_low, sha
     main = tl.fma(
         tl.broadcast_to((-2 * row).to(tl.float32), difference.shape), difference, high - column_high
     )
-    return tl.exp2((main + (low - column_low)) * (sharpness * 1.4426950408889634))
+    return tl.exp2((main + (low - column_low)) * (sharpness * 1.4426950408889634))  # log2(e)
 
 
 @triton.jit
@@ -156,14 +159,14 @@ def rank_weights(
 def wait(barrier, count, SHARED: tl.constexpr):
     """Wait until all programs of a list have arrived, after which their writes can be read.
 
-    ``count`` is the number of arrivals so far, those at earlier barriers included. It is returned,
-    for the next barrier to add to.
+    ``count`` is the number of arrivals to wait for, those at earlier barriers included. It is
+    returned, for the next barrier to add to.
     """
     tl.debug_barrier()
     if SHARED > 1:
-        here = tl.atomic_add(barrier, 1, sem="acq_rel") + 1
-        while here < count:
-            here = tl.atomic_add(barrier, 0, sem="acq_rel")
+        arrivals = tl.atomic_add(barrier, 1, sem="acq_rel") + 1
+        while arrivals < count:
+            arrivals = tl.atomic_add(barrier, 0, sem="acq_rel")
         tl.debug_barrier()
     return count
 
@@ -210,7 +213,11 @@ def _sum_over_programs(
     part, max_error, parts, barrier, column, arrived, program, SHARED: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Column sums over all programs of a list, added in a fixed order; and the largest error."""
+    """Column sums over all programs of a list, added in a fixed order; and the largest error.
+
+    Also returns ``arrived``, the arrivals at the barrier. The programs write to one half of
+    ``parts`` and, at the next barrier, to the other half.
+    """
     if SHARED > 1:
         place = parts + (arrived // SHARED % 2) * SHARED * (COLUMNS + 1)
         tl.store(place + program * COLUMNS + column, part)
@@ -260,7 +267,11 @@ def _forward(
     program, iterations, tolerance, TRANSPOSED: tl.constexpr, SAVED: tl.constexpr,
     SHARED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Run the scaling; returns the last row and column factors and the number of steps."""
+    """Run the scaling; returns the last row and column factors and the number of steps.
+
+    ``local`` is the index of a row in the program, ``real`` marks rows within the list, and
+    ``valid`` columns within it. Entry t of ``vs`` is v of step t; entry t + 1 of ``us`` is u of it.
+    """
     u = _inverse(_row_sums(entries), real)
     v = tl.where(valid, 1.0, 0.0)
     _save(us + u_stride + local, u, real, SAVED)
@@ -300,7 +311,7 @@ def _backward(
     v_stride, parts, barrier, arrived, program, SAVED: tl.constexpr, SHARED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Run the steps in reverse order; returns the column sums of the first row step.
+    """Run the steps in reverse order; returns the program's part of the first step's column sums.
 
     ``part`` is the program's part of the derivative with respect to the last column factors, and
     ``grad_rows`` the derivative with respect to the row factors before them.
@@ -328,7 +339,7 @@ def _sum_products(
     step, real, valid, local, column, us, vs, ls, rs, u_stride, v_stride, SAVED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """The program's rows of M, summed from its factors."""
+    """The program's rows of M: the sum over t of ``us[t] rs[t] + ls[t] vs[t]``."""
     products = tl.zeros([COLUMNS // 32, ROWS // WARPS, WARPS, 32], tl.float32)
     step_index = 0
     while step_index <= step:
@@ -364,7 +375,9 @@ def _scale_resident(
     """Scale the rows of one program in one list after another.
 
     The mode is "loss" for a linear metric, or "apply" or "adjoint" of the operator, which saves the
-    scalings of all lists. ``work`` is scratch of :meth:`ResidentLayout.floats` floats. Each group
+    scalings of all lists. If SCALED, an earlier launch has saved them. ``places`` is ``[4, size]``:
+    scores, both floats of c, and gains, in sorted order. ``scalings`` is v ``[steps, size]``, then
+    u ``[steps + 1, size]``. ``work`` is scratch of :meth:`ResidentLayout.floats` floats. Each group
     of programs has a counter, zeroed, in ``barriers``.
     """
     SAVED: tl.constexpr = MODE != "loss"
@@ -375,7 +388,8 @@ def _scale_resident(
     steps = iterations + 1
     partial_values = work + 2 * SHARED * size
     parts = partial_values + lists * SHARED + group * (2 * SHARED * (COLUMNS + 1))
-    # The factors of M are u with r, and l with v. Those of the output come first: u shifts by 1.
+    # The factors of M are u with r, and l with v. Entry 0 of us and rs is from the output, so u of
+    # step t is entry t + 1.
     rs = partial_values + lists * SHARED + groups * (2 * SHARED * (COLUMNS + 1))
     factors = steps * (ROWS + COLUMNS)
     rs += tl.program_id(0).to(tl.int64) * (factors if SAVED else 2 * factors + ROWS)
@@ -385,7 +399,7 @@ def _scale_resident(
     barrier = barriers + group
     # Triton's default layout distributes the last axis over the threads of a warp, and the one
     # before it over warps. So a thread has some columns of some rows, and their factors and sums
-    # take few registers. With whole rows or columns they would fill them.
+    # take few registers. With whole rows or columns per thread, they would fill the registers.
     local = tl.arange(0, ROWS // WARPS)[:, None] * WARPS + tl.arange(0, WARPS)[None, :]
     column = tl.arange(0, COLUMNS // 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
     row = program * ROWS + local
@@ -402,7 +416,7 @@ def _scale_resident(
                 list_us = list_vs + steps * size + program * ROWS
                 u_stride, v_stride = size, size
             entries = _tile(places, size, base, row, column, items, sharpness)
-            tl.debug_barrier()  # until the factors of the list before are read
+            tl.debug_barrier()  # wait until the factors of the previous list are read
             if SCALED:
                 step = tl.load(steps_taken + list_index)
                 u = _restore(
