@@ -16,8 +16,11 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import typer
 from typer.models import ParameterInfo
 
+# A section of a docstring: a title such as ``Options:``, then indented lines.
 _SECTION = re.compile(r"^([A-Z][^\n]*):\n((?: {4}.*(?:\n|\Z))+)\n?", re.MULTILINE)
+# A line ``name: help text`` of a section, with its continuation lines.
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+# The ``[default: words]`` at the end of a help text.
 _DEFAULT = re.compile(r" \[default: ([^]]*)]$")
 
 
@@ -66,8 +69,8 @@ def add_command(
     _, shared_descriptions = _parse(inspect.cleandoc(shared))
     signature = inspect.signature(command, eval_str=True)
     parameters = [
-        _with_help(parameter, descriptions.get(name), shared_descriptions.get(name))
-        for name, parameter in signature.parameters.items()
+        _with_help(parameter, descriptions.get(key), shared_descriptions.get(key))
+        for key, parameter in signature.parameters.items()
     ]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ |= {parameter.name: parameter.annotation for parameter in parameters}
@@ -104,6 +107,7 @@ def _with_help(
     if not isinstance(info, ParameterInfo):
         if value_type is typer.Context:
             return parameter
+        # Typer adds the ``--no-`` form unless the flag is spelled out.
         flag = f"--{parameter.name.replace('_', '-')}"
         info = typer.Option(*[flag] if parameter.default is False else [])
     info = copy(info)

@@ -156,9 +156,10 @@ def _reference_lines(kinds: str, name: str) -> list[str]:
         from rankgrad.metrics import metrics
 
         family, metric = cell
-        lower = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
+        lower_is_better = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
         noise = name.startswith("gumbel_")
-        reference = cell_entry(family, metric, cell_route(family, metric), lower, noise)
+        route = cell_route(family, metric)
+        reference = cell_entry(family, metric, route, lower_is_better, noise)
         relaxation = entry("relaxations", family)
         if relaxation is not None:
             relaxation_formula = f", with {plain_formula(relaxation.formula)}"
@@ -186,7 +187,7 @@ def _describe_options(kinds: str, name: str, factory: Any) -> dict[str, str]:
 
 
 def _grid_cell(kinds: str, name: str) -> tuple[str, str] | None:
-    """The relaxation and the metric of a loss of the grid; None for anything else."""
+    """The names of the relaxation and the metric of a loss of the grid; None for anything else."""
     from rankgrad.losses.relaxed import cell_parts
 
     return cell_parts(name) if kinds == "losses" else None
@@ -203,6 +204,7 @@ def _without_arguments(text: str) -> str:
 
 
 def _has_cutoff(factory: Any) -> bool:
+    """Whether a spec may have ``@k``: metrics with ``has_cutoff = False`` take k, but refuse it."""
     return takes_cutoff(factory) and getattr(factory, "has_cutoff", True)
 
 

@@ -1,7 +1,7 @@
 """Numbered lines of text files, compressed or not, and the decimal numbers in them.
 
-The readers of TREC files, of scores and of text collections use it, so that all of them name lines
-in errors and accept numbers alike. (LETOR files have a compiled parser, ``_letor_kernel.py``.)
+The readers of TREC files, of scores and of text collections use this module, so that all of
+them name lines in errors and accept numbers alike. (LETOR files have a compiled parser, ``_letor_kernel.py``.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from rankgrad._quoting import quote
 from rankgrad.data import _layout, _streams
 
-_MAX_LINE_BYTES = 1 << 28
+_MAX_LINE_BYTES = 1 << 28  # 256 MiB
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _NOT_FINITE = re.compile(r"[+-]?(?:inf|infinity|nan)", re.IGNORECASE | re.ASCII)
 
@@ -42,6 +42,7 @@ def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, bytes]]:
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not a file")
     with _streams.open_text(path) as file:
+        # A plain reader: the first bytes are not those of a compressed file, whatever its name.
         if path.suffix.lower() in _streams.COMPRESSED and isinstance(file, io.BufferedReader):
             raise ValueError(f"{path}: damaged compressed file: it is not compressed")
         lines = iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b"")

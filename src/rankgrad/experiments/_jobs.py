@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Data:
-    """A cache of the splits of one fold, the last that was read: jobs on the same fold share it."""
+    """A cache of the splits of the fold read last, for several jobs in a row on the same fold."""
 
     def __init__(self) -> None:
         self._key: Any = None
@@ -105,7 +105,10 @@ def chosen(task: Task) -> dict[str, Any]:
 
 
 def is_tuned(task: Task) -> bool:
-    """Whether tuning for a task is finished, or not needed."""
+    """Whether tuning for a task is finished, or not needed.
+
+    (``task.entry.is_tuned`` says whether tuning is needed.)
+    """
     if not task.entry.is_tuned(task.plan):
         return True
     log = task.trial_log
@@ -126,7 +129,7 @@ def is_finished(task: Task) -> bool:
 
 
 def check_version(task: Task) -> None:
-    """Raise if another version wrote a run: its numbers may mean something else."""
+    """Raise if another version of rankgrad wrote a run: its numbers may mean something else."""
     if (task.path / RUN).exists():
         try:
             read_metadata(task.path)

@@ -51,7 +51,14 @@ _DIGITS = 4  # significant digits of a value that is tried, so that logs and com
 
 @dataclass(frozen=True)
 class Range:
-    """The interval of a hyperparameter, and whether it is searched in logarithms or integers."""
+    """The interval of a hyperparameter.
+
+    Attributes:
+        low: the lower end.
+        high: the upper end.
+        log: whether values are drawn log-uniformly.
+        integer: whether values are integers.
+    """
 
     low: float
     high: float
@@ -87,7 +94,7 @@ class Space:
     Args:
         ranges: by parameter.
         first: the parameters of the first trial.
-        trials: their number.
+        trials: the number of trials.
         seed: of the search.
     """
 
@@ -97,13 +104,19 @@ class Space:
     seed: int
 
     def propose(self, done: list[_Trial], lower: bool) -> dict[str, Any]:
-        """The parameters of the next trial: ``first``, then what Optuna proposes."""
+        """The parameters of the next trial: ``first``, then what Optuna proposes.
+
+        Args:
+            done: the trials so far.
+            lower: whether lower values are better.
+        """
         if not done:
             return dict(self.first)
         optuna = load("optuna", "tune")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         distributions = {
-            name: _distribution(optuna.distributions, x) for name, x in self.ranges.items()
+            name: _distribution(optuna.distributions, interval)
+            for name, interval in self.ranges.items()
         }
         # A new seed for each trial, since the sampler's state is lost when the process dies.
         sampler = optuna.samplers.TPESampler(seed=(self.seed * 1_000_003 + len(done)) % 2**32)
@@ -126,8 +139,8 @@ class Space:
     def to_json(self) -> Any:
         """The ranges as the trial log has them; ``whole`` there is :attr:`Range.integer`."""
         return {
-            name: {"low": x.low, "high": x.high, "log": x.log, "whole": x.integer}
-            for name, x in self.ranges.items()
+            name: {"low": r.low, "high": r.high, "log": r.log, "whole": r.integer}
+            for name, r in self.ranges.items()
         }
 
 
@@ -158,7 +171,7 @@ def tune_loss(entry: NetworkEntry, task: Task, data: Splits, on_progress: Progre
         entry: to tune.
         task: one of its runs on the fold.
         data: the splits train and vali of the fold.
-        on_progress: called with the number of each trial.
+        on_progress: called before each trial, with a text such as ``trial 3/20``.
     """
     trials, seed = task.plan.tune, task.plan.seeds[0]
     assert trials is not None
@@ -205,9 +218,9 @@ def search(
     Args:
         space: the space, or the grid, to search.
         objective: gives the validation metric for parameters; a ValueError makes the trial fail.
-        metric: that the objective computes; it says whether lower is better.
+        metric: the spec of the metric that the objective computes.
         trial_log: the file that each trial is saved in.
-        on_progress: called with the number of each trial.
+        on_progress: called before each trial, with a text such as ``trial 3/20``.
 
     Returns:
         The parameters of the best trial.
@@ -294,14 +307,16 @@ def _around(value: float) -> Range:
     return Range(value / _FACTOR, value * _FACTOR)
 
 
-def _distribution(distributions: Any, values: Range) -> Any:
-    """A range as one of Optuna's ``distributions``, which is that module."""
-    if values.integer:
-        return distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
+def _distribution(distributions: Any, interval: Range) -> Any:
+    """A range for Optuna; ``distributions`` is the module ``optuna.distributions``."""
+    if interval.integer:
+        return distributions.IntDistribution(
+            int(interval.low), int(interval.high), log=interval.log
+        )
     # A value rounded to _DIGITS may lie just outside the range, and Optuna would refuse its trial.
     slack = 10.0 ** (1 - _DIGITS)
-    low, high = values.low * (1 - slack), values.high * (1 + slack)
-    return distributions.FloatDistribution(low, high, log=values.log)
+    low, high = interval.low * (1 - slack), interval.high * (1 + slack)
+    return distributions.FloatDistribution(low, high, log=interval.log)
 
 
 def _read(trial_log: Path, space: Any) -> list[_Trial]:

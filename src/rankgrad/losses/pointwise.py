@@ -40,7 +40,7 @@ class PointwiseLoss(LossWithoutCutoff):
         return None
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
-        """Gradient and Hessian of each list, which is diagonal; exact if ``term_curvature`` is."""
+        """Gradient and diagonal Hessian of each list; the Hessian is exact if ``term_curvature`` is."""
         gradient, bound, defined = super().derivatives(lists)
         curvature = self.term_curvature(lists.scores, lists.labels)
         if curvature is None:
@@ -61,7 +61,7 @@ class MSE(PointwiseLoss):
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
-        return KernelCall("pointwise", ("mse", 0.0))
+        return KernelCall("pointwise", ("mse", 0.0))  # mse ignores the number
 
     @override
     def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
@@ -99,10 +99,10 @@ class RMSE(PointwiseLoss):
 
     @override
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        squares, defined = super().per_list(lists)
+        mean_squares, defined = super().per_list(lists)
         # The derivative of the root is infinite at 0. A list without error gets a gradient of 0.
-        positive = squares > 0
-        return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0), defined
+        positive = mean_squares > 0
+        return torch.where(positive, torch.where(positive, mean_squares, 1.0).sqrt(), 0.0), defined
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """The Hessian in Gauss-Newton form.
@@ -175,12 +175,12 @@ class Ordinal(PointwiseLoss):
 
     @override
     def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
-        levels = torch.arange(1, self.levels, device=scores.device).to(scores)
-        logits = scores[:, :, None] - (levels - self.levels / 2)
-        targets = (labels[:, :, None] >= levels).to(scores.dtype)
+        level = torch.arange(1, self.levels, device=scores.device).to(scores)
+        logits = scores[:, :, None] - (level - self.levels / 2)
+        targets = (labels[:, :, None] >= level).to(scores.dtype)
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
 
     @override
     def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
-        levels = torch.arange(1, self.levels, device=scores.device).to(scores)
-        return sigmoid_derivative(scores[:, :, None] - (levels - self.levels / 2)).sum(-1)
+        level = torch.arange(1, self.levels, device=scores.device).to(scores)
+        return sigmoid_derivative(scores[:, :, None] - (level - self.levels / 2)).sum(-1)

@@ -64,7 +64,7 @@ class Evaluation:
 
     @property
     def conventions(self) -> tuple[str, ...]:
-        """What the numbers mean: the number of lists, and the rules for empty ones and ties."""
+        """What the numbers mean: how many lists, lists without relevant items, ties and gains."""
         lines = [f"mean over {self.lists} lists", *self.empty_rules()]
         ties = {metric.ties for metric in self.metrics}
         gains = {metric.gain for metric in self.metrics if hasattr(metric, "gain")}
@@ -135,7 +135,7 @@ def evaluate(
     )
     with torch.no_grad():
         results = list(list_values(chosen, lists, retrieved))
-        sums = [_sums(values, relevant, lists.list_weights) for values, relevant in results]
+        sums = [_sums(values, has_relevant, lists.list_weights) for values, has_relevant in results]
     rows = torch.stack(sums).tolist() if sums else []  # the only wait for a GPU
     per_list, mean, without_relevant = {}, {}, {}
     for metric, (values, _), (total, weight, empty) in zip(chosen, results, rows, strict=True):
@@ -147,13 +147,13 @@ def evaluate(
 
 
 def _sums(
-    values: ListValues, relevant: ListMask, weights: ListValues | None
+    values: ListValues, has_relevant: ListMask, weights: ListValues | None
 ) -> Float[Tensor, " 3"]:
-    """The sum of the weighted values, that of the weights, and the number of empty lists.
+    """The weighted sum of the values, the sum of weights, and the number of empty lists.
 
-    The sums leave out skipped lists, whose value is NaN. Empty lists have no relevant item.
+    Both sums leave out skipped lists, whose value is NaN. Empty lists have no relevant item.
     """
     defined = ~values.isnan()
     weights = defined.double() if weights is None else weights.double() * defined
     total = torch.where(defined, values.double(), 0.0) @ weights
-    return torch.stack([total, weights.sum(), (~relevant).sum().double()])
+    return torch.stack([total, weights.sum(), (~has_relevant).sum().double()])

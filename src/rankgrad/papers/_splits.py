@@ -41,7 +41,7 @@ def find(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 
 def _candidate_folders(folder: Path) -> list[Path]:
-    """The folder, or that of all folds if it is one of them, and folders up to two levels down.
+    """The folder (its parent, if it is a fold such as ``Fold1``) and those up to two levels down.
 
     Each is followed by its ``set1``: such a path stands for files that begin with ``set1.``, as
     those of Yahoo's first set do.
@@ -83,22 +83,26 @@ def prepare(
         source: the publisher's folder.
         data: how the paper divided it.
         folder: to write prepared data to, if the publisher's cannot be used as they are.
-        folds: at most this many folds, or drawings; None for all.
+        folds: at most this many folds; None for all. If the paper drew its parts several times
+            (``data.split.repeats``), each drawing is a fold.
         lists: at most this many in each part, drawn at random, for ``--quick``; None for all.
+
+    Returns:
+        The folder, and the numbers of its folds; ``(None,)`` if it is not divided into folds.
     """
     repeats = 1 if data.split is None else data.split.repeats
     source_folds: tuple[int | None, ...] = tuple(data.folds) or (None,)
     if not (data.split is not None or data.list_limit or data.test_lists or lists):
         return source, source_folds[:folds]
-    drawings = [(fold, draw) for fold in source_folds for draw in range(1, repeats + 1)][:folds]
+    drawings = [(fold, i) for fold in source_folds for i in range(1, repeats + 1)][:folds]
     has_no_folds = source_folds == (None,) and repeats == 1
     metadata = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
     _check_and_save_metadata(folder, metadata, source, [fold for fold, _ in drawings])
-    for number, (fold, draw) in enumerate(drawings, 1):
+    for number, (fold, drawing) in enumerate(drawings, 1):
         fold_number = number if repeats > 1 or fold is None else fold
         path = folder / "splits" if has_no_folds else folder / f"Fold{fold_number}"
         if not path.exists():
-            store.write_splits(_divide(load_splits(source, fold), data, draw, lists), path)
+            store.write_splits(_divide(load_splits(source, fold), data, drawing, lists), path)
     if has_no_folds:
         return folder / "splits", (None,)
     return folder, tuple(_layout.folds(folder))[: len(drawings)]
@@ -107,7 +111,7 @@ def prepare(
 def _check_and_save_metadata(
     folder: Path, metadata: Mapping[str, Any], source: Path, folds: Iterable[int | None]
 ) -> None:
-    """Raise if the folder was prepared from other data or in another way; else save both."""
+    """Raise if the folder was prepared from other data or in another way; else save metadata and checksums."""
     path = folder / METADATA
     saved = _schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     saved_checksums = saved.pop("checksums", {})
@@ -124,9 +128,12 @@ def _check_and_save_metadata(
 
 
 def _divide(
-    published: Mapping[str, Dataset], data: Data, drawing: int, lists: int | None
+    published: Mapping[str, Dataset], data: Data, drawing: int, max_lists: int | None
 ) -> dict[str, Dataset]:
-    """Train, vali and test as the paper had them, from the published parts."""
+    """Train, vali and test as the paper had them, from the published parts.
+
+    ``drawing`` is the number of the drawing, from 1, which seeds all random numbers.
+    """
     parts = dict(published)
     split = data.split
     if split is not None:
@@ -141,8 +148,8 @@ def _divide(
     if data.list_limit is not None:
         for name in ("vali", "test"):
             parts[name] = cut(parts[name], data.list_limit, drawing)
-    if lists is not None:
-        parts = {name: _sample(part, lists, drawing) for name, part in parts.items()}
+    if max_lists is not None:
+        parts = {name: _sample(part, max_lists, drawing) for name, part in parts.items()}
     return parts
 
 
@@ -204,7 +211,7 @@ def _draw(lists: Dataset, fraction: float, drawing: int, stream: int) -> tuple[D
 
 
 def _sample(lists: Dataset, number: int, drawing: int) -> Dataset:
-    """At most so many lists, drawn at random, in their order."""
+    """At most ``number`` lists, drawn at random, in their order."""
     if len(lists) <= number:
         return lists
     return lists.select(np.sort(_random(drawing, _SAMPLE).permutation(len(lists))[:number]))

@@ -1,8 +1,8 @@
 """BM25Index: the first stage, which retrieves the candidates to be reranked.
 
 ``rankgrad text index`` builds and saves an index, ``rankgrad text retrieve`` searches it. The
-package bm25s computes the scores. An index is a folder of NumPy arrays and JSON, without the texts.
-No pickle is read.
+package bm25s computes the scores. An index is a folder of NumPy arrays, JSON and the
+documents' ids, without the texts. No pickle is read.
 """
 
 from __future__ import annotations
@@ -77,7 +77,15 @@ class BM25Settings:
 
 
 class _Metadata(TypedDict):
-    """What ``index.json`` holds."""
+    """What ``index.json`` holds.
+
+    Attributes:
+        rankgrad_text_index: the version of the folder's layout.
+        documents: the number of documents.
+        files: the checksum of each other file, by its name.
+
+    The others are those of :class:`BM25Settings`.
+    """
 
     rankgrad_text_index: int
     documents: int
@@ -149,6 +157,7 @@ class BM25Index:
         """
         check_whole("depth", depth)
         tokens = self.settings.tokenize([text])
+        # The query's terms are numbered anew: look them up in the index by word.
         words = {number: word for word, number in tokens.vocab.items()}
         terms = self._bm25.get_tokens_ids([words[number] for number in tokens.ids[0]])
         if not terms:
@@ -205,8 +214,8 @@ class BM25Index:
         }
         with _files.atomic_folder(folder) as unfinished:
             self._bm25.save(unfinished, allow_pickle=False, show_progress=False)
-            names = "".join(f"{name}\n" for name in self.documents)
-            (unfinished / _DOCUMENTS).write_text(names, encoding="utf-8")
+            id_lines = "".join(f"{document}\n" for document in self.documents)
+            (unfinished / _DOCUMENTS).write_text(id_lines, encoding="utf-8")
             parts = sorted(file.name for file in unfinished.iterdir())
             for name in parts:
                 _files.sync(unfinished / name)
@@ -251,8 +260,9 @@ def check_target(folder: Path, overwrite: bool) -> None:
         FileExistsError: the folder exists, and is not an index or may not be overwritten.
     """
     if folder.exists() and not (overwrite and is_index(folder)):
-        hint = "--overwrite or overwrite=True replaces it"
-        hint = hint if is_index(folder) else "it is not an index, so it is not replaced"
+        hint = "it is not an index, so it is not replaced"
+        if is_index(folder):
+            hint = "--overwrite or overwrite=True replaces it"
         raise FileExistsError(f"{folder} is there already; {hint}")
 
 
