@@ -52,7 +52,7 @@ class Batch:
     features: Float[Tensor, "*items f"]
     labels: Float[Tensor, "*items"]
     mask: Bool[Tensor, "*items"] | None
-    offsets: Int[Tensor, " c"] | None
+    offsets: Int[Tensor, " c"] | None  # c = b + 1; None if padded
     weights: Float[Tensor, "*items"] | None
     lists: Int[Tensor, " b"]  # which lists of the data set, on the host
     max_length: int
@@ -141,6 +141,7 @@ class Batches:
         self.list_size, self.rounded = list_size, rounded
         self.device = torch.device(device)
         transform = Pipeline().fit(dataset.features) if transform is None else transform
+        # The bytes of the features in float32.
         needed = 4 * dataset.n_items * transform.n_outputs
         self.resident = needed <= (_free_memory(self.device) // 2 if memory is None else memory)
         # If the features stay on the host, the index arithmetic does too.
@@ -197,7 +198,10 @@ class Batches:
     def evaluation(
         self, documents: int | None = None, *, rank: int = 0, ranks: int = 1
     ) -> Iterator[Batch]:
-        """All lists, uncut, in batches of similar length; of each batch, this rank's lists."""
+        """All lists, uncut, in batches of similar length; of each batch, this rank's lists.
+
+        A batch has at most ``documents`` items with padding; by default ``self.documents``.
+        """
         groups = _group_by_length(self.dataset.lengths, documents or self.documents)
         parts = [lists[rank::ranks] for lists in groups if len(lists) > rank]
         return self._gather(parts, None, rounded=False)
@@ -241,25 +245,28 @@ class Batches:
         lists = np.concatenate([np.zeros(0, np.int64), *groups])
         lengths = self.dataset.lengths[lists]
         cut_lengths = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
-        ends = np.concatenate([[0], np.cumsum(cut_lengths)])
-        firsts = np.cumsum([0, *map(len, groups)])
+        item_offsets = np.concatenate([[0], np.cumsum(cut_lengths)])
+        firsts = np.cumsum([0, *map(len, groups)])  # where each group begins in ``lists``
         # The offsets of all batches in one array. Those of a batch begin at a place aligned to 16
-        # bytes, where kernels read them faster.
+        # bytes (two int64), where kernels read them faster: n lists have n + 1 offsets, for which
+        # an even number of places is reserved.
         places = np.cumsum([0, *(len(group) // 2 * 2 + 2 for group in groups)])
-        bounds = np.zeros(places[-1], np.int64)
+        batch_offsets = np.zeros(places[-1], np.int64)
         for place, (first, last) in zip(places, pairwise(firsts), strict=False):
-            bounds[place : place + last - first + 1] = ends[first : last + 1] - ends[first]
-        arrays = (self.dataset.offsets[:-1][lists], lengths, bounds)
-        starts, counts, offsets = (self._to_gather_device(numbers) for numbers in arrays)
+            batch_offsets[place : place + last - first + 1] = (
+                item_offsets[first : last + 1] - item_offsets[first]
+            )
+        arrays = (self.dataset.offsets[:-1][lists], lengths, batch_offsets)
+        starts, device_lengths, offsets = (self._to_gather_device(numbers) for numbers in arrays)
         rows = labels = None
         if self.flat and self.resident and not cut:
-            rows = self._flat_rows(starts, counts, int(ends[-1]))
+            rows = self._flat_rows(starts, device_lengths, int(item_offsets[-1]))
             labels = None if rounded else self._labels[rows]
         for place, group, (first, last) in zip(places, groups, pairwise(firsts), strict=False):
             max_length = uncut = int(cut_lengths[first:last].max(initial=0))
             if cut:
                 uncut = int(lengths[first:last].max(initial=0))
-            total = int(ends[last] - ends[first])
+            total = int(item_offsets[last] - item_offsets[first])
             size, max_length_bound = self._padded_size(len(group), max_length, total, rounded)
             yield _BatchPlan(
                 lists=group,
@@ -270,10 +277,10 @@ class Batches:
                 size=size,
                 max_length_bound=max_length_bound,
                 starts=starts[first:last],
-                lengths=counts[first:last],
+                lengths=device_lengths[first:last],
                 offsets=offsets[place : place + len(group) + 1],
-                rows=None if rows is None else rows[ends[first] : ends[last]],
-                labels=None if labels is None else labels[ends[first] : ends[last]],
+                rows=None if rows is None else rows[item_offsets[first] : item_offsets[last]],
+                labels=None if labels is None else labels[item_offsets[first] : item_offsets[last]],
             )
 
     def _padded_size(
@@ -292,6 +299,7 @@ class Batches:
         return size, max_length_bound
 
     def _batch(self, plan: _BatchPlan, keys: Tensor | None) -> Batch:
+        """Gather a batch on the device of gathering; with ``keys``, long lists are cut."""
         cut = keys is not None and plan.uncut_max_length > plan.max_length
         sampled = self._sample_items(plan, keys) if keys is not None and cut else None
         rows, mask = (self._flat_index if self.flat else self._padded_index)(plan, sampled)
@@ -324,6 +332,7 @@ class Batches:
         return F.pad(rows, (0, plan.size - plan.total)), mask
 
     def _flat_items(self, plan: _BatchPlan, sampled: Tensor | None) -> Int[Tensor, " N"]:
+        """The rows of the items, list after list, without padding."""
         if plan.rows is not None:
             return plan.rows
         item_lists = torch.arange(len(plan.lists), device=self._gather_device)
@@ -360,10 +369,15 @@ class Batches:
         mask = positions < lengths[:, None]
         if sampled is not None:
             positions = sampled[:, :width]
+        # An empty list at the end of the data set starts after the last row.
         last = max(0, self.dataset.n_items - 1)
         return (plan.starts[:, None] + torch.where(mask, positions, 0)).clamp(max=last), mask
 
     def _take_features(self, rows: Tensor, mask: Tensor | None) -> Tensor:
+        """The features ``[*items, f]`` of rows: from the device, transformed and 0 on padding.
+
+        Features read on the host are raw; :meth:`_to_device` transforms them and clears padding.
+        """
         if self._features is None:
             return torch.from_numpy(np.asarray(self.dataset.features[rows.numpy()]))
         features = self._features.index_select(0, rows.flatten())
@@ -418,9 +432,11 @@ def _group_by_length(
     else:
         order = np.lexsort((random.random(len(lengths)), lengths))
         order = order[lengths[order] > 0]
-    sizes = np.maximum(lengths[order], 1)
+    sizes = np.maximum(lengths[order], 1)  # an empty list takes one item of padding
     batches, start = [], 0
     while start < len(order):
+        # With padding, lists start:end have (end - start) * (length of the last) items: lengths
+        # ascend, so this does too.
         n_lists = bisect.bisect_right(
             range(start + 1, len(order) + 1),
             documents,
@@ -471,4 +487,4 @@ def _free_memory(device: torch.device) -> int:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not known on this system
-        return 4 << 30
+        return 4 << 30  # 4 GiB

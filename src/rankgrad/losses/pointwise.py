@@ -40,7 +40,7 @@ class PointwiseLoss(LossWithoutCutoff):
         return None
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
-        """Gradient and diagonal Hessian of each list; the Hessian is exact if ``term_curvature`` is."""
+        """Gradient and diagonal Hessian of each list, exact if ``term_curvature`` is exact."""
         gradient, bound, defined = super().derivatives(lists)
         curvature = self.term_curvature(lists.scores, lists.labels)
         if curvature is None:

@@ -111,7 +111,7 @@ def prepare(
 def _check_and_save_metadata(
     folder: Path, metadata: Mapping[str, Any], source: Path, folds: Iterable[int | None]
 ) -> None:
-    """Raise if the folder was prepared from other data or in another way; else save metadata and checksums."""
+    """Save the metadata; raise if the folder was prepared from other data or in another way."""
     path = folder / METADATA
     saved = _schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     saved_checksums = saved.pop("checksums", {})

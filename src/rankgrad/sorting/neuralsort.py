@@ -1,6 +1,7 @@
 """NeuralSort (Grover et al. 2019), the relaxation of NeuralNDCG and PiRank.
 
-The factor ``n + 1 - 2r`` of the scores in row r is called its rank offset.
+The factor ``n + 1 - 2r`` of the scores in row r is called its rank offset. In code, rows are
+numbered from 0, so the rank offset of row ``p = r - 1`` is ``n - 1 - 2p``.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ class NeuralSort(Relaxation):
 class _CrossEntropy(ListFunction):
     """See :meth:`NeuralSort.cross_entropy`.
 
-    Lists are sorted before, so that the backward pass need not sort them again. Groups of equal
-    labels are numbered: ``rank_groups`` has the number for each rank (-1 past the end of the list),
-    ``item_groups`` for each item (-2 for padding).
+    The caller sorts the lists by score (``order``), so that the backward pass need not sort again.
+    A group of items with equal labels is numbered by its first rank in the order of labels.
+    ``rank_groups`` ``[b, n]`` has the group of each rank (-1 past the end of the list),
+    ``item_groups`` ``[b, n]`` that of each item (-2 for padding).
     """
 
     @staticmethod
@@ -109,14 +111,14 @@ class _CrossEntropy(ListFunction):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scores, mask, order, rank_groups, item_groups = ctx.saved_tensors
         row_tiles = _log_rows(scores, mask, order, rank_groups, item_groups, ctx.k, ctx.temperature)
-        by_score = by_distance = torch.zeros_like(scores, dtype=torch.float64)
+        grad_direct = grad_distances = torch.zeros_like(scores, dtype=torch.float64)
         for log_rows, targets, rank_offsets in row_tiles:
             weighted = grad.double()[:, None, :] * targets
             grad_logits = log_rows.exp() * weighted.sum(-1, keepdim=True) - weighted
-            by_score = by_score + (rank_offsets * grad_logits).sum(1)
-            by_distance = by_distance - grad_logits.sum(1)
-        through_distance = _absolute_differences_vjp(by_distance, scores, mask, order)
-        result = ((by_score + through_distance) / ctx.temperature).to(scores.dtype)
+            grad_direct = grad_direct + (rank_offsets * grad_logits).sum(1)
+            grad_distances = grad_distances - grad_logits.sum(1)
+        through_distance = _absolute_differences_vjp(grad_distances, scores, mask, order)
+        result = ((grad_direct + through_distance) / ctx.temperature).to(scores.dtype)
         return result, None, None, None, None, None, None
 
 
@@ -129,14 +131,20 @@ def _log_rows(
     k: int,
     temperature: float,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Tiles of a few rows: ``log P`` and ``P*``, ``[b, rows, n]``, and rank offsets; in float64."""
-    exact, (b, n) = scores.double(), scores.shape
-    distances = _absolute_differences(exact, mask, order)
+    """Tiles of a few rows, in float64.
+
+    Yields:
+        ``log P`` and ``P*``, ``[b, rows, n]``, and the rank offsets, ``[b, rows, 1]``.
+    """
+    scores64, (b, n) = scores.double(), scores.shape
+    distances = _absolute_differences(scores64, mask, order)
     length = mask.sum(-1, keepdim=True)
     rank_offsets = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
     padding = (~mask & (length > 0))[:, None, :]
     for rows in tiles(b * n // 2, k):
-        logits = (rank_offsets[:, rows] * exact[:, None, :] - distances[:, None, :]) / temperature
+        logits = (
+            rank_offsets[:, rows] * scores64[:, None, :] - distances[:, None, :]
+        ) / temperature
         log_rows = logits.masked_fill(padding, float("-inf")).log_softmax(-1)
         same = rank_groups[:, rows, None] == item_groups[:, None, :]
         targets = same / same.sum(-1, keepdim=True).clamp(min=1).double()
@@ -144,7 +152,10 @@ def _log_rows(
 
 
 def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
-    """``b_j = Σ_k |s_j - s_k|`` over the real items, by prefix sums in the order of the scores."""
+    """``Σ_i |s_j - s_i|`` over the real items i, for each item j: ``[b, n]``, 0 on padding.
+
+    Computed by prefix sums in the order of the scores.
+    """
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order) * inside
     above = torch.arange(scores.shape[-1], device=scores.device)
@@ -156,7 +167,7 @@ def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor
 
 
 def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
-    """``Σ_j (g_k + g_j) sign(s_k - s_j)`` for each item k, where ties have the sign 0.
+    """``Σ_i (g_j + g_i) sign(s_j - s_i)`` for each item j, ``[b, n]``; ties have the sign 0.
 
     The vector-Jacobian product of :func:`_absolute_differences` with the gradient g.
     """
@@ -177,29 +188,30 @@ class _PermutationRows(ListFunction):
 
     In sorted order the maximum of row r is at the r-th item, so the shift of its softmax is known.
     Logits are of the size n |s| and cancel near the maximum, so they are computed in float64 until
-    the shift is subtracted, a few rows at a time. Entries below 1e-30 are set to zero: arithmetic
-    with denormal numbers is slow.
+    the shift is subtracted, a few rows at a time. Entries below 1e-30 (in float64, 1e-300) are set
+    to zero: arithmetic with denormal numbers is slow.
     """
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor, k: int, temperature: float) -> Tensor:
         b, n = scores.shape
-        exact = scores.double()
+        scores64 = scores.double()
         order = descending(scores, mask)
-        distances = _absolute_differences(exact, mask, order)
+        distances = _absolute_differences(scores64, mask, order)
         length = mask.sum(-1, keepdim=True)
         position = torch.arange(k, device=scores.device)
         rank_offsets = (length - 1.0 - 2.0 * position).double()
         top = order[:, :k]
-        shift = rank_offsets * exact.gather(-1, top) - distances.gather(-1, top)
+        shift = rank_offsets * scores64.gather(-1, top) - distances.gather(-1, top)
         # Rows past the list's end and columns of padding get logits of -infinity.
         shift = torch.where(position < length, shift, float("inf"))
         distances = torch.where(mask, distances, float("inf"))
+        # About log(1e-30) and log(1e-300)
         floor = -69.0 if scores.dtype == torch.float32 else -690.0
         matrix = scores.new_empty(b, k, n)
         for rows in tiles(b * n, k):
             logits = torch.baddbmm(
-                -distances[:, None, :], rank_offsets[:, rows, None], exact[:, None, :]
+                -distances[:, None, :], rank_offsets[:, rows, None], scores64[:, None, :]
             )
             logits.sub_(shift[:, rows, None]).div_(temperature)
             tile = matrix[:, rows]
@@ -222,8 +234,9 @@ class _PermutationRows(ListFunction):
         rank_offsets = (mask.sum(-1, keepdim=True) - 1.0 - 2.0 * position).to(scores.dtype)
         product = grad * rows
         grad_logits = torch.addcmul(product, rows, product.sum(-1, keepdim=True), value=-1.0)
+        # Two sums over rows in one product: weighted by the rank offsets, and by -1.
         by_item = torch.stack([rank_offsets, -torch.ones_like(rank_offsets)], 1) @ grad_logits
-        by_score, by_distance = by_item.double().unbind(1)
-        through_distance = _absolute_differences_vjp(by_distance, scores, mask, order)
-        result = ((by_score + through_distance) / ctx.temperature).to(scores.dtype)
+        grad_direct, grad_distances = by_item.double().unbind(1)
+        through_distance = _absolute_differences_vjp(grad_distances, scores, mask, order)
+        result = ((grad_direct + through_distance) / ctx.temperature).to(scores.dtype)
         return result, None, None, None

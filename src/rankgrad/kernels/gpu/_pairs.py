@@ -55,12 +55,13 @@ class PairWeights(NamedTuple):
         kind: the formula of the weights. For NDCG it is the ``kind`` of
             :class:`~rankgrad.kernels.arguments.PairOptions`. For other metrics it is ``swap``, the
             change of the metric by a swap, or ``swap_delta``, that change times δ (LambdaLoss).
-        change: what a swap changes: ``ap``, ``rr``, whether an item is at the ``top`` (inside the
-            cutoff), or the ``rank``. Or the change is 1 for ``any`` pair, or the factor of eqs.
-            16-17 where the lower item is ``past`` the cutoff. ``none`` for NDCG.
+        change: the change by a swap, which :func:`_swap_changes` computes: that of AP (``ap``), of
+            RR (``rr``), of being inside the cutoff (``top``) or of the rank (``rank``); 1 for every
+            pair (``any``); the factor of eqs. 16-17 if the lower item is past the cutoff, else 0
+            (``past``). ``none`` for NDCG, which needs no such launch.
         cut: the factor of a pair by the cutoff: 1 (``none``), that of eqs. 16-17 (``corrected``),
             or 1 if the upper item is ``inside`` the cutoff and otherwise 0.
-        reach: whether the weight of two items past the cutoff is 0.
+        reach: whether two items past the cutoff have weight 0, so that tiles of them are skipped.
         gain: ``exponential``, ``linear`` or ``binary``.
         norm: ``ideal`` (DCG), ``sum`` (of gains), ``cutoff`` or ``one``.
     """
@@ -191,7 +192,7 @@ def _rank_tile(
     scores, labels, mask, start, width, row, key, grade_key, first_column, ahead, better,
     NORM: tl.constexpr, COLUMNS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """Count the columns of a tile that rank ahead of its rows, by score and by label.
+    """Count the columns of a tile ahead of its rows, by score (``ahead``) and label (``better``).
 
     Ties are broken by input order. SIDE is -1 if all columns come before all rows, 1 if they come
     after, 0 if mixed. Returns the counts so far, ``[ROWS, COLUMNS]``, which are summed at the end.
@@ -202,13 +203,13 @@ def _rank_tile(
     # Padding ranks below every item.
     column_key = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
     column_grade = gain_key(label, valid)
-    if SIDE == -1:
+    if SIDE == -1:  # columns of equal key are ahead: lower the rows' keys by one
         ahead += sign_bit((key - 1)[:, None] - column_key[None, :])
         if NORM == "ideal":
             better += sign_bit((grade_key - 1)[:, None] - column_grade[None, :])
     elif SIDE == 1:
-        # Subtracts the columns that are not ahead; their total is added later. A comparison
-        # would compile to a predicate, which costs more.
+        # Subtracts the columns that are not ahead; _rank_items adds the number of all columns on
+        # this side. A comparison would compile to a predicate, which costs more.
         ahead -= sign_bit((column_key - 1)[None, :] - key[:, None])
         if NORM == "ideal":
             better += sign_bit(grade_key[:, None] - column_grade[None, :])
@@ -250,10 +251,10 @@ def _rank_items(
     ahead = tl.zeros([ROWS, COLUMNS], tl.int32)
     better = tl.zeros([ROWS, COLUMNS], tl.int32)
     # Columns before, among and after the rows: ties are broken by input order.
-    columns_end = tl.where(first < width, width, 0)
+    columns_end = tl.where(first < width, width, 0)  # no columns for blocks past the list's end
     mixed_begin = tl.minimum(first // COLUMNS * COLUMNS, columns_end)
     mixed_end = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, columns_end)
-    begin = columns_end * 0
+    begin = columns_end * 0  # a zero of the type of the other bounds
     for side in tl.static_range(-1, 2):
         end = mixed_begin if side == -1 else (mixed_end if side == 0 else columns_end)
         for first_column in range(begin, end, COLUMNS):
@@ -262,6 +263,7 @@ def _rank_items(
                 better, NORM, COLUMNS, side,
             )  # fmt: skip
         begin = end
+    # The last term is the number of columns that _rank_tile saw with SIDE 1.
     target = start + tl.sum(ahead, 1) + tl.cdiv(columns_end - mixed_end, COLUMNS) * COLUMNS
     tl.store(ranked + target, score, mask=real)
     tl.store(ranked + total_items + target, label, mask=real)
@@ -308,7 +310,10 @@ def _list_parts(parts, list_index, WIDTH: tl.constexpr):
 
 @triton.jit
 def _length(parts, list_index, blocks, width, MASKED: tl.constexpr, WIDTH: tl.constexpr):
-    """The number of real items of a list."""
+    """The number of real items of a list.
+
+    ``width`` is its length with padding; WIDTH is how many blocks are read at a time.
+    """
     if MASKED:
         items = tl.zeros([WIDTH], tl.float32)
         for first_block in range(0, blocks, WIDTH):
@@ -329,9 +334,10 @@ def _swap_changes(
 ) -> None:  # fmt: skip
     """Write the gains of a sorted list, and ``upper`` and ``lower`` of every item.
 
-    With rank r (from 1), relevance y (0 or 1), ``in = 1[r <= k]`` and sums over ranks up to r:
+    With rank r (from 1), relevance y (0 or 1), ``in = 1[r <= k]`` and sums Σ over ranks l <= r:
 
-        ap:    upper = (1 - y + Σ y) in / r - Σ y in / l,  lower = Σ_{l<r} y in / l - (Σ y) in / r,
+        ap:    upper = (1 - y + Σ y_l) in / r - Σ y_l in_l / l,
+               lower = Σ_{l<r} y_l in_l / l - (Σ y_l) in / r,
         rr:    see :func:`_rr_change`,
         top:   upper = in,  lower = -in,
         rank:  upper = min(r, k + 1),  lower = -upper,
@@ -419,8 +425,8 @@ class _Block(NamedTuple):
     length: Any  # the number of real items
     total_items: Any  # of all lists
     k: Any
-    sigma: Any
-    steepness: Any  # sigma in base 2
+    sigma: Any  # for hinge the margin
+    steepness: Any  # sigma times log2(e), for exponentials in base 2
     mu: Any
     table: Any  # δ by signed distance of two ranks
     center: Any  # the place of distance 0 in the table
@@ -459,7 +465,7 @@ def _load_items(
             gain = gain_of(label, 0.0, GAIN)
     weight = load_weights(ranked + 2 * stride + start if WEIGHTED else None, at, inside)
     rank = at.to(tl.float32) + 1.0
-    discount = weight
+    discount = weight  # a placeholder for kinds that do not use it; so is ``cut`` below
     if KIND == "lambdarank" or KIND == "ndcg_loss1" or KIND == "ndcg_loss2++":
         discount = 1.0 / tl.log2(1.0 + rank)
         if KIND == "ndcg_loss1":
@@ -563,7 +569,7 @@ def _pair_tile(
     With ``x = σ |s_i - s_j|`` the term of a pair is ``weight log(1 + exp(-x))``, plus ``weight x``
     if the less relevant item ranks higher. SIDE is 1 if all columns rank below all rows, -1 if
     above, 0 if mixed or past the list's end. NEAR: ``exp(-x)`` is the product of ``row_exp`` and an
-    exponential of the columns.
+    exponential of the columns; otherwise ``row_exp`` is not read.
     """
     row, length = block.row, block.length
     column = first_column + tl.arange(0, COLUMNS)
@@ -615,16 +621,17 @@ def _pair_tile(
                 halves *= is_counted
             if SIDE == 0:
                 halves = tl.where(inside & (column[None, :] != row[:, None]), halves, 0.0)
-                is_above = column[None, :] > row[:, None]
-                row_grad = tl.where(is_above, decay, 1.0)
-                column_grad = tl.where(is_above, 1.0, decay)
-                row_term = log_term + tl.where(is_above, 0.0, exponent)
-                column_term = log_term + tl.where(is_above, exponent, 0.0)
+                row_is_higher = column[None, :] > row[:, None]
+                row_grad = tl.where(row_is_higher, decay, 1.0)
+                column_grad = tl.where(row_is_higher, 1.0, decay)
+                row_term = log_term + tl.where(row_is_higher, 0.0, exponent)
+                column_term = log_term + tl.where(row_is_higher, exponent, 0.0)
             elif SIDE == 1:
                 row_grad, column_grad = decay, 1.0 + 0.0 * decay
                 row_term, column_term = log_term, log_term + exponent
             else:
                 row_grad, column_grad = 1.0 + 0.0 * decay, decay
+                # Not summed on this side: see ``term_sum`` below.
                 row_term, column_term = log_term, log_term
             row_weight, column_weight = rows.weight[:, None], columns.weight[None, :]
             grad_sum += halves * inverse * (row_weight * row_grad - column_weight * column_grad)
@@ -647,8 +654,8 @@ def _sum_pairs(
     """Write the gradients of a block of sorted items to ``ranked[3]``, and its sum over pairs.
 
     The program has the ROWS items of its block as rows, and loops over tiles of columns: all items
-    of the list. If the scores of the block are close to each other, ``exp(-σ (s_i - s_j))`` is
-    computed as the product of one exponential per item.
+    of the list. If the scores of the block are close to each other, ``exp(-σ |s_i - s_j|)`` is
+    computed as a product of two exponentials, one of the row and one of the column.
     """
     list_index, start, width = list_span(offsets)
     length = _length(parts, list_index, tl.num_programs(1), width, MASKED, WIDTH)
@@ -681,6 +688,8 @@ def _sum_pairs(
             block, rows, rows.power, first_column, grad_sum, term_sum,
             KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
         )  # fmt: skip
+    # If so, the rows' ``power`` is at most 58 from 0, and a column whose ``power`` is clamped to 122
+    # is so far away that its pairs are saturated.
     is_narrow = (top_score - bottom_score) * steepness <= 116.0
     for side in tl.static_range(-1, 2, 2):  # columns ranked above the rows, then below
         begin = columns_end * 0 if side == -1 else mixed_end
@@ -705,7 +714,7 @@ def _sum_pairs(
     tl.store(target, grad, mask=row < length)
     value = tl.sum(tl.sum(term_sum, 0), 0)
     if KIND != "hinge":
-        value *= 0.6931471805599453
+        value *= 0.6931471805599453  # log 2, the unit of the terms
     tl.store(sums + list_index * tl.num_programs(1) + tl.program_id(1), value)
 
 
@@ -715,7 +724,7 @@ def _scatter_grads(
     ranked, origin, mask, offsets, parts, sums, values, grad_scores, defined, total_items,
     WEIGHTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the gradients of a block of items in input order; its first block writes the loss.
+    """Write the gradients of a block of items in input order; a list's first block writes its loss.
 
     Gradients are averaged over duplicates (items of equal score, label and weight), which sorting
     ranks in an arbitrary order.

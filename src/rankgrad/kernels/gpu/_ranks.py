@@ -39,11 +39,11 @@ from rankgrad.kernels.gpu._metric_steps import STEP_METRICS, step_values
 from rankgrad.kernels.gpu._rank_sums import RankOperator, through_operator
 from rankgrad.kernels.gpu._spearman import spearman_gains
 
-_SPAN = 1024
+_SPAN = 1024  # items per program of _sum_discounted
 _LONG = 8192  # longer lists have tiles with more columns
 _LOG2E = math.log2(math.e)
 
-Losses = tuple[Tensor, Tensor, Tensor]
+Losses = tuple[Tensor, Tensor, Tensor]  # values [lists], grad_scores [items], defined [lists]
 
 
 def through_ranks(
@@ -68,13 +68,14 @@ def through_ranks(
         operator = _operator(batch, relaxation, sharpness, steps.lengths)
         return through_operator(batch, operator, beta, metric_options, steps)
     if metric_options.name == "spearman":
-        gains = spearman_gains(batch)
+        gain_norms = spearman_gains(batch)
     elif relaxation == "sigmoid":
         return _through_pairs(batch, sharpness, beta, metric_options)
     else:
-        gains = ideal_gain(batch, metric_options)
-    operator = _operator(batch, relaxation, sharpness, gains[2])
-    return _through_linear(batch, operator, beta, metric_options, gains)
+        gain_norms = ideal_gain(batch, metric_options)
+    _, _, lengths, _ = gain_norms
+    operator = _operator(batch, relaxation, sharpness, lengths)
+    return _through_linear(batch, operator, beta, metric_options, gain_norms)
 
 
 def _operator(batch: FlatLists, relaxation: str, sharpness: float, lengths: Tensor) -> RankOperator:
@@ -124,7 +125,10 @@ def _through_linear(
     metric_options: MetricOptions,
     gain_norms: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> Losses:
-    """A linear metric through the ranks of an operator, and its gradient by the adjoint."""
+    """A linear metric through the ranks of an operator, and its gradient by the adjoint.
+
+    ``gain_norms`` is what :func:`ideal_gain` returns.
+    """
     scores, max_length = batch.scores, batch.max_length
     metric, k, _, _, persistence = metric_options
     gains, scale, lengths, defined = gain_norms
@@ -208,7 +212,9 @@ def _center(score, real, steepness):
     """The middle of the scores of a block, and whether all its scores are close to the middle.
 
     If so, ``sigmoid(α (s_j - s_i)) = e_j / (e_i + e_j)`` with ``e = exp(α (s - middle))``: one
-    exponential per item instead of one per pair.
+    exponential per item instead of one per pair. ``steepness`` is α log2(e), as exponentials are
+    taken in base 2. Close means at most 58 from the middle in these units: then ``1 / e_i²`` is
+    finite in float32, and where :func:`_scaled_exp` clamps e_j the sigmoid is saturated.
     """
     min_score = tl.min(tl.where(real, score, float("inf")), 0)
     max_score = tl.max(tl.where(real, score, float("-inf")), 0)
@@ -282,7 +288,7 @@ def _rank(
     score = tl.load(scores + start + row, mask=real, other=0.0)
     middle, is_narrow = _center(score, real, steepness)
     row_exp = tl.where(is_narrow, _scaled_exp(score, middle, steepness), 1.0)
-    gain = score
+    gain = score  # a placeholder: with the CURVE "none" there are no gains
     if CURVE != "none":
         gain = load_gains(labels, weights, start + row, real, threshold, GAIN)
     key = gain_key(gain, real)
@@ -294,7 +300,7 @@ def _rank(
     mixed_begin = tl.minimum(first // COLUMNS * COLUMNS, columns_end)
     mixed_end = tl.minimum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, columns_end)
     if is_narrow:
-        begin = columns_end * 0
+        begin = columns_end * 0  # a zero of the type of the other bounds
         for side in tl.static_range(-1, 2):
             end = mixed_begin if side == -1 else (mixed_end if side == 0 else columns_end)
             for first_column in tl.range(begin, end, COLUMNS, num_stages=STAGES):
@@ -311,6 +317,7 @@ def _rank(
                 row, score, middle, row_exp, key, first_column, sigmoids, better_gains, real_items,
                 GAIN, IDEAL, COLUMNS, False, 0,
             )  # fmt: skip
+    # The sum has the term j = i, which is 1/2.
     rank = 0.5 + tl.sum(sigmoids, 1)
     if CURVE == "none":
         tl.store(out + start + row, tl.where(real, rank, 0.0), mask=inside)
@@ -342,8 +349,9 @@ def _rank_vjp(
 ) -> None:  # fmt: skip
     """Write the gradient of a block of items, ``α Σ_j (g_j - g_i) sigmoid'(α (s_j - s_i))``.
 
-    g is ``grad_ranks``. With LOSS the gradient is divided by the norm of the list, and the first
-    block also writes the loss.
+    g is ``grad_ranks``. The first α is ``sharpness``, negative if the loss is 1 - metric. With
+    LOSS the gradient is divided by the norm of the list, and the first block also writes the loss:
+    the metric itself if LOWER (lower is better), else 1 - metric.
     """
     list_index, start, width, row, inside, real = list_block(mask, offsets, ROWS)
     block = tl.program_id(1)
@@ -363,8 +371,9 @@ def _rank_vjp(
             column_exp = _scaled_exp(column_score, middle, steepness)
             root = tl.math.rsqrt(row_exp[:, None] + column_exp[None, :])
             inverse = root * root
-            moved = (column_grad * column_exp)[None, :] - grad[:, None] * column_exp[None, :]
-            terms += moved * (inverse * inverse)
+            # sigmoid' is e_i e_j / (e_i + e_j)²; the factor e_i follows after the sum.
+            weighted = (column_grad * column_exp)[None, :] - grad[:, None] * column_exp[None, :]
+            terms += weighted * (inverse * inverse)
         else:
             decay = tl.exp2(-tl.abs((column_score[None, :] - score[:, None]) * steepness))
             root = tl.math.rsqrt(1.0 + decay)
@@ -407,7 +416,7 @@ def _sum_discounted(
 def _total(
     block_sums, scale, defined, values, blocks, LOWER: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """Write the loss of a list, from the sums of its spans."""
+    """Write the loss of a list from the sums of its spans: the metric if LOWER, else 1 - metric."""
     list_index = tl.program_id(0)
     value = sum_blocks(block_sums, list_index, blocks, WIDTH) * tl.load(scale + list_index)
     if not LOWER:
