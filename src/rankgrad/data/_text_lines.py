@@ -1,8 +1,8 @@
 """Numbered lines of text files, compressed or not, and the decimal numbers in them.
 
-The readers of TREC files, of scores and of text collections use this module, so that all of
-them name lines in errors and accept numbers alike.
-(LETOR files have a compiled parser, ``_letor_kernel.py``.)
+The readers of TREC files, of scores and of text collections use this module, so that all of them
+name lines in errors and accept numbers alike. (LETOR files have a compiled parser,
+``_letor_kernel.py``.)
 """
 
 from __future__ import annotations

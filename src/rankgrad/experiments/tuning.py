@@ -56,7 +56,7 @@ class Range:
     Attributes:
         low: the lower end.
         high: the upper end.
-        log: whether values are drawn log-uniformly.
+        log: whether it is searched on a logarithmic scale.
         integer: whether values are integers.
     """
 
@@ -218,7 +218,7 @@ def search(
     Args:
         space: the space, or the grid, to search.
         objective: gives the validation metric for parameters; a ValueError makes the trial fail.
-        metric: the spec of the metric that the objective computes.
+        metric: the spec of the metric that the objective computes (some are better if lower).
         trial_log: the file that each trial is saved in.
         on_progress: called before each trial, with a text such as ``trial 3/20``.
 

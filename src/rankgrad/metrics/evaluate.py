@@ -64,7 +64,7 @@ class Evaluation:
 
     @property
     def conventions(self) -> tuple[str, ...]:
-        """What the numbers mean: how many lists, lists without relevant items, ties and gains."""
+        """The number of lists, and the rules for lists without relevant items, ties and gains."""
         lines = [f"mean over {self.lists} lists", *self.empty_rules()]
         ties = {metric.ties for metric in self.metrics}
         gains = {metric.gain for metric in self.metrics if hasattr(metric, "gain")}

@@ -142,9 +142,8 @@ def _log_rows(
     rank_offsets = (length - 1 - 2 * torch.arange(k, device=scores.device)).double()[:, :, None]
     padding = (~mask & (length > 0))[:, None, :]
     for rows in tiles(b * n // 2, k):
-        logits = (
-            rank_offsets[:, rows] * scores64[:, None, :] - distances[:, None, :]
-        ) / temperature
+        logits = rank_offsets[:, rows] * scores64[:, None, :] - distances[:, None, :]
+        logits = logits / temperature
         log_rows = logits.masked_fill(padding, float("-inf")).log_softmax(-1)
         same = rank_groups[:, rows, None] == item_groups[:, None, :]
         targets = same / same.sum(-1, keepdim=True).clamp(min=1).double()

@@ -688,8 +688,8 @@ def _sum_pairs(
             block, rows, rows.power, first_column, grad_sum, term_sum,
             KIND, GAIN, CUT, HALF, WEIGHTED, COLUMNS, False, 0,
         )  # fmt: skip
-    # If so, the rows' ``power`` is at most 58 from 0, and a column whose ``power`` is clamped to 122
-    # is so far away that its pairs are saturated.
+    # If so, the rows' ``power`` is at most 58 from 0, and a column whose ``power`` is clamped to
+    # 122 is so far away that its pairs are saturated.
     is_narrow = (top_score - bottom_score) * steepness <= 116.0
     for side in tl.static_range(-1, 2, 2):  # columns ranked above the rows, then below
         begin = columns_end * 0 if side == -1 else mixed_end
