@@ -22,12 +22,14 @@ from rankgrad._quoting import quote
 from rankgrad.specs import HasSpec, Registry, Spec
 
 schedules: Registry[Schedule] = Registry("schedule")
-#: The metrics of an evaluation that names none.
+#: The metrics of an evaluation for which the user names none.
 DEFAULT_METRICS = ("ndcg@5", "ndcg@10", "ap", "rr")
 
-_LARGEST_COUNT = 2**31 - 1  # of sizes, counts and ranks: a product of two fits in 64 bits
-#: The range of temperatures: scores up to 1e4 times or divided by them are finite in float32.
-_SMALLEST, _LARGEST = 1e-30, 1e30
+#: The largest size, count or rank: the product of two of them fits in 64 bits.
+_LARGEST_COUNT = 2**31 - 1
+#: The range of temperatures: scores of up to 1e4, multiplied or divided by a temperature in this
+#: range, are finite in float32.
+_SMALLEST_TEMPERATURE, _LARGEST_TEMPERATURE = 1e-30, 1e30
 
 
 def check_cutoff(k: int | None) -> int | None:
@@ -125,8 +127,8 @@ class _Ramp(Schedule):
     end: float
 
     def __post_init__(self) -> None:
-        _check_range("start", self.start)
-        _check_range("end", self.end)
+        _check_temperature("start", self.start)
+        _check_temperature("end", self.end)
 
 
 @schedules.register("linear")
@@ -166,30 +168,43 @@ class Exponential(_Ramp):
 
 
 def as_temperature(option: str, value: Any) -> float | Schedule:
-    """Check a temperature: a positive number, a schedule, or the spec of one, which is parsed."""
+    """Check a temperature: a positive number, a schedule, or the spec of a schedule.
+
+    Returns:
+        The number as a float, or the schedule; the spec of a schedule is parsed.
+    """
     if isinstance(value, Spec) or (isinstance(value, str) and "(" in value):
         return schedules.get(value)
     if isinstance(value, Schedule):
         return value
-    _check_range(option, value)
+    _check_temperature(option, value)
     return float(value)
 
 
-def _check_range(option: str, value: Any) -> None:
+def _check_temperature(option: str, value: Any) -> None:
     """Check a positive number by which scores can be multiplied or divided in float32."""
     check_positive(option, value)
-    if not _SMALLEST <= value <= _LARGEST:
-        raise ValueError(f"{option} must be from {_SMALLEST:g} to {_LARGEST:g}, found {value:g}")
+    low, high = _SMALLEST_TEMPERATURE, _LARGEST_TEMPERATURE
+    if not low <= value <= high:
+        raise ValueError(f"{option} must be from {low:g} to {high:g}, found {value:g}")
 
 
 def set_temperature(holder: object, *options: str) -> None:
-    """Check temperature-like fields of a frozen object, and read schedules from their specs."""
+    """Check temperature-like fields of a frozen dataclass, and replace specs by their schedules.
+
+    Args:
+        holder: the object, in its ``__post_init__``.
+        options: the names of the fields.
+    """
     for option in options:
         object.__setattr__(holder, option, as_temperature(option, getattr(holder, option)))
 
 
 def initial_value(value: float | Schedule) -> float:
-    """The value of a temperature; that of a schedule at its start."""
+    """The value of a temperature; for a schedule, its value at progress 0.
+
+    In training, ``Relaxation.at(progress)`` replaces schedules by numbers before this is called.
+    """
     return value.at(0.0) if isinstance(value, Schedule) else value
 
 

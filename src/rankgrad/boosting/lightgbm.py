@@ -34,17 +34,18 @@ class Objective(RowObjective):
         loss: the spec of a loss, or a loss.
         item_weights: one per row of the training data, if its Dataset has no weights.
         list_weights: one per list of the training data, in their order.
-        group: the sizes of the lists, if LightGBM does not pass them on. If the data have groups,
-            they must agree.
-        label_gain: the gain of each whole label in place of ``2^y - 1``, as in LightGBM; for losses
-            that have gains.
+        group: the sizes of the lists, if LightGBM does not pass them on. If it does, they must be
+            the same.
+        label_gain: the gains of the labels 0, 1, 2, ... in place of ``2^y - 1``, as in LightGBM;
+            for losses that have gains.
         hessian_scale: multiplies the Hessian; above 1 the steps are smaller.
-        min_list_hessian: the smallest sum of a list's Hessian at tied scores, in the mean over
-            lists, for losses such as relaxed metrics, whose Hessian is a bound by the gradient.
-            If the sum is less, one constant multiplies gradient and Hessian: otherwise no leaf of
-            long lists would reach the minimum Hessian that the library asks for. With fewer than
-            100 lists it is also, for every loss, the smallest sum over 20 rows (the total need
-            not exceed 100 times this). 0 for the plain sum over lists.
+        min_list_hessian: a lower bound of the Hessian, summed over a list and averaged over lists,
+            when all scores are tied. It applies to losses such as relaxed metrics, whose Hessian is
+            only a bound by the gradient. If the mean is lower, one constant multiplies gradient
+            and Hessian to reach it: otherwise no leaf of long lists would reach the minimum Hessian
+            that LightGBM asks for. With fewer than 100 lists, the Hessian of all N rows must also
+            sum to ``min_list_hessian * min(N / 20, 100)``, for every loss except those with
+            ``norm=true``. 0 for no scaling: the plain sum over lists.
         device: where the loss is computed: ``"cpu"`` or ``"cuda"``. Scores and gradients are
             copied, since LightGBM has them on the host.
 
@@ -79,7 +80,7 @@ class Evaluation(RowMetric):
         list_weights: one per list of the evaluated data: a weighted mean over lists.
         group: the sizes of the lists, if the data have no groups; for several evaluated data
             sets, the sizes of each.
-        label_gain: the gain of each whole label in place of ``2^y - 1``.
+        label_gain: the gains of the labels 0, 1, 2, ... in place of ``2^y - 1``.
 
     >>> from rankgrad.integrations.lightgbm import metric
     >>> metric("ndcg@10")([1, 0], np.array([0.2, 0.1]), None, [2])

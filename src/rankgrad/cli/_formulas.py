@@ -24,7 +24,7 @@ _ONE_ARGUMENT: dict[str, Callable[[str], str]] = {
     "hat": "{}\u0302".format,
     "widehat": "{}\u0302".format,
     "sqrt": "√({})".format,
-    "mathcal": lambda text: text.replace("P", "𝒫"),
+    "mathcal": lambda text: text.replace("P", "𝒫"),  # the only such letter in reference.toml
     **dict.fromkeys(("mathrm", "mathbb", "mathbf", "operatorname", "text"), str),
 }
 #: Commands with two arguments.
@@ -74,6 +74,7 @@ def _render_token(token: str, tokens: Iterator[str]) -> str:
 
 
 def _argument(tokens: Iterator[str]) -> str:
+    """The text of a command's next argument: a token, or a group in braces."""
     return _render_token(next(token for token in tokens if not token.isspace()), tokens)
 
 
@@ -86,6 +87,7 @@ def _script(mark: str, tokens: Iterator[str]) -> str:
 
 
 def _fraction(numerator: str, denominator: str) -> str:
+    """A fraction in parentheses: ``(1/n)``, or ``((a + b) / c)`` if a part is not one word."""
     if re.fullmatch(r"\w+", numerator) and re.fullmatch(r"\w+", denominator):
         return f"({numerator}/{denominator})"
     if not _is_term(numerator):
@@ -96,12 +98,15 @@ def _fraction(numerator: str, denominator: str) -> str:
 
 
 def _is_term(text: str) -> bool:
-    """Whether a formula has no sum and no product sign outside its brackets."""
+    """Whether a formula has none of the signs +, -, Σ and Π outside its brackets."""
     return not re.search(r"[-+]|[ΣΠ]", _outside_brackets(text))
 
 
 def _is_factor(text: str) -> bool:
-    """Whether a term is a single factor, not a product such as ``a b`` or ``a(b + c)``."""
+    """Whether a term is a single factor, not a product such as ``a b`` or ``a(b + c)``.
+
+    A name of several letters before a parenthesis, as in ``log(x)``, is a function: one factor.
+    """
     return " " not in _outside_brackets(text).strip() and not re.match(r"\w\(", text)
 
 
@@ -113,8 +118,8 @@ def _outside_brackets(text: str) -> str:
 
 
 def _without_double_parentheses(text: str) -> str:
-    """The text less parentheses right inside other ones, ``((x))``, and around the whole text."""
-    closing: dict[int, int] = {}  # the index of each opening parenthesis: that of its closing one
+    """Remove parentheses directly inside others, as in ``((x))``, and around the whole text."""
+    closing: dict[int, int] = {}  # from the index of "(" to that of its ")"
     unclosed: list[int] = []
     for index, character in enumerate(text):
         if character == "(":

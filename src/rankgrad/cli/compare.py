@@ -118,6 +118,7 @@ def compare(
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
         # Options that text does not have are passed, too: compare_text raises an error for them.
+        # None means that the user did not pass the option.
         text_options = setting_options | {"settings": settings, "losses": losses, "models": models}
         text_options |= {"tune": tune, "max_length": max_length, "lightgbm": lightgbm or None}
         text_options |= {"xgboost": xgboost or None, "workers": workers, "metric": metric}
@@ -175,7 +176,13 @@ def _finish(comparison: Comparison, intervals: bool, format: TableFormat, json: 
 
 
 def _network_entries(losses: str | None, models: str | None, shared: Settings) -> list[Any]:
-    """Every loss with every model; those of the shared settings where none are named."""
+    """An entry for every loss with every model.
+
+    Args:
+        losses: the value of --losses; None for the loss of the shared settings.
+        models: the value of --models; None for the model of the shared settings.
+        shared: the settings of all runs.
+    """
     from rankgrad.experiments.compare import NetworkEntry
     from rankgrad.specs import split
 
@@ -189,7 +196,10 @@ def _network_entries(losses: str | None, models: str | None, shared: Settings) -
 
 
 def _tree_entries(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any]:
-    """The libraries' own rankers, then each of the losses with each library."""
+    """The libraries' own rankers, then each loss of --trees with each library.
+
+    If neither library is asked for, the losses are trained with LightGBM.
+    """
     from rankgrad.experiments.compare import TreeEntry
     from rankgrad.specs import split
 
@@ -228,6 +238,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def _parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers from a text with commas between them; ``option`` is for the error."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise ValueError(f"{option} takes whole numbers with commas between, found {text!r}")
@@ -236,7 +247,10 @@ def _parse_numbers(option: str, text: str) -> tuple[int, ...]:
 
 @contextmanager
 def _progress(plan: Plan) -> Iterator[Callable[[Progress], None]]:
-    """One live table on a terminal; elsewhere a line for each run that ends."""
+    """Give a function that shows progress on stderr while the runs of a plan are made.
+
+    On a terminal it updates one live table; elsewhere it prints each event as a line.
+    """
     err = console(stderr=True)
     if not err.is_terminal:
         yield lambda progress: None if progress.event is None else err.print(progress.event)
@@ -270,6 +284,7 @@ def _progress_table(plan: Plan, progress: Progress) -> Any:
 
 
 def _show(comparison: Comparison, intervals: bool, format: TableFormat) -> None:
+    """Print the table of means (CSV has only this one), of differences, and of tuned options."""
     from rankgrad.results._comparison_tables import differences_table, table, tuned_table
 
     means = table(comparison, intervals=intervals)
