@@ -75,18 +75,18 @@ def import_(
     if len(sources) == 1 and source.is_dir() and not _layout.is_single(source):
         _check_folder_options(source, fold, output, docids, columns)
         options = {"ids": docids or "auto", **feature_options, "columns": columns}
-        metadata = _import_folder(source, fold, output, overwrite, options)
+        descriptions = _import_folder(source, fold, output, overwrite, options)
     else:
         dataset = _read(sources, docids, fold, columns, feature_options)
         if columnar.suffix(output) in columnar.PARQUET:
             columnar.write(dataset, output, overwrite=overwrite)
         else:
             store.write(dataset, output, sources=sources, overwrite=overwrite)
-        metadata = {output: {source.name: describe(dataset)}}
+        descriptions = {output: {source.name: describe(dataset)}}
     if json:
-        return show_json(metadata)
-    for path, split_metadata in metadata.items():
-        show_data(split_metadata, title=f"written: {path}")
+        return show_json(descriptions)
+    for path, by_split in descriptions.items():
+        show_data(by_split, title=f"written: {path}")
 
 
 def _read(
@@ -96,7 +96,15 @@ def _read(
     columns: dict[str, Any],
     feature_options: dict[str, Any],
 ) -> Dataset:
-    """Read one data set from one file or several."""
+    """Read one data set from one file or several.
+
+    Args:
+        sources: one columnar file or folder of Parquet parts, or LETOR files.
+        docids: whether every row of LETOR files must have an item id.
+        fold: the fold, for :func:`rankgrad.data.load`.
+        columns: options for columnar files: arguments of ``columnar.read``.
+        feature_options: ``missing`` and ``categorical``, for files of any kind.
+    """
     from rankgrad.data import _categories, _layout, columnar, letor, load
 
     if all(columnar.is_columnar(path) or _layout.parts(path) for path in sources):
@@ -119,10 +127,10 @@ def _read(
 
 
 def _changed_options(columns: dict[str, Any]) -> list[str]:
-    """The names of the options about columns that differ from their defaults."""
+    """The names of the options for columnar files that the user changed, without their ``--``."""
     defaults = {"query": "qid", "label": "label"}
     return [
-        name.replace("features", "feature")
+        name.replace("features", "feature")  # the argument features is the option --feature
         for name, value in columns.items()
         if value != defaults.get(name)
     ]
@@ -139,8 +147,9 @@ def _check_folder_options(
             f"a folder becomes a folder of stores, which {output} is no name for: give a name "
             "without a suffix, or import its files one by one"
         )
-    number = next(iter(folds(source)), None) if fold is None else fold
-    paths = list(_layout.splits(source, number).values())
+    # The first fold stands for all folds.
+    checked_fold = next(iter(folds(source)), None) if fold is None else fold
+    paths = list(_layout.splits(source, checked_fold).values())
     columnar_paths = [p for p in paths if columnar.is_columnar(p) or _layout.parts(p)]
     changed = _changed_options(columns)
     if changed and not columnar_paths:
@@ -155,7 +164,8 @@ def _import_folder(
     """Import a folder of splits, or of folds of splits, atomically.
 
     Returns:
-        What :func:`describe` says of each split, by the path of its folder and its name.
+        The description of each split (:func:`describe`), by the path of the folder that the split
+        is written to, then by the split's name.
     """
     from rankgrad.data import catalog, folds, store
 
@@ -165,13 +175,13 @@ def _import_folder(
     entry = catalog.recognize(source)
     for difference in catalog.check_folds(entry, numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
-    metadata = {}
+    descriptions = {}
     with store.atomic_store(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
-            splits = _import_splits(source, number, unfinished / name, False, options)
-            metadata[output / name] = splits
-    return metadata
+            by_split = _import_splits(source, number, unfinished / name, False, options)
+            descriptions[output / name] = by_split
+    return descriptions
 
 
 def _import_splits(

@@ -16,6 +16,7 @@ from rankgrad import _files
 from rankgrad._quoting import quote
 from rankgrad.data import _streams, store
 
+#: The names that folders use for each split.
 _ALIASES = {
     "train": ("train", "training"),
     "vali": ("vali", "valid", "val", "validation", "dev"),
@@ -165,14 +166,18 @@ def split_name(split: str) -> str:
 
 
 def check_exists(path: Path) -> None:
-    """Raise FileNotFoundError if there is no such path; the message has the most similar one."""
+    """Raise FileNotFoundError if there is no such path.
+
+    A path such as ``folder/set1`` counts, if the folder has splits that begin with ``set1.``. The
+    message suggests the path with the most similar name, or lists the folder.
+    """
     if _streams.is_stream(path):
         return
     _streams.check_link(path)
     path = _files.readable_path(path)
     if path.exists() or (path.parent.is_dir() and _find_splits(path)):
         return
-    parent, name = path.parent, path.name
+    parent, name = path.parent, path.name  # then: the first part of the path that is missing
     while not parent.exists():
         parent, name = parent.parent, parent.name
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []

@@ -7,11 +7,14 @@
         explanation.json            the metric, names of features, how they were permuted, qids
         drops.npy        [F, B]     of the metric, in points, by feature and list
         lists.npy        [Q]        the lists whose pairs are explained
-        items.npy        [Q, K]     their first items as ranked, counting from 0; -1 where none
+        items.npy        [Q, K]     their first items as ranked: indices in the list; -1 for none
         values.npy       [Q, K, F]  the raw features of these items
         attributions.npy [Q, P, F]  of the pairs (0, 1), (0, 2), ..., (K - 2, K - 1) of ranks
         differences.npy  [Q, P]     of the scores of these pairs
         baselines.npy    [Q, P]     the part of the differences that no feature explains
+
+F is the number of features, B of lists over which importance is computed, Q of lists whose pairs
+are explained, K of their first ranks, and P = K (K - 1) / 2 of pairs of these ranks.
 """
 
 from __future__ import annotations
@@ -70,16 +73,19 @@ class _Metadata(TypedDict):
 class Explanation:
     """The importance of features, and why items of some lists stand above others.
 
+    The letters of shapes are those of the module's docstring.
+
     Attributes:
         importance: of each feature over all lists.
-        lists: ``[Q]`` the lists whose pairs are explained.
-        qids: their ids.
-        items: ``[Q, K]`` their first items as ranked, counting from 0; -1 where there are fewer.
+        lists: ``[Q]`` the indices of the lists whose pairs are explained.
+        qids: the Q query ids of these lists.
+        items: ``[Q, K]`` the first items of each list as ranked, as indices in the list; -1 where
+            there are fewer.
         values: ``[Q, K, F]`` the raw features of these items.
         attributions: ``[Q, P, F]`` what each feature adds to the difference of the scores of the
             ranks ``pairs(K)``; NaN where there is no such pair.
-        differences: ``[Q, P]`` of the scores.
-        baselines: ``[Q, P]`` the part of them that no feature explains.
+        differences: ``[Q, P]`` the score of the upper rank minus that of the lower one.
+        baselines: ``[Q, P]`` the part of the differences that no feature explains.
         checksum: of the data.
     """
 
@@ -113,8 +119,8 @@ class Explanation:
             "qids": self.qids,
             "checksum": self.checksum,
         }
-        own = [name for name in _AXES if name != "drops"]
-        arrays = {"drops": importance.drops} | {name: getattr(self, name) for name in own}
+        own = [key for key in _AXES if key != "drops"]
+        arrays = {"drops": importance.drops} | {key: getattr(self, key) for key in own}
         _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod
@@ -134,6 +140,7 @@ class Explanation:
         arrays = {}
         for key, axes in _AXES.items():
             array = _schemas.read_array(folder / f"{key}.npy", metadata, "if", len(axes))
+            # The first array with an axis sets its size; later arrays must agree.
             sizes = dict(zip(axes, array.shape, strict=True)) | sizes
             if array.shape != tuple(sizes[axis] for axis in axes):
                 raise _files.damaged(folder / f"{key}.npy", "its shape is wrong")
@@ -156,7 +163,10 @@ class Explanation:
         )
 
     def importance_rows(self) -> list[ImportanceRow]:
-        """Feature, drop, its interval's ends, and how it was permuted; most important first."""
+        """A row for each feature, the most important first.
+
+        It has the name, the drop, the ends of the drop's interval, and the scope of permutations.
+        """
         importance = self.importance
         values = importance.values
         rows = []
@@ -247,7 +257,7 @@ def explain(
             lists whose first items are most often in the wrong order, half are drawn from the
             others.
         top: explain the pairs of this many first items of each list.
-        seed: of the permutations and the draw.
+        seed: of the permutations, and of drawing lists.
         on_feature: as of :func:`~rankgrad.explanations.permutation_importance`.
 
     Returns:
@@ -294,7 +304,7 @@ def explain(
     return Explanation(
         importance=importance,
         lists=np.array(chosen, np.int64),
-        qids=tuple(str(data.qids[q]) for q in chosen),
+        qids=tuple(str(data.qids[list_index]) for list_index in chosen),
         items=items,
         values=values,
         attributions=attributions,
@@ -307,7 +317,11 @@ def explain(
 def _choose_lists(
     data: Dataset, scores: NDArray[np.float32], count: int, random: np.random.Generator
 ) -> list[int]:
-    """The lists to explain: half have the most pairs in the wrong order, half are drawn."""
+    """The indices of ``count`` lists to explain, ascending.
+
+    Half of them have the most pairs in the wrong order, half are drawn; ``scores`` is ``[N]``. If
+    fewer lists have pairs in the wrong order, more are drawn.
+    """
     with_pairs = [b for b in range(len(data)) if data.lengths[b] > 1]
     errors = {b: _pair_error(data, scores, b) for b in with_pairs}
     worst = sorted((b for b in errors if errors[b] > 0), key=lambda b: -errors[b])[: count // 2]
@@ -327,6 +341,7 @@ def _pair_error(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
 
 
 def _csv(columns: Sequence[str], rows: Any) -> str:
+    """The text of a CSV file with a header."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)

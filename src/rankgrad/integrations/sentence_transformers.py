@@ -153,6 +153,7 @@ class RankingLoss(nn.Module):
         """The scores ``[N]`` of the pairs, in their order."""
         order = sorted(range(len(pairs)), key=lambda i: _text_length(pairs[i]), reverse=True)
         # The model runs even without any document, so that processes can synchronize gradients.
+        # The score of the empty pair is then left out of the result, which is [0].
         sorted_pairs = [pairs[i] for i in order] or [("", "")]
         size = self.mini_batch_size or len(sorted_pairs)
         scores = cached_scores(
@@ -164,6 +165,7 @@ class RankingLoss(nn.Module):
             ],
             no_sync=getattr(self.model, "no_sync", None),
         )
+        # Back to the order of ``pairs``.
         inverse = torch.tensor(order, dtype=torch.long, device=scores.device).argsort()
         return scores[inverse]
 
@@ -178,7 +180,7 @@ class RankingLoss(nn.Module):
         }
 
     def _teacher_scores(self, inputs: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
-        """The column of a teacher's scores; None if there is none."""
+        """The column of a teacher's scores; None if there is none. Raises if columns do not fit."""
         max_columns = 2 if self.teacher is None else 3
         if len(inputs) > max_columns:
             needed = "queries and documents (with a teacher its scores, too: give teacher='shift')"
@@ -196,7 +198,17 @@ class RankingLoss(nn.Module):
         return None
 
     def _labels(self, labels: Sequence[Tensor], teacher_scores: Sequence[Any] | None) -> Tensor:
-        """The labels for the loss: the labels or a teacher's ``[N]``, or both ``[N, 2]``."""
+        """The labels of all documents in the form that ``self.loss`` takes.
+
+        Args:
+            labels: for each query, one label per document.
+            teacher_scores: for each query, the teacher's score of each document. With a teacher and
+                without this column, ``labels`` are the teacher's scores.
+
+        Returns:
+            ``[N]``: the given labels, or with a teacher its labels; for a :class:`MixedLoss`
+            ``[N, 2]``: both, the teacher's second.
+        """
         grades = torch.cat([torch.as_tensor(values).float() for values in labels])
         if self.teacher is None:
             return grades

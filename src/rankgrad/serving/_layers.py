@@ -30,7 +30,8 @@ from rankgrad.models.tabm import TabMNet
 _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
 _ROWS = 256  # rows of the buffers that calls reuse
 _LANES = 16  # float32 numbers per LLVM vector; LLVM splits it if registers are shorter
-#: Hidden units that are computed at a time, so that the weights of two columns stay in registers.
+#: Hidden units that are computed at a time, few enough that the weights of two columns stay in
+#: registers.
 _UNITS = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
@@ -55,16 +56,19 @@ class FoldedLayers:
         assert isinstance(first, tuple)
         weight, self._bias = side_by_side(*first)
         width = len(self._bias)
-        # [kinds, g, width]: the weights of features, then of each kind of in-list columns
+        # [1 + kinds, g, width]: the weights of features, then of each kind of in-list columns
         by_kind = weight.reshape(1 + len(kinds), -1, width)
-        order = [i for i in range(1 + len(kinds)) if i == 0 or kinds[i - 1] != "score"]
-        by_kind = by_kind[[*order, 1 + kinds.index("score")]]  # those of scores are the last
+        not_scores = [i for i in range(1 + len(kinds)) if i == 0 or kinds[i - 1] != "score"]
+        by_kind = by_kind[[*not_scores, 1 + kinds.index("score")]]  # those of scores are the last
         by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
+        # [blocks, g, 1 + kinds, units]
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
-        # Compiled code depends on two numbers, so they are lengths of tuples, as part of the type.
-        self._sizes = tuple(range(len(order))), tuple(range(_UNITS // _LANES))
+        # Two numbers must be known when code is compiled. Numba's type of a tuple has its length, so
+        # each number is passed as the length of a tuple; the tuples' contents are not used.
+        self._sizes = tuple(range(len(not_scores))), tuple(range(_UNITS // _LANES))
+        # Pairs (tile, hidden) of buffers for _first_layer that no call is using.
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []
         graph = OnnxGraph()
         scores = add_after_first(layers, graph, "hidden")
@@ -96,7 +100,7 @@ class FoldedLayers:
 
 
 def _aligned(shape: Sequence[int]) -> np.ndarray:
-    """An array that begins at a cache line, so that none of its vectors crosses one."""
+    """A float32 array that begins at a cache line (64 bytes), so that no vector crosses one."""
     size = 4 * int(np.prod(shape))
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -137,10 +141,11 @@ def _first_layer(
                 row[j] = np.float32(0)
         for j in range(count):
             tile[0, j] = bias[start + j]
-        # Columns with an entry for each item are added in pairs; this is the first of a pair.
+        # Columns with an entry for each item are added in pairs. ``dense`` is such a column that
+        # waits for a second one; -1 for none.
         dense = -1
         for c in range(weight.shape[1]):
-            if entries.counts[c] <= n:
+            if entries.counts[c] <= n:  # counts include position 0: not every item has an entry
                 _add_columns(tile, entries, weight, sizes, block, (c,))
             elif dense < 0:
                 dense = c
@@ -164,6 +169,10 @@ def _add_columns(
 
     Two columns must have entries of the same items. The LLVM code is built by hand because Numba
     would load the weights again for each item: it cannot know that they do not overlap the tile.
+
+    As in every Numba intrinsic, the arguments here are Numba types, and ``build`` has the LLVM
+    values. The arguments ``tile`` to ``block`` are those of :func:`_first_layer`; ``columns`` is a
+    tuple of one or two indices of features.
     """
     kinds, n_vectors = range(len(sizes[0])), len(sizes[1])
 
@@ -202,9 +211,9 @@ class _VectorCode:
         self._starts = range(0, _LANES * n_vectors, _LANES)
         self._vector = ir.VectorType(ir.FloatType(), _LANES)
 
-    def array(self, kind: Any, value: Any) -> tuple[Any, Any]:
+    def array(self, numba_type: Any, value: Any) -> tuple[Any, Any]:
         """The type of a Numba array, and its structure in LLVM."""
-        return kind, self._target.make_array(kind)(self._target, self._builder, value)
+        return numba_type, self._target.make_array(numba_type)(self._target, self._builder, value)
 
     def pointer(self, array: tuple[Any, Any], *indices: Any) -> Any:
         """The pointer to an element of an array."""

@@ -7,7 +7,7 @@ from functools import partial
 
 from rankgrad.extras import load
 
-# Upper bounds of the buckets of histograms
+# Upper bounds of the buckets of histograms: of requests per batch, and of times
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -16,7 +16,11 @@ class Metrics:
     """Counters and histograms whose names begin with ``rankgrad_``.
 
     Args:
-        waiting: returns the number of requests in progress.
+        waiting: returns the number of requests in progress; called whenever metrics are read.
+
+    Attributes:
+        batch_requests: the histogram of requests that were scored together, by model.
+        scoring_seconds: the histogram of the times to score a batch, by model.
     """
 
     def __init__(self, waiting: Callable[[], float]) -> None:
@@ -55,7 +59,14 @@ class Metrics:
         return content
 
     def request(self, model: str, status: int, items: int, seconds: float) -> None:
-        """Count a request that was answered with a status of HTTP."""
+        """Count a request that was answered.
+
+        Args:
+            model: the name of the ranker.
+            status: the HTTP status of the response.
+            items: the number of items of the request, which count only if the status is 200.
+            seconds: from the first byte of the request to its response.
+        """
         self._requests.labels(model, status).inc()
         self._items.labels(model).inc(items if status == 200 else 0)
         self._seconds.labels(model).observe(seconds)

@@ -56,18 +56,19 @@ class SmoothI(Relaxation):
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         lowest = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True)
         scaled = torch.where(mask, scores - lowest, 0.0) * initial_value(self.alpha)
-        real = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
+        rank_exists = torch.arange(k, device=scores.device) < mask.sum(-1, keepdim=True)
         if self.stop_gradient:
             indicators: Tensor = _Indicators.apply(scaled, mask, k, self.delta)
         else:
             indicators = torch.stack(_indicators(scaled, mask, k, self.delta), 1)
-        return indicators * real[:, :, None]
+        return indicators * rank_exists[:, :, None]
 
 
 def _indicators(scaled: Tensor, mask: Tensor, k: int, delta: float) -> list[Tensor]:
-    """The indicators of the first k ranks, ``[b, n]`` each; ``scaled`` is ``α S``."""
+    """The indicators of the first k ranks, ``[b, n]`` each; ``scaled`` is ``α S``, ``[b, n]``."""
     rows = []
     product = torch.ones_like(scaled)
+    # Added to the logits. It stays 0 in lists without items, whose softmax would be NaN.
     padding = torch.where(mask, 0.0, float("-inf"))
     padding = torch.where(mask.any(-1, keepdim=True), padding, 0.0).to(scaled.dtype)
     for _ in range(k):
@@ -80,7 +81,8 @@ def _indicators(scaled: Tensor, mask: Tensor, k: int, delta: float) -> list[Tens
 class _Indicators(ListFunction):
     """The indicators ``[b, k, n]``, differentiated with the products ``Π (1 - I - δ)`` constant.
 
-    So all rows can be differentiated at once, and only they are saved.
+    So the indicators of all ranks (``rows``) can be differentiated at once, and nothing else has to
+    be saved: the products are computed from them again.
     """
 
     @staticmethod

@@ -49,6 +49,7 @@ def _canonical(module: str, registry: str, spec: str) -> str:
 
 
 def _canonical_loss(spec: str) -> str:
+    """The canonical form of a loss's spec; raises if the loss has no reduction."""
     from rankgrad.losses import losses
 
     loss = losses.get(spec)
@@ -75,7 +76,7 @@ AUTO_PATIENCE = 20
 
 
 def _parse_patience(value: Any) -> Any:
-    """A whole number, ``auto`` or None."""
+    """Validate a value of patience: return a whole number, ``auto`` or None."""
     value = parse_none(value)
     if value is None or value == "auto":
         return value
@@ -88,9 +89,9 @@ def _parse_patience(value: Any) -> Any:
 
 
 def _longest_wait(patience: int | str | None) -> float:
-    """A number by which values of patience are ordered: the most epochs that they wait."""
+    """The most epochs that a patience waits, as a number by which values of it are compared."""
     if patience == "auto":
-        return AUTO_PATIENCE - 0.5  # below the number AUTO_PATIENCE, since it waits less at first
+        return AUTO_PATIENCE - 0.5  # below AUTO_PATIENCE as a number: auto waits less at first
     return math.inf if patience is None else float(patience)
 
 
@@ -155,7 +156,7 @@ class TomlSettings(BaseModel):
         return cls(**values | overrides)
 
     def differences(self, other: Self) -> list[str]:
-        """The settings that differ from others, in words."""
+        """A phrase for each setting that differs between these settings and ``other``."""
         mine = self.model_dump(exclude=set(self.not_compared))
         theirs = other.model_dump(exclude=set(self.not_compared))
         different = (k for k in mine if mine[k] != theirs[k])
@@ -324,6 +325,7 @@ class Settings(TomlSettings):
     @field_validator("missing", "categorical", mode="before")
     @classmethod
     def _texts(cls, values: Any) -> Any:
+        """Numbers, such as -999, as texts. A single text is left to pydantic, which refuses it."""
         return values if isinstance(values, str) else tuple(map(str, values))
 
     @field_validator("transforms")
@@ -351,10 +353,10 @@ class Settings(TomlSettings):
 MANY_ITEMS = 50_000
 #: Up to this many training lists, these models are trained for 20 epochs; for more lists, 10.
 MANY_LISTS = 10_000
-#: Settings that the rules may change. If one is explicit, the rules for training do not apply.
+#: If the user sets one of these, :func:`for_data` leaves schedule, epochs and patience as they are.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
 
-_ITEM_BYTES = 300_000  # of GPU memory that a training step of ``large`` takes per item
+_ITEM_BYTES = 300_000  # the GPU memory that a training step of ``large`` takes per item
 
 
 def for_data(
@@ -368,9 +370,9 @@ def for_data(
     Args:
         settings: the settings, with defaults for those that the user did not set.
         train: the training lists, including those to be held out.
-        explicit: the names of the settings that the user set, which stay as they are. The rules for
-            training apply only if the model is not explicit: they were measured with the models
-            chosen here.
+        explicit: the names of the settings that the user set, which stay as they are. If the model
+            is among them, nothing changes: the rules were measured with the models chosen here.
+            Schedule, epochs and patience change only if none of ``RULE_SETTINGS`` is explicit.
 
     Returns:
         The settings, and sentences that say which rules were applied.
@@ -403,7 +405,10 @@ for fewer)
 
 
 def _large_data_model(settings: Settings, train: Dataset) -> tuple[str, str]:
-    """The model for many items, and the reason for it, to follow the number of items."""
+    """The model for many items, and the reason for it.
+
+    The reason continues the sentence "60,000 training items ..." of :func:`for_data`.
+    """
     import torch
 
     from rankgrad.data.batches import process_memory
