@@ -65,8 +65,8 @@ class FoldedLayers:
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
-        # Two numbers must be known when code is compiled. Numba's type of a tuple has its length, so
-        # each number is passed as the length of a tuple; the tuples' contents are not used.
+        # Two numbers must be known when code is compiled. They are passed as lengths of tuples,
+        # which are part of Numba's types; the contents of the tuples are not used.
         self._sizes = tuple(range(len(not_scores))), tuple(range(_UNITS // _LANES))
         # Pairs (tile, hidden) of buffers for _first_layer that no call is using.
         self._free_buffers: list[tuple[np.ndarray, np.ndarray]] = []

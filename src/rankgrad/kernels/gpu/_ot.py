@@ -44,7 +44,7 @@ from rankgrad.kernels.gpu._metric_steps import (
 from rankgrad.kernels.gpu._segmented_sort import sort_lists, tie_group
 
 _CHUNK = 1024  # items of a list that a program reads at a time
-_SHARP = 1.0  # if ε times the length is less, logits are summed in float64
+_SHARP = 1.0  # if ε times the longest length is less, logits are summed in float64
 
 
 def through_ot(
@@ -85,12 +85,19 @@ class OptimalTransportOperator(SortOperator):
         defined: ``[lists]``, False on lists to skip, whose results are 0; or None.
 
     Attributes:
-        ranked: ``[items]``, the sorted scores; order: the index of each sorted item.
+        ranked: ``[items]``, the scores of each list in descending order.
+        order: ``[items]``, the index of each sorted item.
+        items: the number of items of all lists, padding included.
         points: ``[3 items]`` float64, what :func:`_squash` writes, in sorted order.
-        moments: ``[2 lists]`` float64, the mean and one over the standard deviation of the scores.
-        counts: ``[2 lists]``, the number of real items and of iterations.
-        rows: ``[(iterations + 1) items]``, u of every iteration; columns: v of every iteration.
-        limits: ``[lists, blocks, 4]``, what :func:`_find_limits` writes.
+        moments: ``[2 lists]`` float64, of each list the mean of the scores, and one over their
+            standard deviation.
+        counts: ``[2 lists]``, of each list the number of real items, and of iterations.
+        rows: ``[(iterations + 1) items]``, the row scalings u of every iteration, u_0 first.
+        columns: ``[(iterations + 1) items]``, the column scalings v of every iteration from 1 on.
+        launch: the constants of launches over K: :func:`_tile`, and ``PRECISE``, whether logits are
+            summed in float64.
+        grid: lists, and blocks of ``OWN`` rows or columns of the longest list.
+        limits: ``[lists, blocks, 4]`` int32, what :func:`_find_limits` writes.
     """
 
     epsilon: float
@@ -106,7 +113,6 @@ class OptimalTransportOperator(SortOperator):
         self.ranked, self.order, self.items = ranked.scores, ranked.items, items
         self.points = torch.empty(3 * items, dtype=torch.float64, device=scores.device)
         self.moments = torch.empty(2 * lists, dtype=torch.float64, device=scores.device)
-        # The number of items and of iterations of each list.
         self.counts = torch.empty(2 * lists, dtype=torch.int32, device=scores.device)
         self.rows = scores.new_empty((self.iterations + 1) * items)
         self.columns = scores.new_empty((self.iterations + 1) * items)
@@ -133,7 +139,8 @@ class OptimalTransportOperator(SortOperator):
             return grad_scores
         (first, grad), (second, grad_second) = pairs[0], pairs[-1]
         changes = self._sort([values for values, _ in pairs], change=True)
-        # The gradient with respect to u, the column factors, and column sums weighted by j - r.
+        # Three parts: the gradient with respect to u, the column factors (``grad_sums``), and the
+        # column sums weighted by j - r (``grad_points``).
         work = self.scores.new_empty(3 * self.items)
         for step in range(self.iterations, 0, -1):
             _backward_columns[self.grid](
@@ -152,9 +159,11 @@ class OptimalTransportOperator(SortOperator):
 
     @property
     def _list_arguments(self) -> tuple[Tensor, ...]:
+        """The first arguments of kernels over K."""
         return self.points, self.offsets, self.counts, self.limits
 
     def _set_up(self) -> None:
+        """Fill ``points``, ``moments``, ``counts``, u_0 and ``limits``."""
         _squash[(self.lists,)](
             self.ranked, self.mask, self.defined, self.offsets, self.points, self.moments,
             self.counts, self.rows, self.items, self.iterations, math.log2(math.e) / self.epsilon,
@@ -166,7 +175,9 @@ class OptimalTransportOperator(SortOperator):
         )  # fmt: skip
 
     def _scale(self) -> None:
-        """Run all iterations; ``errors`` has the largest error of the column sums of each list."""
+        """Run all iterations, which fill ``rows`` and ``columns``."""
+        # By iteration and list, the largest error of the column sums: the bits of a float32, since
+        # those of non-negative floats are ordered as integers are (for tl.atomic_max).
         size = (self.iterations + 1) * self.lists
         errors = torch.zeros(size, dtype=torch.int32, device=self.scores.device)
         for step in range(1, self.iterations + 1):
@@ -189,7 +200,10 @@ class OptimalTransportOperator(SortOperator):
 
 
 def _tile(max_length: int) -> dict[str, int]:
-    """A program's own rows or columns of K, the others at a time, and its warps.
+    """The sizes of a tile of K, and the warps of a program.
+
+    OWN is the number of rows (or columns) for which a program computes sums, OTHER the number of
+    columns (or rows) that it reads at a time.
 
     With long lists a program has more rows, since it loads all columns for them. With short lists
     it has fewer threads, since the sum over threads costs more.
@@ -209,7 +223,7 @@ def _squash(
 
     x is the sigmoid of the standardized score. Writes x, S and ``2 j x_j - S_j`` to ``points``; the
     mean of the scores and one over their standard deviation to ``moments``; the number of items and
-    the most iterations to ``counts``.
+    the most iterations to ``counts``; and u_0 = 1 to ``rows``. ``sharpness`` is ``log2(e) / ε``.
     """
     list_index = tl.program_id(0)
     begin, end = tl.load(offsets + list_index), tl.load(offsets + list_index + 1)
@@ -229,6 +243,7 @@ def _squash(
         at = chunk_start + tl.arange(0, CHUNK)
         score = tl.load(ranked + begin + at, mask=at < count, other=0.0).to(tl.float64)
         squares += tl.where(at < count, (score - mean) * (score - mean), 0.0)
+    # 1e-6 as in rankgrad.sorting.optimal_transport
     scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / length + 1e-6)
     tl.store(moments + list_index * 2, mean)
     tl.store(moments + list_index * 2 + 1, scale)
@@ -356,7 +371,7 @@ def _row_terms(block, center, row, PRECISE: tl.constexpr):
     sums = tl.load(block.points + block.items + block.begin + row, mask=inside, other=0.0)
     distance = row - center.middle
     term = (sums - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
-    term = tl.where(inside, term, -1e30)
+    term = tl.where(inside, term, -1e30)  # entries past the list's end are 0
     return distance.to(tl.float32), term if PRECISE else term.to(tl.float32)
 
 
@@ -437,6 +452,7 @@ def _half_step(
         is_last = (step > 1) & (error < tolerance)
         if running & is_last & (block.first == 0):
             tl.store(counts + tl.program_id(0) * 2 + 1, step - 1)
+        # Lists whose error is NaN go on.
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
         vector = columns + step * items if SIDE == "rows" else rows + (step - 1) * items
@@ -454,7 +470,7 @@ def _half_step(
 
 @triton.jit
 def _counted_ranks(count, k):
-    """The number of ranks that count."""
+    """The number of ranks that count: up to the cutoff k, or all if k is 0."""
     return tl.where(k > 0, tl.minimum(k, count), count)
 
 
@@ -614,7 +630,10 @@ def _backward_rows(
     points, offsets, counts, limits, work, step, items,
     OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient with respect to u of the iteration before, for the program's rows."""
+    """Write the gradient with respect to u of the iteration before, for the program's rows.
+
+    It is the product of K and the column factors of :func:`_store_columns`.
+    """
     block = _block(points, offsets, counts, limits, items, "rows", OWN)
     if (step <= block.steps) & (block.first < block.count):
         grad_rows = _product(block, work + block.items, "rows", OWN, OTHER, PRECISE)
@@ -655,7 +674,8 @@ def _finish(
 
     R is the gradient with respect to u_0. The gradient with respect to x is
     ``2 grad_points_j + 2 Σ_{r>j} R_r + R_j``, whose terms of R are averaged over tied items. It is
-    then propagated through the sigmoid and the standardization. ``sums`` is scratch.
+    then propagated through the sigmoid and the standardization. ``sums`` is scratch of two parts.
+    ``sharpness`` is ``1 / ε``; ``steps`` bounds the binary search for tied items.
     """
     list_index = tl.program_id(0)
     begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)

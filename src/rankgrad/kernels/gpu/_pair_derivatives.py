@@ -31,8 +31,8 @@ from rankgrad.kernels.gpu._pairs import past_cutoff
 from rankgrad.kernels.gpu._segmented_sort import ordered_bits
 
 _ROWS = 16  # of a tile of pairs
-_MANY_ITEMS = 1 << 18
-_FIRST_RANGE, _ONE_RANGE = 256, 512  # bounds of the lengths that one launch sorts
+_MANY_ITEMS = 1 << 18  # from this many on, blocks of rows of one warp each fill the device
+_FIRST_RANGE, _ONE_RANGE = 256, 512  # lengths: see _length_ranges
 _LOG2E = math.log2(math.e)
 
 
@@ -48,7 +48,8 @@ def pair_derivatives(flat: FlatLists, options: PairOptions) -> tuple[Tensor, Ten
     if lists == 0 or items == 0:
         return gradient, hessian
     by_label, order = _orders(scores, labels, offsets, max_length, norm)
-    # Scores, labels, weights, gradient, Hessian, and either lambdas or numbers of runs of ties.
+    # In sorted order: scores, labels, weights, gradient, Hessian, and the last row, which has the
+    # absolute lambdas with ``norm``, otherwise the numbers of runs (_number_runs).
     ranked = scores.new_empty(6, items)
     norms = scores.new_empty(lists)
     weighted = weights is not None
@@ -68,17 +69,22 @@ def pair_derivatives(flat: FlatLists, options: PairOptions) -> tuple[Tensor, Ten
         norm, isinstance(_sum_pairs, triton.runtime.JITFunction), _ROWS, columns,
         num_warps=pair_warps,
     )  # fmt: skip
-    grouped = weighted and not norm
-    duplicate_order = _duplicate_order(ranked, offsets, max_length) if grouped else order
+    # Without weights, duplicates are adjacent already; with ``norm``, they are not averaged.
+    by_weight = weighted and not norm
+    duplicate_order = _duplicate_order(ranked, offsets, max_length) if by_weight else order
     _for_each_list(
         _average_duplicates, offsets, max_length, ranked, offsets, order, duplicate_order, norms,
-        gradient, hessian, items, float(options.sigma), grouped, norm,
+        gradient, hessian, items, float(options.sigma), by_weight, norm,
     )  # fmt: skip
     return gradient, hessian
 
 
 def _cut_kind(options: PairOptions) -> str:
-    """What a cutoff does: ``none``, a ``factor`` of pairs past it (eq. 17), a ``mask`` of pairs."""
+    """What a cutoff does to pairs.
+
+    ``none``: there is no cutoff; ``factor``: δ of pairs whose lower item is past the cutoff has a
+    factor (eq. 17); ``mask``: pairs of two items past the cutoff are dropped.
+    """
     if options.k == 0:
         return "none"
     masked = options.kind.startswith("lambdarank") or options.truncation == "heuristic"
@@ -86,7 +92,10 @@ def _cut_kind(options: PairOptions) -> str:
 
 
 def _delta_table(max_distance: int, like: Tensor) -> Tensor:
-    """``1 / log2(1 + |d|) - 1 / log2(2 + |d|)`` (eq. 13) for d from -max_distance on."""
+    """``δ(|d|) = 1 / log2(1 + |d|) - 1 / log2(2 + |d|)`` (eq. 13), ``[2 max_distance + 1]``.
+
+    d is from -max_distance to max_distance; the entry at 0, which no pair has, is that at 1.
+    """
     signed = torch.arange(-max_distance, max_distance + 1, device=like.device, dtype=torch.float64)
     distance = signed.abs().clamp(min=1)
     return (1 / torch.log2(1 + distance) - 1 / torch.log2(2 + distance)).to(like.dtype)
@@ -95,7 +104,7 @@ def _delta_table(max_distance: int, like: Tensor) -> Tensor:
 def _orders(
     scores: Tensor, labels: Tensor, offsets: Tensor, max_length: int, norm: bool
 ) -> tuple[Tensor, Tensor]:
-    """The items of each list by ascending label, and by descending score.
+    """The items of each list by ascending label, and by descending score: ``[items]`` each.
 
     Ties in score are broken by ascending label and then by input order; with ``norm``, by input
     order alone.
@@ -134,7 +143,10 @@ def _sort(
 
 
 def _for_each_list(kernel: Any, offsets: Tensor, max_length: int, *arguments: Any) -> None:
-    """Launch a kernel with one program per list, once for each range of lengths."""
+    """Launch a kernel with one program per list, once for each range of lengths.
+
+    The bounds of the range are the kernel's last arguments; it skips lists of other lengths.
+    """
     for above, length in _length_ranges(max_length):
         warps = max(1, min(8, length // 128))
         kernel[(offsets.numel() - 1,)](*arguments, above, length, num_warps=warps)
@@ -236,13 +248,16 @@ def _load_item(
     ranked, start, at, inside, stride, k,
     CUT: tl.constexpr, SHORT: tl.constexpr, GAIN: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """What a pair needs of its items: score, gain, weight, discount, and the cutoff's factor."""
+    """What a pair needs of its items: score, gain, weight, discount, and the cutoff's factor.
+
+    For the constants see :func:`_sum_pairs`.
+    """
     score = tl.load(ranked + start + at, mask=inside, other=0.0)
     gain = gain_of(tl.load(ranked + stride + start + at, mask=inside, other=0.0), 0.0, GAIN)
     weight = load_weights(ranked + 2 * stride + start if WEIGHTED else None, at, inside)
     rank = at.to(tl.float32) + 1.0
     discount = 1.0 / tl.log2(1.0 + rank)
-    cut = weight
+    cut = weight  # not used unless CUT is "factor"
     if CUT == "factor":
         cut = tl.where(at < k, 1.0, past_cutoff(rank))
     if SHORT:  # no discount past LambdaRank's cutoff
@@ -262,7 +277,8 @@ def _add_tile(
 
     Unless MIXED, all columns are items, ranked below all rows (``is_below``) or above them. Sums
     are ``[ROWS, COLUMNS]``. NEAR: ``exp(σ (s_i - s_j))`` is the product of ``row_exp`` and an
-    exponential of the column.
+    exponential of the column. ``steepness`` is ``σ log2(e)``, ``first`` the first row. For the
+    other constants see :func:`_sum_pairs`.
     """
     score, gain, weight, discount, cut = rows
     row = first + tl.arange(0, ROWS)
@@ -299,10 +315,11 @@ def _add_tile(
         exp_ratio = row_exp[:, None] * tl.exp2((middle - column_score) * steepness)[None, :]
     else:
         power = (score[:, None] - column_score[None, :]) * steepness
-        exp_ratio = tl.exp2(tl.minimum(tl.maximum(power, -60.0), 60.0))
+        exp_ratio = tl.exp2(tl.minimum(tl.maximum(power, -60.0), 60.0))  # stays finite
     inverse = _reciprocal(1.0 + exp_ratio, FAST)
     complement = exp_ratio * inverse
     pair_grad = swap * tl.where(gain_difference > 0, inverse, complement)
+    # 1e-16 is LEAST_CURVATURE of rankgrad.losses._newton.
     hessian = tl.abs(swap) * tl.maximum(complement * inverse, 1e-16)
     if NORM:
         lambdas += tl.abs(pair_grad)
@@ -323,6 +340,27 @@ def _sum_pairs(
     """Sum over the pairs of a block of items, in tiles with the block as rows.
 
     Writes gradients, Hessians and, with NORM, absolute lambdas to ``ranked[3:6]``.
+
+    Args:
+        ranked: ``[6, items]``, see :func:`pair_derivatives`.
+        offsets: ``[lists + 1]``.
+        delta: the table of :func:`_delta_table`.
+        items: the number of items of all lists.
+        max_distance: the largest distance in the table.
+        k: the cutoff, 0 for none.
+        sigma: σ.
+        steepness: ``σ log2(e)``, since exponentials are powers of 2.
+        delta_factor: multiplies δ in the weight of a pair.
+        DISTANCE: whether weights have the term δ of LambdaLoss.
+        DISCOUNT: whether weights have the difference of discounts of LambdaRank.
+        CUT: what the cutoff does, see :func:`_cut_kind`.
+        SHORT: whether discounts past the cutoff are 0.
+        GAIN: the gain of labels.
+        WEIGHTED: whether there are item weights.
+        NORM: normalize as LightGBM does.
+        FAST: use an instruction of the GPU for reciprocals; False in Triton's interpreter.
+        ROWS: items of a block.
+        COLUMNS: columns of a tile.
     """
     _, start, length = list_span(offsets)
     first = tl.program_id(1) * ROWS
@@ -346,6 +384,7 @@ def _sum_pairs(
         above = tl.minimum(first // COLUMNS * COLUMNS, last // COLUMNS * COLUMNS)
         below = tl.maximum(tl.cdiv(first + ROWS, COLUMNS) * COLUMNS, above)
         full_end = tl.maximum(last // COLUMNS * COLUMNS, below)
+        # If so, both factors of an exponential are at most 2^55, and their product is finite.
         is_narrow = (top - bottom) * steepness <= 110.0
         mixed_tiles = tl.cdiv(tl.minimum(below, last) - above, COLUMNS)
         tile_arguments = (
@@ -437,7 +476,10 @@ def _average_duplicates(
     ranked, offsets, order, duplicate_order, norms, gradient, hessian, items, sigma,
     WEIGHTED: tl.constexpr, NORM: tl.constexpr, ABOVE: tl.constexpr, LENGTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write results in input order: means over duplicates, or normalized as in LightGBM."""
+    """Write results in input order: means over duplicates, or with NORM normalized as in LightGBM.
+
+    Duplicates are adjacent in ``duplicate_order`` if WEIGHTED, otherwise in the sorted list itself.
+    """
     list_index, start, length = list_span(offsets)
     if (length > ABOVE) & (length <= LENGTH):
         scale = tl.load(norms + list_index)
