@@ -7,7 +7,7 @@ Every loss and metric takes the same two layouts, and converts them to :class:`L
 - ragged: flat ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is
   ``offsets[b]:offsets[b + 1]``. Without offsets, a 1-D tensor is one list.
 
-:func:`make_lists` makes them from what callers pass, and checks types and shapes. Values are
+:func:`make_lists` makes :class:`Lists` from what callers pass, and checks types and shapes. Values are
 checked by :mod:`rankgrad.inputs`, or by the kernel that reads them.
 """
 
@@ -38,8 +38,8 @@ __all__ = [
     "row_offsets",
 ]
 
-_MAX_CACHED = 64  # the largest number of offsets that are cached
-_MAX_CACHED_LISTS = 1 << 16  # the largest number of lists of cached offsets
+_MAX_CACHED = 64  # the largest number of entries in the cache of offsets
+_MAX_CACHED_LISTS = 1 << 16  # offsets of more lists than this are not cached
 
 
 class FlatLists(NamedTuple):
@@ -285,8 +285,8 @@ def _are_padded_rows(scores: Any, labels: Any, mask: Any) -> bool:
         type(scores) is type(labels) is Tensor
         and scores.is_cpu
         and labels.is_cpu
-        and labels.dtype is (kind := scores.dtype)
-        and (kind is torch.float32 or kind is torch.float64)
+        and labels.dtype is (dtype := scores.dtype)
+        and (dtype is torch.float32 or dtype is torch.float64)
         and labels.layout is scores.layout is torch.strided
         and labels.shape == (shape := scores.shape)
         and len(shape) == 2
@@ -298,6 +298,7 @@ def _are_padded_rows(scores: Any, labels: Any, mask: Any) -> bool:
 
 
 def _is_plain_mask(mask: Any, shape: torch.Size) -> bool:
+    """Whether a mask is a boolean tensor of this shape that CPU kernels read as it is."""
     return (
         type(mask) is Tensor
         and mask.is_cpu
@@ -312,14 +313,14 @@ def as_tensor(argument: str, value: Any) -> Tensor:
     """A dense tensor of real numbers from a tensor, an array or nested lists.
 
     Args:
-        argument: its name, for errors.
+        argument: the name of the argument, for errors.
         value: what the caller passed.
 
     Returns:
-        The tensor; the value itself where it is one.
+        The tensor; the value itself if it is a tensor already.
 
     Raises:
-        ValueError: it is neither, or it is complex or sparse.
+        ValueError: the value is none of these, or it is complex or sparse.
     """
     if type(value) is Tensor and value.layout is torch.strided and not value.dtype.is_complex:
         return value
@@ -403,10 +404,11 @@ def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
     return tensor
 
 
-def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " c"], int]:
+def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " bounds"], int]:
     """The offsets on the device of the scores, and the length of the longest list.
 
-    Where values cannot be read (:func:`is_unchecked`), the length is the number of all items.
+    Where values cannot be read (:func:`is_unchecked`), the number of all items takes the place of
+    this length.
     """
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
@@ -522,7 +524,8 @@ def row_offsets(padded: Float[Tensor, "*b n"]) -> tuple[Int[Tensor, " bounds"], 
     return _offsets(lists, n, padded.device), n
 
 
-def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
+def _offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " bounds"]:
+    """``0, n, 2n, ...``, the offsets of lists of n items each; empty lists count as one item."""
     return torch.arange(0, lists * max(1, n) + 1, max(1, n), device=device)
 
 
@@ -531,19 +534,20 @@ class _CachedOffsets:
     """Cached offsets of padded rows: lists of the same shape come at every training step.
 
     Attributes:
-        offsets: made once.
-        event: on a GPU, the event after which they can be read; None once it is known to be over.
-        stream: the stream that made them.
+        offsets: ``[lists + 1]``.
+        event: on a GPU, the event after which the offsets can be read; None on a CPU, and once the
+            event is known to be over.
+        stream: on a GPU, the stream that made the offsets.
     """
 
-    offsets: Int[Tensor, " c"]
+    offsets: Int[Tensor, " bounds"]
     event: Any = None
     stream: Any = None
 
     def readable(self) -> bool:
-        """Whether kernels that are launched now can read them; the host does not wait.
+        """Whether kernels that are launched now can read the offsets; the host does not wait.
 
-        If another stream makes them, the current stream waits for it.
+        If another stream makes the offsets, the current stream waits for that one.
         """
         if self.event is None:
             return True
@@ -558,12 +562,12 @@ class _CachedOffsets:
         return True
 
 
-#: By number of lists, their length and the device. Entries are never removed, as a CUDA graph that
+#: The cache of offsets, by number of lists, their length and the device. Entries are never removed, as a CUDA graph that
 #: reads them may be replayed at any time.
 _cache: dict[tuple[int, int, torch.device], _CachedOffsets] = {}
 
 
-def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " c"]:
+def _cached_offsets(lists: int, n: int, device: torch.device) -> Int[Tensor, " bounds"]:
     """:func:`_offsets`, from the cache where that is possible."""
     cached = _cache.get((lists, n, device))
     if cached is not None and (cached.event is None or cached.readable()):
@@ -623,7 +627,7 @@ def contiguous(lists: FlatLists) -> FlatLists:
 def is_unchecked(*tensors: Tensor) -> bool:
     """Whether the values of one of these tensors cannot be read now, and so not be checked.
 
-    This is so in compiled code, while a CUDA graph is captured, under a transform of
+    Values cannot be read in compiled code, while a CUDA graph is captured, under a transform of
     ``torch.func``, and for tensors without values (on the meta device).
     """
     if torch.compiler.is_compiling():

@@ -58,7 +58,10 @@ def check_stdin(*paths: Path | None) -> None:
 
 
 def check_run_folder(path: Path, result: str) -> None:
-    """Raise if the folder in which a result is to be saved is not a run folder."""
+    """Raise if ``path``, where ``--save`` puts a result, is not a run folder.
+
+    ``result`` says in the error what would be saved.
+    """
     from rankgrad.training import RunFolder
 
     if not RunFolder.is_run(path):
@@ -114,6 +117,6 @@ def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
     """Options of :func:`rankgrad.data.load` that give data the features of a data set or ranker."""
     from rankgrad.data import _dataset
 
-    settings = getattr(like, "settings", None)
+    settings = getattr(like, "settings", None)  # a ranker has settings, a data set does not
     missing = {} if settings is None else {"missing": settings.missing}
     return missing | _dataset.features_of(like)

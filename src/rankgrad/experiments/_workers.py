@@ -21,10 +21,12 @@ from rankgrad.experiments import _jobs
 from rankgrad.experiments._jobs import Job
 from rankgrad.training import Settings, _processes
 
+#: Lock files in the folder of a comparison. The process that runs it holds ``LOCK``; all of its
+#: workers share ``WORKERS``.
 LOCK, WORKERS = ".lock", ".workers"
 
-_PATIENCE = 20.0  # seconds that workers have to save their runs when they are interrupted
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_PATIENCE = 20.0  # seconds that workers have to save their runs and end when interrupted
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 #: Called with a job and a message of its worker about its progress.
@@ -54,9 +56,9 @@ class Pool:
     """Worker processes, which are started as there are jobs for them.
 
     Args:
-        count: of workers, at most.
-        settings: of the plan, which say whether runs are on GPUs.
-        folder: of the comparison.
+        count: the largest number of workers.
+        settings: the settings of the plan; they say whether runs are on GPUs.
+        folder: the folder of the comparison.
     """
 
     def __init__(self, count: int, settings: Settings, folder: Path) -> None:
@@ -79,7 +81,7 @@ class Pool:
                 worker.end()
 
     def _assign(self, next_job: NextJob) -> bool:
-        """Give jobs to idle workers, and start workers up to the count; whether one got a job."""
+        """Give jobs to idle workers, and start workers up to the count; True if one got a job."""
         assigned = False
         for index in range(self.count):
             worker = self.workers[index] if index < len(self.workers) else None
@@ -97,7 +99,7 @@ class Pool:
         return assigned
 
     def _wait(self) -> list[_Worker]:
-        """Wait for messages; the workers that sent one, or died, which closes their connection."""
+        """Wait; return the workers that sent a message or died, which closes their connection."""
         busy = {worker.connection: worker for worker in self.workers if worker.job is not None}
         ready = wait(list(busy))
         return [busy[connection] for connection in ready]  # type: ignore[index]
@@ -153,7 +155,7 @@ class _Worker:
         self.job: Job | None = None  # None while it is idle
         self.fold: int | None = None  # of the last job, whose data it has in memory
         self.ready = False  # whether it has sent its first message
-        variables = dict.fromkeys(_THREADS, "1")
+        variables = dict.fromkeys(_THREAD_VARIABLES, "1")
         if gpu is not None:
             variables["CUDA_VISIBLE_DEVICES"] = gpu
         self.process, self.connection = _processes.spawn(_work, str(folder), variables=variables)
@@ -168,7 +170,7 @@ class _Worker:
         """Terminate the process; kill it if it does not react."""
         self.connection.close()
         self.process.terminate()
-        self.process.join(5)
+        self.process.join(5)  # seconds
         if self.process.is_alive():
             self.process.kill()
             self.process.join()

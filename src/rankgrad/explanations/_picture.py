@@ -10,9 +10,13 @@ from html import escape
 
 from rankgrad.explanations._importance import ImportanceRow
 
-_FEATURES = 25  # in the picture, at most
-_ROW, _LEFT, _WIDTH, _RIGHT, _TOP = 22, 180, 460, 90, 46  # pixels: a row's height, bars, margins
+_MAX_FEATURES = 25
 _MAX_NAME = 24  # characters
+# Pixels: the height of a row, the width of the area of the bars, and the margins around the rows.
+# Names of features are in the left margin, the title is in the top one.
+_ROW, _WIDTH = 22, 460
+_LEFT, _RIGHT, _TOP, _BOTTOM = 180, 90, 46, 16
+# Colors of bars, intervals, names, and of the zero line and the numbers.
 _BAR, _LINE, _TEXT, _SOFT = "#2f6fdb", "#1a1d23", "#1a1d23", "#565e6b"
 
 
@@ -20,22 +24,22 @@ def picture(rows: Sequence[ImportanceRow], metric: str) -> str:
     """An SVG of the most important features.
 
     Args:
-        rows: of the features, the most important first.
-        metric: whose drops they are.
+        rows: one for each feature, the most important first; drops are in points.
+        metric: the name of the metric that drops when a feature is permuted.
 
     >>> from rankgrad.explanations._importance import ImportanceRow
     >>> from rankgrad.explanations._picture import picture
     >>> picture([ImportanceRow("a", 2.0, 1.5, 2.5, "within lists")], "ndcg@10").startswith("<svg")
     True
     """
-    shown = rows[:_FEATURES]
+    shown = rows[:_MAX_FEATURES]
     values = [0.0, *(value for row in shown for value in (row.drop, row.low, row.high))]
     low, high = min(values), max(values)
     scale = _WIDTH / (high - low or 1.0)
-    height = _TOP + _ROW * len(shown) + 16
+    height = _TOP + _ROW * len(shown) + _BOTTOM
 
     def x(value: float) -> float:
-        """The pixel of a drop."""
+        """The horizontal pixel of a drop."""
         return _LEFT + (value - low) * scale
 
     parts = [

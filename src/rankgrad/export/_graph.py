@@ -12,12 +12,15 @@ import numpy as np
 
 from rankgrad.extras import load
 
-#: The operator sets of exported graphs: those of ONNX 1.13, which engines since 2023 read.
+#: The versions of operator sets and format in exported graphs: those of ONNX 1.13, which engines
+#: since 2023 read.
 OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
 #: Data types of ``TensorProto``, for ``Cast``.
 FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11
 
+#: An input of a node: the name of a tensor, or a constant.
 Operand = str | np.ndarray | float | int
+#: The sizes of a tensor; a size that is a name is dynamic.
 Shape = list[int | str]
 
 
@@ -39,11 +42,11 @@ class OnnxGraph:
         self.constants: list[Any] = []
 
     def add(self, operator: str, *operands: Operand, **attributes: Any) -> str:
-        """Add a node with one output; return its name.
+        """Add a node with one output; return the name of the output.
 
         Args:
             operator: an operator of ONNX, such as ``MatMul``.
-            operands: names of other outputs; arrays, which become constants; or numbers, which
+            operands: names of tensors; arrays, which become constants; or numbers, which
                 become constants, float32 from a float and int64 from an int.
             attributes: attributes of the operator; ``domain="ai.onnx.ml"`` for operators of that
                 domain.
@@ -53,7 +56,14 @@ class OnnxGraph:
     def add_several(
         self, operator: str, outputs: int, *operands: Operand, **attributes: Any
     ) -> list[str]:
-        """Add a node with several outputs; return their names. Arguments as in :meth:`add`."""
+        """Add a node; return the names of its outputs.
+
+        Args:
+            operator: as in :meth:`add`.
+            outputs: the number of outputs.
+            operands: as in :meth:`add`.
+            attributes: as in :meth:`add`.
+        """
         inputs = [value if isinstance(value, str) else self.constant(value) for value in operands]
         base = f"{operator}_{len(self.nodes) + 1}"
         names = [base if outputs == 1 else f"{base}_{i}" for i in range(outputs)]
@@ -93,11 +103,11 @@ class OnnxGraph:
         """
         helper, types = self._onnx.helper, self._onnx.TensorProto
 
-        def describe(name: str, shape: Shape) -> Any:
+        def describe(name: str, sizes: Shape) -> Any:
             element_type = types.BOOL if name == "mask" else types.FLOAT
-            return helper.make_tensor_value_info(name, element_type, shape)
+            return helper.make_tensor_value_info(name, element_type, sizes)
 
-        if "mask" in inputs:
+        if "mask" in inputs:  # in ONNX, a constant with the name of an input is its default
             default = self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask")
             self.constants.append(default)
         self.nodes.append(helper.make_node("Identity", [score], ["scores"], "scores"))

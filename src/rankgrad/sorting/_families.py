@@ -43,6 +43,13 @@ def neural(
 ) -> Relaxation:
     """NeuralSort with Sinkhorn scaling, as in NeuralNDCG (Pobrotyn and Białobrzeski §4).
 
+    Args:
+        temperature: of :class:`NeuralSort`.
+        sinkhorn: whether to scale; False gives NeuralSort itself.
+        iterations: of :class:`Sinkhorn`, as are ``tolerance`` and ``transposed``.
+        tolerance: see ``iterations``.
+        transposed: see ``iterations``.
+
     >>> print(neural(temperature=0.5))
     sinkhorn(base=neuralsort(temperature=0.5))
     """
@@ -63,12 +70,21 @@ def pirank(
 ) -> Relaxation:
     """NeuralSort's top rows, plain or by divide and conquer, as in PiRank (Swezey et al. §3).
 
+    Args:
+        temperature: of :class:`NeuralSort`.
+        depth: of :class:`Tree`, as are ``branching`` and ``keep``; 1 without ``branching`` is
+            plain NeuralSort.
+        branching: see ``depth``.
+        keep: see ``depth``.
+        straight_through: whether to wrap the relaxation in :class:`StraightThrough`.
+
     >>> print(pirank(depth=2, straight_through=True))
     straight_through(base=tree(depth=2))
     """
     check_flag("straight_through", straight_through)
     relaxation: Relaxation = NeuralSort(temperature)
     if branching is not None or depth != 1:
+        # With branching, the default depth of 1 means that none was given.
         levels = None if branching is not None and depth == 1 else depth
         relaxation = Tree(relaxation, levels, branching, keep)
     elif keep is not None:
@@ -99,7 +115,7 @@ def register(name: str) -> Callable[[Factory], Factory]:
     CONTRIBUTING.md.
 
     Args:
-        name: of the relaxation; it must not begin with a family or end with a metric.
+        name: the name of the relaxation; it must not begin with a family or end with a metric.
 
     Returns:
         A decorator that returns what it registers.

@@ -23,8 +23,8 @@ from rankgrad.sorting._base import Relaxation, Route, relaxations
 class SigmoidRanks(Relaxation):
     """``rank_i = 1 + Σ_{j ≠ i} sigmoid(α (s_j - s_i))`` (Tang et al. eq. 5, Jagerman et al. eq. 8).
 
-    Eq. 8 of Jagerman et al. includes j = i in its sum, which adds 1/2 to every rank. It takes O(n²)
-    time and, computed in tiles, O(n) memory. At α → ∞ it is the exact rank.
+    Eq. 8 of Jagerman et al. includes j = i in its sum, which adds 1/2 to every rank. Ranks take
+    O(n²) time and, computed in tiles, O(n) memory. As α → ∞ they become the exact ranks.
 
     Args:
         alpha: inverse temperature α > 0, or a schedule.
@@ -46,12 +46,15 @@ class SigmoidRanks(Relaxation):
         return KernelCall("sigmoid", (initial_value(self.alpha),))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        ranks: Tensor = _SigmoidSums.apply(scores * initial_value(self.alpha), mask)
-        return torch.where(mask, ranks + 0.5, 0.0)
+        sums: Tensor = _SigmoidSums.apply(scores * initial_value(self.alpha), mask)
+        return torch.where(mask, sums + 0.5, 0.0)  # 1 minus the 1/2 of the item itself
 
 
 class _SigmoidSums(ListFunction):
-    """``Σ_j sigmoid(s_j - s_i)`` over the real items j, including i itself, which adds 1/2."""
+    """``Σ_j sigmoid(s_j - s_i)`` over the real items j, including i itself, which adds 1/2.
+
+    From scores ``[b, n]`` and mask ``[b, n]`` to ``[b, n]``.
+    """
 
     @staticmethod
     def forward(scores: Tensor, mask: Tensor) -> Tensor:
@@ -70,12 +73,12 @@ class _SigmoidSums(ListFunction):
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)
         # The derivative σ' of the term (i, j) enters with + at s_j and with - at s_i.
-        by_other, by_own = torch.zeros_like(grad), torch.empty_like(grad)
+        grad_others, sums_own = torch.zeros_like(grad), torch.empty_like(grad)
         for rows, sigmoids in _sigmoids(scores, mask):
             derivatives = sigmoids.addcmul_(sigmoids, sigmoids, value=-1.0)
-            by_own[:, rows] = derivatives.sum(-1)
-            by_other = by_other + (derivatives * grad[:, rows, None]).sum(1)
-        return by_other - grad * by_own, None
+            sums_own[:, rows] = derivatives.sum(-1)
+            grad_others = grad_others + (derivatives * grad[:, rows, None]).sum(1)
+        return grad_others - grad * sums_own, None
 
 
 def _sigmoids(scores: Tensor, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -27,7 +27,7 @@ __all__ = ["Sinkhorn", "scale", "scale_and_sort"]
 @relaxations.register("sinkhorn")
 @dataclass(frozen=True)
 class Sinkhorn(Relaxation):
-    """Columns and rows of a relaxed permutation, normalized in turn until both sum to one.
+    """A relaxed permutation P, its columns and rows normalized in turn until both sum to one.
 
     Pobrotyn and Białobrzeski §4.2 and footnote 2. The result is ``diag(u) P diag(v)``. P itself is
     never changed: iterations, forward and backward, compute the vectors u and v only. Each list
@@ -131,7 +131,7 @@ class _Path(NamedTuple):
     no longer change.
 
     Attributes:
-        us: ``[b, 1 + iterations, n]``, u before the first iteration and after each.
+        us: ``[b, 1 + iterations, n]`` for the iterations that ran: u before the first iteration and after each.
         vs: ``[b, 1 + iterations, n]``, v likewise.
         active: ``[b, iterations]``, whether the iteration changed the list's vectors.
     """
@@ -142,19 +142,19 @@ class _Path(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Tensor, iterations: int, tolerance: float) -> _Path:
-        """Scale a matrix ``[b, n, n]``."""
+        """Scale a matrix ``[b, n, n]``; ``iterations`` is the largest number of iterations."""
         u = (matrix.sum(-1) > 0).to(matrix.dtype)
         v = (matrix.sum(-2) > 0).to(matrix.dtype)
         active = torch.ones_like(u[:, :1], dtype=torch.bool)
         us, vs, actives = [u], [v], []
         for iteration in range(iterations):
-            columns = _times(u, matrix)
+            column_sums = _times(u, matrix)
             if iteration > 0:
-                errors = torch.where(columns > 0, columns * v - 1, 0.0).abs()
+                errors = torch.where(column_sums > 0, column_sums * v - 1, 0.0).abs()
                 active = active & (errors.amax(-1, keepdim=True) >= tolerance)
                 if not is_unchecked(matrix) and not active.any():
                     break
-            v = torch.where(active, _reciprocal(columns), v)
+            v = torch.where(active, _reciprocal(column_sums), v)
             u = torch.where(active, _reciprocal(_times(v, matrix.mT)), u)
             us.append(u)
             vs.append(v)
@@ -162,33 +162,39 @@ class _Path(NamedTuple):
         return cls(torch.stack(us, 1), torch.stack(vs, 1), torch.cat(actives, 1))
 
     def last(self, transposed: bool = False) -> tuple[Tensor, Tensor]:
-        """The vectors that scale rows and columns."""
+        """The last vectors, ``[b, n]``: that which scales P's rows, then that for its columns.
+
+        With ``transposed``, the path is that of P's transpose.
+        """
         u, v = self.us[:, -1], self.vs[:, -1]
         return (v, u) if transposed else (u, v)
 
     def adjoint(
         self, matrix: Tensor, grad_u: Tensor, grad_v: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The gradient of P from the gradients of the last u and v.
+        """The gradient with respect to P from those with respect to the last u and v, ``[b, n]``.
 
-        It goes through the iterations in reverse, and is a sum of two outer products for each. The
-        left and the right factors of these products are returned, ``[b, n]`` each.
+        It is a sum of two outer products for each iteration, from the last to the first. The left
+        and the right factors of these products are returned, ``[b, n]`` each.
         """
         left, right = [], []
         for step in range(self.active.shape[1], 0, -1):
             active = self.active[:, step - 1, None]
-            rows = torch.where(active, -grad_u * self.us[:, step].square(), 0.0)
-            grad_v = grad_v + _times(rows, matrix)
-            columns = torch.where(active, -grad_v * self.vs[:, step].square(), 0.0)
-            left += [rows, self.us[:, step - 1]]
-            right += [self.vs[:, step], columns]
-            grad_u = torch.where(active, _times(columns, matrix.mT), grad_u)
+            grad_row_sums = torch.where(active, -grad_u * self.us[:, step].square(), 0.0)
+            grad_v = grad_v + _times(grad_row_sums, matrix)
+            grad_column_sums = torch.where(active, -grad_v * self.vs[:, step].square(), 0.0)
+            left += [grad_row_sums, self.us[:, step - 1]]
+            right += [self.vs[:, step], grad_column_sums]
+            grad_u = torch.where(active, _times(grad_column_sums, matrix.mT), grad_u)
             grad_v = torch.where(active, 0.0, grad_v)
         return left, right
 
 
 class _Scalings(ListFunction):
-    """The outputs are u and v, and then the fields of :class:`_Path`."""
+    """The vectors u and v that scale a matrix P ``[b, n, n]``, differentiable with respect to P.
+
+    The outputs are u and v, ``[b, n]``, and then the fields of :class:`_Path`.
+    """
 
     @staticmethod
     def forward(matrix: Tensor, iterations: int, tolerance: float) -> tuple[Tensor, ...]:
@@ -209,9 +215,9 @@ class _Scalings(ListFunction):
 
 
 class _ScaledProduct(ListFunction):
-    """``u ∘ (P (v ∘ values))``; its whole gradient by P is one product of two matrices.
+    """``u ∘ (P (v ∘ values))``; the gradient with respect to P is one product of matrices.
 
-    The outputs are that, ``P (v ∘ values)``, and the fields of :class:`_Path`.
+    The outputs are this, ``[b, c, n]``, then ``P (v ∘ values)``, ``[b, c, n]``, and the fields of :class:`_Path`.
     """
 
     @staticmethod
@@ -235,16 +241,17 @@ class _ScaledProduct(ListFunction):
         matrix, values, unscaled, *vectors = ctx.saved_tensors
         path = _Path(*vectors)
         u, v = path.last(ctx.transposed)
-        rows = grad * u[:, None, :]
-        columns = rows @ matrix
-        grad_u, grad_v = (grad * unscaled).sum(1), (columns * values).sum(1)
+        grad_unscaled = grad * u[:, None, :]
+        grad_scaled_values = grad_unscaled @ matrix  # by v ∘ values
+        grad_u, grad_v = (grad * unscaled).sum(1), (grad_scaled_values * values).sum(1)
         if ctx.transposed:
             right, left = path.adjoint(matrix.mT, grad_v, grad_u)
         else:
             left, right = path.adjoint(matrix, grad_u, grad_v)
-        left_factor = torch.cat([rows.mT, torch.stack(left, -1)], -1)
+        left_factor = torch.cat([grad_unscaled.mT, torch.stack(left, -1)], -1)
         right_factor = torch.cat([values * v[:, None, :], torch.stack(right, -2)], -2)
-        return left_factor @ right_factor, columns * v[:, None, :], None, None, None
+        grad_values = grad_scaled_values * v[:, None, :]
+        return left_factor @ right_factor, grad_values, None, None, None
 
 
 def _times(vector: Tensor, matrix: Tensor) -> Tensor:

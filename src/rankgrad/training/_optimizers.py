@@ -52,7 +52,13 @@ class Optimizer(HasSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments(Optimizer):
-    """Adam and AdamW: running means of the gradient and of its square."""
+    """Adam and AdamW: running means of the gradient and of its square.
+
+    Args:
+        beta1: the decay of the mean of the gradient.
+        beta2: the decay of the mean of its square.
+        epsilon: added to the divisor of a step.
+    """
 
     kind: ClassVar[type[torch.optim.Adam]]
     beta1: float = 0.9
@@ -103,7 +109,12 @@ class Adagrad(Optimizer):
 @optimizers.register("sgd")
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent."""
+    """Stochastic gradient descent.
+
+    Args:
+        momentum: the factor of the previous step in the next one.
+        nesterov: whether to use Nesterov momentum.
+    """
 
     momentum: float = 0.0
     nesterov: bool = False
@@ -137,7 +148,7 @@ class Constant(LearningRate):
 @learning_rates.register("step")
 @dataclass(frozen=True, kw_only=True)
 class Step(LearningRate):
-    """Multiplied by ``by`` after every ``every`` epochs, as the NeuralNDCG paper does.
+    """The factor is multiplied by ``by`` after every ``every`` epochs, as the NeuralNDCG paper does.
 
     Args:
         every: the number of epochs between two steps.
@@ -210,12 +221,13 @@ class FusedAdam:
     For a small network, PyTorch's code around the kernel takes longer than the kernel.
 
     Args:
-        optimizer: its parameters, all of one dtype, and its state are updated.
+        optimizer: PyTorch's optimizer, whose parameters and state are updated. All parameters have
+            one dtype.
     """
 
     def __init__(self, optimizer: torch.optim.Adam) -> None:
         self.optimizer = optimizer
-        self._count = sum(len(group["params"]) for group in optimizer.param_groups)
+        self._n_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
         decoupled = isinstance(optimizer, torch.optim.AdamW)
         self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
 
@@ -223,7 +235,7 @@ class FusedAdam:
     def step(self) -> None:
         """Update the parameters that have a gradient."""
         state = self.optimizer.state
-        if len(state) < self._count:
+        if len(state) < self._n_parameters:
             self.optimizer.step()  # the first step, which creates the state
             return
         for group in self.optimizer.param_groups:
