@@ -7,8 +7,8 @@ Every loss and metric takes the same two layouts, and converts them to :class:`L
 - ragged: flat ``[N]`` tensors with ``offsets`` ``[B + 1]``; list ``b`` is
   ``offsets[b]:offsets[b + 1]``. Without offsets, a 1-D tensor is one list.
 
-:func:`make_lists` makes :class:`Lists` from what callers pass, and checks types and shapes. Values are
-checked by :mod:`rankgrad.inputs`, or by the kernel that reads them.
+:func:`make_lists` makes :class:`Lists` from what callers pass, and checks types and shapes. Values
+are checked by :mod:`rankgrad.inputs`, or by the kernel that reads them.
 """
 
 from __future__ import annotations
@@ -562,8 +562,8 @@ class _CachedOffsets:
         return True
 
 
-#: The cache of offsets, by number of lists, their length and the device. Entries are never removed, as a CUDA graph that
-#: reads them may be replayed at any time.
+#: The cache of offsets, by number of lists, their length and the device. Entries are never
+#: removed, as a CUDA graph that reads them may be replayed at any time.
 _cache: dict[tuple[int, int, torch.device], _CachedOffsets] = {}
 
 

@@ -28,7 +28,7 @@ class _Operator(NamedTuple):
     Attributes:
         module: the module of ``kernels.cpu`` and ``kernels.gpu``.
         name: the name of the class.
-        types: the types of its options, which PyTorch's registry passes as floats.
+        types: the types of its options. ``torch.ops`` passes all options as floats.
     """
 
     module: str
@@ -64,6 +64,8 @@ def relaxed_metric(
         metric: the metric.
     """
     name, options = kernel
+    # The operation "through_ranks" takes one sharpness for all relaxations, which is alpha, or one
+    # over the temperature of LapSum or the strength of FastSort.
     if expect == "label" and (name != "smoothi" or metric.name not in ("ndcg", "dcg")):
         return None
     if metric.name == "spearman" and name not in ("sigmoid", "lapsum", "fastsort"):
@@ -96,6 +98,7 @@ def ranks_ready(kernel: KernelCall, scores: Tensor) -> bool:
 
 
 def _is_ready(operator: _Operator | None, scores: Tensor) -> bool:
+    """Whether there is an operator, and its class is available on the scores' device."""
     return operator is not None and kernels.available(operator.module, operator.name, scores)
 
 
@@ -185,7 +188,14 @@ class _Adjoint(_autograd.ListDerivative):
 
 
 def _registered_vjp(grad: Tensor, saved: Any, relaxation: tuple[str, list[float]]) -> Tensor:
-    """The same by an operation of ``torch.ops``; ``saved`` is values (or None), scores and mask."""
+    """The vector-Jacobian product with respect to the scores, by an operation of ``torch.ops``.
+
+    Args:
+        grad: the gradient of the output: ``[b, c, k]`` for sort, ``[b, n]`` for rank.
+        saved: the tensors of the forward pass: values (for sort only; absent or None for rank),
+            scores and mask.
+        relaxation: its name and options.
+    """
     tensors = [tensor for tensor in saved if tensor is not None]
     vjp = torch.ops.rankgrad.rank_vjp if len(tensors) == 2 else torch.ops.rankgrad.sort_vjp
     product: Tensor = vjp(grad, *tensors, *relaxation)
@@ -215,7 +225,10 @@ def _adjoint(
     kernel: KernelCall,
     cache: Any,
 ) -> Tensor:
-    """The vector-Jacobian product of :func:`_apply` with respect to the scores, ``[b, n]``."""
+    """The vector-Jacobian product of :func:`_apply` with respect to the scores, ``[b, n]``.
+
+    ``grad`` is ``[b, c, k]``, or ``[b, n]`` if there are no values.
+    """
     k, n = grad.shape[-1], scores.shape[-1]
     with on_device(scores):
         operator = _operator(kernel, values is None, scores, mask, k, cache)
@@ -236,13 +249,16 @@ def _channels_first(values: Tensor) -> Tensor:
 def _operator(
     kernel: KernelCall, ranks: bool, scores: Tensor, mask: Tensor, k: int, cache: Any
 ) -> Any:
-    """The operator of a relaxation on these scores, from the cache or else constructed."""
+    """The operator of a relaxation on these scores, from the cache or else constructed.
+
+    ``ranks`` says whether it computes relaxed ranks, or else sorts.
+    """
     operator = cache.get(scores.shape)
     if operator is None:
-        lists = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
+        flat_tensors = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
         operator_class = _class((_RANK if ranks else _SORT)[kernel.name], scores.device.type)
         cutoff = () if ranks else (k,)
-        operator = operator_class(*lists, *row_offsets(scores), *cutoff, *kernel.options)
+        operator = operator_class(*flat_tensors, *row_offsets(scores), *cutoff, *kernel.options)
         cache[scores.shape] = operator
     return operator
 
@@ -260,13 +276,16 @@ def _class(operator: _Operator, device: str) -> Any:
 
 
 def _typed(values: Tensor | None, name: str, options: list[float]) -> KernelCall:
-    """The relaxation as a kernel call, its options converted to their own types."""
+    """The relaxation as a kernel call, its options converted from floats to their own types."""
     types = (_RANK if values is None else _SORT)[name].types
     return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
 
 
 def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
-    """Compute on lists whose scores are finite; the result of every other list is NaN."""
+    """``compute(scores)``, with NaN as the result of lists that have a score that is not finite.
+
+    In these lists ``compute`` gets scores of 0.
+    """
     invalid = ~(scores.isfinite() | ~mask).all(-1)
     result: Tensor = compute(torch.where(invalid[:, None], 0.0, scores))
     return result.masked_fill(invalid.reshape(-1, *[1] * (result.dim() - 1)), torch.nan)
@@ -285,7 +304,7 @@ _SCHEMAS = {
 def _apply_op(
     values: Tensor | None, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
 ) -> Tensor:
-    """``torch.ops.rankgrad.sort``, and ``rank`` if there are no values."""
+    """The implementation of ``torch.ops.rankgrad.sort``, or of ``rank`` if there are no values."""
     kernel = _typed(values, name, options)
     result = _guarded(lambda safe: _apply(values, safe, mask, k, kernel, {}), scores, mask)
     return result.contiguous()
@@ -299,12 +318,12 @@ def _vjp_op(
     name: str,
     options: list[float],
 ) -> Tensor:
-    """``torch.ops.rankgrad.sort_vjp``, and ``rank_vjp`` if there are no values."""
+    """The implementation of ``sort_vjp``, or of ``rank_vjp`` if there are no values."""
     kernel = _typed(values, name, options)
 
     def product(safe: Tensor) -> Tensor:
         cache: Any = {}
-        if values is not None:
+        if values is not None:  # run forward again: an operator may save a state for its adjoint
             _apply(values, safe, mask, grad.shape[-1], kernel, cache)
         return _adjoint(grad, values, safe, mask, kernel, cache)
 
@@ -312,14 +331,16 @@ def _vjp_op(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Save the inputs of sort or rank for :func:`_backward`."""
     ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
     ctx.relaxation = inputs[-2:]  # its name and options
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of the inputs of sort or rank: only the scores have one."""
     _autograd.refuse_second_derivative()
     product = _registered_vjp(grad, ctx.saved_tensors, ctx.relaxation)
-    if len(ctx.saved_tensors) == 2:  # scores and mask: of rank
+    if len(ctx.saved_tensors) == 2:  # rank saves scores and mask; sort also saves values
         return product, None, None, None
     return None, product, None, None, None, None
 
@@ -337,7 +358,8 @@ torch.library.register_fake(
     lambda values, scores, mask, k, *_: values.new_empty(*values.shape[:2], k),
     lib=_library,
 )
-# These give a tensor of the shape of the scores, which are their argument of this index.
+# The results of these operations have the shape of the scores. The number is the index of the
+# scores among the arguments.
 for _name, _index in {"sort_vjp": 2, "rank": 0, "rank_vjp": 1}.items():
     torch.library.register_fake(
         f"rankgrad::{_name}",

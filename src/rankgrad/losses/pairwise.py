@@ -102,7 +102,8 @@ class PairwiseLoss(Loss):
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
         """``g_i = Σ_j ±weight_ij φ'`` and ``h_i = Σ_j weight_ij φ''`` over the pairs of an item.
 
-        The weights of pairs are held constant, as in the gradient. For logistic pairs
+        The sign is + in pairs of which i is the first item, and - where it is the second. The
+        weights of pairs are held constant, as in the gradient. For logistic pairs
         ``φ'' = σ² p (1 - p)``, and the Hessian diagonal is exact.
         """
         weigh, scores = self._item_weighted_pairs(lists), lists.scores
@@ -129,7 +130,8 @@ class PairwiseLoss(Loss):
     def newton_kernel(self) -> PairOptions | None:
         """The options of the kernel of gradient and Hessian; None where there is no kernel.
 
-        As :meth:`kernel`, it holds for the class that defines it.
+        As with :meth:`kernel`, a subclass that overrides a method of the formula, such as ``term``,
+        does not use it.
 
         >>> class Steeper(RankNet):
         ...     def term(self, differences):
@@ -190,8 +192,8 @@ class RankNet(PairwiseLoss):
     Args:
         k: only pairs with at least one item in the current top k.
         sigma: σ, or a schedule.
-        ties: ``"half"`` adds the pairs of equal labels with a target of one half, as the comparison
-            paper trains it (§4.1); ``"skip"`` leaves them out.
+        ties: ``"half"`` adds the pairs of equal labels with a target of one half, as Tang et al.
+            train it (§4.1); ``"skip"`` leaves them out.
         reduction: over lists.
 
     >>> RankNet()(torch.tensor([1.0, 0.0]), torch.tensor([1, 0]))
@@ -228,6 +230,7 @@ class RankNet(PairwiseLoss):
         return self._pair_options()
 
     def _pair_options(self) -> PairOptions:
+        """The options of both kernels, that of the loss and that of its derivatives."""
         half = self.ties == "half"
         return PairOptions("ranknet", self.k or 0, self.now(self.sigma), half=half)
 
@@ -405,9 +408,11 @@ def _duplicate_average(lists: Lists) -> GradientMap:
     and which of two duplicates is ranked first depends on input order alone; the average does not.
     """
     keys = [lists.labels, lists.weighted(torch.ones_like(lists.labels)), lists.scores]
+    # Padding last; then a stable sort by each key brings duplicates together.
     order = (~lists.mask).to(torch.int8).argsort(dim=-1, stable=True)
-    for key in keys:  # a stable sort by each key brings duplicates together
+    for key in keys:
         order = order.gather(-1, key.detach().gather(-1, order).argsort(dim=-1, stable=True))
+    # Whether an item differs from the one before it in this order.
     differs = torch.stack([key.gather(-1, order).diff(dim=-1) != 0 for key in keys]).any(0)
     differs |= lists.mask.gather(-1, order).diff(dim=-1)
     group_starts = torch.cat([torch.ones_like(lists.mask[:, :1]), differs], -1)

@@ -61,7 +61,7 @@ class SortRelaxation(Protocol):
         """Whether it adds noise to the scores."""
 
     def sort(self, values: Tensor, scores: Tensor, mask: Tensor, k: int) -> Tensor:
-        """``P[:k] @ values``, ``[b, c, k]`` from values ``[b, c, n]``."""
+        """``P[:k] @ values``, ``[b, c, k]`` from values ``[b, c, n]``; scores, mask ``[b, n]``."""
 
     def rank(self, scores: Tensor, mask: Tensor) -> Tensor:
         """The relaxed ranks, ``[b, n]``."""
@@ -104,7 +104,7 @@ class Ranked:
 
     @classmethod
     def of(cls, lists: Lists, ties: Ties, retrieved: ItemMask | None = None) -> Ranked:
-        """Sort each list once, for all metrics."""
+        """Sort lists by their scores; ``retrieved`` is ``[b, n]``, None if all items were."""
         has_rank = lists.mask if retrieved is None else lists.mask & retrieved
         order = descending(lists.scores, has_rank)
         if retrieved is not None:  # so far, items that were not retrieved are among the padding
@@ -113,6 +113,7 @@ class Ranked:
         mask = lists.mask.gather(-1, order)
         has_rank = mask if retrieved is None else has_rank.gather(-1, order)
         scores = lists.scores.detach().gather(-1, order)
+        # Items without a rank get -inf below; no item with a rank may tie with them.
         scores = scores.clamp(min=torch.finfo(scores.dtype).min)
         start, end = tie_groups(scores.masked_fill(~has_rank, float("-inf")))
         if ties == "stable":
@@ -233,13 +234,13 @@ class Metric(HasSpec, DeclaresKernel):
 
         Args:
             relaxation: from :mod:`rankgrad.sorting`.
-            scores: and the other lists, as in the exact metric.
-            labels: as above.
-            mask: as above.
-            offsets: as above.
-            lengths: as above.
-            qid: as above.
-            weights: as above.
+            scores: as in :meth:`__call__`.
+            labels: as in :meth:`__call__`.
+            mask: as in :meth:`__call__`.
+            offsets: as in :meth:`__call__`.
+            lengths: as in :meth:`__call__`.
+            qid: as in :meth:`__call__`.
+            weights: as in :meth:`__call__`.
             through: the relaxed ``"permutation"`` or ``"ranks"``; by default the relaxation's
                 native form, if the metric goes through it.
             beta: through ranks, how sharp comparisons of ranks are. "Is it within the top k?"
@@ -295,6 +296,8 @@ class Metric(HasSpec, DeclaresKernel):
         """The metric as kernels take it; None if it has no kernel."""
         if self.kernel is None or not self.kernel_applies:
             return None
+        # The defaults are for options that this metric lacks. For err, ``threshold`` is the
+        # ``max_grade``.
         gain, persistence = getattr(self, "gain", "linear"), getattr(self, "persistence", 0.8)
         threshold = getattr(self, "threshold", getattr(self, "max_grade", 1.0))
         return MetricOptions(self.kernel, self.k or 0, gain, threshold, persistence)
@@ -333,7 +336,7 @@ class Metric(HasSpec, DeclaresKernel):
     def _weighted_at_ranks(
         self, relaxation: SortRelaxation, lists: Lists, values: ItemValues, expect: Expectation
     ) -> Float[Tensor, "b c k"]:
-        """Values at each rank up to the cutoff; and the same times the item weights, if any."""
+        """Values at each rank up to the cutoff; with item weights, also value × weight."""
         if expect == "label":
             raise ValueError(f'expect="label" is for dcg and ndcg, not for {self.name}')
         channels = [values] if lists.item_weights is None else [values, lists.weighted(values)]
@@ -392,9 +395,10 @@ class BinaryMetric(Metric):
 def list_values(
     chosen: Sequence[Metric], lists: Lists, retrieved: Any = None
 ) -> Iterator[tuple[ListValues, ListMask]]:
-    """The values of each metric, and on which lists it is defined.
+    """For each metric, its values ``[b]`` and on which lists it is defined, ``[b]``.
 
-    A kernel computes those it can. For the others each list is sorted once, for all of them.
+    Kernels compute the metrics that have one. For all other metrics together, each list is sorted
+    once for each way of ranking ties.
     """
     ranked: dict[Ties, Ranked] = {}
     has_rank = None if retrieved is None else as_retrieved(retrieved, lists)
@@ -412,7 +416,7 @@ def list_values(
 def exact_values(
     metrics: Sequence[Metric], lists: Lists
 ) -> list[tuple[ListValues, ListMask] | None]:
-    """The values of each metric by its kernel, and on which lists it is defined.
+    """For each metric, its values ``[b]`` by its kernel, and on which lists it is defined, ``[b]``.
 
     None for a metric that has no kernel for these lists.
     """
@@ -431,7 +435,7 @@ def exact_values(
 def _exact_options(
     metric: Metric, lists: Lists
 ) -> tuple[str, int, bool, bool, float, float] | None:
-    """The metric as the kernel of exact metrics takes it; None if that does not compute it.
+    """The metric as the kernel of exact metrics takes it; None if no kernel computes it.
 
     The tuple is defined in :mod:`rankgrad.kernels.cpu._metrics`. Lists with labels that are too
     large for their gain go to the eager form, which raises the error.
@@ -451,7 +455,9 @@ def _exact_options(
 def _any_too_large(lists: Lists) -> bool:
     """Whether a label is too large for the gain 2^y - 1."""
     labels, mask = lists.flat.labels, lists.flat.mask
-    if labels.is_cuda:  # without waiting for the GPU: the value check has set it
+    if (
+        labels.is_cuda
+    ):  # the check of values has set ``large``; reading labels would wait for the GPU
         return lists.large
     real_labels = labels if mask is None else labels[mask]
     return real_labels.numel() > 0 and float(real_labels.max()) > largest_exponent(labels.dtype)

@@ -35,7 +35,7 @@ class LinearMetric(Metric):
         raise TypeError(f"{type(self).__name__} does not say its discount")
 
     def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:
-        """The discount of every rank past the cutoff."""
+        """The discount of every rank past the cutoff, from the lists' numbers of ranked items."""
         return torch.zeros_like(length)
 
     def _unretrieved(self) -> float:
@@ -43,7 +43,7 @@ class LinearMetric(Metric):
         return 0.0
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
-        """The divisor of the sum, by the weighted gains and the mask of items with a rank."""
+        """The divisor of the sum, from the weighted gains and the mask of items with a rank."""
         raise TypeError(f"{type(self).__name__} does not say its norm")
 
     def _exact(self, ranked: Ranked) -> ListValues:
@@ -65,6 +65,7 @@ class LinearMetric(Metric):
         length = lists.lengths[:, None].to(gains.dtype)
         beyond = self._beyond(length)
         inside = self._within(lists.mask)[:, :k]
+        # All gains at the discount past the cutoff, and what ranks inside have more than that.
         discount = self.discount(torch.arange(1, k + 1, device=gains.device).to(gains)) - beyond
         total = (at_rank * torch.where(inside, discount, 0.0)).sum(-1)
         return divide(total + beyond.squeeze(-1) * gains.sum(-1), self._norm(gains, lists.mask))
@@ -107,7 +108,7 @@ class LinearGradedMetric(LinearMetric):
     """A linear metric of graded relevance, discounted by ``1 / log2(1 + rank)``.
 
     Args:
-        gain: ``"exponential"``, ``2^y - 1``, or ``"linear"``, y, as trec_eval has it.
+        gain: ``"exponential"``, ``2^y - 1``, or ``"linear"``, y, as in trec_eval.
     """
 
     gain: Gain = "exponential"
@@ -162,13 +163,13 @@ def soft_inside(ranks: ItemValues, lists: Lists, k: int | None, beta: float) -> 
     """``1[rank <= k]``, relaxed; 1 for lists that end before the cutoff.
 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` inside the cutoff, as in Qin et al. 2010.
-    Past it, it is ``(1 + d / 4)^(-2 beta) / 2``, as a sigmoid would have no gradient at low ranks,
-    and all of n tied items have the rank n / 2. At d = 0 both are 1/2 and have the derivative
-    ``-beta / 4``, and both tend to the indicator as beta grows.
+    Past the cutoff it is ``(1 + d / 4)^(-2 beta) / 2``. There a sigmoid would have almost no
+    gradient, and items can all be there: n tied items all have a rank of about n / 2. At d = 0
+    both are 1/2 and have the derivative ``-beta / 4``, and both tend to the indicator as beta grows.
 
     Args:
         ranks: relaxed, ``[b, n]``.
-        lists: of the same items.
+        lists: the lists of the same items.
         k: the cutoff; None for none, with 1 for all items.
         beta: the sharpness.
 

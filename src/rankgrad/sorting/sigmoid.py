@@ -73,12 +73,12 @@ class _SigmoidSums(ListFunction):
         scores, mask = ctx.saved_tensors
         grad = torch.where(mask, grad, 0.0)
         # The derivative σ' of the term (i, j) enters with + at s_j and with - at s_i.
-        grad_others, sums_own = torch.zeros_like(grad), torch.empty_like(grad)
+        grad_others, derivative_sums = torch.zeros_like(grad), torch.empty_like(grad)
         for rows, sigmoids in _sigmoids(scores, mask):
             derivatives = sigmoids.addcmul_(sigmoids, sigmoids, value=-1.0)
-            sums_own[:, rows] = derivatives.sum(-1)
+            derivative_sums[:, rows] = derivatives.sum(-1)
             grad_others = grad_others + (derivatives * grad[:, rows, None]).sum(1)
-        return grad_others - grad * sums_own, None
+        return grad_others - grad * derivative_sums, None
 
 
 def _sigmoids(scores: Tensor, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:

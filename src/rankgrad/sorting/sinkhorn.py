@@ -131,7 +131,8 @@ class _Path(NamedTuple):
     no longer change.
 
     Attributes:
-        us: ``[b, 1 + iterations, n]`` for the iterations that ran: u before the first iteration and after each.
+        us: ``[b, 1 + iterations, n]`` for the iterations that ran: u before the first
+            iteration and after each.
         vs: ``[b, 1 + iterations, n]``, v likewise.
         active: ``[b, iterations]``, whether the iteration changed the list's vectors.
     """
@@ -217,7 +218,8 @@ class _Scalings(ListFunction):
 class _ScaledProduct(ListFunction):
     """``u ∘ (P (v ∘ values))``; the gradient with respect to P is one product of matrices.
 
-    The outputs are this, ``[b, c, n]``, then ``P (v ∘ values)``, ``[b, c, n]``, and the fields of :class:`_Path`.
+    The outputs are this, ``[b, c, n]``, then ``P (v ∘ values)``, ``[b, c, n]``, and the fields of
+    :class:`_Path`.
     """
 
     @staticmethod

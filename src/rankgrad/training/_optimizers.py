@@ -148,7 +148,7 @@ class Constant(LearningRate):
 @learning_rates.register("step")
 @dataclass(frozen=True, kw_only=True)
 class Step(LearningRate):
-    """The factor is multiplied by ``by`` after every ``every`` epochs, as the NeuralNDCG paper does.
+    """The factor is multiplied by ``by`` after every ``every`` epochs, as in the NeuralNDCG paper.
 
     Args:
         every: the number of epochs between two steps.

@@ -3,6 +3,9 @@
 Row r of NeuralSort has its maximum at the r-th item and decreases to both sides, so only a band
 around the diagonal is computed. SoftSort's sums of ``exp(-|s_i - s_j|)`` are linear recurrences,
 one from each side.
+
+In loops, items are in order of descending score, and ranks r start at 0. z is the scores divided by
+the temperature τ.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ def through_rows(
     """1 - metric through the rows of a relaxed permutation: see :mod:`rankgrad.kernels.ops`."""
     rows = SOFTSORT
     if relaxation == "neuralsort":
+        # With a cutoff, the number of rows does not grow with the list: the cost is linear in n.
         rows = NEURALSORT if metric_options.k == 0 else NEURALSORT._replace(power=1)
     through_permutation(rows, (temperature,), flat, metric_options)
 
@@ -36,34 +40,46 @@ def through_rows(
 def _neuralsort(
     first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
-    """``P[r] = softmax(((n + 1 - 2r) s - A 1) / τ)`` with ``A_ij = |s_i - s_j|``."""
+    """``P[r] = softmax(((n - 1 - 2r) s - A 1) / τ)`` with ``A_ij = |s_i - s_j|`` and r from 0.
+
+    Write ``P @ values`` to ``rows[SORTED]``. If ``grad_scores`` is not empty, add to it the
+    gradient of the scores, from the gradient of the sorted values in ``rows[GRAD]``.
+    """
     scores, offsets, order, counts, k = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         block = new_block(6, n)
-        z, sums, own, row = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
-        by_score, by_sum = block[4, :n], block[5, :n]
+        z, sums, values, row = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
+        grad_z, grad_sums = block[4, :n], block[5, :n]
         for i in range(n):
             z[i] = scores[order[start + i]] * (1.0 / options[0])
-            own[i] = rows[VALUES, start + i]
+            values[i] = rows[VALUES, start + i]
         absolute_differences(z, sums)
         low, high = 0, 0
         for r in range(n if k == 0 else min(k, n)):
             factor, shift = n - 1.0 - 2.0 * r, sums[r]
             low, high = band(z, sums, factor, r, low, high)
-            some = slice(low, high)
-            normalizer, mean = _row(factor, z[r], shift, z[some], sums[some], own[some], row[some])
-            mean /= normalizer
+            columns = slice(low, high)
+            normalizer, weighted_sum = _row(
+                factor, z[r], shift, z[columns], sums[columns], values[columns], row[columns]
+            )
+            mean = weighted_sum / normalizer
             rows[SORTED, start + r] = mean
             if grad_scores.size:
                 scale = rows[GRAD, start + r] / normalizer
                 _row_adjoint(
-                    scale, mean, factor, row[some], own[some], by_score[some], by_sum[some]
+                    scale,
+                    mean,
+                    factor,
+                    row[columns],
+                    values[columns],
+                    grad_z[columns],
+                    grad_sums[columns],
                 )
         if grad_scores.size:
-            absolute_differences_adjoint(z, by_sum, by_score)
+            absolute_differences_adjoint(z, grad_sums, grad_z)
             for i in range(n):
-                grad_scores[order[start + i]] += by_score[i] / options[0]
+                grad_scores[order[start + i]] += grad_z[i] / options[0]
 
 
 @compiled
@@ -102,12 +118,16 @@ def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
 def _row(
     factor: float, top: float, shift: float, z: Array, sums: Array, values: Array, row: Array
 ) -> tuple[float, float]:
-    normalizer, mean = 0.0, 0.0
+    """Write the exponentials of a row's logits; return their sum and that of exponential × value.
+
+    ``top`` and ``shift`` are z and the sum of the row's maximum, whose exponential becomes 1.
+    """
+    normalizer, weighted_sum = 0.0, 0.0
     for j in range(z.size):
         row[j] = exp(factor * (z[j] - top) - (sums[j] - shift))
         normalizer += row[j]
-        mean += row[j] * values[j]
-    return normalizer, mean
+        weighted_sum += row[j] * values[j]
+    return normalizer, weighted_sum
 
 
 @compiled
@@ -117,19 +137,26 @@ def _row_adjoint(
     factor: float,
     row: Array,
     values: Array,
-    by_score: Array,
-    by_sum: Array,
+    grad_z: Array,
+    grad_sums: Array,
 ) -> None:
-    """Add the gradient of a row's softmax, whose mean of ``values`` is ``mean``."""
+    """Add the gradients of z and ``sums`` through a row's softmax.
+
+    ``row`` has the exponentials; ``mean`` is the mean of ``values`` by the row; ``scale`` is the
+    gradient of that mean divided by the row's normalizer.
+    """
     for j in range(row.size):
         change = scale * row[j] * (values[j] - mean)
-        by_score[j] += factor * change
-        by_sum[j] -= change
+        grad_z[j] += factor * change
+        grad_sums[j] -= change
 
 
 @compiled
 def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> tuple[int, int]:
-    """The columns of row r above ``FLOOR``, from those of row r - 1; neither end decreases."""
+    """The columns ``low:high`` of row r whose logits are above ``FLOOR``.
+
+    ``low`` and ``high`` are those of row r - 1 (0 and 0 for the first row), and never decrease.
+    """
     n = z.size
     while low < r and factor * (z[low] - z[r]) - (sums[low] - sums[r]) < FLOOR:
         low += 1
@@ -143,7 +170,10 @@ def band(z: Array, sums: Array, factor: float, r: int, low: int, high: int) -> t
 def _softsort(
     first: int, last: int, lists: Lists, options: tuple[float], rows: Array, grad_scores: Array
 ) -> None:
-    """``V_r = Σ_j K_rj v_j / Z_r`` with ``K_ij = exp(-|z_i - z_j|)`` and ``Z_r = Σ_j K_rj``."""
+    """``V_r = Σ_j K_rj v_j / Z_r`` with ``K_ij = exp(-|z_i - z_j|)`` and ``Z_r = Σ_j K_rj``.
+
+    Reads and writes as :func:`_neuralsort`. ``a`` is ``grad_r / Z_r``, 0 past the cutoff.
+    """
     scores, offsets, order, counts, k = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
@@ -177,7 +207,8 @@ def _softsort_adjoint(
 ) -> None:
     """``-Σ_j sign(z_i - z_j) K_ij [a_i (v_j - V_i) + a_j (v_i - V_j)]``, ``a = grad / Z``.
 
-    Tied items get the mean gradient over their possible orders, as in the eager form.
+    Tied items get the mean gradient over their possible orders, as in the eager form. ``sums`` has
+    the one-sided sums of 1, v, a and ``a V``.
     """
     n, start = items.size, 0
     while start < n:
@@ -186,14 +217,16 @@ def _softsort_adjoint(
             end += 1
         ones, of_values = _outside(sums[0], start, end), _outside(sums[1], start, end)
         of_rows, of_means = _outside(sums[2], start, end), _outside(sums[3], start, end)
-        size, moved, tie_offset, sum_of_values = end - start, 0.0, 0.0, 0.0
+        size, row_terms, tie_offset, sum_of_values = end - start, 0.0, 0.0, 0.0
+        # Each of the tied items is at each row of the group in 1 / size of the orders. Row i has
+        # end - 1 - i of the tied items below it and i - start above it; K is 1 between them.
         for i in range(start, end):
-            moved += a[i] * (of_values - means[i] * ones)
+            row_terms += a[i] * (of_values - means[i] * ones)
             tie_offset += a[i] * ((end - 1 - i) - (i - start)) / size
             sum_of_values += values[i]
         within = tie_offset * (sum_of_values - size * means[start])
         for i in range(start, end):
-            change = moved / size + of_rows * values[i] - of_means
+            change = row_terms / size + of_rows * values[i] - of_means
             if size > 1:
                 own = tie_offset * (values[i] - means[start])
                 change += (within - own) / (size - 1) - own
@@ -211,7 +244,8 @@ def _outside(sums: Array, start: int, end: int) -> float:
 def _one_sided(decay: Array, weights: Array) -> Array:
     """``Σ_{j<i}`` and ``Σ_{j>i}`` of ``w_j exp(-|z_i - z_j|)``, each by a linear recurrence.
 
-    ``decay[i]`` is ``exp(-|z_i - z_{i-1}|)``.
+    They are the rows ``ABOVE`` and ``BELOW`` of the result, ``[2, n]``. ``decay[i]`` is
+    ``exp(-|z_i - z_{i-1}|)``.
     """
     sums = np.empty((2, decay.size))
     carried = 0.0

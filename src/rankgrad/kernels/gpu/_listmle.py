@@ -25,8 +25,8 @@ from rankgrad.kernels.gpu._flat_lists import (
 from rankgrad.kernels.gpu._ideal_gain import COUNTED, ROWS, sign_bit, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
-_SPAN = 1024
-_CHUNK = 4096
+_SPAN = 1024  # items of which one program writes the sort keys
+_CHUNK = 4096  # the most items that the likelihood scans at a time
 
 
 def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,7 +72,9 @@ def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tens
 def _key(label, position, seed):
     """Sort keys (the largest ranks first): the label, then SplitMix64 of the seed and position.
 
-    Positions do not count padding, so that padding does not change the order.
+    The upper 32 bits are those of the label, which order as integers since it is not negative
+    (adding 0.0 turns -0.0 into 0.0). The lower 32 are the upper half of the hash. Positions do not
+    count padding, so that padding does not change the order.
     """
     key = (tl.maximum(label, 0.0) + 0.0).to(tl.int32, bitcast=True).to(tl.int64) << 32
     if seed is not None:
@@ -87,7 +89,7 @@ def _key(label, position, seed):
 
 @triton.jit
 def _real_before(mask, start, end, COLUMNS: tl.constexpr):
-    """The number of real items of a list before the position ``end``."""
+    """The number of real items of a list before the position ``end``, by COLUMNS at a time."""
     if mask is not None:
         count = tl.zeros([COLUMNS], tl.int32)
         for first_column in range(0, end, COLUMNS):
@@ -136,6 +138,7 @@ def _count_ranks(
             real_before += tl.sum(valid.to(tl.int32), 0)
         column_key = tl.where(valid, _key(label, column_position, seed), -1)
         earlier = (column[None, :] < row[:, None]).to(tl.int32)
+        # Negative if the column's key is larger, or equal and the column is earlier.
         ahead += sign_bit(key[:, None] - earlier - column_key[None, :])
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
 
@@ -155,7 +158,7 @@ def _write_keys(
 
 @triton.jit
 def _add_scaled(peak_a, total_a, peak_b, total_b):
-    """The sum of two numbers that are stored as ``total · exp(peak)``."""
+    """The sum of two numbers that are stored as ``total · exp(peak)``; 1.4427 is log2(e)."""
     peak = tl.maximum(peak_a, peak_b)
     rescaled_a = total_a * tl.exp2((peak_a - peak) * 1.4426950408889634)
     return peak, rescaled_a + total_b * tl.exp2((peak_b - peak) * 1.4426950408889634)
@@ -163,7 +166,10 @@ def _add_scaled(peak_a, total_a, peak_b, total_b):
 
 @triton.jit
 def _load_ordered(scores, weights, order, start, base, rank, inside):
-    """The indices, scores and weights of the items at these ranks (from 0)."""
+    """The indices, scores and weights of the items at these ranks (from 0).
+
+    ``order + base`` is where the order of the list begins.
+    """
     item = start + tl.load(order + base + rank, mask=inside, other=0)
     weight = load_weights(weights, item, inside)
     return item, tl.load(scores + item, mask=inside, other=-1e30), weight
@@ -184,7 +190,7 @@ def _likelihood(
     """
     list_index, start, width = list_span(offsets)
     length = _real_before(mask, start, width, CHUNK)
-    base = start
+    base = start  # where the list begins in ``order``: flat if counted, else [lists, max_length]
     if not COUNTED:
         base = list_index.to(tl.int64) * max_length
     n_chunks = tl.cdiv(length, CHUNK)
@@ -202,9 +208,11 @@ def _likelihood(
         value += tl.where(inside, weight * ((peak - score) + tl.log(total)), 0.0)
         tl.store(tails + start + rank, peak, mask=inside)
         tl.store(tails + total_items + start + rank, total, mask=inside)
-        carried_peak = tl.max(peak, 0)  # at the start of the chunk
+        carried_peak = tl.max(
+            peak, 0
+        )  # the peak of the first rank: peaks do not increase with rank
         carried = tl.sum(tl.where(rank == first, total, 0.0), 0)
-    tl.debug_barrier()
+    tl.debug_barrier()  # below, threads read tails that others have written
     carried_peak = -1e30
     carried = 0.0
     for chunk_index in range(0, n_chunks):
