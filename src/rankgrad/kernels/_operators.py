@@ -64,12 +64,12 @@ def relaxed_metric(
         metric: the metric.
     """
     name, options = kernel
-    # The operation "through_ranks" takes one sharpness for all relaxations, which is alpha, or one
-    # over the temperature of LapSum or the strength of FastSort.
     if expect == "label" and (name != "smoothi" or metric.name not in ("ndcg", "dcg")):
         return None
     if metric.name == "spearman" and name not in ("sigmoid", "lapsum", "fastsort"):
         return None
+    # through_ranks takes a sharpness: alpha of sigmoid ranks, one over the temperature of LapSum, or
+    # one over the strength of FastSort.
     if name == "fastsort":
         strength, entropic = options
         relaxation = "fastsort_entropic" if entropic else "fastsort"

@@ -435,7 +435,7 @@ def exact_values(
 def _exact_options(
     metric: Metric, lists: Lists
 ) -> tuple[str, int, bool, bool, float, float] | None:
-    """The metric as the kernel of exact metrics takes it; None if no kernel computes it.
+    """The metric as the kernel of exact metrics takes it; None if that kernel does not compute it.
 
     The tuple is defined in :mod:`rankgrad.kernels.cpu._metrics`. Lists with labels that are too
     large for their gain go to the eager form, which raises the error.
@@ -455,9 +455,7 @@ def _exact_options(
 def _any_too_large(lists: Lists) -> bool:
     """Whether a label is too large for the gain 2^y - 1."""
     labels, mask = lists.flat.labels, lists.flat.mask
-    if (
-        labels.is_cuda
-    ):  # the check of values has set ``large``; reading labels would wait for the GPU
+    if labels.is_cuda:  # the check of values set ``large``; reading labels would wait for the GPU
         return lists.large
     real_labels = labels if mask is None else labels[mask]
     return real_labels.numel() > 0 and float(real_labels.max()) > largest_exponent(labels.dtype)

@@ -65,7 +65,8 @@ class LinearMetric(Metric):
         length = lists.lengths[:, None].to(gains.dtype)
         beyond = self._beyond(length)
         inside = self._within(lists.mask)[:, :k]
-        # All gains at the discount past the cutoff, and what ranks inside have more than that.
+        # The total is the sum of all gains times the discount past the cutoff, plus, for ranks
+        # inside the cutoff, the gain times the difference of discounts.
         discount = self.discount(torch.arange(1, k + 1, device=gains.device).to(gains)) - beyond
         total = (at_rank * torch.where(inside, discount, 0.0)).sum(-1)
         return divide(total + beyond.squeeze(-1) * gains.sum(-1), self._norm(gains, lists.mask))
@@ -165,7 +166,7 @@ def soft_inside(ranks: ItemValues, lists: Lists, k: int | None, beta: float) -> 
     With ``d = rank - k - 1/2`` it is ``sigmoid(-beta d)`` inside the cutoff, as in Qin et al. 2010.
     Past the cutoff it is ``(1 + d / 4)^(-2 beta) / 2``. There a sigmoid would have almost no
     gradient, and items can all be there: n tied items all have a rank of about n / 2. At d = 0
-    both are 1/2 and have the derivative ``-beta / 4``, and both tend to the indicator as beta grows.
+    both are 1/2 and have the derivative ``-beta / 4``; both tend to the indicator as beta grows.
 
     Args:
         ranks: relaxed, ``[b, n]``.

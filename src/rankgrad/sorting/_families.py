@@ -44,11 +44,11 @@ def neural(
     """NeuralSort with Sinkhorn scaling, as in NeuralNDCG (Pobrotyn and Białobrzeski §4).
 
     Args:
-        temperature: of :class:`NeuralSort`.
+        temperature: the temperature of :class:`NeuralSort`.
         sinkhorn: whether to scale; False gives NeuralSort itself.
-        iterations: of :class:`Sinkhorn`, as are ``tolerance`` and ``transposed``.
-        tolerance: see ``iterations``.
-        transposed: see ``iterations``.
+        iterations: see :class:`Sinkhorn`.
+        tolerance: see :class:`Sinkhorn`.
+        transposed: see :class:`Sinkhorn`.
 
     >>> print(neural(temperature=0.5))
     sinkhorn(base=neuralsort(temperature=0.5))
@@ -71,11 +71,10 @@ def pirank(
     """NeuralSort's top rows, plain or by divide and conquer, as in PiRank (Swezey et al. §3).
 
     Args:
-        temperature: of :class:`NeuralSort`.
-        depth: of :class:`Tree`, as are ``branching`` and ``keep``; 1 without ``branching`` is
-            plain NeuralSort.
-        branching: see ``depth``.
-        keep: see ``depth``.
+        temperature: the temperature of :class:`NeuralSort`.
+        depth: see :class:`Tree`; 1 without ``branching`` is plain NeuralSort.
+        branching: see :class:`Tree`.
+        keep: see :class:`Tree`.
         straight_through: whether to wrap the relaxation in :class:`StraightThrough`.
 
     >>> print(pirank(depth=2, straight_through=True))

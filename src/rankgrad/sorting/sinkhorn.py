@@ -244,7 +244,7 @@ class _ScaledProduct(ListFunction):
         path = _Path(*vectors)
         u, v = path.last(ctx.transposed)
         grad_unscaled = grad * u[:, None, :]
-        grad_scaled_values = grad_unscaled @ matrix  # by v ∘ values
+        grad_scaled_values = grad_unscaled @ matrix  # with respect to v ∘ values
         grad_u, grad_v = (grad * unscaled).sum(1), (grad_scaled_values * values).sum(1)
         if ctx.transposed:
             right, left = path.adjoint(matrix.mT, grad_v, grad_u)

@@ -208,9 +208,8 @@ def _likelihood(
         value += tl.where(inside, weight * ((peak - score) + tl.log(total)), 0.0)
         tl.store(tails + start + rank, peak, mask=inside)
         tl.store(tails + total_items + start + rank, total, mask=inside)
-        carried_peak = tl.max(
-            peak, 0
-        )  # the peak of the first rank: peaks do not increase with rank
+        # The peak and total of the chunk's first rank; it has the largest peak of the chunk.
+        carried_peak = tl.max(peak, 0)
         carried = tl.sum(tl.where(rank == first, total, 0.0), 0)
     tl.debug_barrier()  # below, threads read tails that others have written
     carried_peak = -1e30
