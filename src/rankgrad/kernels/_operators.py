@@ -68,8 +68,8 @@ def relaxed_metric(
         return None
     if metric.name == "spearman" and name not in ("sigmoid", "lapsum", "fastsort"):
         return None
-    # through_ranks takes a sharpness: alpha of sigmoid ranks, one over the temperature of LapSum, or
-    # one over the strength of FastSort.
+    # through_ranks takes a sharpness: alpha of sigmoid ranks, one over the temperature of LapSum,
+    # or one over the strength of FastSort.
     if name == "fastsort":
         strength, entropic = options
         relaxation = "fastsort_entropic" if entropic else "fastsort"
