@@ -1,8 +1,8 @@
 """Reference texts of losses, metrics and relaxations, for ``rankgrad losses NAME`` and the docs.
 
 Formulas, papers, costs and advice are in ``reference.toml``; the descriptions of options are in the
-docstrings of the classes. Losses of the grid have no entries: theirs are put together from those of
-the relaxation and the metric.
+docstrings of the classes. Losses of the grid, named ``relaxation_metric`` (such as ``lapsum_arp``),
+have no entries of their own: :func:`cell_entry` joins those of the relaxation and the metric.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any, Literal
 
 Kind = Literal["losses", "metrics", "relaxations"]
-Route = Literal["permutation", "ranks"]
+Route = Literal["permutation", "ranks"]  # what a metric is relaxed through
 
 #: The symbols of a relaxed metric, by the kind of relaxation: a permutation or ranks.
 _SYMBOLS: dict[Route, str] = {
@@ -99,13 +99,13 @@ def cell_entry(
     relaxation, metric_entry = entry("relaxations", family), entry("metrics", metric)
     if relaxation is None or metric_entry is None or not getattr(metric_entry, through):
         return None
-    name, value = f"{family}_{metric}", getattr(metric_entry, through)
+    name, relaxed_metric = f"{family}_{metric}", getattr(metric_entry, through)  # a formula
     elsewhere = relaxation.elsewhere if metric == "ndcg" else ""
     symbols = (_SYMBOLS[through], metric_entry.symbols, relaxation.symbols)
-    results = _load_toml()["measured"].get(name, _UNMEASURED)
-    use = " ".join(part for part in (metric_entry.as_loss, results) if part)
+    measured = _load_toml()["measured"].get(name, _UNMEASURED)
+    use = " ".join(part for part in (metric_entry.as_loss, measured) if part)
     reference = NameReference(
-        formula=value if lower_is_better else f"1 - {value}",
+        formula=relaxed_metric if lower_is_better else f"1 - {relaxed_metric}",
         paper=relaxation.paper,
         cost=relaxation.cost,
         use=f"{use}\n\nThe relaxation: {relaxation.use[0].lower()}{relaxation.use[1:]}",
@@ -147,7 +147,7 @@ def describe_options(*factories: Any) -> dict[str, str]:
 
 
 def _own_descriptions(factory: Any) -> dict[str, str]:
-    """The section ``Args`` of one docstring."""
+    """The descriptions in the section ``Args`` of one docstring, by argument."""
     section = (inspect.getdoc(factory) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
     texts: dict[str, str] = {}
     name = ""

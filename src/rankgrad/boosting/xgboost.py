@@ -18,6 +18,7 @@ from rankgrad.losses import Loss
 
 __all__ = ["Evaluation", "Objective", "metric", "objective", "tree_objective"]
 
+#: The end of the error for missing groups; ``{}`` is ``objective`` or ``metric``.
 _REMEDY = (
     "give xgboost.DMatrix(..., qid=qid) to xgboost.train; XGBoost's scikit-learn estimators pass "
     "no groups (XGBRanker takes no objective of your own): give {}(..., group=sizes)"
@@ -49,10 +50,11 @@ class Objective(RowObjective):
         hessian_scale: multiplies the Hessian; above 1 the steps are smaller.
         min_list_hessian: the smallest sum of a list's Hessian at tied scores, in the mean over
             lists, for losses such as relaxed metrics, whose Hessian is a bound by the gradient.
-            If the sum is less, one constant multiplies gradient and Hessian: otherwise no leaf of
-            long lists would reach the minimum Hessian that the library asks for. With fewer than
-            100 lists it is also, for every loss, the smallest sum over 20 rows (the total need
-            not exceed 100 times this). 0 for the plain sum over lists.
+            With fewer than 100 lists, the Hessian of all N rows must also sum to
+            ``min_list_hessian * min(N / 20, 100)``, for every loss except those with ``norm=true``.
+            If a sum is less, one constant multiplies gradient and Hessian: otherwise no leaf of
+            long lists would reach the minimum Hessian that the library asks for. 0 for the plain
+            sum over lists.
         device: where the loss is computed: ``"cpu"`` or ``"cuda"``. Scores are copied to the GPU,
             since XGBoost has them on the host; XGBoost reads the gradients on the GPU.
 
@@ -76,9 +78,9 @@ class Evaluation(RowMetric):
     """An exact metric of this library: ``custom_metric`` of ``xgboost.train``.
 
     ``metric(...).higher_is_better`` is for ``maximize=``. With ``group`` it is also an
-    ``eval_metric`` of ``XGBRegressor``; stop there with the callback that :meth:`early_stopping`
-    gives. Its name ends in ``_exact``, since XGBoost has metrics of the same names with other
-    conventions.
+    ``eval_metric`` of ``XGBRegressor``; to stop its training early, pass it the callback that
+    :meth:`early_stopping` returns. The metric's name ends in ``_exact``, since XGBoost has metrics
+    of the same names with other conventions.
 
     Args:
         metric: the spec of a metric, or a metric.
@@ -174,14 +176,16 @@ def _arguments(
     labels, weights = np.asarray(second.get_label()), np.asarray(second.get_weight())
     offsets = np.asarray(second.get_uint_info("group_ptr"), np.int64)
     has_groups = len(offsets) >= 2
-    # Where every list is a single row, the numbers are equal and the weights are list weights.
-    of_items = len(weights) == len(labels) and not (has_groups and len(offsets) - 1 == len(labels))
+    # If every list is a single row, there are as many lists as rows: weights are list weights.
+    are_item_weights = len(weights) == len(labels) and not (
+        has_groups and len(offsets) - 1 == len(labels)
+    )
     lists = caller.complete(
         len(labels),
         remedy,
         offsets=offsets if has_groups else None,
-        item_weights=weights if len(weights) and of_items else None,
-        list_weights=weights if len(weights) and not of_items else None,
+        item_weights=weights if len(weights) and are_item_weights else None,
+        list_weights=weights if len(weights) and not are_item_weights else None,
     )
     return first, labels, lists
 

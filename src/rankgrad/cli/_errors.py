@@ -33,6 +33,7 @@ class Commands(TyperGroup):
         """Run the command that the context names."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            # Python hides deprecations by default: show those of rankgrad._deprecation.
             warnings.filterwarnings("default", ".* is now ", DeprecationWarning)
             try:
                 return super().invoke(ctx)

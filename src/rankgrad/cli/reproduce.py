@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rankgrad.papers.reproduce import OnChange, ReproductionResult
 
 _Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
+_MAX_STATE = 70  # characters of the text beside a progress bar
 
 
 def reproduce(
@@ -115,7 +116,7 @@ def _choose_tables(paper: str | None, table: str | None) -> list[Protocol]:
 
 @contextmanager
 def _progress() -> Iterator[OnChange]:
-    """A bar on a terminal; elsewhere a line for each run that ends."""
+    """A function that shows progress: as bars on a terminal, else as a line per finished run."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     err = console(stderr=True)
@@ -134,18 +135,20 @@ def _progress() -> Iterator[OnChange]:
 
         def show(title: str, progress: Any) -> None:
             total = sum(row.total for row in progress.rows)
-            if (
-                title not in tasks
-            ):  # not earlier: the column of counts cannot format an unknown total
+            # Added here, not earlier: the column of counts cannot format an unknown total.
+            if title not in tasks:
                 tasks[title] = bars.add_task(title, total=total, state="")
             done = sum(row.done + row.failed for row in progress.rows)
             running = [f"{row.entry} {text}" for row in progress.rows for text in row.running]
-            bars.update(tasks[title], completed=done, total=total, state="; ".join(running)[:70])
+            bars.update(
+                tasks[title], completed=done, total=total, state="; ".join(running)[:_MAX_STATE]
+            )
 
         yield show
 
 
 def _show(result: ReproductionResult, format: TableFormat) -> None:
+    """Print a table, or on standard error why it was not run."""
     if result.comparison is None:
         console(stderr=True).print(f"{result.title}: not run: {result.reason}\n", soft_wrap=True)
     elif format == "terminal":
@@ -206,6 +209,7 @@ def _show_list(tables: list[Protocol], data: Path | None, json: bool) -> None:
 
 
 def _write_figures(paper: str, data: Path | None, output: Path, quick: bool, json: bool) -> None:
+    """Make the figures of a paper, and print the files written."""
     from rankgrad.papers import figures
 
     err = console(stderr=True)

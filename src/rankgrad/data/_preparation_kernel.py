@@ -33,7 +33,7 @@ _MIN_SPARSE = 8  # shorter lists have no common value: every item is an entry
 _VECTOR_SIZE = 16  # buffers are padded to a multiple of it
 _CELLS = 256  # of the grid over the range of a feature's knots
 _LAST_CELL = np.float32(_CELLS - 1)
-_SQRT12, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)
+_SQRT12, _TENTH = np.float32(math.sqrt(12)), np.float32(0.1)  # of list_ranks and list_scores
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
 _INFINITY = np.float32(np.inf)
 _MAX_INT32 = np.int32(0x7FFFFFFF)
@@ -81,17 +81,18 @@ class Quantiles(NamedTuple):
     cells of equal width; the cell of a value says where its binary search starts.
 
     Attributes:
-        knots: ``[g, w]``: 0, the knots, and infinity. Empty if there are no quantiles.
+        knots: ``[g, 2 * 2^p]``, p as in :class:`~rankgrad.data._quantile_kernel.Knots`: 0, the
+            knots, and infinity. Empty if there are no quantiles.
         n_below: ``[g, 1 + 2^p]``: the number of quantiles below a value, by the number of knots
             below it.
         tied_below: ``[g]``: the number of quantiles minus the number of knots below a value, if it
             is the same for all values above the first knot (because at most the first knot stands
             for several quantiles); else -1.
-        cell_starts: ``[g, 256]``: the number of knots in the cells before each.
-        grid: ``[2, g]``: the first knot, and the number of cells per unit.
+        cell_starts: ``[g, 256]``: by cell, the number of knots in the cells before it.
+        grid: ``[2, g]``: the first knot, and the number of cells per unit of the feature.
         search_widths: ``[g]``: a power of 2 above the number of knots in any cell.
-        last: ``[1]``: as in :class:`~rankgrad.data._quantile_kernel.Knots`.
-        scale: ``[g]``: as in ``Knots``.
+        last: ``[1]``: the index of the last quantile.
+        scale: ``[g]``: 1/2 if a difference of values may exceed float32, else 1.
     """
 
     knots: np.ndarray
@@ -106,7 +107,7 @@ class Quantiles(NamedTuple):
     @classmethod
     def of(cls, knots: Knots) -> Quantiles:
         """The tables of a fitted transform."""
-        features, size = knots.index.shape
+        features, size = knots.index.shape  # size is 2^p
         table = np.full((features, 2 * int(size)), np.inf, np.float32)
         table[:, 0], table[:, 1:size] = 0, knots.table
         n_below = np.full((features, 1 + size), knots.last + 1, np.int32)
@@ -117,6 +118,7 @@ class Quantiles(NamedTuple):
         for c, row in enumerate(knots.table):
             finite = row[np.isfinite(row)]
             if len(finite) > 1 and knots.scale[c] == 1:
+                # At most 1e30, so that it is finite in float32 however close the knots are.
                 per_unit = np.minimum((_CELLS - 1) / (finite[-1] - finite[0]), 1e30)
                 grid[:, c] = finite[0], per_unit
             if (np.diff(n_below[c, 1 : len(finite) + 1]) == 1).all():
@@ -306,9 +308,10 @@ def _to_sparse(raw: np.ndarray, n: int, values: np.ndarray, rows: np.ndarray) ->
     for i in range(size):
         n_low += bits[i] == low
         n_high += bits[i] == high
+    # The padding repeats raw[0] and is not counted.
     n_low -= size - n if bits[0] == low else 0
     n_high -= size - n if bits[0] == high else 0
-    common, end = low if n_low >= n_high else high, np.uint32(1)
+    common, end = low if n_low >= n_high else high, np.uint32(1)  # end: where to write next
     values[:1].view(np.int32)[0] = common
     if n < _MIN_SPARSE or 4 * max(n_low, n_high) < n or np.isnan(values[0]):
         for i in range(n):
@@ -387,12 +390,13 @@ def _interpolate(
     scaling: tuple[np.float32, np.float32, np.float32],
     below: np.ndarray,
     bounds: np.ndarray,
-    between: np.ndarray,
+    up_to: np.ndarray,
 ) -> None:
     """Replace values of one feature by their quantiles, standardized.
 
     Table entries are copied to buffers first, so that the division is vectorized: the knots around
-    each value to ``bounds``, and the numbers of quantiles up to these knots to ``between``.
+    each value to ``bounds`` ``[2, size]``, and the numbers of quantiles up to these knots to
+    ``up_to`` ``[2, size]``. A value equal to a knot gets the middle of the quantiles equal to it.
     """
     knots, n_below, tied_below = quantiles.knots, quantiles.n_below, quantiles.tied_below[c]
     scale = quantiles.scale[c]
@@ -402,12 +406,12 @@ def _interpolate(
         bounds[0, i], bounds[1, i] = knots[c, knot], knots[c, knot + np.uint32(1)]
     if tied_below >= 0:
         for i in range(len(values)):
-            between[0, i] = below[i] + tied_below if below[i] > 0 else 0
-            between[1, i] = below[i] + tied_below + 1
+            up_to[0, i] = below[i] + tied_below if below[i] > 0 else 0
+            up_to[1, i] = below[i] + tied_below + 1
     else:
         for i in range(len(values)):
             knot = np.uint32(below[i])
-            between[0, i], between[1, i] = n_below[c, knot], n_below[c, knot + np.uint32(1)]
+            up_to[0, i], up_to[1, i] = n_below[c, knot], n_below[c, knot + np.uint32(1)]
     if scale < _ONE:
         for i in range(len(values)):
             values[i] *= scale
@@ -415,9 +419,10 @@ def _interpolate(
             bounds[1, i] *= scale
     for i in range(len(values)):
         value, low, high = values[i], bounds[0, i], bounds[1, i]
+        # value - value is 0, or NaN for a missing value
         part = (value - low) / (high - low) if below[i] > 0 else value - value
-        middle = np.float32(between[0, i] + between[1, i] - 1) * _HALF
-        index = np.float32(between[0, i] - 1) if below[i] > 0 else _ZERO
+        middle = np.float32(up_to[0, i] + up_to[1, i] - 1) * _HALF
+        index = np.float32(up_to[0, i] - 1) if below[i] > 0 else _ZERO
         fraction = (middle if high == value else index + part) / last
         values[i] = (fraction - mean) / deviation
 
@@ -547,12 +552,15 @@ def _score_scaling(values: np.ndarray, n: int) -> tuple[np.float32, np.float32]:
 def _rank(
     values: np.ndarray, n_entries: int, n: int, scratch: np.ndarray, counts: np.ndarray
 ) -> None:
-    """Write ``list_ranks`` and ``list_ties`` of :mod:`rankgrad.models._in_list` to ``scratch``."""
+    """Write ``list_ranks`` and ``list_ties`` of :mod:`rankgrad.models._in_list` to ``scratch``.
+
+    Where no value is common, both are 0 at position 0.
+    """
     ranks, ties = scratch[0], scratch[1]
     _count_items(values, n_entries, n, counts)
     for t in range(len(values)):
-        twice = np.float32(2 * counts[0, t] + counts[1, t])
-        ranks[t] = (twice * _HALF / np.float32(n) - _HALF) * _SQRT12
+        twice_mean_rank = np.float32(2 * counts[0, t] + counts[1, t])
+        ranks[t] = (twice_mean_rank * _HALF / np.float32(n) - _HALF) * _SQRT12
         others = np.float32(counts[1, t]) - _ONE
         ties[t] = (others + others) / (_ONE + others)
     if n_entries == n:
@@ -594,9 +602,9 @@ def _count_pairwise(values: np.ndarray, n_entries: int, counts: np.ndarray) -> N
     """:func:`_count_items` among entries only; ``values`` is infinite before and after them.
 
     Four values at a time are compared with all others. Entries are tied if they have the same
-    number of entries below them.
+    number of entries below them, which is the place in sorted order where their tie group begins.
     """
-    below, tied, ends = counts[0], counts[1], counts[2]
+    below, tied, group_sizes = counts[0], counts[1], counts[2]  # group_sizes: by place
     for i in range(len(values)):
         below[i], tied[i] = 0, 1
     for j in range(0, n_entries + 1, 4):
@@ -610,16 +618,16 @@ def _count_pairwise(values: np.ndarray, n_entries: int, counts: np.ndarray) -> N
     if 2 * total == n_entries * (n_entries - 1):  # there are no ties
         return
     for i in range(n_entries):
-        ends[i] = 0
+        group_sizes[i] = 0
     for i in range(1, n_entries + 1):
-        ends[np.uint32(below[i])] = 1
+        group_sizes[np.uint32(below[i])] = 1  # until the next loop: a group begins here
     end = np.int32(n_entries)
     for place in range(n_entries - 1, -1, -1):
-        begins = ends[place]
-        ends[place] = end - place
+        begins = group_sizes[place]
+        group_sizes[place] = end - place
         end = np.int32(place) if begins else end
     for i in range(1, n_entries + 1):
-        tied[i] = ends[np.uint32(below[i])]
+        tied[i] = group_sizes[np.uint32(below[i])]
 
 
 @partial(_compiled, allocates=True)

@@ -19,7 +19,7 @@ from rankgrad.boosting.objectives import library
 from rankgrad.export._graph import NoFormError, OnnxGraph
 from rankgrad.training._fitted import TreeScorer
 
-#: The error for categorical splits
+#: The error for categorical splits.
 _CATEGORIES = (
     "these trees split by categories, which no format here takes: write each category as a column "
     "of 0 and 1 and train on those, or serve the trees as they are, with rankgrad serve"
@@ -150,6 +150,7 @@ def _lightgbm_node(node: dict[str, Any]) -> Node:
     threshold = np.float32(node["threshold"])
     if threshold <= node["threshold"]:
         threshold = np.nextafter(threshold, np.float32(np.inf))
+    # With missing type "None", LightGBM reads NaN as 0, which goes left if 0 < threshold.
     by_missing_type = {"NaN": node["default_left"], "None": bool(threshold > 0)}
     missing_left = by_missing_type.get(node["missing_type"])
     if missing_left is None:
@@ -181,7 +182,10 @@ def _xgboost_node(tree: dict[str, Any], node: int) -> Node:
 
 
 def features_with_missing(scorer: TreeScorer) -> frozenset[int]:
-    """The features that had missing values in training; LightGBM may split by categories."""
+    """The features that had missing values in training.
+
+    Unlike :meth:`Trees.of`, it accepts LightGBM's trees with categorical splits.
+    """
     if scorer.model.name != "lightgbm":
         return Trees.of(scorer).missing
     return _missing_in_lightgbm(_dump_lightgbm(scorer))
@@ -231,7 +235,7 @@ def _map_nodes(
     return replace(split(node), left=left, right=right)
 
 
-#: The attributes of a leaf among the nodes of the operator.
+#: The ``nodes_*`` attributes of a leaf in ONNX's ``TreeEnsembleRegressor``.
 _LEAF: dict[str, Any] = {
     "modes": "LEAF",
     "featureids": 0,
@@ -246,7 +250,7 @@ _LEAF: dict[str, Any] = {
 def _add_nodes(
     node: Node, tree: int, numbers: Iterator[int], attributes: dict[str, list[Any]]
 ) -> int:
-    """Add a node and all below it to the attributes of the operator; return its number.
+    """Add a node and all below it to an ONNX operator's attributes; return its number.
 
     Args:
         node: the node.

@@ -35,7 +35,7 @@ def write(
     Args:
         runs: run folders, or folders with run folders in them.
         output: the file to write.
-        options: of :func:`build`.
+        options: the keyword arguments of :func:`build`.
 
     Returns:
         What the report compares.
@@ -86,14 +86,14 @@ def build(
 
     Args:
         runs: run folders, or folders with run folders in them.
-        part: of the data whose evaluations are compared.
-        metric: of the headline; by default the one that chose the best epochs.
+        part: the part of the data whose evaluations are compared, such as ``"test"``.
+        metric: the metric of the headline; by default the one that chose the best epochs.
         baseline: the ranker to test the others against; by default that of ``rankgrad compare``,
             or the best of each metric.
         test: ``"t"`` or ``"randomization"``; by default that of ``rankgrad compare``, or ``"t"``.
         correction: ``"holm"``, ``"bonferroni"`` or ``"none"``; by default that of ``rankgrad
             compare``, or ``"bonferroni"``.
-        title: of the page.
+        title: the title of the page.
 
     Returns:
         The HTML, complete in itself, and the comparison it shows.
@@ -160,6 +160,7 @@ def _compared(comparison: Comparison, part: str, data: str) -> str:
     if not names:
         count = _sections.counted(len(_sections.rivals(comparison)), "rankers")
         return f"{count}{f' on {data}' if data else ''}"
+    # Up to 8 names are listed in full; of more, the first 6.
     listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
     folds = f" of {len(comparison.folds)} folds" if len(comparison.folds) > 1 else ""
     queries = _sections.counted(len(comparison.queries), "queries").replace(" ", f" {part} ")
@@ -167,7 +168,10 @@ def _compared(comparison: Comparison, part: str, data: str) -> str:
 
 
 def _data(comparison: Comparison, part: str) -> dict[str, Any]:
-    """The data that ``page.js`` draws; entries, metrics and folds are indices in it."""
+    """The data that ``page.js`` draws.
+
+    It names entries, metrics and folds once, and otherwise refers to them by index.
+    """
     reference = comparison.reference(comparison.primary) if comparison.primary else None
     names = list(comparison.names)
     return {
@@ -206,6 +210,7 @@ def _interval(comparison: Comparison, name: str, metric: str) -> list[float | No
 
 
 def _differences(comparison: Comparison, metric: str) -> list[dict[str, Any]]:
+    """The differences of entries from the one they are tested against, with p-values."""
     return [
         {
             "entry": comparison.names.index(d.entry),

@@ -65,32 +65,33 @@ class OptimalTransport(Relaxation):
         return KernelCall("ot", (initial_value(self.epsilon), self.iterations, self.tolerance))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        kernel = _kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
-        return scale(kernel, self.iterations, self.tolerance)[:, :k]
+        gibbs_kernel = _gibbs_kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
+        return scale(gibbs_kernel, self.iterations, self.tolerance)[:, :k]
 
     def _sort(self, values: Channels, scores: ItemValues, mask: ItemMask, k: int) -> RankValues:
-        kernel = _kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
-        return scale_and_sort(kernel, values, self.iterations, self.tolerance)[:, :, :k]
+        gibbs_kernel = _gibbs_kernel(_squash(scores, mask), mask, initial_value(self.epsilon))
+        return scale_and_sort(gibbs_kernel, values, self.iterations, self.tolerance)[:, :, :k]
 
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:
-    """The points x: scores standardized within their list, then mapped to (0, 1) by a sigmoid."""
+    """The points x, ``[b, n]``: the sigmoids of scores standardized within their list."""
     length = mask.sum(-1, keepdim=True).to(scores.dtype)
     centered = torch.where(mask, scores - divide(scores.sum(-1, keepdim=True), length), 0.0)
     variance = divide(centered.square().sum(-1, keepdim=True), length)
     return (centered / (variance + 1e-6).sqrt()).sigmoid()
 
 
-def _kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
-    """``exp(-(C - f - g) / ε)``, ``[b, n, n]``, rows = target ranks.
+def _gibbs_kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
+    """The matrix to scale: ``exp(-(C - f - g) / ε)``, ``[b, n, n]``, rows = target ranks.
 
     It is 1 where the exact sort matches rank and item, and at most 1 elsewhere. The squares of x
     and t do not change the plan, so C is ``-2 x t``.
     """
     targets, g, f = _potentials(points, mask)
-    slack = 2 * targets[:, :, None] * points[:, None, :] + f[:, None, :] + g[:, :, None]
+    negative_slack = 2 * targets[:, :, None] * points[:, None, :] + f[:, None, :] + g[:, :, None]
+    # Entries below about 1e-30 (in float64, 1e-300) become 0.
     floor = -69.0 if points.dtype == torch.float32 else -690.0
-    logits = (slack / epsilon).clamp(max=1.0)  # at most 0, up to rounding
+    logits = (negative_slack / epsilon).clamp(max=1.0)  # at most 0, up to rounding
     rows = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
     real = rows[:, :, None] & mask[:, None, :] & (logits > floor)
     return torch.where(real, logits, float("-inf")).exp()

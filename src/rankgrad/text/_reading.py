@@ -1,4 +1,6 @@
-"""Reading: how a text ranker reads and scores a pair. Prompt: what a language model is asked.
+"""How a text ranker reads and scores a pair of a query and a document.
+
+:class:`Reading` has the options; :class:`Prompt` is the text that a causal language model is asked.
 
 The module imports nothing heavy, because the command line makes options of these dataclasses.
 """
@@ -19,7 +21,9 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")  # how the class names of causal languag
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a causal language model is asked about a pair. The default is that of Qwen3-Reranker.
+    """What a causal language model is asked about a pair of a query and a document.
+
+    The default is the prompt of Qwen3-Reranker.
 
     Attributes:
         prefix: text before the pair, never cut.
@@ -82,7 +86,7 @@ class Reading:
 
     Attributes:
         max_length: tokens per input, special ones included; None for the model's limit.
-        passages: the largest number of inputs per document.
+        passages: the largest number of inputs that a document is split into.
         document_tokens: the largest number of tokens that are read of a document; None for all that
             fit.
         pooling: how the vectors of a document's passages become one, ``"mean"`` or ``"max"``.

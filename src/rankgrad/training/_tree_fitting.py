@@ -92,7 +92,7 @@ class _TreeState(TypedDict):
     """The contents of ``state.json`` in ``last/``."""
 
     history: list[dict[str, float]]
-    trees: list[int]  # after each round
+    trees: list[int]  # the number of trees after each round
     seconds: float
 
 

@@ -1,4 +1,9 @@
-"""AP over histograms of the scores' sigmoids."""
+"""AP over histograms of the scores' sigmoids.
+
+An item is shared between the two bins around its sigmoid, in proportion to its nearness to their
+centers. A histogram has these memberships summed over items; AP is computed over bins in place of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,8 @@ import numpy as np
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array, Arrays, FlatArrays, level, real_items
 
-#: Rows of a histogram: all items, relevant ones, and relevant ones by weight; then the derivatives
-#: of AP with respect to these.
+#: Rows of a histogram: all items, relevant ones, and relevant ones by weight. Rows GRADS + ALL,
+#: GRADS + RELEVANT and GRADS + WEIGHTED are the derivatives of AP with respect to these.
 ALL, RELEVANT, WEIGHTED, GRADS = range(4)
 
 
@@ -21,8 +26,9 @@ def listap(lists: FlatArrays, bins: int, threshold: float) -> None:
 
 @compiled
 def _lists(first: int, last: int, arrays: Arrays, bins: int, threshold: float) -> None:
+    """Write the value and gradient of each list."""
     scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
-    histogram = np.empty((2 * GRADS, bins + 1))
+    histogram = np.empty((2 * GRADS, bins + 1))  # one more bin, for place + 1 of the last
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
         histogram[:] = 0.0
@@ -30,21 +36,21 @@ def _lists(first: int, last: int, arrays: Arrays, bins: int, threshold: float) -
         for i in items:
             relevant = labels[i] >= threshold
             n_relevant += relevant
-            place, nearer, _ = _place(scores[i], bins)
+            place, membership, _ = _place(scores[i], bins)
             weight = weights[i] if weights.size else 1.0
-            for at, member in ((place, nearer), (place + 1, 1.0 - nearer)):
-                histogram[ALL, at] += member
-                histogram[RELEVANT, at] += member * relevant
-                histogram[WEIGHTED, at] += member * relevant * weight
+            for at, share in ((place, membership), (place + 1, 1.0 - membership)):
+                histogram[ALL, at] += share
+                histogram[RELEVANT, at] += share * relevant
+                histogram[WEIGHTED, at] += share * relevant * weight
         defined[b] = items.size > 1 and n_relevant > 0
         if not defined[b]:
             continue
         values[b] = 1.0 - _average_precision(histogram[:, :bins])
         for i in items:
-            place, nearer, slope = _place(scores[i], bins)
+            place, membership, slope = _place(scores[i], bins)
             weight = weights[i] if weights.size else 1.0
             low, high = place, place + 1
-            if nearer == 1.0:  # on a bin's center, whose own membership has no derivative
+            if membership == 1.0:  # on a bin's center, whose own membership has no derivative
                 low = max(place - 1, 0)
             grad = histogram[GRADS + ALL, high] - histogram[GRADS + ALL, low]
             if labels[i] >= threshold:
@@ -59,7 +65,7 @@ def _place(score: float, bins: int) -> tuple[int, float, float]:
     """The bin at or above a score's sigmoid, the item's membership in it, and the derivative.
 
     Bins are numbered from the top. The rest of the membership is the next bin's. The derivative is
-    that of the place between the bins, with respect to the score.
+    that of the membership in the bin with respect to the score.
     """
     small = math.exp(-abs(score))
     large = 1.0 / (1.0 + small)
@@ -70,7 +76,11 @@ def _place(score: float, bins: int) -> tuple[int, float, float]:
 
 @compiled
 def _average_precision(histogram: Array) -> float:
-    """AP, and its derivatives with respect to the histogram."""
+    """AP of a histogram ``[6, bins]``; the derivatives are written to its rows from GRADS on.
+
+    Until the second loop writes these rows, ``GRADS + ALL`` holds one over the number of items up
+    to a bin, and ``GRADS + WEIGHTED`` the precision there.
+    """
     bins, weight, average = histogram.shape[1], 0.0, 0.0
     items, relevant = 0.0, 0.0
     for m in range(bins):

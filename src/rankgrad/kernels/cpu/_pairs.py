@@ -58,9 +58,9 @@ Scheme = tuple[Weighting, Gains, RankTables]
 #: by distance and by the lower item's rank, and the coefficients by_distance and by_change.
 LambdaWeights = tuple[Array, Array, Array, Array, float, float]
 
-#: Rows of a list's block of memory, by sorted item: score, label, weight, gradient, Hessian,
-#: exponential; and the weights of an item's pairs with those below: it is preferred, or the lower
-#: item is.
+#: Rows of a list's block of memory, ``[ROWS, n + APART]``, by sorted item: scaled score, label,
+#: weight, gradient, Hessian, exponential; and the weights of the current item's pairs with the
+#: items below it: RIGHT if the current item is preferred, WRONG if the lower one is.
 Z, Y, W, GRAD, HESSIAN, E, RIGHT, WRONG, ROWS = range(9)
 
 _U, _F, _L = range(3)  # rows of _swap_costs
@@ -295,7 +295,10 @@ def _reverse(items: Array) -> None:
 
 @compiled_reduction
 def _hinge_row(i: int, margin: float, block: Array) -> float:
-    """Sum ``max(0, margin - (s_i - s_j))`` over pairs, weighted by their preferred item."""
+    """Sum the hinge of item i's pairs with those below, times the preferred item's weight.
+
+    The hinge is ``max(0, margin - d)``, with d the preferred item's score minus the other's.
+    """
     below = slice(i + 1, block.shape[1] - APART)
     z, y, w, out = block[Z, below], block[Y, below], block[W, below], block[GRAD, below]
     score, label, weight = block[Z, i], block[Y, i], block[W, i]
@@ -315,7 +318,7 @@ def _hinge_row(i: int, margin: float, block: Array) -> float:
 
 @compiled_reduction
 def _hinge_derivatives(i: int, margin: float, block: Array) -> None:
-    """Add both derivatives of these pairs; see :meth:`rankgrad.losses.Hinge.curvature`."""
+    """Add gradient and Hessian of item i's pairs; see :meth:`rankgrad.losses.Hinge.curvature`."""
     below = slice(i + 1, block.shape[1] - APART)
     z, y, w = block[Z, below], block[Y, below], block[W, below]
     gradient, hessian = block[GRAD, below], block[HESSIAN, below]
@@ -337,7 +340,11 @@ def _hinge_derivatives(i: int, margin: float, block: Array) -> None:
 
 @compiled_borrowing
 def _weigh_preferred(i: int, block: Array, ties: float, lower_rank_factor: Array) -> None:
-    """Write the weights of an item's pairs: ``RIGHT`` if it is preferred, else ``WRONG``."""
+    """Write the weights RIGHT and WRONG of item i's pairs, by the preferred item's weight.
+
+    The factor by the lower item's rank multiplies both. A pair of equal labels counts ``ties``
+    times each way.
+    """
     below = slice(i + 1, block.shape[1] - APART)
     y, w, right, wrong = block[Y, below], block[W, below], block[RIGHT, below], block[WRONG, below]
     label, weight, factor = block[Y, i], block[W, i], lower_rank_factor[below]
@@ -353,7 +360,8 @@ def add_lambdas(
 ) -> float:
     """Add up the pairs of a list, weighted by :func:`_weigh_lambdas`; see :func:`_add_pairs`.
 
-    If ``sigma`` is not 0, each pair is divided by ``0.01 + s_i - s_j``, for scores ``s = z / σ``.
+    If ``sigma`` is not 0, each pair is divided by ``0.01 + s_i - s_j``, for scores ``s = z / σ``,
+    as in LightGBM with ``lambdarank_norm``.
     """
     n = block.shape[1] - APART
     near, center, total = 0, 0.0, 0.0
@@ -391,7 +399,8 @@ def _weigh_lambdas(i: int, block: Array, weights: LambdaWeights, sigma: float) -
 def _add_pairs(i: int, center: float, block: Array, derivatives: bool) -> float:
     """Add the logistic pairs of item i to the derivatives; return the sum of their values.
 
-    With ``derivatives`` it adds to the Hessian, too, and returns the sum of absolute derivatives.
+    With ``derivatives`` it adds to the Hessian, too, and returns the sum of absolute first
+    derivatives. ``center`` is that of :func:`write_exponentials`.
     """
     inverse = exp(center - block[Z, i])
     if derivatives:
@@ -418,7 +427,7 @@ def _logistic_row(i: int, inverse: float, block: Array) -> float:
     total, grad_sum = 0.0, 0.0
     for j in range(z.size):
         x = e[j] * inverse
-        both = 1.0 / ((1.0 + x) * (2.0 + x))
+        both = 1.0 / ((1.0 + x) * (2.0 + x))  # one division for 1 / (1 + x) and 1 / (2 + x)
         weight = right[j] + wrong[j]
         total += weight * log_one_plus(x, both * (1.0 + x)) + wrong[j] * (score - z[j])
         change = (right[j] * x - wrong[j]) * (both * (2.0 + x))
@@ -430,7 +439,7 @@ def _logistic_row(i: int, inverse: float, block: Array) -> float:
 
 @compiled_reduction
 def _logistic_derivatives(i: int, inverse: float, block: Array) -> float:
-    """Add both derivatives of these pairs; return the sum of the absolute first ones."""
+    """Add gradient and Hessian of item i's pairs; return the sum of absolute first derivatives."""
     below = _pairs_below(i, block)
     e, right, wrong = block[E, below], block[RIGHT, below], block[WRONG, below]
     gradient, hessian = block[GRAD, below], block[HESSIAN, below]
@@ -454,7 +463,15 @@ def _logistic_derivatives(i: int, inverse: float, block: Array) -> float:
 def _average_duplicates(
     scores: Array, labels: Array, weights: Array, items: Array, out: Array
 ) -> None:
-    """Give items of equal score, label and weight the mean of their gradients."""
+    """Give items of equal score, label and weight the mean of their derivatives ``out``.
+
+    Args:
+        scores: ``[N]``.
+        labels: ``[N]``.
+        weights: ``[N]`` or empty.
+        items: ``[n]``, the indices of a list's sorted items.
+        out: ``[n]`` or more, by sorted item; overwritten.
+    """
     start = 0
     for i in range(1, items.size + 1):
         if i < items.size:
@@ -468,7 +485,7 @@ def _average_duplicates(
 
 @compiled
 def _average_run(weights: Array, items: Array, out: Array) -> None:
-    """Average the gradients of equal weights, among items of equal score and label."""
+    """Average the derivatives of items of equal weight, among items of equal score and label."""
     order = indices(items.size)
     item_weights = take(weights, items)
     if weights.size:

@@ -90,11 +90,14 @@ class SortOperator(ListOperator, ABC):
 
     @abstractmethod
     def apply(self, values: Tensor) -> Tensor:
-        """``P values``: rank r (from 0) of list b at ``offsets[b] + r``, 0 past the last rank."""
+        """``P values``, ``[items]``: rank r (from 0) of list b at ``offsets[b] + r``.
+
+        Past the last rank of a list it is 0.
+        """
 
     @abstractmethod
     def adjoint(self, values: Tensor, grad: Tensor) -> Tensor:
-        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores."""
+        """The gradient of ``Σ_r grad_r (P values)_r`` with respect to the scores, ``[items]``."""
 
     def apply_all(self, channels: list[Tensor]) -> list[Tensor]:
         """:meth:`apply` to one or two vectors of values."""
@@ -183,6 +186,12 @@ def through_operator(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One minus ap, rr, err or hits through a relaxed permutation.
 
+    Args:
+        operator: the relaxed permutation.
+        batch: the lists.
+        metric_options: the metric and its cutoff.
+        inputs: from :func:`step_values`; None to compute them here.
+
     Returns:
         values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
     """
@@ -250,7 +259,7 @@ def _write_values(
         label = tl.load(labels + start + row, mask=real, other=0.0)
         if METRIC == "err":
             graded = tl.exp2(label.to(tl.float64) - top_grade)
-            lowest = tl.exp2(-top_grade + 0.0 * graded)
+            lowest = tl.exp2(-top_grade + 0.0 * graded)  # 2^-top, in the shape of graded
             stop = (graded - lowest).to(tl.float32)
         else:
             stop = tl.where(label >= threshold, 1.0, 0.0)
@@ -285,6 +294,7 @@ def _precision_step(
     With ``V_r = v_1 + ... + v_r`` and N the norm, the derivatives of the metric are ``V_r / (r N)``
     with respect to w_r, and ``Σ_{l>=r} w_l / (l N)`` with respect to v_r. The first loop computes
     the prefix sums V, the second one the suffix sums. Without weights w = v, and the two add up.
+    RECIPROCAL is not used: the two steps have the same arguments.
     """
     begin, count, is_defined = _counted_ranks(offsets, lengths, defined, k)
     inverse_norm = tl.load(scale + tl.program_id(0))
@@ -387,7 +397,7 @@ def _cascade_step(
         discount = _discount(rank, RECIPROCAL)
         if sorted_weighted is not None:
             term = tl.load(source + begin + rank, mask=exists, other=0.0) * discount
-        else:
+        else:  # the term of D; v + m is 1 - min(1 - v, 0), which is 1 unless v is above 1
             term = _discount(rank - 1, RECIPROCAL) + tl.where(
                 exists, discount * (tl.minimum(unclamped_miss, 0.0) - 1.0), 0.0
             )
