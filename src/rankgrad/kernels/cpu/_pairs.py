@@ -419,7 +419,8 @@ def _logistic_row(i: int, inverse: float, block: Array) -> float:
     """The sum of the pairs of item i with the items j below it.
 
     With ``x = exp(z_j - z_i)`` the value is ``log(1 + x)`` if i is preferred, and
-    ``log(1 + x) + z_i - z_j`` if j is. Out of reach x is 0.
+    ``log(1 + x) + z_i - z_j`` if j is. Where :func:`write_exponentials` writes 0, for items far
+    below i, x is 0.
     """
     below = _pairs_below(i, block)
     z, e, right, wrong = block[Z, below], block[E, below], block[RIGHT, below], block[WRONG, below]
