@@ -73,11 +73,11 @@ def read_versioned(
 
 
 def fields_of(kind: type, **more: Any) -> Any:
-    """The schema of a dataclass: exactly its fields, and further keys.
+    """The schema of a dataclass, a ``TypedDict``: its fields and ``more``, and no other keys.
 
     Args:
         kind: the dataclass.
-        more: the types of the further keys.
+        more: the types of further keys, or of fields, in place of their annotations.
     """
     from pydantic import ConfigDict, with_config
     from typing_extensions import TypedDict

@@ -2,7 +2,8 @@
 
 A ranker on the Hub is the folder that ``Ranker.save`` writes, safetensors and JSON, with a model
 card; trees are in the text format of their library. Loading it executes no code.
-:class:`rankgrad.Ranker` calls this for ``save_pretrained``, ``push_to_hub``, ``from_pretrained``.
+:class:`rankgrad.Ranker` calls this module in ``save_pretrained``, ``push_to_hub`` and
+``from_pretrained``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PATTERNS = [
     *("best/trees.txt", "best/trees.json"),  # of LightGBM and XGBoost
 ]
 _TASK = "learning-to-rank"
-_MAX_NAMES = 50  # names of features in a card
+_MAX_NAMES = 50  # a card lists no more names of features than this
 
 
 def is_name(text: str) -> bool:
@@ -144,8 +145,10 @@ def download(repo: str, **options: Any) -> Path:
     Raises:
         ImportError: ``huggingface_hub`` is not installed; the message has the install line.
     """
-    download = load("huggingface_hub", "hub").snapshot_download
-    return Path(download(repo, allow_patterns=_PATTERNS, library_name="rankgrad", **options))
+    hub = load("huggingface_hub", "hub")
+    return Path(
+        hub.snapshot_download(repo, allow_patterns=_PATTERNS, library_name="rankgrad", **options)
+    )
 
 
 def _yaml_header(

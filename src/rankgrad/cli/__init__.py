@@ -1,4 +1,4 @@
-"""The command line, a Typer application with one file per command.
+"""The command line, a Typer application with one file per command or group of commands.
 
 A command parses its arguments, calls the library and prints the result; it holds no logic of its
 own. Heavy packages are imported inside the commands, so that ``rankgrad --help`` answers at once.
@@ -64,6 +64,7 @@ def _rankgrad(
     ] = False,
 ) -> None:
     """Train a ranker directly on the metric you report."""
+    # Both options act elsewhere: --version in its callback, --traceback in _errors.Commands.
 
 
 #: Each command, and the page of the documentation that its help refers to in the last line.

@@ -13,7 +13,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from rankgrad import _checksums
 
-_METADATA = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "flags")  # read no values
+#: The attributes of an array that do not read its values.
+_METADATA = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "flags")
 
 
 class ChecksummedFile:
@@ -36,15 +37,15 @@ class ChecksummedFile:
     def check(self, start: int = 0, stop: int | None = None) -> None:
         """Check the blocks that contain ``raw[start:stop]``, unless they were checked before."""
         first = start // _checksums.BLOCK
-        last = -(-(len(self.raw) if stop is None else stop) // _checksums.BLOCK)
-        for block in np.flatnonzero(self._unchecked[first:last]) + first:
+        end = -(-(len(self.raw) if stop is None else stop) // _checksums.BLOCK)  # rounded up
+        for block in np.flatnonzero(self._unchecked[first:end]) + first:
             self._check_block(int(block))
 
     def check_rows(self, starts: np.ndarray, length: int) -> None:
         """:meth:`check` for the ranges of ``length`` bytes that begin at ``starts``, ``[n]``."""
         if not length or not self._unchecked.any():
             return
-        # The sum of the steps up to a block is the number of ranges that it is part of.
+        # The sum of the steps up to a block is the number of ranges that overlap it.
         steps = np.zeros(len(self._expected) + 1, np.int64)
         np.add.at(steps, starts // _checksums.BLOCK, 1)
         np.add.at(steps, (starts + length - 1) // _checksums.BLOCK + 1, -1)
@@ -128,7 +129,7 @@ class ChecksummedArray(NDArrayOperatorsMixin):
             self._check_all()
         return getattr(self._array, name)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Any:  # unpickled as a plain np.ndarray
         return np.asarray, (np.array(self),)
 
     def __repr__(self) -> str:

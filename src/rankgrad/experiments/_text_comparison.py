@@ -1,6 +1,6 @@
-"""Compares the runs of ``rankgrad text train``, text rankers and their first stage.
+"""Compares the runs in a folder of ``rankgrad text train``: text rankers and their first stage.
 
-``rankgrad compare`` calls it for a folder that holds such runs.
+``rankgrad compare`` calls :func:`load` for such a folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def load(folder: Path, metrics: Iterable[str] = ()) -> Comparison:
     """Compare the text runs of a folder; the first stage is the first entry.
 
     Args:
-        folder: that ``rankgrad text train`` wrote.
+        folder: the folder that ``rankgrad text train`` wrote.
         metrics: the columns of tables; by default those that all runs were evaluated with.
 
     Raises:
@@ -57,7 +57,7 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _common_metrics(runs: Iterable[Run]) -> list[str]:
-    """The metrics that all evaluations have, in the order of the first."""
+    """The metrics that all evaluated runs have, in the order of the first run."""
     per_run = [run.evaluated.metrics for run in runs if run.evaluated is not None]
     first = per_run[0] if per_run else ()
     return [metric for metric in first if all(metric in names for names in per_run)]

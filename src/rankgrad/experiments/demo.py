@@ -33,7 +33,7 @@ LOSSES: Mapping[str, str] = {
     "approx_ndcg": "direct: NDCG through sigmoid ranks",
     "neural_ndcg@10": "direct: NDCG through NeuralSort",
 }
-BEST = "best achievable"
+BEST = "best achievable"  # the name of the best possible ranking in the comparison
 _MARKER = "demo.json"  # the file by which the folder of a demonstration is recognized
 
 _OnEpoch = Callable[[str, dict[str, float]], None]
@@ -41,7 +41,14 @@ _OnEpoch = Callable[[str, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of the demonstration; the comparison's last entry is the best possible ranking."""
+    """The result of the demonstration.
+
+    Attributes:
+        comparison: of the losses; its last entry is the best possible ranking.
+        data: the data sets, by name: ``train``, ``vali`` and ``test``.
+        settings: those that all trainings share.
+        seconds: how long the demonstration took.
+    """
 
     comparison: Comparison
     data: Mapping[str, Dataset]
@@ -101,15 +108,15 @@ def run(
         result = fit(settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
-        labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
+        run_labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = result.model.predict(test.features, test.offsets)
-        EvaluatedLists.of(scores, test, DEFAULT_METRICS, labels).save(run_folder)
+        EvaluatedLists.of(scores, test, DEFAULT_METRICS, run_labels).save(run_folder)
     # The best ranking was not trained: tables show it, significance tests leave it out.
     best = folder / BEST.replace(" ", "-")
     best.mkdir()
     _files.write_json(best / RUN, run_metadata({}))
-    labels = {"candidate": BEST, "kind": "reference"}
-    EvaluatedLists.of(synthetic.oracle(test), test, DEFAULT_METRICS, labels).save(best)
+    run_labels = {"candidate": BEST, "kind": "reference"}
+    EvaluatedLists.of(synthetic.oracle(test), test, DEFAULT_METRICS, run_labels).save(best)
     comparison = compare(group([read(path) for path in (*run_folders, best)]))
     return Demo(comparison, data, shared, time.perf_counter() - started)
 

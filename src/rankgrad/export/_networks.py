@@ -26,7 +26,8 @@ from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
 from rankgrad.training._fitted import TreeScorer
 
-#: An activation, or linear layers: weights ``[members, in, out]`` and biases ``[members, 1, out]``.
+#: One layer of all members of an ensemble (TabM): an activation, or the members' linear layers, as
+#: weights ``[members, in, out]`` and biases ``[members, 1, out]``.
 MemberLayer = nn.Module | tuple[np.ndarray, np.ndarray]
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {
@@ -86,8 +87,8 @@ def _(network: TreeScorer, graph: OnnxGraph, values: str, mask: str) -> str:
 
 @add_network.register
 def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
-    in_list = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
-    inputs = [values, *(in_list[kind](graph, values, mask) for kind in network.in_list)]
+    adders = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
+    inputs = [values, *(adders[kind](graph, values, mask) for kind in network.in_list)]
     joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
     return graph.reshape_as(add_members(network, graph, _flatten_items(graph, joined)), mask)
 
@@ -114,6 +115,7 @@ def add_layers(layers: nn.Sequential, graph: OnnxGraph, values: str) -> str:
 
 def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
     """Add the nodes of a layer, in evaluation mode; return the name of the output."""
+    # Flatten is left out: add_network reshapes the scores of an MLP at the end.
     if isinstance(layer, Dropout | FastDropout | nn.Identity | nn.Flatten):
         return values
     if isinstance(layer, nn.Linear):
@@ -152,8 +154,8 @@ def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
 def member_layers(network: TabMNet) -> list[MemberLayer]:
     """The layers of an ensemble, linear ones and activations, without dropout.
 
-    Members that share a matrix W get one each: ``s_m ∘ W (r_m ∘ x)`` is a matrix product with
-    ``diag(s_m) W diag(r_m)``.
+    Where members share a matrix W, each gets a matrix of its own: ``s_m ∘ W (r_m ∘ x)`` is a matrix
+    product with ``diag(s_m) W diag(r_m)``.
     """
     layers: list[MemberLayer] = []
     for layer in network.layers:
@@ -171,10 +173,10 @@ def member_layers(network: TabMNet) -> list[MemberLayer]:
 
 
 def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
-    """The mean over members of the scores of flat items, ``[items, 1]``.
+    """The mean over members of the scores, ``[items, 1]``, of flat items, ``[items, features]``.
 
-    The first layers of all members are one matrix product. With one hidden layer, the last layers
-    of all members are one, too.
+    The first layers of all members are one matrix product. With one hidden layer, so are the last
+    layers of all members.
     """
     layers = member_layers(network)
     first = layers[0]
@@ -201,7 +203,8 @@ def add_after_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str
     assert isinstance(first, tuple)
     assert isinstance(last, tuple)
     members, _, size = first[0].shape
-    if len(layers) > 3 and members > 1:  # batched matrix products, with members as the batch
+    if len(layers) > 3 and members > 1:
+        # Several hidden layers: batched matrix products, with members as the batch
         split = graph.reshape(hidden, -1, members, size)
         hidden = graph.add("Transpose", split, perm=[1, 0, 2])
         for layer in layers[1:]:
@@ -259,7 +262,7 @@ def _add_tie_groups(
         groups to those of their items, ``[lists, items, features]``.
     """
     real = graph.add("Unsqueeze", mask, np.array([-1]))
-    columns = graph.add("Where", real, values, float("inf"))
+    columns = graph.add("Where", real, values, float("inf"))  # padding is sorted to the end
     columns = graph.add("Transpose", columns, perm=[0, 2, 1])
     length = graph.add("Shape", columns, start=2)
     ordered, order = graph.add_several("TopK", 2, columns, length, axis=-1, largest=0, sorted=1)
@@ -283,16 +286,16 @@ def _add_tie_groups(
 def _add_list_scores(graph: OnnxGraph, values: str, mask: str) -> str:
     """Add :func:`rankgrad.models._in_list.list_scores`, ``[lists, items, features]``."""
     real = graph.add("Unsqueeze", mask, np.array([-1]))
-    lengths, items = _add_lengths(graph, mask), np.array([1])
+    lengths, item_axis = _add_lengths(graph, mask), np.array([1])
     # In float64, as the rounding errors of a constant feature would be amplified
-    summed = graph.add("Cast", graph.add("Where", real, values, 0.0), to=DOUBLE)
-    total = graph.add("ReduceSum", summed, items)
+    doubles = graph.add("Cast", graph.add("Where", real, values, 0.0), to=DOUBLE)
+    total = graph.add("ReduceSum", doubles, item_axis)
     mean = graph.add("Div", total, graph.add("Cast", lengths, to=DOUBLE))
     mean = graph.add("Cast", mean, to=FLOAT)
     centered = graph.add("Where", real, graph.add("Sub", values, mean), 0.0)
-    squares = graph.add("ReduceSum", graph.add("Mul", centered, centered), items)
+    squares = graph.add("ReduceSum", graph.add("Mul", centered, centered), item_axis)
     deviation = graph.add("Sqrt", graph.add("Div", squares, lengths))
-    return graph.add("Div", centered, graph.add("Add", deviation, 0.1))
+    return graph.add("Div", centered, graph.add("Add", deviation, 0.1))  # 0.1 as in list_scores
 
 
 def _add_lengths(graph: OnnxGraph, mask: str) -> str:
@@ -302,15 +305,16 @@ def _add_lengths(graph: OnnxGraph, mask: str) -> str:
 
 
 def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str:
-    """The positional encoding of items, whose positions are counted over real items."""
+    """The positional encoding, ``[lists, items, width]``; positions count real items only."""
     counted = graph.add("CumSum", graph.add("Cast", mask, to=INT64), np.array(1, np.int32))
     positions = graph.add("Max", graph.add("Sub", counted, np.array(1)), np.array(0))
     if network.positional == "learned":
         table = float32_array(network.position.weight)
         return graph.add("Gather", table, graph.add("Min", positions, np.array(len(table) - 1)))
     width = int(network.norm.normalized_shape[0])
-    half = torch.arange((width + 1) // 2)
-    frequency = float32_array(torch.exp(-math.log(10000.0) * 2 * half / width))
+    # As in models.context_aware._sinusoids
+    i = torch.arange((width + 1) // 2)
+    frequency = float32_array(torch.exp(-math.log(10000.0) * 2 * i / width))
     numbers = graph.add("Cast", graph.add("Unsqueeze", positions, np.array([-1])), to=FLOAT)
     angles = graph.add("Mul", numbers, frequency)
     both = graph.add("Concat", graph.add("Sin", angles), graph.add("Cos", angles), axis=-1)
@@ -330,9 +334,12 @@ def _add_attention_mask(graph: OnnxGraph, mask: str) -> str:
 
 
 def _add_block(block: Any, graph: OnnxGraph, items: str, attention_mask: str) -> str:
-    """Add a transformer block with pre-normalization; return the name of the output."""
+    """Add an encoder block of a ``ContextAwareNet``; return the name of the output.
+
+    Items are ``[lists, items, width]``, and so is the output.
+    """
     normalized = _add_layer(block.attention_norm, graph, items)
-    size = block.mix.in_features // block.heads
+    size = block.mix.in_features // block.heads  # of a head
 
     def add_heads(linear: nn.Module, perm: list[int]) -> str:
         flat = _add_layer(linear, graph, normalized)

@@ -56,11 +56,15 @@ class _CurrentRanking:
     norm: ListValues
 
     def tile(self, values: ItemValues, rows: slice) -> tuple[Tensor, Tensor]:
-        """Per-item values of the first and of the second item of each pair of the tile."""
+        """The values ``[b, n]`` of the items of a tile's pairs: first items ``rows``, second all.
+
+        Returns:
+            The values of the first items, ``[b, r, 1]``, and of the second items, ``[b, 1, n]``.
+        """
         return values[:, rows, None], values[:, None, :]
 
     def gain_differences(self, rows: slice) -> Float[Tensor, "b r n"]:
-        """``|G_i - G_j| / norm``."""
+        """``|G_i - G_j| / norm`` for the pairs of a tile."""
         first, second = self.tile(self.gains, rows)
         return (first - second).abs() / self.norm[:, None, None]
 
@@ -125,7 +129,7 @@ class LambdaPairs(PairwiseLoss):
         )
 
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
-        """The weight of each pair."""
+        """The weights of pairs (i, j), by tile; those without ``y_i > y_j`` are not used."""
         raise TypeError(f"{type(self).__name__} must implement lambdas")
 
     def _current_ranking(self, lists: Lists) -> _CurrentRanking:
@@ -367,7 +371,12 @@ class LambdaLoss(LambdaPairs):
         return ranking.gain_differences(rows) * discounts * self._truncation_factor(first, second)
 
     def _truncation_factor(self, first: Tensor, second: Tensor) -> Tensor:
-        """The factor of pairs at these ranks: μ of eqs. 16-17, or the 0 or 1 of eq. 15."""
+        """The factor of pairs: μ of eqs. 16-17, or the 0 or 1 of eq. 15.
+
+        Args:
+            first: the ranks of the first items, ``[b, r, 1]``.
+            second: the ranks of the second items, ``[b, 1, n]``.
+        """
         if self.k is None:
             return torch.ones_like(first)
         if self.truncation == "heuristic":
@@ -425,14 +434,14 @@ def _rr_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
     that of i: it becomes the rank of j or the second relevant one, whichever is higher in the list.
     """
     ranks, relevance = ranking.ranks, ranking.gains
-    none = ranks.shape[-1] + 1.0  # stands for "no relevant rank"
-    relevant_ranks = torch.where(relevance > 0, ranks, none)
+    no_rank = ranks.shape[-1] + 1.0  # stands for "there is no relevant item"
+    relevant_ranks = torch.where(relevance > 0, ranks, no_rank)
     best = relevant_ranks.amin(-1, keepdim=True)
-    next_best = torch.where(relevant_ranks > best, relevant_ranks, none).amin(-1, keepdim=True)
+    next_best = torch.where(relevant_ranks > best, relevant_ranks, no_rank).amin(-1, keepdim=True)
     best, next_best = best[:, :, None], next_best[:, :, None]
 
     def reciprocal(rank: Tensor) -> Tensor:
-        return torch.where((rank <= (k or none)) & (rank < none), 1 / rank, 0.0)
+        return torch.where((rank <= (k or no_rank)) & (rank < no_rank), 1 / rank, 0.0)
 
     def weigh(rows: slice) -> Tensor:
         rank_i, rank_j = ranking.tile(ranks, rows)
@@ -440,6 +449,7 @@ def _rr_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
         downward = reciprocal(best) - reciprocal(torch.minimum(rank_j, next_best))
         downward = torch.where(rank_i == best, downward, 0.0)
         change = torch.where(rank_i > rank_j, upward, downward)
+        # RR is not divided by the norm: multiplying undoes the division in gain_differences.
         return ranking.gain_differences(rows) * ranking.norm[:, None, None] * change.abs()
 
     return weigh

@@ -125,7 +125,7 @@ class ContextAwareNet(Scorer):
         if features.numel() == 0:
             return features.sum(-1)
         items = features
-        if features.dim() != 3:  # not in exported programs, where a list may be empty
+        if features.dim() != 3:  # exported programs have 3, as a list there may be empty
             items = features.reshape(-1, *features.shape[-2:])
         if mask is None:
             return self._encode(items, None).reshape(shape)
@@ -134,7 +134,7 @@ class ContextAwareNet(Scorer):
         return scores.masked_fill(~mask, 0.0).reshape(shape)
 
     def _encode(self, items: Float[Tensor, "b n f"], mask: ItemMask | None) -> ItemValues:
-        """The scores of lists; padding holds zeros and gets a score of no meaning."""
+        """The scores of lists, whose padding holds zeros; the scores of padding are arbitrary."""
         hidden = self.fc(items)
         if self.positional is not None:
             hidden = hidden + self._positions(hidden, mask)
@@ -185,7 +185,7 @@ class _Block(nn.Module):
         return outputs
 
     def _attention(self, items: Tensor, mask: Tensor | None) -> Tensor:
-        """Multi-head attention among the items."""
+        """Multi-head attention among items ``[b, n, w]``; the mask is ``[b, 1, 1, n]`` or None."""
         projections = (self.query, self.key, self.value)
         query, key, value = (self._split_heads(linear(items)) for linear in projections)
         rate = self.dropout.p if self.training else 0.0
@@ -216,6 +216,6 @@ def _attention_mask(mask: ItemMask) -> Bool[Tensor, "b 1 1 n"]:
 
 def _sinusoids(positions: Int[Tensor, "*b n"], width: int) -> Float[Tensor, "*b n w"]:
     """``sin(p / 10000^{2i/w})`` in the first half of the columns, and cosines in the second."""
-    half = torch.arange((width + 1) // 2, device=positions.device)
-    angles = positions[..., None] * torch.exp(-math.log(10000.0) * 2 * half / width)
+    i = torch.arange((width + 1) // 2, device=positions.device)
+    angles = positions[..., None] * torch.exp(-math.log(10000.0) * 2 * i / width)
     return torch.cat([angles.sin(), angles.cos()], -1)[..., :width]

@@ -179,9 +179,10 @@ class TextRanker(nn.Module):
         return inputs.to(self.device)
 
     def forward(self, batch: InputBatch) -> Tensor:
-        """The scores ``[p]`` of a mini-batch's pairs, in float32.
+        """The scores ``[p]`` of a mini-batch's p pairs, in float32.
 
-        A pair is one input of the network or, with passages, several, whose vectors are pooled.
+        A pair is one input of the network or, with passages, several, whose vectors are pooled. A
+        mini-batch has m inputs.
         """
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
         if self._prompt is not None:
@@ -291,7 +292,7 @@ class TextRanker(nn.Module):
             _files.write_json(unfinished / MANIFEST, metadata, parts)
 
     def _save_network(self, folder: Path) -> None:
-        """Write network and tokenizer, with settings that are changed for the file alone."""
+        """Write network and tokenizer; settings that differ in the files are restored after it."""
         config, limit = self.network.config, self.tokenizer.model_max_length
         previous = vars(config).pop("sentence_transformers", None)
         if self.reading.head == "classifier":
@@ -466,19 +467,20 @@ def _separate_texts(
         ``attention_mask``, ``[m, 1, length, length]``, which is added to the attention logits, and
         ``position_ids``, ``[m, length]``, which start again with the document.
     """
-    device, (inputs, length) = query.device, query.shape
+    device, (n_inputs, length) = query.device, query.shape
     # 0 is the query, 1 the document, 2 padding, which attends to padding so that no row is empty.
     part = document.long() + 2 * (~query & ~document)
     has_autocast = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if has_autocast else network.dtype
     # Eager attention adds the mask to the logits, so it cannot be boolean.
-    mask = torch.zeros(inputs, 1, length, length, dtype=dtype, device=device)
+    mask = torch.zeros(n_inputs, 1, length, length, dtype=dtype, device=device)
     mask.masked_fill_((part[:, :, None] != part[:, None, :])[:, None], torch.finfo(dtype).min)
     if cross_attention > 0:
         across = query[:, :, None] & document[:, None, :]
         mask.masked_fill_((across | across.mT)[:, None], math.log(cross_attention))
     positions, first = torch.arange(length, device=device), first_position(network)
     positions = torch.where(query, positions, positions - query.sum(-1, keepdim=True)) + first
+    # Padding has the position before the first, which RoBERTa reserves for it; else position 0.
     return {
         "attention_mask": mask,
         "position_ids": torch.where(part < 2, positions, max(0, first - 1)),

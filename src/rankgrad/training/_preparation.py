@@ -137,12 +137,12 @@ class _Steps:
 
     Attributes:
         sources: the raw feature of each column, ``[g]``.
-        knots: of the quantiles.
+        knots: those of the quantile transform, if there is one.
         scaling: the mean and the deviation of each column, ``[g]`` both.
         fill: the value in place of a missing one, ``[g]``.
         weights: ``[g, g]``, by which the other features predict a missing value; see
             :class:`~rankgrad.data.transforms.Impute`. Empty if ``fill`` replaces all of them.
-        indicated: the columns with an indicator of missing values.
+        indicated: the indices of the columns that get an indicator of missing values.
     """
 
     def __init__(self, sources: np.ndarray) -> None:
@@ -176,13 +176,13 @@ class _Steps:
         count, n_indicators = len(self.sources), len(self.indicated)
         mean, deviation = self.scaling or (np.zeros(count), np.ones(count))
         fill = np.full(count, np.nan) if self.fill is None else self.fill
-        pad = np.zeros(n_indicators)
+        zeros = np.zeros(n_indicators)  # mean 0 and deviation 1 leave indicators as they are
         columns = Columns(
             np.concatenate([self.sources, self.sources[self.indicated]]),
             np.arange(count + n_indicators) >= count,
-            _float32(mean, pad),
-            _float32(deviation, pad + 1),
-            _float32(fill, pad),
+            _float32(mean, zeros),
+            _float32(deviation, zeros + 1),
+            _float32(fill, zeros),
             self.weights,
         )
         return columns, Quantiles.none() if self.knots is None else Quantiles.of(self.knots)

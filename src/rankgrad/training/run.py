@@ -394,9 +394,9 @@ class RunFolder(TrainingFolder[Settings]):
         self._check_checkpoint_settings(manifest["settings"], last)
         model = _files.read_tensors(last / WEIGHTS, manifest)
         other = _files.read_tensors(last / _OPTIMIZER, saved)
-        folder, best = self.path / BEST, {}
-        if folder.exists():
-            best = _files.read_tensors(folder / WEIGHTS, read_manifest(folder))
+        best_folder, best = self.path / BEST, {}
+        if best_folder.exists():
+            best = _files.read_tensors(best_folder / WEIGHTS, read_manifest(best_folder))
         _files.write(self.path / METRICS, "".join(map(history_line, state.history)))
         return Checkpoint(state, model, other, best)
 
@@ -414,7 +414,7 @@ class RunFolder(TrainingFolder[Settings]):
 
 
 def _extended(settings: Settings, resumed: Settings) -> Settings:
-    """Settings with the epochs and the patience of those of the resumed run, if these are more."""
+    """Settings with the epochs and the patience of ``resumed`` where ``resumed`` has more."""
     return settings.model_copy(update=resumed.extension(settings))
 
 
@@ -484,8 +484,9 @@ def parse_settings(path: Path, kind: type[_Settings]) -> _Settings:
 def read_history(path: Path) -> list[dict[str, float]]:
     """Read ``metrics.jsonl`` of a run folder, and check that it was not changed.
 
-    The checkpoint in ``last/`` also has the lines up to its epoch, the last one or the one before.
-    Runs that are written all at once have a checksum.
+    The lines are compared with the checkpoint in ``last/``, which has all of them, or all except
+    the last if training has not saved that epoch yet. In runs that are written all at once,
+    ``run.json`` has a checksum of the file instead.
 
     Args:
         path: of the run.
@@ -496,12 +497,14 @@ def read_history(path: Path) -> list[dict[str, float]]:
     Raises:
         FileError: a line is damaged, or is not the one that was written.
     """
-    metadata, saved_history, state = _read_metadata(path), [], path / LAST / STATE
-    if _files.readable_path(state).exists():  # read before the lines, which training appends to
+    metadata, saved_history, state_path = _read_metadata(path), [], path / LAST / STATE
+    if _files.readable_path(
+        state_path
+    ).exists():  # read before the lines, which training appends to
         saved = _files.snapshot(
-            lambda: [state], lambda: _files.read_json(_files.readable_path(state))
+            lambda: [state_path], lambda: _files.read_json(_files.readable_path(state_path))
         )
-        _schemas.check(state, saved, _LoggedState)
+        _schemas.check(state_path, saved, _LoggedState)
         saved_history = saved["history"]
     if METRICS in metadata.get("files", {}):
         content = _files.read_part(path / METRICS, metadata)

@@ -41,7 +41,8 @@ _FEW_RELEVANT = 32  # finding the ranks of so few items by counting is faster th
 Described = tuple[str, int, bool, bool, float, float]
 
 #: Described metrics as the loop takes them: the metric's code, the cutoff, and whether ties are
-#: averaged and gains are linear ``[metrics, 4]``; thresholds ``[metrics]``; discounts by rank.
+#: averaged and gains are linear ``[metrics, 4]``; thresholds or (for err) top grades ``[metrics]``;
+#: discounts by rank ``[metrics, max_length]``.
 Options = tuple[Array, Array, Array]
 
 
@@ -73,16 +74,20 @@ def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Ten
 def _lists(
     first: int, last: int, arrays: Arrays, options: Options, values: Array, relevant: Array
 ) -> None:
+    """Write the columns of lists ``first:last`` in ``values`` and ``relevant``.
+
+    Both are ``[metrics, lists]``, see :func:`exact_metrics`.
+    """
     scores, labels, mask, weights, offsets, _, _, _ = arrays
     table, levels, discount = options
     longest = 0
     for b in range(first, last):
         longest = max(longest, offsets[b + 1] - offsets[b])
-    ranks, space, ones = np.arange(longest + 1), np.empty(longest), np.ones(longest)
+    ranks, ranked_labels, ones = np.arange(longest + 1), np.empty(longest), np.ones(longest)
     for b in range(first, last):
         n = offsets[b + 1] - offsets[b]
-        tied = untied = ranks[: n + 1]
-        y, w = space[:n], ones[:n]
+        tied = untied = ranks[: n + 1]  # edges of tie groups, see _edges; here of one item each
+        y, w = ranked_labels[:n], ones[:n]  # labels and weights by rank
         own = slice(offsets[b], offsets[b + 1])
         if mask.size or weights.size or not _place_relevant(scores[own], labels[own], y):
             items = real_items(mask, offsets[b], offsets[b + 1])
@@ -103,14 +108,14 @@ def _lists(
             if not has_relevant:
                 continue
             end = n if k == 0 else min(k, n)
-            if metric <= ARP:
+            if metric <= ARP:  # the codes up to ARP are of sums of gain × discount
                 weighted = gains * w if weights.size else gains
                 values[m, b] = _linear(weighted, edges, metric, k, discount[m])
             elif metric == AP:
                 values[m, b] = _ap(gains, w, edges, discount[m, :end])
             elif metric == ERR:
                 values[m, b] = _cascade(gains, w, edges, discount[m, :end])
-            else:
+            else:  # RR or HITS
                 values[m, b] = _first_hit(gains, w, edges, discount[m, :end])
 
 
@@ -149,12 +154,19 @@ def _count_above(scores: Array, score: float) -> float:
 
 
 @compiled
-def _same_gains(last: Array, now: Array, last_number: float, number: float) -> bool:
-    """Whether a metric has the same gains as the previous one, which can then be reused."""
-    if last[0] <= DCG or now[0] <= DCG:
+def _same_gains(last: Array, now: Array, last_level: float, level: float) -> bool:
+    """Whether a metric has the same gains as the previous one, which can then be reused.
+
+    Args:
+        last: the previous metric's row of the options' table, ``[4]``.
+        now: this metric's row, ``[4]``.
+        last_level: the previous metric's threshold or top grade.
+        level: this metric's threshold or top grade.
+    """
+    if last[0] <= DCG or now[0] <= DCG:  # NDCG or DCG
         return bool(last[0] <= DCG and now[0] <= DCG and last[3] == now[3])
     special = last[0] == ERR or now[0] == ERR or last[0] == ARP or now[0] == ARP
-    return bool(not special and last_number == number)
+    return bool(not special and last_level == level)
 
 
 @compiled
@@ -184,17 +196,20 @@ def _linear(gains: Array, edges: Array, metric: int, k: int, discount: Array) ->
         start, stop = edges[g], edges[g + 1]
         if start >= end and beyond == 0:
             break
-        own, mean = 0.0, 0.0
+        gain_sum, discount_sum = 0.0, 0.0
         for i in range(start, stop):
-            own += gains[i]
-            mean += discount[i] if i < end else beyond
-        total += own * (mean / (stop - start))
+            gain_sum += gains[i]
+            discount_sum += discount[i] if i < end else beyond
+        total += gain_sum * (discount_sum / (stop - start))
     return total / norm if norm > 0 else 0.0
 
 
 @compiled
 def _ap(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
-    """Average precision, with ties as in McSherry and Najork 2008; see :class:`metrics.AP`."""
+    """Average precision, with ties as in McSherry and Najork 2008; see :class:`metrics.AP`.
+
+    ``before`` counts the relevant items above a rank or tie group, ``inside`` those in the group.
+    """
     total, norm, before = 0.0, 0.0, 0.0
     if edges.size == relevance.size + 1:  # no ties
         norm = dot(relevance, w)
@@ -212,6 +227,8 @@ def _ap(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
             weighted += relevance[i] * w[i]
         norm += weighted
         if weighted > 0:
+            # If the item at rank i is relevant, before + 1 + (i - start) * step is the expected
+            # number of relevant items up to rank i.
             step = (inside - 1.0) / max(size - 1, 1)
             for i in range(start, min(stop, end)):
                 total += (weighted / size) * (before + 1.0 + (i - start) * step) * discount[i]
@@ -221,10 +238,11 @@ def _ap(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
 
 @compiled
 def _first_hit(relevance: Array, w: Array, edges: Array, discount: Array) -> float:
-    """The expected discount of the first relevant rank.
+    """The expected discount of the first relevant rank, times the weight of the item there.
 
-    In a tie group of m items, R of them relevant, let the first j be irrelevant. Then the next one
-    is irrelevant too with probability ``(m - R - j) / (m - j)``.
+    ``passed`` is the probability that all items so far are irrelevant. In a tie group of m items, R
+    of them relevant, let the first j be irrelevant. Then the next one is irrelevant too with
+    probability ``(m - R - j) / (m - j)``.
     """
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):
@@ -249,16 +267,18 @@ def _first_hit(relevance: Array, w: Array, edges: Array, discount: Array) -> flo
 def _cascade(stops: Array, w: Array, edges: Array, discount: Array) -> float:
     """``Σ_r discount_r stop_r Π_{l<r} (1 - stop_l)``, averaged over the orders of ties.
 
-    Within a tie group, products_j is the mean of ``Π (1 - stop)`` over subsets of j items. hits_j
-    is the mean of ``w stop`` of the j-th item times that product over the items before it. Both are
-    updated as items are added to the group one by one (see :mod:`rankgrad.metrics._cascade`).
+    ``stops [n]`` are the probabilities that a user stops at an item, by rank; ``passed`` is the
+    probability of not stopping before the tie group. Within a tie group, products_j is the mean of
+    ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of ``w stop`` of the j-th item times
+    that product over the items before it. Both are updated as items are added to the group one by
+    one (see :mod:`rankgrad.metrics._cascade`).
     """
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):
-        start, stop = edges[g], edges[g + 1]
+        start, end = edges[g], edges[g + 1]
         if start >= discount.size:
             break
-        size = stop - start
+        size = end - start
         products, hits = np.zeros(size + 1), np.zeros(size + 1)
         products[0] = 1.0
         for m in range(1, size + 1):

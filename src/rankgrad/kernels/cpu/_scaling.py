@@ -12,8 +12,9 @@ Let D be the gradient with respect to the logits of K. It is K times a sum of ou
 for each iteration. So sums of D over rows and columns are sums of products of K with vectors.
 
 A scaling of rows or columns cancels any factor by which these were multiplied before. So every
-column of D sums to 0, and row r sums to the gradient of the first ``u_r``. With normalized rows it
-is the rows of D that sum to 0, and column j sums to that of the normalization's outer product.
+column of D sums to 0, and row r sums to the gradient of the first ``u_r``. With normalized rows,
+every row of D sums to 0, and the sum of column j is that of a single outer product, the
+normalization's.
 """
 
 from __future__ import annotations
@@ -35,13 +36,18 @@ Settings = tuple[int, float, bool, bool]
 #: empty if nothing is saved.
 State = tuple[int, Array, Array]
 
-#: Points and their sums b ``[2, whole panels]``; the first column and the end of the columns of
-#: each row ``[2, n]``; the entries in panels (see :mod:`rankgrad.kernels.cpu._panels`), and where
-#: the panels are; the same two of the transpose. A large matrix has no entries: its rows are
-#: computed anew for each product, in the last array ``[n]``.
+#: The arrays of K, in this order:
+#:
+#: - points: x and b, ``[2, n rounded up to whole panels]``;
+#: - bands: the first column and the end of the columns of each row, ``[2, n]``;
+#: - entries and panels of K (see :mod:`rankgrad.kernels.cpu._panels`);
+#: - entries and panels of Kᵀ;
+#: - row ``[n]``: a large matrix has no entries; each product computes its rows anew, in this array.
 Matrix = tuple[Array, Array, Array, Array, Array, Array, Array]
 
-#: Where to write a product and what, as the last arguments of ``multiply_panels``.
+#: ``out [2, n]``, ``scale [n]`` and ``added [n]``: the last arguments of ``multiply_panels``, which
+#: say where a product y is written and in which form: ``1 / y`` if ``scale`` is empty, otherwise
+#: ``-(y + added) scale²``.
 Product = tuple[Array, Array, Array]
 
 STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transpose, are stored
@@ -71,23 +77,25 @@ def scaled_product(
     settings: Settings,
     state: State,
 ) -> tuple[Array, Array]:
-    """Write the first ranks of ``u K (v values)`` to ``out``, and compute the adjoint.
+    """Write the first k rows of ``u K (v values)`` to ``out``, and compute the sums of D.
 
     Args:
         b: the list's number.
         start: the offset of the list, less that of the state's first list.
-        x: ``[n]``.
+        x: the points, descending, ``[n]``.
         values: ``[n]``.
-        grad: the gradient of ``out``, or empty.
+        grad: the gradient of ``out``, ``[k]``; or empty, and the results are not computed.
         out: ``[k]``.
         settings: of the scaling.
         state: of the lists.
 
     Returns:
-        Sums of D: ``Σ_r (2j - 2r) D_rj`` for each column j; and row sums minus column sums.
+        Sums of D, both ``[n]``: ``Σ_r (2j - 2r) D_rj`` for each column j; and for each index the
+        sum of the row minus the sum of the column.
     """
     n, rows = x.size, _FIRST + _STEP * (settings[0] + 1)
-    # As far as panels read; of an odd number of cache lines, so that columns spread over the cache.
+    # Panels read past n, up to this width. It is an odd number of cache lines (of PANEL numbers),
+    # so that columns spread over the cache.
     width = PANEL * ((n + PANEL + UNROLLED - 2) // PANEL | 1)
     matrix = _matrix(x)
     first, memory, saved = state
@@ -100,20 +108,20 @@ def scaled_product(
     else:
         block = np.empty((rows, width))
         steps = _scale(matrix, block, settings)
-    at, rows_first, nothing = _FIRST + _STEP * steps, settings[2], block[:0]
-    u, v, weighted = block[at - _STEP * rows_first], block[at - _STEP + _V], block[_COLUMNS]
+    end, rows_first, nothing = _FIRST + _STEP * steps, settings[2], block[:0]
+    u, v, weighted = block[end - _STEP * rows_first], block[end - _STEP + _V], block[_COLUMNS]
     for j in range(n):
         weighted[j] = v[j] * values[j]
     pair, product = block[_GRAD_U : _GRAD_U + 2], block[_GRAD_U]
     by_row = pair, block[_ONES], block[_ZEROS]
-    _sweep(matrix, weighted, by_row, (nothing, product, product))
+    _sweep(matrix, weighted, by_row, (nothing, product, product))  # product = -K (v values)
     for r in range(out.size):
         out[r] = -u[r] * product[r]
     if grad.size:
         for r in range(n):
-            own = grad[r] if r < grad.size else 0.0
-            product[r] *= -own
-            block[_ROWS, r], block[_ROWS + 1, r] = own * u[r], r * own * u[r]
+            grad_r = grad[r] if r < grad.size else 0.0
+            product[r] *= -grad_r  # now the gradient of u
+            block[_ROWS, r], block[_ROWS + 1, r] = grad_r * u[r], r * grad_r * u[r]
         _adjoint(matrix, block, steps, settings, values)
     return block[_MOMENTS, :n], block[_SUMS, :n]
 
@@ -158,20 +166,23 @@ def _transposed_bands(bands: Array) -> Array:
 
 @compiled_borrowing
 def _fill_panel(points: Array, n: int, p: int, panels: Array, of_rows: bool, out: Array) -> None:
-    """Compute a panel of eight rows, or of eight columns, of the matrix."""
+    """Compute a panel of eight rows, or of eight columns, of the matrix.
+
+    Index i counts the panel's eight rows (or columns), c is a column (or row) that crosses them.
+    ``(n - 1 - 2r) (x_j - x_r) - (b_j - b_r)`` is written with ``x_i - x_c``: if i is the row r, the
+    sign changes and the factor decreases by 2 with each i.
+    """
     low, size = panels[p, 1], panels[p + 1, 0] - panels[p, 0]
-    sign, change = (-1.0, 2.0) if of_rows else (1.0, 0.0)
+    sign, decrease = (-1.0, 2.0) if of_rows else (1.0, 0.0)
     x, sums = points[0, PANEL * p : PANEL * p + PANEL], points[1, PANEL * p : PANEL * p + PANEL]
     for c in range(low, min(low + size // PANEL, n)):
         column = out[PANEL * (c - low) : PANEL * (c - low) + PANEL]
-        factor, own, own_sum = (
-            n - 1.0 - 2.0 * (PANEL * p if of_rows else c),
-            points[0, c],
-            points[1, c],
-        )
+        factor = n - 1.0 - 2.0 * (PANEL * p if of_rows else c)
+        x_c, sum_c = points[0, c], points[1, c]
         for i in range(PANEL):
-            column[i] = sign * ((factor - change * i) * (x[i] - own) - (sums[i] - own_sum))
+            column[i] = sign * ((factor - decrease * i) * (x[i] - x_c) - (sums[i] - sum_c))
     _exponentiate(out[:size])
+    # Zeros past the end of the matrix
     for c in range(low, low + size // PANEL):
         for i in range(n - PANEL * p if c < n else 0, PANEL):
             out[PANEL * (c - low) + i] = 0.0
@@ -187,24 +198,31 @@ def _exponentiate(numbers: Array) -> None:
 def _compute_row(matrix: Matrix, r: int) -> slice:
     """Write the entries of row r to the matrix's last array, and return their columns."""
     points, bands, _, _, _, _, row = matrix
-    some = slice(bands[0, r], bands[1, r])
+    columns = slice(bands[0, r], bands[1, r])
     factor = bands.shape[1] - 1.0 - 2.0 * r
-    _fill(row[some], factor, points[0, r], points[1, r], points[0, some], points[1, some])
-    return some
+    x, sums = points[0, columns], points[1, columns]
+    _fill_row(row[columns], factor, points[0, r], points[1, r], x, sums)
+    return columns
 
 
 @compiled_borrowing
-def _fill(row: Array, factor: float, own: float, own_sum: float, x: Array, sums: Array) -> None:
+def _fill_row(row: Array, factor: float, x_r: float, sum_r: float, x: Array, sums: Array) -> None:
     for j in range(row.size):
-        row[j] = exp(factor * (x[j] - own) - (sums[j] - own_sum))
+        row[j] = exp(factor * (x[j] - x_r) - (sums[j] - sum_r))
 
 
 @compiled_borrowing
 def _sweep(matrix: Matrix, vector: Array, by_row: Product, by_column: Product) -> None:
-    """Write the product of K and a vector, then that of Kᵀ and what was written.
+    """Write the product of K and a vector, then those of Kᵀ and the pair that was written.
 
-    Without a vector, what is there is multiplied by Kᵀ; the second product may be left out, too. A
-    matrix that is not stored is computed once for both.
+    A matrix that is not stored is computed once for both.
+
+    Args:
+        matrix: K.
+        vector: ``[n]``; if it is empty, the first product is left out, and Kᵀ is multiplied by the
+            pair that ``by_row`` already holds.
+        by_row: for the first product; the second row of its pair becomes r times the first.
+        by_column: for the two products with Kᵀ; if its ``out`` is empty, they are left out.
     """
     _, bands, entries, panels, of_columns, transposed, row = matrix
     (pair, scale, added), (out, column_scale, column_added) = by_row, by_column
@@ -218,18 +236,19 @@ def _sweep(matrix: Matrix, vector: Array, by_row: Product, by_column: Product) -
     for j in range(n if out.size else 0):
         out[0, j] = out[1, j] = 0.0
     for r in range(n):
-        some = _compute_row(matrix, r)
+        columns = _compute_row(matrix, r)
         if vector.size:
-            pair[0, r] = _finish(dot(row[some], vector[some]), scale, added, r)
+            pair[0, r] = _finish(dot(row[columns], vector[columns]), scale, added, r)
             pair[1, r] = r * pair[0, r]
         for i in range(len(out)):
-            add_scaled(row[some], pair[i, r], out[i, some])
+            add_scaled(row[columns], pair[i, r], out[i, columns])
     for j in range(n if out.size else 0):
         out[0, j] = _finish(out[0, j], column_scale, column_added, j)
 
 
 @compiled_inline
 def _finish(y: float, scale: Array, added: Array, at: int) -> float:
+    """What ``multiply_panels`` writes for a product y at this index; see :data:`Product`."""
     return -(y + added[at]) * scale[at] * scale[at] if scale.size else 1.0 / y
 
 
@@ -244,7 +263,7 @@ def _scale(matrix: Matrix, block: Array, settings: Settings) -> int:
     n, none = matrix[1].shape[1], block[0][:0]
     for row in range(len(block)):
         for j in range(n, block.shape[1]):
-            block[row, j] = 0.0  # panels may read so far
+            block[row, j] = 0.0  # panels read past n
     u, v = block[_FIRST : _FIRST + _V], block[_FIRST + _V : _FIRST + _STEP]
     for j in range(n):
         block[_ZEROS, j], block[_ONES, j], u[0, j], u[1, j] = 0.0, 1.0, 1.0, j
@@ -279,9 +298,9 @@ def _converged(before: Array, now: Array, tolerance: float) -> bool:
 def _adjoint(matrix: Matrix, block: Array, steps: int, settings: Settings, values: Array) -> None:
     """Write the sums that :func:`scaled_product` returns to the first two rows of the block.
 
-    The block has the gradient of u, and the pair that the result's gradient is multiplied by.
-    Columns of D sum to 0, except in the normalization. So only the moments ``Σ_r r D_rj`` are
-    needed.
+    At the start the block has the gradient of u in the row ``_GRAD_U``, and ``grad u`` and
+    ``r grad u`` in the pair ``_ROWS``, where grad is the gradient of the result. Columns of D sum
+    to 0, except in the normalization. So only the moments ``Σ_r r D_rj`` are needed.
     """
     _, _, rows_first, normalized = settings
     n, ones, zeros, moments = values.size, block[_ONES], block[_ZEROS], block[_MOMENTS]
