@@ -125,7 +125,8 @@ class ContextAwareNet(Scorer):
         if features.numel() == 0:
             return features.sum(-1)
         items = features
-        if features.dim() != 3:  # exported programs have 3, as a list there may be empty
+        # Exported programs have 3 dimensions and no reshape, in which -1 is ambiguous for empty lists.
+        if features.dim() != 3:
             items = features.reshape(-1, *features.shape[-2:])
         if mask is None:
             return self._encode(items, None).reshape(shape)

@@ -292,7 +292,7 @@ class TextRanker(nn.Module):
             _files.write_json(unfinished / MANIFEST, metadata, parts)
 
     def _save_network(self, folder: Path) -> None:
-        """Write network and tokenizer; settings that differ in the files are restored after it."""
+        """Write network and tokenizer, with some of their settings changed during the write."""
         config, limit = self.network.config, self.tokenizer.model_max_length
         previous = vars(config).pop("sentence_transformers", None)
         if self.reading.head == "classifier":
@@ -480,7 +480,7 @@ def _separate_texts(
         mask.masked_fill_((across | across.mT)[:, None], math.log(cross_attention))
     positions, first = torch.arange(length, device=device), first_position(network)
     positions = torch.where(query, positions, positions - query.sum(-1, keepdim=True)) + first
-    # Padding has the position before the first, which RoBERTa reserves for it; else position 0.
+    # Padding gets the position that RoBERTa and similar models reserve for it, in others 0.
     return {
         "attention_mask": mask,
         "position_ids": torch.where(part < 2, positions, max(0, first - 1)),

@@ -498,9 +498,8 @@ def read_history(path: Path) -> list[dict[str, float]]:
         FileError: a line is damaged, or is not the one that was written.
     """
     metadata, saved_history, state_path = _read_metadata(path), [], path / LAST / STATE
-    if _files.readable_path(
-        state_path
-    ).exists():  # read before the lines, which training appends to
+    # The checkpoint is read before the lines, because training may append to them meanwhile.
+    if _files.readable_path(state_path).exists():
         saved = _files.snapshot(
             lambda: [state_path], lambda: _files.read_json(_files.readable_path(state_path))
         )

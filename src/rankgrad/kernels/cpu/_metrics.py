@@ -269,9 +269,9 @@ def _cascade(stops: Array, w: Array, edges: Array, discount: Array) -> float:
 
     ``stops [n]`` are the probabilities that a user stops at an item, by rank; ``passed`` is the
     probability of not stopping before the tie group. Within a tie group, products_j is the mean of
-    ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of ``w stop`` of the j-th item times
-    that product over the items before it. Both are updated as items are added to the group one by
-    one (see :mod:`rankgrad.metrics._cascade`).
+    ``Π (1 - stop)`` over subsets of j items. hits_j is the mean of ``w stop`` of the j-th item
+    times that product over the items before it. Both are updated as items are added to the group
+    one by one (see :mod:`rankgrad.metrics._cascade`).
     """
     total, passed = 0.0, 1.0
     for g in range(edges.size - 1):
