@@ -125,7 +125,7 @@ class ContextAwareNet(Scorer):
         if features.numel() == 0:
             return features.sum(-1)
         items = features
-        # Exported programs have 3 dimensions and no reshape, in which -1 is ambiguous for empty lists.
+        # Exported programs have 3 dimensions, and so no reshape: -1 is ambiguous for empty lists.
         if features.dim() != 3:
             items = features.reshape(-1, *features.shape[-2:])
         if mask is None:

@@ -52,9 +52,10 @@ Product = tuple[Array, Array, Array]
 
 STORED = 1 << 20  # matrices of up to so many numbers (8 MiB), with their transpose, are stored
 
-#: Rows of a block: the two results of :func:`scaled_product`, zeros and ones; pairs for the
-#: gradients of u and v, for products with K, and two for products with Kᵀ; then for each iteration
-#: the pair of u and r u, and that of the next v and ``Kᵀ (r u)``.
+#: Rows of a list's block: the two results of :func:`scaled_product`, zeros and ones; pairs of rows
+#: for the gradients of u and v, for products with K, and two pairs for products with Kᵀ. From
+#: ``_FIRST`` on, each iteration has ``_STEP`` rows: the pair of u and r u (u times the row index r)
+#: and, ``_V`` rows later, the pair of the next v and ``Kᵀ (r u)``.
 _MOMENTS, _SUMS, _ZEROS, _ONES, _GRAD_U, _GRAD_V, _ROWS, _COLUMNS = 0, 1, 2, 3, 4, 6, 8, 10
 _FIRST, _V, _STEP = 14, 2, 4
 
