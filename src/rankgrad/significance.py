@@ -109,6 +109,7 @@ def bootstrap_intervals(
     random = np.random.default_rng(seed)
     probabilities = np.full(lists, 1 / lists)
     batch = max(1, _CELLS // lists)
+    # Each draw says how many times every list was drawn.
     means = [
         random.multinomial(lists, probabilities, min(batch, samples - start)) @ columns / lists
         for start in range(0, samples, batch)
@@ -146,7 +147,8 @@ def paired_t_test(one: Any, other: Any, *, alternative: _Alternative = "two-side
         raise ValueError(f"a t-test needs two lists or more, found {n}")
     deviation = float(differences.std(ddof=1))
     mean = float(differences.mean())
-    if deviation <= 1e-14 * abs(mean) or deviation == 0.0:  # the same difference on every list
+    if deviation <= 1e-14 * abs(mean) or deviation == 0.0:
+        # The difference is the same on every list, up to rounding.
         t = 0.0 if mean == 0 else np.inf * np.sign(mean)
     else:
         t = mean / (deviation / np.sqrt(n))
@@ -172,8 +174,8 @@ def randomization_test(
         one: the values of a ranker, one per list.
         other: the values of another on the same lists.
         alternative: ``"two-sided"``, or that ``one`` is ``"greater"`` or ``"less"``.
-        samples: how many times signs are drawn. If there are no more than so many signs, 2^n, each
-            of them counts once.
+        samples: how many times signs are drawn. If the n differences other than 0 have no more than
+            ``samples`` combinations of signs, 2^n, each combination is tried once instead.
         seed: of the draws.
 
     Returns:
@@ -217,6 +219,7 @@ def randomization_tests(
     array = np.asarray(differences, np.float64)
     values = np.nan_to_num(array[~np.isnan(array).all(1)])
     nonzero = (values != 0).sum(0)  # per ranker: the sign of a difference of 0 changes nothing
+    # Combinations of signs are numbered in int64.
     is_exact = (nonzero < 63) & (2.0**nonzero <= samples)
     p = np.ones(values.shape[1])
     for i in np.flatnonzero(is_exact):
@@ -332,6 +335,7 @@ class Significance:
         if self.test == "randomization":
             return randomization_tests(differences, alternative=alternative, samples=self.samples)
         columns = np.asarray(differences, np.float64).T
+        # Tested against 0 * c rather than 0, since both values of a left-out list must be NaN.
         return np.array([paired_t_test(c, 0 * c, alternative=alternative) for c in columns])
 
 
@@ -368,7 +372,7 @@ def intervals(values: Mapping[_Key, Any]) -> dict[_Key, Interval]:
     Lists are drawn once for all values that are defined on the same lists.
 
     Args:
-        values: under each key, one per list; NaN marks lists that are left out.
+        values: under each key, one value per list; NaN marks lists that are left out.
 
     Returns:
         The interval under each key.
@@ -538,8 +542,8 @@ def _sign_test_p_values(
 
     Args:
         values: the differences.
-        total: how many signs are tried.
-        exact: whether these are all signs there are, or random ones.
+        total: how many combinations of signs are tried.
+        exact: whether these are all combinations, or random ones.
         seed: the seed of random signs.
         alternative: the alternative of the test.
     """
@@ -556,9 +560,9 @@ def _sign_test_p_values(
 def _signed_sums(
     values: NDArray[np.float64], total: int, exact: bool, seed: int
 ) -> Iterator[NDArray[np.float64]]:
-    """The sums of ``[lists, rankers]`` over lists under all signs, or under random ones.
+    """The sums of ``[lists, rankers]`` over lists, under all combinations of signs or random ones.
 
-    Blocks of sums ``[signs, rankers]`` are as large as memory allows.
+    They come in blocks ``[combinations, rankers]``, whose size bounds the memory.
     """
     random = np.random.default_rng(seed)
     lists = len(values)
@@ -567,6 +571,7 @@ def _signed_sums(
     for start in range(0, total, height):
         rows = min(height, total - start)
         if exact:
+            # Bit i of a combination's number is the sign of list i.
             numbers = np.arange(start, start + rows, dtype=np.int64)[:, None]
             flipped = (numbers >> np.arange(lists)) & 1
         else:

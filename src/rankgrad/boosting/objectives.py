@@ -39,9 +39,10 @@ __all__ = [
 ]
 
 
-#: With fewer than ``_FEW_LISTS`` lists, the Hessian of all rows sums to at least 1 for every
-#: ``_ROWS_PER_LEAF`` rows, or to ``_ENOUGH_HESSIAN`` if that is less. XGBoost's default asks for a
-#: Hessian of 1 in a leaf, LightGBM's for 20 rows: so the two defaults mean about the same.
+#: With fewer than ``_FEW_LISTS`` lists, :class:`RowObjective` scales the loss so that the Hessian
+#: of all N rows sums to at least ``min(N / _ROWS_PER_LEAF, _ENOUGH_HESSIAN)`` (times
+#: ``min_list_hessian``). By default a leaf needs a Hessian of 1 in XGBoost and 20 rows in LightGBM:
+#: at a Hessian of 1 per 20 rows, the two requirements are about the same.
 _FEW_LISTS, _ROWS_PER_LEAF, _ENOUGH_HESSIAN = 100, 20, 100.0
 
 
@@ -112,14 +113,15 @@ class CallerLists:
             offsets = offsets_of(self._group_with(rows), rows, remedy)
         elif self.group is not None:
             from_user = offsets_of(self._group_with(rows), rows, remedy)
-            # Unique, since LightGBM and XGBoost have no empty lists.
+            # Unique offsets leave out empty lists, which LightGBM and XGBoost do not have.
             if not np.array_equal(np.unique(from_user), np.unique(offsets)):
                 raise ValueError("group and the data say different lists: leave out group")
-        items = _single_source("item_weights", "rows", self.item_weights, item_weights)
-        if items is not None and len(items) != rows:  # B weights would be taken for list weights
-            raise ValueError(f"item_weights has {len(items)} numbers for {rows} rows")
-        per_list = _single_source("list_weights", "lists", self.list_weights, list_weights)
-        return RowLists(offsets, items, _check_list_weights(per_list, len(offsets) - 1))
+        of_rows = _single_source("item_weights", "rows", self.item_weights, item_weights)
+        # Losses and metrics would take B weights, one per list, for list weights.
+        if of_rows is not None and len(of_rows) != rows:
+            raise ValueError(f"item_weights has {len(of_rows)} numbers for {rows} rows")
+        of_lists = _single_source("list_weights", "lists", self.list_weights, list_weights)
+        return RowLists(offsets, of_rows, _check_list_weights(of_lists, len(offsets) - 1))
 
     def _group_with(self, rows: int) -> Any:
         """The user's list sizes for the data set with this number of rows."""
@@ -167,12 +169,13 @@ class RowObjective:
         group: the sizes of the lists, if the library does not pass them on.
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: multiplies the Hessian.
-        min_list_hessian: the smallest sum of a list's Hessian at tied scores, in the mean over
-            lists, for losses whose Hessian is a bound by the gradient
-            (:meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100 lists, the Hessian of
-            all N rows must also sum to ``min_list_hessian * min(N / 20, 100)``, for every loss
-            except the libraries' own (``norm=true``). If a sum is less, one constant multiplies
-            gradient and Hessian.
+        min_list_hessian: the least that the Hessian of a list sums to at tied scores, in the mean
+            over lists. It applies to losses that use the absolute gradient in place of the second
+            derivative (the default :meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100
+            lists, the Hessian of all N rows must also sum to at least
+            ``min_list_hessian * min(N / 20, 100)``, for every loss except the libraries' own
+            (``norm=true``). If a sum is less, one constant multiplies gradient and Hessian. 0 turns
+            this scaling off.
         device: where the loss is computed: ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -207,7 +210,7 @@ class RowObjective:
         self._scales: dict[tuple[int, int], float] = {}  # by checksums of labels and offsets
 
     def derivatives(self, row_scores: Any, labels: Array, lists: RowLists) -> tuple[Tensor, Tensor]:
-        """Gradient and Hessian diagonal of the rows, on the device.
+        """Gradient and Hessian diagonal of the rows, ``[N]`` each, on the device.
 
         Args:
             row_scores: ``[N]``.
@@ -240,9 +243,9 @@ class RowObjective:
         constant computed from the current scores would grow as the Hessian shrinks, and so enlarge
         the steps that should become small.
         """
-        is_bound = type(self.loss).derivatives is Loss.derivatives
+        uses_gradient_bound = type(self.loss).derivatives is Loss.derivatives
         few_lists = len(offsets) - 1 < _FEW_LISTS
-        if not self.min_list_hessian or not (is_bound or few_lists):
+        if not self.min_list_hessian or not (uses_gradient_bound or few_lists):
             return 1.0
         if getattr(self.loss, "norm", False):
             return 1.0  # a library's own objective, which is not scaled there either
@@ -250,7 +253,7 @@ class RowObjective:
         if key not in self._scales:
             per_list = self._tied_list_hessians(scores, labels, offsets)
             scale = 1.0
-            if is_bound and len(per_list):
+            if uses_gradient_bound and len(per_list):
                 scale = max(scale, self.min_list_hessian / float(per_list.mean()))
             if few_lists and len(per_list):
                 least = min(_ENOUGH_HESSIAN, len(labels) / _ROWS_PER_LEAF) * self.min_list_hessian
@@ -409,10 +412,10 @@ class RowMetric:
         )
         per_list = next(iter(evaluation.per_list.values())).double().numpy()
         weights = np.ones(len(per_list)) if lists.list_weights is None else lists.list_weights
-        counts = ~np.isnan(per_list) & (weights > 0)
-        if not counts.any():
+        is_counted = ~np.isnan(per_list) & (weights > 0)
+        if not is_counted.any():
             raise ValueError(undefined_message(self.metric))
-        return float(np.average(per_list[counts], weights=weights[counts]))
+        return float(np.average(per_list[is_counted], weights=weights[is_counted]))
 
 
 def undefined_message(metric: str | Metric) -> str:

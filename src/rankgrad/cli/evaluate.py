@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rankgrad.data import Dataset
     from rankgrad.metrics import Evaluation, Metric
 
-#: The options of metrics that JSON output has.
+#: The options of each metric that JSON output lists under ``conventions``.
 _CONVENTIONS = ("empty", "ties", "gain")
 
 
@@ -79,12 +79,12 @@ def evaluate(
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
-    conventions = {"complete": complete, "level": level, "ties": ties, "double": double}
+    trec_options = {"complete": complete, "level": level, "ties": ties, "double": double}
     if trec.is_qrels(data):
         _reject_options(f"{data} has TREC judgments", split=split, fold=fold, save=save)
-        results = trec.evaluate_runs(rankers, data, metric, conventions, test)
+        results = trec.evaluate_runs(rankers, data, metric, trec_options, test)
         return results.show_json(per_list) if json else results.show()
-    _reject_options(f"{data} has no TREC judgments", **conventions, test=test)
+    _reject_options(f"{data} has no TREC judgments", **trec_options, test=test)
     if len(rankers) > 1:
         raise ValueError(
             f"several rankers at once are for TREC runs, and {data} has no TREC judgments: "
@@ -157,7 +157,13 @@ def _save(
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:
-    """The result for JSON; with the values of each list if their query ids are passed."""
+    """The result for JSON, with the values of each list if ``qids`` is given.
+
+    Args:
+        result: the metrics.
+        weighted: whether the data have item weights.
+        qids: the query id of each list, or None.
+    """
     return {
         "lists": result.lists,
         **trec.means_dict(result),
@@ -171,7 +177,8 @@ def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict
 
 
 def _show(result: Evaluation, weighted: bool, title: str) -> None:
-    conventions = [*result.conventions]
+    """Print the metrics as a table; ``weighted`` says whether the data have item weights."""
+    footer = [*result.conventions]
     if weighted:
-        conventions.append("items count by their weights in the data")
-    show_table(trec.INTERVAL_COLUMNS, trec.interval_rows(result), title=title, footer=conventions)
+        footer.append("items count by their weights in the data")
+    show_table(trec.INTERVAL_COLUMNS, trec.interval_rows(result), title=title, footer=footer)

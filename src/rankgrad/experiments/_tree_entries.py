@@ -1,7 +1,8 @@
 """Trees: LightGBM and XGBoost as entries of a comparison, on the same data as networks.
 
 Both libraries boost trees with any loss, or with their own LambdaRank objective of NDCG. They stop
-early by the comparison's validation metric: their own counts lists without relevant items as 1.
+early by the comparison's validation metric, not by their own NDCG, which counts lists without
+relevant items as 1.
 Hyperparameters are chosen on the validation data of each fold: from a small grid or, in a tuned
 comparison, by as many trials as networks have. A run folder has ``run.json``, ``metrics.jsonl`` (a
 line per tree), the model in its library's own format, and ``evaluations``.
@@ -37,6 +38,7 @@ from rankgrad.metrics import metrics
 from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, run_metadata
 
+#: The name of the model's file in a run folder, by library.
 _MODEL = {"lightgbm": "model.txt", "xgboost": "model.json"}
 #: The grid without ``--tune``, an axis per line: every combination is tried, 24 for each library.
 _GRID: Mapping[str, tuple[tuple[Mapping[str, Any], ...], ...]] = {
@@ -122,7 +124,10 @@ class TreeEntry:
         return {"loss": self.loss or BUILT_IN[self.kind], "model": self.kind}
 
     def is_tuned(self, plan: Plan) -> bool:
-        """Whether it has several combinations to choose from: a baseline should be a strong one."""
+        """Whether hyperparameters are chosen on validation data, so that it is a strong baseline.
+
+        That is so even without ``--tune``, unless ``options`` sets all hyperparameters of the grid.
+        """
         return plan.tune is not None or len(self._grid()) > 1
 
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
@@ -149,7 +154,7 @@ class TreeEntry:
         return len(self._grid())
 
     def _grid(self) -> list[dict[str, Any]]:
-        """Every combination of the grid, each once, without the hyperparameters of ``options``."""
+        """Every combination of the grid's hyperparameters that ``options`` does not set, once."""
         points: list[dict[str, Any]] = []
         for choices in itertools.product(*_GRID[self.kind]):
             point = {k: v for choice in choices for k, v in choice.items() if k not in self.options}
@@ -158,7 +163,11 @@ class TreeEntry:
         return points
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
-        """Boost with the chosen values, or load the saved model, and score the test lists."""
+        """Boost with the chosen values, or load the saved model, and score the test lists.
+
+        Returns:
+            The scores of the test items, ``[N]``.
+        """
         features = np.asarray(data["test"].features)
         model = task.path / _MODEL[self.kind]
         if model.exists():

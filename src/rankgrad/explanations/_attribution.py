@@ -1,14 +1,14 @@
 """Why one item stands above another: integrated gradients of the difference of their scores.
 
-The attribution of a feature to ``F = s_A - s_B``, the difference of the scores of items A and B, is
+The attribution of a feature to ``D = s_A - s_B``, the difference of the scores of items A and B, is
 its integrated gradient (Sundararajan et al. 2017) along the straight path from a baseline to the
 items as they are::
 
-    a_j = (x_j - x'_j) ∫ ∂F/∂x_j (x' + t (x - x')) dt,  t from 0 to 1;    Σ_j a_j = F(x) - F(x')
+    a_j = (x_j - x'_j) ∫ ∂D/∂x_j (x' + t (x - x')) dt,  t from 0 to 1;    Σ_j a_j = D(x) - D(x')
 
 The baseline x' is made for the pair: in every feature, both items have the mean of their two
 values, and the other items of the list are unchanged. At the baseline the two items are equal, so
-``F(x') = 0`` unless the model uses positions, and a feature with equal values in both gets 0.
+``D(x') = 0`` unless the model uses positions, and a feature with equal values in both gets 0.
 
 A model may use the rank of an item by a feature within its list. Such ranks jump along the path, so
 their gradient is 0 and attributions would not add up. Therefore the path is through the inputs of
@@ -63,7 +63,7 @@ class Attributions:
 
     @property
     def residuals(self) -> NDArray[np.float64]:
-        """The error of integration, ``[P]``."""
+        """The absolute error of integration, ``[P]``."""
         return np.asarray(np.abs(self.values.sum(1) + self.baselines - self.differences))
 
 
@@ -102,8 +102,8 @@ def pair_attributions(
         transformed = transform.transform(items)
         if isinstance(ranker.network, TreeScorer):
             return _from_tree_shap(ranker.network, transformed, pairs, sources, features.shape[1])
-        scores = _Scorer(ranker.network)
-        paths = [_Path.of(scores, transformed.double(), pair) for pair in pairs]
+        scorer = _Scorer(ranker.network)
+        paths = [_Path.of(scorer, transformed.double(), pair) for pair in pairs]
     expand: Any = getattr(ranker.network, "expand_sources", None)
     if expand is not None:  # a categorical feature has several columns
         sources = expand(sources)
@@ -179,37 +179,37 @@ class _Path:
     pair instead of the whole list.
 
     Attributes:
-        scores: of the list, as a function of inputs.
+        scorer: computes the scores of the list from inputs.
         origin: the inputs at the baseline.
         change: the inputs of the items as they are, less those at the baseline.
         upper: the row of the upper item.
         lower: the row of the lower item.
     """
 
-    scores: _Scorer
+    scorer: _Scorer
     origin: Float[Tensor, "n w"]
     change: Float[Tensor, "n w"]
     upper: int
     lower: int
 
     @classmethod
-    def of(cls, scores: _Scorer, transformed: Float[Tensor, "n g"], pair: tuple[int, int]) -> _Path:
+    def of(cls, scorer: _Scorer, transformed: Float[Tensor, "n g"], pair: tuple[int, int]) -> _Path:
         """The path of a pair of items in a list."""
         rows = list(pair)
         baseline = transformed.clone()
         baseline[rows] = transformed[rows].mean(0)
-        end, origin = scores.inputs(transformed), scores.inputs(baseline)
-        pair_alone = scores(torch.stack([end[rows], origin[rows]]))
-        pair_in_list = scores(torch.stack([end, origin]))[:, rows]
+        end, origin = scorer.inputs(transformed), scorer.inputs(baseline)
+        pair_alone = scorer(torch.stack([end[rows], origin[rows]]))
+        pair_in_list = scorer(torch.stack([end, origin]))[:, rows]
         if torch.allclose(pair_alone, pair_in_list, rtol=1e-9, atol=1e-9):
             end, origin, rows = end[rows], origin[rows], [0, 1]
-        return cls(scores, origin, end - origin, rows[0], rows[1])
+        return cls(scorer, origin, end - origin, rows[0], rows[1])
 
     def difference(self, positions: Float[Tensor, " s"]) -> tuple[Tensor, Tensor]:
-        """The differences ``[s]`` of the scores at positions from 0 to 1, and the inputs there."""
+        """At positions from 0 to 1, the score differences ``[s]`` and the inputs ``[s, n, w]``."""
         points = self.origin + positions[:, None, None] * self.change
         points.requires_grad_()
-        scores = self.scores(points)
+        scores = self.scorer(points)
         return scores[:, self.upper] - scores[:, self.lower], points
 
     @property
@@ -223,8 +223,11 @@ class _Path:
         return self.difference(torch.ones(1, dtype=torch.float64))[0].item()
 
 
-def _integrate(path: _Path, sources: Int[Tensor, " w"], n_features: int) -> Float[Tensor, " f"]:
-    """The attribution of each raw feature; steps double until attributions add up.
+def _integrate(path: _Path, sources: Int[Tensor, " w"], n_features: int) -> Float[Tensor, " F"]:
+    """The attribution of each raw feature.
+
+    The number of steps doubles until attributions add up to the change of the difference of the
+    scores along the path.
 
     Args:
         path: of the integration.

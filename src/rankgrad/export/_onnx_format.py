@@ -50,7 +50,7 @@ def to_onnx(ranker: FittedRanker) -> bytes:
     """
     graph = OnnxGraph()
     shape = graph.add("Shape", "features", start=0, end=2)
-    mask = graph.add("Expand", "mask", shape)
+    mask = graph.add("Expand", "mask", shape)  # the default of the input is one True, [1, 1]
     values = add_transform(ranker.transform, graph, "features")
     scores = add_network(ranker.network, graph, values, mask)
     masked_scores = graph.add("Where", mask, scores, 0.0)
@@ -101,12 +101,12 @@ def session(content: bytes, threads: int = 1, prepack: bool = True) -> Any:
     if not prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = options.inter_op_num_threads = threads
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors only
     return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The scores ``[lists, items]`` that onnxruntime computes of padded lists.
+    """The scores ``[lists, items]`` that onnxruntime computes for padded lists.
 
     Args:
         content: the content of the file of :func:`to_onnx`.

@@ -135,8 +135,9 @@ class RelaxedMetric(Loss):
     @property
     @override
     def kernel_reduces(self) -> bool:
-        # The mean over noisy samples comes first, then that over lists. The condition of the base
-        # class is repeated, as PyTorch 2.11 does not compile a property of super().
+        # A kernel must not reduce over lists if there are noisy samples: their mean comes first.
+        # The condition of the base class is repeated, as PyTorch 2.11 does not compile a property
+        # of super().
         return self.reduction != "none" and not self.relaxation.stochastic
 
     @override
@@ -144,13 +145,13 @@ class RelaxedMetric(Loss):
         if call is None or not self.relaxation.stochastic:
             return super()._values(lists, call)
         relaxation = self.relaxation.at(self.progress)
-        samples = relaxation.sample_scores(lists.scores, lists.mask)
+        samples = relaxation.sample_scores(lists.scores, lists.mask)  # [samples, b, n]
         values, defined = super()._values(lists.repeat(samples), call)
         return values.reshape(len(samples), -1).mean(0), defined.reshape(len(samples), -1)[0]
 
 
 def _score_scale(relaxation: Relaxation) -> float:
-    """The temperature of a relaxation in the scores' own units, 1 where there is none."""
+    """The temperature of a relaxation, in units of the scores; 1 if it has none."""
     if hasattr(relaxation, "base"):
         return _score_scale(relaxation.base)
     for name in ("temperature", "strength"):
@@ -406,12 +407,12 @@ def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any
         stochastic: whether scores are noisy.
 
     Returns:
-        Those of the metric, the relaxation and the loss.
+        Those of the metric, the relaxation, the noise (if stochastic) and the loss.
     """
     relaxation = FAMILIES[family]
     classes: list[Any] = [metrics.factory(metric), relaxation, type(relaxation())]
-    more: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
-    classes += more.get(family, [])
+    of_family: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
+    classes += of_family.get(family, [])
     if stochastic:
         classes.append(Gumbel)
     return [*classes, RelaxedMetric]
@@ -466,7 +467,7 @@ def cell_parts(name: str) -> tuple[str, str] | None:
 def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., Loss]:
     """A factory of the losses of a cell, whose signature has the cell's options.
 
-    A cell that a paper named is made by its own class.
+    A deterministic cell that is a paper's loss is made by the class of that loss, if it has one.
     """
     own_class: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
     class_options: dict[str, Any] = {} if own_class is None else {"metric": metric}
@@ -488,4 +489,5 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
 
 
 losses.also(_grid_factory, grid_losses)
+# If a name is unknown, these are suggested before others with the same ending.
 losses.preferred = tuple(f"{family}_{m}" for family in ("approx", "neural") for m in grid_metrics())

@@ -43,28 +43,33 @@ class AP(BinaryMetric):
         """
         all_relevance = self.gains(ranked.labels) * ranked.mask
         relevance = all_relevance * ranked.retrieved
-        size = (ranked.end - ranked.start).to(relevance.dtype)
+        size = (ranked.end - ranked.start).to(relevance.dtype)  # m
         position = torch.arange(relevance.shape[-1], device=size.device) - ranked.start  # j - 1
-        relevant = ranked.group_sums(relevance)
-        counts = torch.nn.functional.pad(relevance.cumsum(-1), (1, 0))
-        before = counts.gather(-1, ranked.start)
-        count = before + 1 + position * (relevant - 1) / (size - 1).clamp(min=1)
-        probability = ranked.group_means(relevance * ranked.weights)  # times the weight
+        group_relevant = ranked.group_sums(relevance)  # R
+        counts_above = torch.nn.functional.pad(relevance.cumsum(-1), (1, 0))  # [b, n + 1]
+        before = counts_above.gather(-1, ranked.start)
+        count = before + 1 + position * (group_relevant - 1) / (size - 1).clamp(min=1)
+        # R / m, with each relevant item counted by its weight.
+        weighted_probability = ranked.group_means(relevance * ranked.weights)
         k = self.cutoff(relevance.shape[-1])
-        total = (probability * count / ranked.ranks)[:, :k].sum(-1)
+        total = (weighted_probability * count / ranked.ranks)[:, :k].sum(-1)
         return divide(total, (all_relevance * ranked.weights).sum(-1))
 
     def _through_permutation(
         self, relaxation: SortRelaxation, lists: Lists, expect: Expectation
     ) -> ListValues:
         relevance = self.gains(lists.labels) * lists.mask
+        # [b, c, k]: channel 0 is the relevance, the last that times the item weights, if any.
         at_rank = self._weighted_at_ranks(relaxation, lists, relevance, expect)
         ranks = torch.arange(1, at_rank.shape[-1] + 1, device=relevance.device)
         precision = at_rank[:, 0].cumsum(-1) / ranks
         return divide((at_rank[:, -1] * precision).sum(-1), lists.weighted(relevance).sum(-1))
 
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
-        """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i`` (Qin et al. 2010)."""
+        """``Σ_i rel_i (1 + Σ_{j≠i} rel_j 1[rank_j < rank_i]) / rank_i``, over ``Σ_i rel_i``.
+
+        The indicator is relaxed to a sigmoid (Qin et al. 2010).
+        """
         relevance = self.gains(lists.labels) * lists.mask
         weighted = lists.weighted(relevance) * soft_inside(ranks, lists, self.k, beta)
         # sums_ahead counts an item as half ahead of itself.

@@ -26,9 +26,9 @@ _WIDTH = 1024  # the most columns of a row that one program computes
 class ActivationDropout(torch.autograd.Function):
     """``activation(x) * is_kept / (1 - rate)``; the same seed keeps the same values as on a CPU.
 
-    ``apply`` takes the values ``[m, N, w]``; the seed, a whole number from 0 to below 2^63, as a
-    scalar on their device; how many of 65,536 values are dropped; and the kind of activation, a
-    value of :data:`KINDS`.
+    ``apply`` takes the values ``[m, N, w]``, by member of an ensemble, item and column; the seed, a
+    whole number from 0 to below 2^63, as a scalar on their device; how many of 65,536 values are
+    dropped; and the kind of activation, a value of :data:`KINDS`.
     """
 
     @staticmethod
@@ -62,7 +62,11 @@ def _launch(
     options: tuple[int, int],
     is_backward: bool,
 ) -> None:
-    """Run the kernel on ``[m, N, w]`` values and, in the backward pass, contiguous gradients."""
+    """Run the kernel on ``[m, N, w]`` values and, in the backward pass, contiguous gradients.
+
+    ``options`` are ``dropped`` and ``kind`` of :class:`ActivationDropout`. The forward pass does
+    not read ``grad``.
+    """
     members, count, width = values.shape
     dropped, kind = options
     columns = min(triton.next_power_of_2(max(width, 1)), _WIDTH)
@@ -86,8 +90,8 @@ def _activate(x, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr):
         sigmoid = 1.0 / (1.0 + tl.exp(-x))
         result = sigmoid * (1.0 + x * (1.0 - sigmoid)) if IS_BACKWARD else x * sigmoid
     else:
-        normal = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
-        density = 0.3989422804014327 * tl.exp(-0.5 * x * x)
+        normal = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))  # the normal CDF; 1 / √2
+        density = 0.3989422804014327 * tl.exp(-0.5 * x * x)  # 1 / √(2π)
         result = normal + x * density if IS_BACKWARD else x * normal
     return result
 
@@ -110,9 +114,9 @@ def _activate_and_drop(
     inside = (row < n_rows) & (column < width)
     member, item = row // count, row % count
     place = row * width + column
-    number = tl.load(seed).to(tl.uint64)
-    bits = place.to(tl.uint32) + number.to(tl.uint32)
-    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ (number >> 32).to(tl.uint32)
+    seed_bits = tl.load(seed).to(tl.uint64)
+    bits = place.to(tl.uint32) + seed_bits.to(tl.uint32)
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ (seed_bits >> 32).to(tl.uint32)
     bits = (bits ^ (bits >> 15)) * 0x846CA68B
     is_kept = (bits >> 16) >= dropped
     at = member * value_member + item * value_item + column

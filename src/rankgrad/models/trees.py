@@ -64,11 +64,12 @@ class TreeModel(Model):
 
 
 def _check_options(model: TreeModel, fractions: Sequence[str]) -> None:
-    """Check options by their types; tuples are made of lists.
+    """Check options by their types, and turn lists into tuples.
 
     Args:
         model: whose options are checked.
-        fractions: the options that must be above 0 and at most 1; other numbers must be at least 0.
+        fractions: the options that must be above 0 and at most 1; other numbers must be at least 0,
+            except ``max_depth``.
     """
     hints = get_type_hints(type(model))
     for option in fields(model):
@@ -79,7 +80,7 @@ def _check_options(model: TreeModel, fractions: Sequence[str]) -> None:
             check_flag(name, value)
         elif value is None:
             continue
-        elif "tuple" in option.type:
+        elif "tuple" in option.type:  # annotations are strings here
             if not isinstance(value, list | tuple) or not all(map(_is_number, value)):
                 raise ValueError(f"{name} must be a list of numbers, found {quote(value)}")
             object.__setattr__(model, name, tuple(value))
@@ -196,7 +197,7 @@ class LightGBM(TreeModel):
 
     @override
     def options(self) -> dict[str, Any]:
-        bagging_freq = int(self.bagging_fraction < 1)  # unless it was set
+        bagging_freq = int(self.bagging_fraction < 1)  # if it was not set
         return {"bagging_freq": bagging_freq, **super().options()}
 
 

@@ -46,10 +46,10 @@ class Progress:
         self._trainer = trainer
         self._enabled = trainer.rank == 0 and not trainer.job.quiet
         self._bar = _new_bar() if self._enabled and sys.stderr.isatty() else None
-        self._task: Any = None  # of the bar
+        self._task: Any = None  # the id of the bar's only task
         self._totals: AsyncScalars | None = None  # summed loss and lists on their way to the host
-        self._shown_at = 0.0
-        self._steps = 1
+        self._shown_at = 0.0  # when the loss was last shown, by time.monotonic()
+        self._steps = 1  # in an epoch
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -200,7 +200,8 @@ def callbacks(job: Job, enabled: bool = True) -> Iterator[Callable[[Mapping[str,
     """A context that gives a function to call after each epoch; it starts and finishes loggers.
 
     Args:
-        job: the function calls its callbacks, and TensorBoard's logger if its settings say so.
+        job: the function calls ``job.on_epoch``, after TensorBoard's logger if
+            ``job.settings.tensorboard`` is set.
         enabled: False for a function that does nothing, in processes other than the first.
     """
     functions = job.on_epoch if enabled else ()
@@ -220,7 +221,7 @@ def callbacks(job: Job, enabled: bool = True) -> Iterator[Callable[[Mapping[str,
 
 
 def _finish(logger: Logger, error: type[BaseException] | None, *_: object) -> None:
-    """:meth:`Logger.finish` as a stack of contexts calls it on exit."""
+    """Call :meth:`Logger.finish`; the arguments after the logger are those of ``__exit__``."""
     logger.finish(failed=error is not None)
 
 

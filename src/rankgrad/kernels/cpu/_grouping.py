@@ -12,7 +12,7 @@ from rankgrad.kernels.cpu._flat_arrays import Array
 
 @compiled
 def index_range(indexes: Array) -> tuple[int, int, bool]:
-    """The lowest and the highest index, and whether indexes never decrease; needs at least one."""
+    """The lowest and the highest of ``[N]`` indexes, N >= 1, and whether they never decrease."""
     lowest, highest, rising = indexes[0], indexes[0], True
     for i in range(1, indexes.size):
         rising &= indexes[i] >= indexes[i - 1]
@@ -42,14 +42,15 @@ def group(parts: Sequence[Items], lowest: int, count: int) -> tuple[Array, Array
     _, scores, labels = parts[0]
     total = sum(len(indexes) for indexes, _, _ in parts)
     grouped = np.empty(total, scores.dtype), np.empty(total, labels.dtype)
-    places = lengths.cumsum() - lengths
-    for part in parts:
-        _scatter(part[0], lowest, places, part[1], part[2], *grouped)
+    next_places = lengths.cumsum() - lengths
+    for indexes, scores, labels in parts:
+        _scatter(indexes, lowest, next_places, scores, labels, *grouped)
     return *grouped, lengths
 
 
 @compiled
 def _count(indexes: Array, lowest: int, lengths: Array) -> None:
+    """Add the number of items of each list to ``lengths``."""
     for i in range(indexes.size):
         lengths[indexes[i] - lowest] += 1
 
@@ -58,14 +59,15 @@ def _count(indexes: Array, lowest: int, lengths: Array) -> None:
 def _scatter(
     indexes: Array,
     lowest: int,
-    places: Array,
+    next_places: Array,
     scores: Array,
     labels: Array,
     to_scores: Array,
     to_labels: Array,
 ) -> None:
+    """Copy items to the next free place of their list, and advance ``next_places`` ``[count]``."""
     for i in range(indexes.size):
-        place = places[indexes[i] - lowest]
-        places[indexes[i] - lowest] += 1
+        place = next_places[indexes[i] - lowest]
+        next_places[indexes[i] - lowest] += 1
         to_scores[place] = scores[i]
         to_labels[place] = labels[i]

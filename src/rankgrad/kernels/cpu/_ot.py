@@ -1,8 +1,10 @@
 """Optimal transport between items and ranks, by Sinkhorn scaling (Cuturi et al. 2019).
 
-Let x be the squashed scores of n items, divided by ``(n - 1) ε``. The matrix
-``K = exp((f + g - C) / ε)`` of :mod:`rankgrad.sorting.optimal_transport` equals that of
-:mod:`rankgrad.kernels.cpu._scaling`.
+The scaling starts from ``exp((f + g - C) / ε)``, with C the squared distances between squashed
+scores and targets, and f and g the dual potentials without entropy (see
+:mod:`rankgrad.sorting.optimal_transport`). This is the matrix K of
+:mod:`rankgrad.kernels.cpu._scaling` for the points x, the squashed scores of the n items divided by
+``(n - 1) ε``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def through_ot(
 def _transport(
     first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
-    """The transport plan times the values, and its adjoint."""
+    """Write the transport plan times the values, and add its adjoint to ``grad_scores``.
+
+    It does so for the lists ``first:last``. ``rows`` has the rows of
+    :mod:`rankgrad.kernels.cpu._metric_steps`. Without a gradient, ``grad_scores`` is empty.
+    """
     scores, offsets, order, counts, k = lists
     epsilon, iterations, tolerance, state = options
     for b in range(first, last):
@@ -51,7 +57,8 @@ def _transport(
         unit = 1.0 / (max(n - 1, 1) * epsilon)
         for i in range(n):
             x[i] = unit / (1.0 + math.exp(-z[i]))
-        by_score, by_row = scaled_product(
+        # Columns sum to 0 as rows are not normalized: row sums minus column sums are row sums.
+        grad_x, row_sums = scaled_product(
             b,
             start - offsets[state[0]],
             x,
@@ -62,12 +69,12 @@ def _transport(
             state,
         )
         if grad_scores.size:
-            _add_potentials(x, by_row, by_score)
+            _add_potentials(x, row_sums, grad_x)
             for i in range(n):
-                by_score[i] *= unit
-            _squash_adjoint(z, scale, by_score)
+                grad_x[i] *= unit
+            _squash_adjoint(z, scale, grad_x)
             for i in range(n):
-                grad_scores[order[start + i]] += by_score[i]
+                grad_scores[order[start + i]] += grad_x[i]
 
 
 @compiled
@@ -80,7 +87,7 @@ def _standardize(z: Array) -> float:
     for i in range(n):
         z[i] -= mean
         variance += z[i] * z[i] / n
-    scale = 1.0 / math.sqrt(variance + 1e-6)
+    scale = 1.0 / math.sqrt(variance + 1e-6)  # as rankgrad.sorting.optimal_transport has it
     for i in range(n):
         z[i] *= scale
     return scale
@@ -101,10 +108,10 @@ def _squash_adjoint(z: Array, scale: float, grad: Array) -> None:
 
 
 @compiled
-def _add_potentials(x: Array, grad: Array, out: Array) -> None:
-    """Add ``2 Σ_{r>j} R_r + R_j``, the gradient through the ranks' dual potentials.
+def _add_potentials(x: Array, row_sums: Array, grad_x: Array) -> None:
+    """Add ``2 Σ_{r>j} R_r + R_j``, the gradient through the ranks' dual potentials, to ``grad_x``.
 
-    R are the row sums of the logits' gradient. Tied points get the mean of their group.
+    R are the row sums of the gradient of K's logits. Tied points get the mean of their group.
     """
     n = x.size
     end, after = n, 0.0
@@ -112,10 +119,10 @@ def _add_potentials(x: Array, grad: Array, out: Array) -> None:
         start, total = end, 0.0
         while start > 0 and x[start - 1] == x[end - 1]:
             start -= 1
-            total += 2.0 * after + grad[start]
-            after += grad[start]
+            total += 2.0 * after + row_sums[start]
+            after += row_sums[start]
         for i in range(start, end):
-            out[i] += total / (end - start)
+            grad_x[i] += total / (end - start)
         end = start
 
 

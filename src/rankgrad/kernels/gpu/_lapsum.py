@@ -23,7 +23,7 @@ from rankgrad.kernels.gpu._flat_lists import ListOperator, list_block, positions
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._segmented_sort import COUNTED, sort_lists
 
-_CHUNK = 256
+_CHUNK = 256  # items of a sorted list in a chunk, which one program sums
 
 
 @dataclass(eq=False)
@@ -80,15 +80,15 @@ def _sum_all_pairs(
     """
     _, begin, count, item, inside, real = list_block(mask, offsets, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
-    grad = score
+    grad = score  # not used without grads
     if grads is not None:
         grad = tl.load(grads + begin + item, mask=real, other=0.0)
-    steepness = 1.4426950408889634 / temperature
+    steepness = 1.4426950408889634 / temperature  # log2(e) / τ, for exp2
     terms = tl.zeros([HEIGHT, WIDTH], tl.float32)
     for first_column in range(0, count, WIDTH):
         column, valid = positions(mask, begin, first_column, count, WIDTH)
         column_score = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
-        column_grad = column_score
+        column_grad = column_score  # not used without grads
         if grads is not None:
             column_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
         terms += _terms(score, grad, column_score, column_grad, steepness, grads is not None)
@@ -115,8 +115,9 @@ def _terms(score, grad, column_score, column_grad, steepness, BACKWARD: tl.const
 def _load_chunk(ranked, order, grads, offsets, CHUNK: tl.constexpr):
     """Load a chunk of a sorted list.
 
-    Returns the index of the first item of the list and that of its first chunk; of the chunk, its
-    items, which positions are inside the list, which are real, the scores and the gradients.
+    Returns the index of the list's first item; the column of its first chunk in ``chunks``; and of
+    the chunk's positions, the items, whether they are inside the list, whether they are real, the
+    scores and the gradients. Each list has one column to spare, for a chunk that is not full.
     """
     list_index = tl.program_id(0).to(tl.int64)
     begin = tl.load(offsets + list_index)
@@ -124,7 +125,7 @@ def _load_chunk(ranked, order, grads, offsets, CHUNK: tl.constexpr):
     inside = at < tl.load(offsets + list_index + 1) - begin
     score = tl.load(ranked + begin + at, mask=inside, other=float("-inf"))
     real = score > float("-inf")
-    grad = score
+    grad = score  # not used without grads
     item = tl.load(order + begin + at, mask=inside, other=0)
     if grads is not None:
         grad = tl.load(grads + item, mask=real, other=0.0)
@@ -136,13 +137,14 @@ def _load_chunk(ranked, order, grads, offsets, CHUNK: tl.constexpr):
 def _summarize_chunks(
     ranked, order, grads, offsets, chunks, temperature, stride, CHUNK: tl.constexpr
 ):
-    """Write the highest and lowest score of a chunk, and sums of exponentials relative to both.
+    """Write a chunk's highest and lowest score, and sums of exponentials relative to each.
 
     ``chunks`` is ``[6, stride]``, with one column per chunk of all lists: ``Σ exp((min - s) / τ)``,
-    ``Σ exp((s - max) / τ)``, both sums times the gradients, the highest and the lowest score.
+    ``Σ exp((s - max) / τ)``, both sums with terms times the gradients, the highest and the lowest
+    score. Chunks with lower scores use the sums relative to the minimum, higher ones the others.
     """
     _, base, _, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, CHUNK)
-    steepness = 1.4426950408889634 / temperature
+    steepness = 1.4426950408889634 / temperature  # log2(e) / τ, for exp2
     if tl.max(inside.to(tl.int32), 0) > 0:
         max_score = tl.max(score, 0)
         min_score = tl.minimum(tl.min(tl.where(real, score, float("inf")), 0), max_score)
@@ -173,7 +175,7 @@ def _sum_chunk(
     The program sums over the pairs within the chunk, then adds the sums of all other chunks.
     """
     begin, base, item, inside, real, score, grad = _load_chunk(ranked, order, grads, offsets, CHUNK)
-    steepness = 1.4426950408889634 / temperature
+    steepness = 1.4426950408889634 / temperature  # log2(e) / τ, for exp2
     chunk_index = tl.program_id(1)
     sums = tl.zeros([CHUNK], tl.float32)
     if tl.max(real.to(tl.int32), 0) > 0:
@@ -195,7 +197,7 @@ def _sum_chunk(
             column = first + offset + tl.arange(0, WIDTH)
             valid = column < end
             column_score = tl.load(ranked + column, mask=valid, other=float("-inf"))
-            column_grad = column_score
+            column_grad = column_score  # not used without grads
             if grads is not None:
                 column_item = tl.load(order + column, mask=valid, other=0)
                 is_real = column_score > float("-inf")
@@ -207,6 +209,7 @@ def _sum_chunk(
             sums += from_below * (below_grad - grad * below)
             sums = sums / (2.0 * temperature)
         else:
+            # An item of a higher chunk adds 1 - exp(-|x|) / 2, one of a lower chunk exp(-|x|) / 2.
             sums += 0.5 * (from_below * below - from_above * above)
             sums += chunk_index * CHUNK + 0.5
     tl.store(result + item, tl.where(real, sums, 0.0), mask=inside)
@@ -219,7 +222,8 @@ def _sum_other_chunks(
     """Sums of exponentials of the chunks with higher and with lower scores than this chunk.
 
     Those of higher chunks are relative to this chunk's highest score, those of lower chunks to its
-    lowest score. The last two of the four sums are those times the gradients.
+    lowest score. The last two of the four sums have terms times the gradients. Chunks are read 512
+    at a time.
     """
     above = tl.zeros([512], tl.float64)
     below = tl.zeros([512], tl.float64)
@@ -228,10 +232,10 @@ def _sum_other_chunks(
     for first in range(0, n_chunks, 512):
         chunk = first + tl.arange(0, 512)
         higher, lower = chunk < chunk_index, (chunk > chunk_index) & (chunk < n_chunks)
-        from_above = tl.load(chunks + 5 * stride + chunk, mask=higher, other=float("inf"))
-        from_below = tl.load(chunks + 4 * stride + chunk, mask=lower, other=float("-inf"))
-        from_above = tl.exp2((max_score - from_above) * steepness)
-        from_below = tl.exp2((from_below - min_score) * steepness)
+        min_above = tl.load(chunks + 5 * stride + chunk, mask=higher, other=float("inf"))
+        max_below = tl.load(chunks + 4 * stride + chunk, mask=lower, other=float("-inf"))
+        from_above = tl.exp2((max_score - min_above) * steepness)
+        from_below = tl.exp2((max_below - min_score) * steepness)
         above += from_above * tl.load(chunks + chunk, mask=higher, other=0.0)
         below += from_below * tl.load(chunks + stride + chunk, mask=lower, other=0.0)
         if BACKWARD:

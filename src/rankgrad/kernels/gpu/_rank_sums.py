@@ -33,12 +33,12 @@ _LOG2E = math.log2(math.e)
 
 
 class RankOperator(Protocol):
-    """Relaxed ranks of lists (0 on padding) and their adjoint."""
+    """Relaxed ranks ``[items]`` of lists (0 on padding) and their adjoint."""
 
     ranks: Tensor
 
     def adjoint(self, grad: Tensor) -> Tensor:
-        """The vector-Jacobian product with respect to the scores."""
+        """The vector-Jacobian product with respect to the scores, ``[items]`` as ``grad``."""
 
 
 def through_operator(
@@ -49,14 +49,14 @@ def through_operator(
     Returns:
         values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
     """
-    values = torch.empty_like(steps.scale)
+    losses = torch.empty_like(steps.scale)
     grad_ranks = torch.empty_like(batch.scores)
     weighted = steps.values if steps.weighted is None else steps.weighted
-    ranked = operator.ranks, *steps._replace(weighted=weighted), batch.offsets
+    inputs = operator.ranks, *steps._replace(weighted=weighted), batch.offsets
     if metric.name in ("rr", "hits"):
         chunk = chunk_size(batch.max_length, _CHUNK)
-        _first_relevant[(len(values),)](
-            *ranked, values, grad_ranks, metric.k, float(beta),
+        _first_relevant[(len(losses),)](
+            *inputs, losses, grad_ranks, metric.k, float(beta),
             "reciprocal" if metric.name == "rr" else "constant", metric.k > 0, chunk,
             num_warps=max(1, min(8, chunk // 128)),
         )  # fmt: skip
@@ -64,16 +64,16 @@ def through_operator(
         columns, warps, width = tile(batch.max_length)
         blocks = max(1, cdiv(batch.max_length, ROWS))
         grad_sums = torch.empty_like(grad_ranks)
-        block_sums = values.new_empty(len(values), blocks)
-        _sum_ahead[(len(values), blocks)](
-            *ranked, grad_sums, grad_ranks, block_sums, beta * _LOG2E,
+        block_sums = losses.new_empty(len(losses), blocks)
+        _sum_ahead[(len(losses), blocks)](
+            *inputs, grad_sums, grad_ranks, block_sums, beta * _LOG2E,
             metric.k, float(beta), metric.name, metric.k > 0, ROWS, columns, num_warps=warps,
         )  # fmt: skip
-        _sum_ahead_vjp[(len(values), blocks)](
+        _sum_ahead_vjp[(len(losses), blocks)](
             operator.ranks, steps.values, grad_sums, batch.offsets, steps.defined, block_sums,
-            values, grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
+            losses, grad_ranks, beta * _LOG2E, float(beta), ROWS, columns, width, num_warps=warps,
         )  # fmt: skip
-    return values, operator.adjoint(grad_ranks), steps.defined
+    return losses, operator.adjoint(grad_ranks), steps.defined
 
 
 @triton.jit
@@ -103,7 +103,7 @@ def _first_relevant(
     list_index, start, length = list_span(offsets)
     items = tl.load(lengths + list_index)
     valid = tl.load(defined + list_index) != 0
-    steepness = beta * 1.4426950408889634
+    steepness = beta * 1.4426950408889634  # log2(e), for exp2
     lowest_ranks = tl.full([CHUNK], float("inf"), tl.float32)
     for first_item in range(0, length, CHUNK):
         row = first_item + tl.arange(0, CHUNK)
@@ -124,6 +124,7 @@ def _first_relevant(
         exp_sums += probability
         gain_sums += probability * weight * discount
         loss_sums += probability * _missed(rank, weight, discount, items, k, beta, CURVE, CUT)
+    # The relevant item of the lowest rank adds 1 to the sum, so where it is less, there is none.
     inverse_norm = tl.where(valid, 1.0 / tl.maximum(tl.sum(exp_sums, 0), 1.0), 0.0)
     mean = tl.sum(gain_sums, 0) * inverse_norm
     loss = tl.sum(loss_sums, 0) * inverse_norm
@@ -171,7 +172,7 @@ def _sum_ahead(
         column_value, column_rank = _load_values(ranks, values, start + column, column < length)
         difference = (rank[:, None] - column_rank[None, :]) * steepness
         decay = tl.exp2(-tl.abs(difference))
-        root = tl.math.rsqrt(1.0 + decay)
+        root = tl.math.rsqrt(1.0 + decay)  # its square is 1 / (1 + decay)
         terms += column_value[None, :] * (tl.where(difference >= 0, 1.0, decay) * root * root)
     ahead = tl.sum(terms, 1)
     items = tl.load(lengths + list_index)
@@ -179,12 +180,12 @@ def _sum_ahead(
     discount, derivative = rank_discount(rank, items, k, beta, 0.0, "reciprocal", CUT)
     weight = tl.load(weighted + start + row, mask=inside, other=0.0)
     weight *= tl.load(scale + list_index)
-    # The sum has half of the item itself: sigmoid(0) = 1/2.
+    # The sum includes half of the item's own value: sigmoid(0) = 1/2.
     if METRIC == "ap":
         term = weight * (1.0 + ahead - 0.5 * value)
         tl.store(grad_sums + start + row, weight * discount, mask=inside)
     else:
-        term = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)
+        term = weight * tl.exp2((ahead - 0.5 * value) * 1.4426950408889634)  # exp
         tl.store(grad_sums + start + row, term * discount, mask=inside)
     tl.store(grad_ranks + start + row, term * derivative, mask=inside)
     to = block_sums + list_index * tl.num_programs(1) + tl.program_id(1)
@@ -197,7 +198,7 @@ def _sum_ahead_vjp(
     ranks, values, grad_sums, offsets, defined, block_sums, losses, grad_ranks, steepness, beta,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add the derivatives through S to ``grad_ranks``, and turn them into those of the loss.
+    """Add the derivatives through S to ``grad_ranks``, and negate them: the loss is 1 - metric.
 
     With ``g_i`` the derivative with respect to S_i, item i gets
     ``β Σ_j (g_i v_j - g_j v_i) sigmoid'(β (r_i - r_j))``. The first block also writes the loss.
@@ -214,7 +215,7 @@ def _sum_ahead_vjp(
         column_grad = tl.load(grad_sums + start + column, mask=valid, other=0.0)
         decay = tl.exp2(-tl.abs((rank[:, None] - column_rank[None, :]) * steepness))
         root = tl.math.rsqrt(1.0 + decay)
-        inverse = root * root
+        inverse = root * root  # 1 / (1 + decay)
         crossed = grad[:, None] * column_value[None, :] - column_grad[None, :] * value[:, None]
         terms += crossed * (decay * inverse * inverse)
     result = beta * tl.sum(terms, 1)
