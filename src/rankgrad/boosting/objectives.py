@@ -170,9 +170,9 @@ class RowObjective:
         label_gain: the gain of each whole label in place of ``2^y - 1``, for losses with gains.
         hessian_scale: multiplies the Hessian.
         min_list_hessian: the least that the Hessian of a list sums to at tied scores, in the mean
-            over lists. It applies to losses that use the absolute gradient in place of the second
-            derivative (the default :meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100
-            lists, the Hessian of all N rows must also sum to at least
+            over lists. It applies to losses whose Hessian is a bound computed from the gradient
+            (the default :meth:`rankgrad.losses.Loss.derivatives`). With fewer than 100 lists, the
+            Hessian of all N rows must also sum to at least
             ``min_list_hessian * min(N / 20, 100)``, for every loss except the libraries' own
             (``norm=true``). If a sum is less, one constant multiplies gradient and Hessian. 0 turns
             this scaling off.

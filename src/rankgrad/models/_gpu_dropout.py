@@ -26,9 +26,9 @@ _WIDTH = 1024  # the most columns of a row that one program computes
 class ActivationDropout(torch.autograd.Function):
     """``activation(x) * is_kept / (1 - rate)``; the same seed keeps the same values as on a CPU.
 
-    ``apply`` takes the values ``[m, N, w]``, by member of an ensemble, item and column; the seed, a
-    whole number from 0 to below 2^63, as a scalar on their device; how many of 65,536 values are
-    dropped; and the kind of activation, a value of :data:`KINDS`.
+    ``apply`` takes the values ``[m, N, w]``, for m members (as of an ensemble) of N items
+    with w columns; the seed, a whole number from 0 to below 2^63, as a scalar on their device; how
+    many of 65,536 values are dropped; and the kind of activation, a value of :data:`KINDS`.
     """
 
     @staticmethod

@@ -1,10 +1,9 @@
 """Optimal transport between items and ranks, by Sinkhorn scaling (Cuturi et al. 2019).
 
-The scaling starts from ``exp((f + g - C) / ε)``, with C the squared distances between squashed
-scores and targets, and f and g the dual potentials without entropy (see
-:mod:`rankgrad.sorting.optimal_transport`). This is the matrix K of
-:mod:`rankgrad.kernels.cpu._scaling` for the points x, the squashed scores of the n items divided by
-``(n - 1) ε``.
+The scaling starts from ``exp((f + g - C) / ε)``, with C the costs of transport, and f and g the
+dual potentials of the problem without entropy (see :mod:`rankgrad.sorting.optimal_transport`). This
+is the matrix K of :mod:`rankgrad.kernels.cpu._scaling` for the points x, the squashed scores of the
+n items divided by ``(n - 1) ε``.
 """
 
 from __future__ import annotations
