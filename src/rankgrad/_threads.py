@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-#: Environment variables that make threads of OpenMP sleep: GCC's, and Intel's and LLVM's.
+#: Environment variables that make OpenMP's threads sleep: GCC's, and that of Intel and LLVM.
 _PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+#: If the user has set one of these, nothing is changed.
 _WAIT_VARIABLES = (*_PASSIVE, "GOMP_SPINCOUNT", "KMP_LIBRARY")
 
 #: Multiplications below which a second thread gains little: some milliseconds on one core.
@@ -93,29 +94,35 @@ def for_work(operations: float) -> Iterator[None]:
     """
     import torch
 
-    before, enclosing = torch.get_num_threads(), _state.outside  # None if this is the outer block
+    before = torch.get_num_threads()
+    enclosing = _state.outside  # None if no other block encloses this one
     _state.outside = enclosing or _open_block(before)
     torch.set_num_threads(1 if operations < _MIN_PARALLEL_WORK else _state.outside)
     try:
         yield
     finally:
-        # On leaving the outer block, `before` may be wrong: see the comment on _state.
+        # If no block encloses this one, `before` may be wrong: see the comment on _state.
         torch.set_num_threads(before if enclosing else _state.outside)
         _state.outside = enclosing
         if enclosing is None:
             _close_block()
 
 
-def _open_block(number: int) -> int:
-    """Count a block as active, and return how many threads PyTorch has outside of all blocks."""
+def _open_block(n_threads: int) -> int:
+    """Count a block as active, and return how many threads PyTorch has outside of all blocks.
+
+    Args:
+        n_threads: PyTorch's number of threads on entering the block, which may be too small.
+    """
     global _n_open, _max_threads
     with _lock:
-        _max_threads = number if _n_open == 0 else max(number, _max_threads)
+        _max_threads = n_threads if _n_open == 0 else max(n_threads, _max_threads)
         _n_open += 1
         return _max_threads
 
 
 def _close_block() -> None:
+    """Count a block as no longer active."""
     global _n_open
     with _lock:
         _n_open -= 1

@@ -87,13 +87,13 @@ def distill(
         )
     except KeyboardInterrupt:
         raise interrupted(f"interrupted; there is no student in {output}") from None
-    split, losses = result.measured_on, result.losses
-    lists = len(splits[split])
+    split, quality_losses = result.measured_on, result.losses
+    n_lists = len(splits[split])
     if json:
-        metrics = [asdict(loss) for loss in losses]
-        show_json({"run": str(output), "on": split, "lists": lists, "metrics": metrics})
+        metrics = [asdict(loss) for loss in quality_losses]
+        show_json({"run": str(output), "on": split, "lists": n_lists, "metrics": metrics})
     else:
-        _show(losses, f"{output}, a student of {run}, on {split}", lists)
+        _show(quality_losses, f"{output}, a student of {run}, on {split}", n_lists)
         console().print(f"Next: rankgrad export {shlex.quote(str(output))} -o model.onnx")
     if split == "vali":
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
@@ -113,7 +113,8 @@ def _read(
     return {name: load(data, name, fold, teacher) for name in _layout.splits(data, fold)}
 
 
-def _show(losses: list[QualityLoss], title: str, lists: int) -> None:
+def _show(quality_losses: list[QualityLoss], title: str, n_lists: int) -> None:
+    """Print a table of teacher and student, with a row for each metric."""
     from rankgrad.results._comparison_tables import p_value
 
     rows = [
@@ -121,8 +122,8 @@ def _show(losses: list[QualityLoss], title: str, lists: int) -> None:
             *(loss.metric, f"{loss.teacher:.4f}", f"{loss.student:.4f}", f"{loss.difference:+.4f}"),
             *(f"{loss.interval.low:+.4f} to {loss.interval.high:+.4f}", p_value(loss.p)),
         )
-        for loss in losses
+        for loss in quality_losses
     ]
     columns = ("metric", "teacher", "student", "difference", "95% interval", "p")
-    note = f"{lists} lists; p of the two-sided paired randomization test, uncorrected"
+    note = f"{n_lists} lists; p of the two-sided paired randomization test, uncorrected"
     show_table(columns, rows, title=title, footer=[note])

@@ -87,6 +87,13 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         path: a file in any of the formats; the first line shows which of the two text formats it
             has. ``-`` is the standard input, which must be text.
         dataset: the data set of the items.
+
+    Returns:
+        The scores ``[N]``, in float32.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it does not have one finite score for each item of the data set.
     """
     path = Path(path)
     _layout.check_exists(path)
@@ -94,19 +101,20 @@ def read(path: str | os.PathLike[str], dataset: Dataset) -> Array:
         raise ValueError(f"{path} is a folder, not a file of scores")
     if format_of(path) == "parquet":
         return _read_parquet(path, dataset)
-    name, numbered = _streams.display_name(path), _read_lines(path, dataset)
-    number, first = next(((n, line) for n, line in numbered if line.split()), (0, b""))
+    name, numbered_lines = _streams.display_name(path), _read_lines(path, dataset)
+    filled_lines = ((n, line) for n, line in numbered_lines if line.split())
+    number, first = next(filled_lines, (0, b""))
     columns = len(first.split())
     if not columns:
         raise ValueError(f"{name} has no scores in it")
     if columns >= 6:
-        return _read_trec(name, numbered, dataset)
+        return _read_trec(name, numbered_lines, dataset)
     if columns > 1:
         raise ValueError(
             f"{name}, line {number}: expected one score, or the six columns of a TREC run (qid Q0 "
             f"id rank score tag), found {columns} columns"
         )
-    return _read_plain(name, numbered, dataset)
+    return _read_plain(name, numbered_lines, dataset)
 
 
 def item_ids(dataset: Dataset) -> list[str]:
@@ -150,6 +158,7 @@ def _trec_lines(scores: Array, dataset: Dataset, tag: str) -> Iterator[str]:
 
 
 def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
+    """Write the scores ``[N]`` with the qid, id and label of each item."""
     arrow, parquet = load("pyarrow", "columnar"), load("pyarrow.parquet", "columnar")
     columns = {"qid": _item_qids(dataset), "id": item_ids(dataset)}
     table = arrow.table({**columns, "label": dataset.labels, "score": scores})
@@ -157,6 +166,7 @@ def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
 
 
 def _read_parquet(path: Path, dataset: Dataset) -> Array:
+    """Read the scores ``[N]``; a column ``qid``, if there is one, must be that of the data set."""
     parquet = load("pyarrow.parquet", "columnar")
     try:
         table = parquet.read_table(path, page_checksum_verification=True)
@@ -179,9 +189,10 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     return scores
 
 
-def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
+def _read_plain(path: str, numbered_lines: list[tuple[int, bytes]], dataset: Dataset) -> Array:
+    """Read the scores ``[N]`` from the lines of a plain file, which are in file order."""
     scores = []
-    for number, line in numbered:
+    for number, line in numbered_lines:
         columns = _text_lines.decode(path, number, line).split()
         if len(columns) > 1:
             text = quote(" ".join(columns))
@@ -199,8 +210,9 @@ def _read_plain(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) 
     return item_scores
 
 
-def _read_trec(path: str, numbered: list[tuple[int, bytes]], dataset: Dataset) -> Array:
-    qids, lines = _item_qids(dataset), list(trec.run_lines(path, numbered))
+def _read_trec(path: str, numbered_lines: list[tuple[int, bytes]], dataset: Dataset) -> Array:
+    """Read the scores ``[N]`` from the lines of a run file, which are found by qid and id."""
+    qids, lines = _item_qids(dataset), list(trec.run_lines(path, numbered_lines))
     ids = item_ids(dataset)
     if lines and lines[0].document not in ids:
         ids = _positions(dataset)  # the run was written from data without ids
@@ -234,7 +246,11 @@ def _item_qids(dataset: Dataset) -> list[str]:
 
 
 def _read_lines(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
-    """The numbered lines of a file of scores; its size is bounded by the number of items."""
+    """The lines of a file of scores, with their numbers from 1.
+
+    Raises an error for a file of more than ``4 * LONGEST_ID`` bytes an item, instead of reading it
+    to the end.
+    """
     max_size, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
     lines = []
     for number, line in _text_lines.numbered(path):

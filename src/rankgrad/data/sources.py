@@ -142,6 +142,7 @@ def load_pair(
     training = load(train, **options)
     _layout.check_exists(vali)
     if not _is_letor(vali) or training.feature_names is not None:
+        # The validation data must have the training data's features.
         return training, load(vali, missing=missing, **features_of(training))
     validation = load(vali, zero_based=training.zero_based or None, **options)
     if validation.zero_based and training.zero_based is False:
@@ -224,7 +225,7 @@ class _ReadOptions:
 
 
 def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions) -> Dataset:
-    """Read a data set; :func:`store.snapshot` repeats it if a store is replaced meanwhile."""
+    """Read a data set; :func:`store.snapshot` calls this again if a store is replaced meanwhile."""
     _layout.check_exists(path)
     path = _files.readable_path(path)
     if _layout.is_single(path):
@@ -248,7 +249,7 @@ def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions
 
 
 def _load_splits(path: Path, fold: int | None, options: _ReadOptions) -> dict[str, Dataset]:
-    """Read the splits of a folder; :func:`store.snapshot` repeats it if one is replaced."""
+    """Read the splits of a folder; :func:`store.snapshot` calls this again if one is replaced."""
     datasets: dict[str, Dataset] = {}
     splits = _layout.splits(path, fold)
     for name, source in splits.items():
@@ -286,12 +287,14 @@ def _read_format(path: Path, options: _ReadOptions) -> Dataset:
         dataset = _mark_missing(store.open(path), options.missing)
         _check_features(path, dataset, options.zero_based, names)
     else:
-        columns = {"labeled": options.labeled, "missing": options.missing, **options.columns}
-        columns["features"] = names or columns.get("features")
+        arguments = {"labeled": options.labeled, "missing": options.missing, **options.columns}
+        arguments["features"] = names or arguments.get("features")
+        # Features that are categories in the training data are categories here, too.
         pairs = zip(names or (), options.categories or (), strict=False)
-        trained = [name for name, categories in pairs if categories is not None]
-        columns["categorical"] = [*columns.get("categorical", options.categorical), *trained]
-        dataset = columnar.read(path, **columns)
+        in_training = [name for name, categories in pairs if categories is not None]
+        categorical = arguments.get("categorical", options.categorical)
+        arguments["categorical"] = [*categorical, *in_training]
+        dataset = columnar.read(path, **arguments)
     if n_features is None or dataset.n_features == n_features:
         return dataset
     if n_features < dataset.n_features or dataset.feature_names is not None:
@@ -349,6 +352,7 @@ def _add_feature_zero(dataset: Dataset) -> Dataset:
 
 
 def _is_letor(path: Path) -> bool:
+    """Whether a path is read as a LETOR file: a stream, or a file that is not columnar."""
     if _streams.is_stream(path):
         if columnar.is_columnar(path):
             raise ValueError(
@@ -360,6 +364,7 @@ def _is_letor(path: Path) -> bool:
 
 
 def _is_columnar(path: Path) -> bool:
+    """Whether a path is a columnar file, or a folder of Parquet parts."""
     if path.is_dir():
         return not store.is_store(path) and bool(_layout.parts(path))
     return columnar.is_columnar(path)
@@ -368,8 +373,8 @@ def _is_columnar(path: Path) -> bool:
 def _find_zero_based(paths: Iterable[Path]) -> bool | None:
     """True if one of the LETOR files begins with rows that have a feature 0; None otherwise.
 
-    Then the ids of all splits start at 0. A split that does not happen to name that feature would
-    be read one column off by itself.
+    If True, the ids of all splits start at 0. Read by itself, a split that does not name feature 0
+    would be taken to start at 1, and its columns would be one off.
     """
     has_zero = any(0 in _layout.first_features(path) for path in filter(_is_letor, paths))
     return True if has_zero else None
@@ -380,9 +385,9 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
     from rankgrad.data import letor
 
     is_file = not _streams.is_stream(path)
-    groups = _side_file(path, (".query", ".group")) if is_file else None
-    weights = _side_file(path, (".weight",)) if is_file else None
-    sizes = None if groups is None else _side_numbers(groups, np.int64)
+    groups_file = _side_file(path, (".query", ".group")) if is_file else None
+    weights_file = _side_file(path, (".weight",)) if is_file else None
+    sizes = None if groups_file is None else _side_numbers(groups_file, np.int64)
     dataset = letor.read(
         [path],
         groups=sizes,
@@ -393,15 +398,16 @@ def _read_letor(path: Path, options: _ReadOptions) -> Dataset:
         ids=options.ids,
         missing=options.missing,
     )
-    if weights is None:
+    if weights_file is None:
         return dataset
-    item_weights = _side_numbers(weights, np.float32)
+    item_weights = _side_numbers(weights_file, np.float32)
+    # Weights are in file order; the reader may have reordered the rows.
     if dataset.source_rows is not None and len(item_weights) == dataset.n_items:
         item_weights = item_weights[dataset.source_rows]
     try:
         return replace(dataset, weights=item_weights)
     except ValueError as error:
-        raise ValueError(f"{weights}: {error}") from error
+        raise ValueError(f"{weights_file}: {error}") from error
 
 
 def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
@@ -422,7 +428,7 @@ def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
         try:
             number = _text_lines.parse_number(line.strip())
         except ValueError:
-            number = -1
+            number = -1  # out of range: reported below
         least = 1 if is_integer else 0
         if not least <= number < _MAX_NUMBER or (is_integer and number % 1):
             kind = "a whole number of at least 1" if is_integer else "a finite number of at least 0"

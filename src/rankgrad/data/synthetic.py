@@ -230,6 +230,7 @@ class _Queries:
         lengths = np.where(uniform[0] < 0.02, 1 + 25 * uniform[1], usual)
         terms = np.clip(np.floor(np.exp(0.85 + 0.55 * normal[1])), 1, 10)
         rarity = terms * np.exp(1.45 + 0.35 * normal[2])
+        # By stream: the factor of the idf, and how much it varies from query to query.
         scale = np.array([1.0, 1.9, 1.7, 1.8, 0.98])[:, None]
         spread = np.array([0.02, 0.12, 0.08, 0.1, 0.0])[:, None]
         # A few lists have no relevant pages, whatever their features say.
@@ -277,13 +278,14 @@ def _draw_pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array
 
 
 # For each stream of a page (except "whole", which is their sum): mean and deviation of the log
-# length, dependence of the match on the page's topic, coverage of terms at an average match,
-# occurrences of a term per word.
+# length, dependence of the match on the page's topic, coverage of terms at an average match (as a
+# logit), occurrences of a term per word.
 _LOG_LENGTH = np.array([6.0, 1.0, 2.0, 2.3], np.float32)[:, None]
 _LENGTH_DEVIATION = np.array([0.95, 1.3, 0.5, 0.45], np.float32)[:, None]
 _TOPICALITY = np.array([0.7, 0.5, 0.6, 0.4], np.float32)[:, None]
 _COVERAGE = np.array([1.6, 0.3, 0.6, -0.8], np.float32)[:, None]
 _RATE = np.array([0.012, 0.1, 0.04, 0.02], np.float32)[:, None]
+# For each stream, "whole" included: the length that BM25 takes for the average.
 _USUAL_LENGTH = np.array([600.0, 4.0, 8.0, 11.0, 620.0], np.float32)[:, None]
 
 
@@ -303,9 +305,10 @@ def _text_features(
         random: of the block.
     """
     n = len(lists)
+    # Of each stream but "whole": noise of the match, the length, the occurrences, the unevenness.
     latent = random.standard_normal((4, 4, n), np.float32)
-    jitter = random.standard_normal((len(_STREAMS), n), np.float32)
-    chance = random.random((3, n), np.float32)
+    jitter = random.standard_normal((len(_STREAMS), n), np.float32)  # of language models' scores
+    chance = random.random((3, n), np.float32)  # is a copy, of which page, has no anchor text
     source = _body_sources(queries, lists, chance[0], chance[1])
     # A copy has the other page's body, and with it every feature of the body.
     latent[:, 0] = latent[:, 0, source]
@@ -341,6 +344,15 @@ def _count_features(
 
     The rows of ``out``, as in ``_KINDS``: 0 to 3 are covered terms, covered ratio, length and idf;
     4 to 8 are the statistics of tf, 9 to 13 of tf/length, 14 to 18 of tf-idf; 19 is boolean.
+
+    Args:
+        out: ``[kinds, streams, N]``, written.
+        terms: ``[N]``: the number of words of the query.
+        idf: ``[streams, N]``, summed over terms.
+        covered: ``[streams, N]``: how many terms occur.
+        length: ``[streams, N]``, in words.
+        total: ``[streams, N]``: the occurrences of all terms.
+        uneven: ``[streams, N]``, from 0 to 1: how unequal the terms' frequencies are.
     """
     mean = total / terms
     most = np.ceil(total / np.maximum(covered, 1) * (1 + uneven * (covered > 1)))
@@ -361,14 +373,18 @@ def _count_features(
 
 
 def _score_features(out: Array, terms: Array, idf: Array, jitter: Array) -> None:
-    """Fill the kinds that score: rows 20 (vector space), 21 (BM25), 22 to 24 (language models)."""
+    """Fill the kinds that score: rows 20 (vector space), 21 (BM25), 22 to 24 (language models).
+
+    Reads the rows that :func:`_count_features` has filled. ``out`` is ``[kinds, streams, N]``,
+    ``terms`` ``[N]``, ``idf`` and ``jitter`` ``[streams, N]``.
+    """
     length, mean, variance = out[2], out[7], out[8]
     out[20] = mean / np.sqrt(mean * mean + variance + 1e-6)
     out[21] = idf * 2.2 * mean / (mean + 1.2 * (0.25 + 0.75 * length / _USUAL_LENGTH))
-    rare = np.exp(-idf / terms)
-    out[22] = terms * np.log((mean + 2 * rare) / (length + 2)) + 0.3 * jitter
-    out[23] = terms * np.log((mean + 50 * rare) / (length + 50)) + 0.1 * jitter
-    out[24] = terms * np.log(0.9 * mean / (length + 1) + 0.1 * rare)
+    background = np.exp(-idf / terms)  # how frequent the query's words are in all pages
+    out[22] = terms * np.log((mean + 2 * background) / (length + 2)) + 0.3 * jitter
+    out[23] = terms * np.log((mean + 50 * background) / (length + 50)) + 0.1 * jitter
+    out[24] = terms * np.log(0.9 * mean / (length + 1) + 0.1 * background)
 
 
 def _page_features(
@@ -414,7 +430,7 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     sizes = np.maximum(np.bincount(lists, minlength=count), 1)
 
     def above_mean(values: Array) -> Array:
-        """How far above its list's mean an item is, in saturated standard deviations."""
+        """How many standard deviations above its list's mean an item is, saturated by tanh."""
         mean = np.bincount(lists, values, count) / sizes
         centered = values - mean[lists]
         deviation = np.sqrt(np.bincount(lists, centered * centered, count) / sizes)
@@ -474,7 +490,13 @@ def _text_match(x: Mapping[str, Array]) -> tuple[Array, Array]:
 
 
 def _copied(body: Array, rank: Array, lists: Array) -> Array:
-    """Whether a page of higher PageRank in the same list has the same body, ``[N]``."""
+    """Whether a page of higher PageRank in the same list has the same body, ``[N]``.
+
+    Args:
+        body: ``[N]``: a feature that is equal for pages with the same body.
+        rank: ``[N]``: the PageRank.
+        lists: ``[N]``: the list of each page.
+    """
     order = np.lexsort((-rank, body, lists))
     lists, body, rank = lists[order], body[order], rank[order]
     positions = np.arange(len(order))

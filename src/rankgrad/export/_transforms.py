@@ -15,8 +15,9 @@ from rankgrad.data._quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
 from rankgrad.export._graph import DOUBLE, FLOAT, NoFormError, OnnxGraph
 
-#: The normal quantile by Wichura's PPND7 (algorithm AS 241, 1988): near the center and in the tails
-#: the coefficients of numerator and denominator, from the highest power down.
+# The normal quantile by Wichura's PPND7 (algorithm AS 241, 1988): a quotient of two polynomials
+# near the center, and another one in the tails. Coefficients are those of the numerator, then those
+# of the denominator, from the highest power down.
 _CENTER = (
     [5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179],
     [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0],
@@ -25,6 +26,9 @@ _TAIL = (
     [1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777],
     [1.2021132975e-1, 7.3700164250e-1, 1.0],
 )
+_CENTER_HALF_WIDTH = 0.425  # |fraction - 1/2| up to which the center's quotient is used
+_CENTER_SHIFT = 0.180625  # 0.425²: the center's quotient is in 0.180625 - (fraction - 1/2)²
+_TAIL_SHIFT = 1.6  # the tails' quotient is in sqrt(-log(fraction)) - 1.6
 _NORMAL_LIMIT = 5.1993  # to which the transform clips the normal quantile
 _SMALLEST = 1e-9  # the lowest fraction; its quantile is beyond the limit
 
@@ -96,8 +100,8 @@ def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
 def _(transform: transforms.Clip, graph: OnnxGraph, values: str) -> str:
     # By comparisons, because the operator Clip need not preserve NaN
     low, high = float32_array(transform.low), float32_array(transform.high)
-    above = graph.add("Where", graph.add("Less", values, low), low, values)
-    return graph.add("Where", graph.add("Greater", above, high), high, above)
+    raised = graph.add("Where", graph.add("Less", values, low), low, values)
+    return graph.add("Where", graph.add("Greater", raised, high), high, raised)
 
 
 @add_transform.register
@@ -140,7 +144,8 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
 def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     """The fractions of the training data below values, both ``[features, items]``.
 
-    ``count``, the number of knots below each value, is found by a binary search, bit by bit.
+    ``count``, the number of knots below each value, is found by a binary search, bit by bit. With
+    it, the fraction is interpolated as :class:`~rankgrad.data._quantile_kernel.Knots` says.
     """
     table = graph.constant(knots.table)
     half = 1 << knots.width - 1
@@ -154,29 +159,30 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
         count = graph.add("Where", graph.add("Less", knot, columns), larger, count)
 
     def at(values: np.ndarray) -> str:
+        """Each feature's entry at ``count``, from a table ``[features, counts]``."""
         return graph.add("GatherElements", values, count, axis=1)
 
     scaled = graph.add("Mul", columns, knots.scale) if (knots.scale < 1).any() else columns
-    above = graph.add("Sub", scaled, at(knots.below))
-    between = graph.add("Add", at(knots.index), graph.add("Div", above, at(knots.spacing)))
-    fraction = graph.add("Div", between, float(knots.last))
+    distance = graph.add("Sub", scaled, at(knots.below))
+    position = graph.add("Add", at(knots.index), graph.add("Div", distance, at(knots.spacing)))
+    fraction = graph.add("Div", position, float(knots.last))
     ends = np.full((len(knots.table), 1), np.inf, np.float32)
-    ties = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
-    return graph.add("Where", ties, at(knots.middle), fraction)
+    is_knot = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
+    return graph.add("Where", is_knot, at(knots.middle), fraction)
 
 
 def _add_normal_quantile(graph: OnnxGraph, fractions: str) -> str:
-    """The normal quantile by Wichura's rational functions, in float64, clipped as the transform."""
+    """The normal quantile by Wichura's quotients, in float64, clipped as in the transform."""
     fraction = graph.add("Cast", fractions, to=DOUBLE)
     fraction = graph.add("Clip", fraction, np.array(_SMALLEST), np.array(1 - _SMALLEST))
     middle = graph.add("Sub", fraction, np.array(0.5))
-    inner = graph.add("Sub", np.array(0.180625), graph.add("Mul", middle, middle))
+    inner = graph.add("Sub", np.array(_CENTER_SHIFT), graph.add("Mul", middle, middle))
     center = graph.add("Mul", middle, _add_ratio(graph, inner, *_CENTER))
     tail = graph.add("Min", fraction, graph.add("Sub", np.array(1.0), fraction))
     root = graph.add("Sqrt", graph.add("Neg", graph.add("Log", tail)))
-    outer = _add_ratio(graph, graph.add("Sub", root, np.array(1.6)), *_TAIL)
+    outer = _add_ratio(graph, graph.add("Sub", root, np.array(_TAIL_SHIFT)), *_TAIL)
     outer = graph.add("Mul", graph.add("Sign", middle), outer)
-    near = graph.add("LessOrEqual", graph.add("Abs", middle), np.array(0.425))
+    near = graph.add("LessOrEqual", graph.add("Abs", middle), np.array(_CENTER_HALF_WIDTH))
     normal = graph.add("Cast", graph.add("Where", near, center, outer), to=FLOAT)
     limit = np.array(_NORMAL_LIMIT, np.float32)
     return graph.add("Clip", normal, np.negative(limit), limit)

@@ -1,6 +1,7 @@
 """Groups of runs: an entry of a comparison is the runs that differ in seed and fold only.
 
-The report groups the runs it finds by :func:`group`; ``rankgrad compare`` knows its groups.
+The report groups the runs it finds with :func:`group`. ``rankgrad compare`` makes its groups
+itself, because it knows which entry it trains each run for.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class RunGroup:
     """An entry of a comparison, such as a loss with a model, with its runs over seeds and folds.
 
     Args:
-        name: of the entry.
+        name: the name of the entry.
         runs: its run folders.
-        missing: by fold and seed, why a run failed that has no folder.
-        problems: sentences on what is missing.
+        missing: the runs that failed and have no folder: from (fold, seed) to the reason.
+        problems: the failures, each with its fold, seed and reason.
     """
 
     name: str
@@ -50,7 +51,7 @@ class RunGroup:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is only shown, not tested, such as the best achievable ranking."""
+        """Whether the entry is only shown, not tested, such as the best achievable ranking."""
         return any(run.labels.get("kind") == "reference" for run in self.runs)
 
     @property
@@ -115,7 +116,7 @@ def group(runs: Sequence[Run]) -> list[RunGroup]:
 
 
 def _unanimous_labels(pairs: Iterable[tuple[Any, Run]]) -> dict[Any, str]:
-    """The entry's label by key, for keys all of whose labeled runs have the same one."""
+    """The label by key, of the keys whose labeled runs all have the same label."""
     labels_by_key: dict[Any, set[str]] = defaultdict(set)
     for key, run in pairs:
         label = run.labels.get("candidate")
@@ -125,7 +126,7 @@ def _unanimous_labels(pairs: Iterable[tuple[Any, Run]]) -> dict[Any, str]:
 
 
 def _identity(run: Run) -> str:
-    """The settings that tell its entry from others, in one string."""
+    """The settings of a run, without the incidental ones, as a string."""
     settings = {name: value for name, value in run.settings.items() if name not in INCIDENTAL}
     return json.dumps(settings, sort_keys=True)
 
@@ -146,8 +147,8 @@ def _names(groups: Mapping[tuple[str, str], list[Run]]) -> dict[tuple[str, str],
         different = varying(groups[key][0].settings for key in keys)
         for key in keys:
             first = groups[key][0]
-            own = [name for name in different if name in first.settings]
-            options = [f"{name}={first.settings[name]}" for name in own if name not in INCIDENTAL]
+            shown = [name for name in different if name not in INCIDENTAL]
+            options = [f"{name}={first.settings[name]}" for name in shown if name in first.settings]
             names[key] = " · ".join([loss or first.path.parent.name, *options])
     counts = Counter(names.values())
     for key, name in names.items():

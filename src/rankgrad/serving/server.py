@@ -69,6 +69,8 @@ def serve(
     service = app.state.service
 
     class Server(uvicorn.Server):
+        """uvicorn's server; before it shuts down, requests in progress get their deadline."""
+
         async def shutdown(self, sockets: Any = None) -> None:
             service.stop(grace)
             await super().shutdown(sockets)

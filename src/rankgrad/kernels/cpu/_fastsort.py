@@ -17,11 +17,15 @@ Options = tuple[float, bool]  # the strength, and whether the regularization is 
 
 @compiled
 def _forward(first: int, last: int, lists: Lists, options: Options, rows: Array) -> None:
-    """Ranks; the state of an item is the end of its block (exclusive).
+    """Write the ranks to ``rows[RANKS]``, and the end of each item's block to ``rows[STATE]``.
 
-    Items are read from the last to the first, so that ``a = -s / strength`` and the weights
-    ``w = n, n - 1, ..., 1`` both descend. On a block the rank is ``a`` minus the mean of ``a - w``;
-    in the entropic form it is ``softmax(a)`` times the sum of w.
+    A block is a run of neighboring items that the isotonic regression pools. Its end is exclusive
+    and counts from the start of the list.
+
+    The regression reads items from the last to the first, so that ``a = -s / strength`` and the
+    weights ``w = n, n - 1, ..., 1`` both descend; in the entropic form it takes ``log w``. On a
+    block the rank is ``a`` minus the mean of ``a - w``; in the entropic form it is ``softmax(a)``
+    times the sum of w.
     """
     scores, offsets, order, counts, _ = lists
     strength, entropic = options
@@ -41,14 +45,16 @@ def _forward(first: int, last: int, lists: Lists, options: Options, rows: Array)
                 begin -= 1
             for i in range(begin, end):
                 rows[STATE, start + i] = end
-            own = rows[RANKS, start + begin : start + end]
-            _rank_block(z[begin:end], 0.5 * (begin + 1.0 + end), entropic, own)
+            block_ranks = rows[RANKS, start + begin : start + end]
+            _rank_block(z[begin:end], 0.5 * (begin + 1.0 + end), entropic, block_ranks)
             end = begin
 
 
 @compiled
 def _rank_block(z: Array, middle: float, entropic: bool, ranks: Array) -> None:
-    """Ranks of a block whose weights have the mean ``middle``.
+    """Write the ranks of a block of m items; the mean of its weights w is ``middle``.
+
+    ``z`` ``[m]`` are the scores over the strength, descending; ``ranks`` is ``[m]``.
 
     Scores are subtracted from each other first: a rank added to a large score would be rounded off.
     """
@@ -70,7 +76,12 @@ def _rank_block(z: Array, middle: float, entropic: bool, ranks: Array) -> None:
 def _adjoint(
     first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
-    """Subtract from each item's gradient the (weighted) mean of its block."""
+    """Add the gradient with respect to the scores to ``grad_scores``.
+
+    With g the gradient with respect to the ranks, item i of a block gets
+    ``v_i (Σ_j v_j g_j / Σ_j v_j - g_i) / strength``, where j runs over the block; v is 1, or the
+    rank in the entropic form.
+    """
     _, offsets, order, counts, _ = lists
     strength, entropic = options
     ranks, grad = rows[RANKS], rows[GRAD]

@@ -26,9 +26,10 @@ from rankgrad.lists import contiguous
 
 Array = np.ndarray[Any, Any]
 
-#: The arrays of a batch: scores, labels, mask, weights, offsets, and the results values,
-#: grad_scores and defined. Loops over lists take them as one argument, because Numba's dispatch
-#: costs time per argument, and as a plain tuple, because named tuples are dispatched more slowly.
+#: The arrays of a batch: scores, labels, mask and weights ``[items]``, offsets ``[lists + 1]``, and
+#: the results values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``. Loops over
+#: lists take them as one argument, because Numba's dispatch costs time per argument, and as a plain
+#: tuple, because named tuples are dispatched more slowly.
 Arrays = tuple[Array, Array, Array, Array, Array, Array, Array, Array]
 
 #: A metric as one argument: its code, the cutoff (0 for none), whether gains are linear, the
@@ -37,11 +38,13 @@ Metric = tuple[int, int, bool, float, float, Array]
 
 APART = 64  # numbers between the rows of a block, more than a vectorized loop takes at a time
 VECTOR = 16  # numbers that a vectorized loop takes at a time, on processors of today
-_ONE_THREAD = 100_000  # as in _compiled; checked here first, because it is cheaper for small calls
+#: Elementary steps: less work runs in one thread. ``_compiled.py`` has the same constant; checking
+#: it here first is cheaper for small calls.
+_ONE_THREAD = 100_000
 _CACHED_ITEMS = 32768  # items: the arrays of smaller batches are cached for the next one
 _RUN = 64  # length of the runs that are sorted by counting before they are merged
-_WHOLE = 32  # integer labels below it are sorted by counting
-_KINDS = 12  # up to so many distinct gains are counted instead of sorted
+_COUNTED_LABELS = 32  # integer labels below it are sorted by counting
+_MAX_KINDS = 12  # up to so many distinct gains are counted instead of sorted
 
 NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR, SPEARMAN = range(11)
 METRICS = {
@@ -105,15 +108,15 @@ class FlatArrays:
     def load(self, batch: FlatLists, list_weights: Tensor | None) -> None:
         """Copy a batch of the same size to the arrays; results become 0."""
         scores, labels, mask, weights, offsets, _ = batch
-        kind = self.scalar.dtype
+        dtype = self.scalar.dtype
         # Compiled code reads the tensors by address: Tensor.numpy() takes longer than all of this.
         addresses = (
-            _address(scores, kind),
-            _address(labels, kind),
+            _address(scores, dtype),
+            _address(labels, dtype),
             0 if mask is None else _address(mask, torch.bool),
-            0 if weights is None else _address(weights, kind),
+            0 if weights is None else _address(weights, dtype),
             _address(offsets, torch.int64),
-            0 if list_weights is None else _address(list_weights, kind),
+            0 if list_weights is None else _address(list_weights, dtype),
         )
         self.valid: bool = _load(addresses, self.arrays, self.list_weights, self.like)
 
@@ -195,11 +198,11 @@ def arrays_for(batch: FlatLists, list_weights: Tensor | None) -> FlatArrays:
     return arrays
 
 
-def _address(tensor: Tensor, kind: torch.dtype) -> int:
+def _address(tensor: Tensor, dtype: torch.dtype) -> int:
     """The memory address of a contiguous tensor of this dtype."""
     address = tensor.data_ptr()
-    if tensor.dtype is not kind or not tensor.is_contiguous() or (not address and tensor.numel()):
-        raise TypeError(f"a CPU kernel needs a contiguous {kind} tensor, found {type(tensor)}")
+    if tensor.dtype is not dtype or not tensor.is_contiguous() or (not address and tensor.numel()):
+        raise TypeError(f"a CPU kernel needs a contiguous {dtype} tensor, found {type(tensor)}")
     return address
 
 
@@ -213,33 +216,39 @@ def _load(
     """Copy the tensors at the addresses, and return whether all values are valid.
 
     Results become 0.
+
+    Args:
+        addresses: of scores, labels, mask, weights, offsets and list weights; 0 for a missing one.
+        to: the arrays of the batch, written.
+        list_weights: ``[lists]``, written; ones if they are missing.
+        of_type: an array of the dtype of scores, labels and both kinds of weights.
     """
-    scores, labels, mask, weights, offsets, results, grad_scores, defined = to
-    for b in range(results.size):
-        results[b], defined[b] = 0.0, False
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = to
+    for b in range(values.size):
+        values[b], defined[b] = 0.0, False
     for i in range(grad_scores.size):
         grad_scores[i] = 0.0
-    real, bounds = (
+    source_mask, source_offsets = (
         array_at(addresses[2], mask.size, mask),
         array_at(addresses[4], offsets.size, offsets),
     )
     for i in range(mask.size):
-        mask[i] = real[i]
+        mask[i] = source_mask[i]
     for i in range(offsets.size):
-        offsets[i] = bounds[i]
+        offsets[i] = source_offsets[i]
     if addresses[5] == 0:
         for b in range(list_weights.size):
             list_weights[b] = 1.0
     # A loop, so that _copy is compiled into it once.
-    n_invalid, nothing = 0, mask[:0]
-    for address, least, most, padding, values in (
+    n_invalid, no_mask = 0, mask[:0]
+    for address, least, most, value_mask, target in (
         (addresses[0], -np.inf, np.inf, mask, scores),
         (addresses[1], 0.0, LARGEST_LABEL, mask, labels),
         (addresses[3], 0.0, np.inf, mask, weights),
-        (addresses[5], 0.0, np.inf, nothing, list_weights),
+        (addresses[5], 0.0, np.inf, no_mask, list_weights),
     ):
         if address != 0:
-            n_invalid += _copy(address, of_type, least, most, padding, values)
+            n_invalid += _copy(address, of_type, least, most, value_mask, target)
     return bool(n_invalid == 0)
 
 
@@ -266,7 +275,8 @@ def reduce_lists(
         arrays: the batch, with its results.
         list_weights: ``[lists]``.
         mean: whether to divide by the sum of the weights.
-        addresses: of the scores' gradient and of the result; then the number of scores.
+        addresses: three integers: the addresses to which the scores' gradient and the sum or mean
+            are written, and the number of scores.
         like: an array of the dtype at these addresses.
     """
     offsets, values, grad_scores, defined = arrays[4:]
@@ -315,7 +325,8 @@ _LIKE: dict[torch.dtype, tuple[Array, Tensor]] = {
     torch.float64: (_NO_NUMBERS, torch.empty((), dtype=torch.float64)),
 }
 
-# NumPy converts small arrays several times faster than PyTorch does.
+# The next four functions convert with NumPy, which is several times faster than PyTorch on small
+# arrays.
 
 
 def numbers(tensor: Tensor) -> Array:
@@ -357,7 +368,10 @@ def level(threshold: float, single: bool) -> float:
 
 @functools.lru_cache(maxsize=16)
 def discounts(metric: str, persistence: float, max_length: int) -> Array:
-    """The discounts of the ranks 1, 2, ...; the array is cached and must not be modified."""
+    """The discounts ``[max_length]`` of the ranks 1, 2, ...
+
+    The array is cached and must not be modified.
+    """
     ranks = np.arange(1, max_length + 1, dtype=np.float64)
     if metric in ("ndcg", "dcg"):
         return np.asarray(1 / np.log2(1 + ranks))
@@ -380,10 +394,11 @@ def new_block(rows: int, n: int) -> Array:
 
 @compiled
 def whole_vectors(n: int) -> int:
-    """``n`` rounded up, for loops over rows of a block in which nothing counts past the end.
+    """``n`` rounded up to a multiple of ``VECTOR``.
 
-    The remainder of a vectorized loop runs one number at a time. On short lists that takes longer
-    than the vectorized part.
+    For loops over rows of a block whose numbers past the first n do not change the result. The
+    remainder of a vectorized loop runs one number at a time, which on short lists takes longer than
+    the vectorized part.
     """
     return (n + VECTOR - 1) // VECTOR * VECTOR
 
@@ -397,7 +412,7 @@ def real_items(mask: Array, first: int, last: int) -> Array:
 
 @compiled
 def find_items(mask: Array, first: int, last: int, items: Array) -> int:
-    """Write the indices of a list's real items, and return how many there are."""
+    """Write the indices of a list's real items to ``items``, and return how many there are."""
     count = 0
     for item in range(first, last):
         items[count] = item
@@ -426,26 +441,41 @@ def indices(n: int) -> Array:
 
 @compiled
 def sort_descending(keys: Array, items: Array) -> None:
-    """Sort items by descending key, stable: a counting sort of short runs, then merges."""
+    """Sort ``items`` in place by descending ``keys[item]``, stable.
+
+    Short runs are sorted by counting, then merged two by two. ``items`` is also the spare buffer of
+    the merges.
+    """
     n, run = items.size, _RUN
-    source, target = np.empty(n), np.empty(n, np.int64)
-    other, moved = np.empty(n), items
+    sorted_keys, sorted_items = np.empty(n), np.empty(n, np.int64)
+    spare_keys, spare_items = np.empty(n), items
     for i in range(n):
-        other[i] = keys[items[i]]
+        spare_keys[i] = keys[items[i]]
     for start in range(0, n, run):
-        of_run = other[start : min(start + run, n)]
-        for i in range(of_run.size):
-            place = start + _count_ahead(of_run, i)
-            source[place], target[place] = of_run[i], items[start + i]
+        run_keys = spare_keys[start : min(start + run, n)]
+        for i in range(run_keys.size):
+            place = start + _count_ahead(run_keys, i)
+            sorted_keys[place], sorted_items[place] = run_keys[i], items[start + i]
     while run < n:
         for start in range(0, n, 2 * run):
             end = min(start + 2 * run, n)
-            some = slice(start, end)
-            _merge(source[some], target[some], min(run, end - start), other[some], moved[some])
-        source, other, target, moved = other, source, moved, target
+            two_runs = slice(start, end)
+            _merge(
+                sorted_keys[two_runs],
+                sorted_items[two_runs],
+                min(run, end - start),
+                spare_keys[two_runs],
+                spare_items[two_runs],
+            )
+        sorted_keys, spare_keys, sorted_items, spare_items = (
+            spare_keys,
+            sorted_keys,
+            spare_items,
+            sorted_items,
+        )
         run *= 2
     for i in range(n):
-        items[i] = target[i]
+        items[i] = sorted_items[i]
 
 
 @compiled
@@ -462,7 +492,7 @@ def _count_ahead(keys: Array, at: int) -> int:
 
 @compiled
 def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) -> None:
-    """Merge the sorted keys before ``middle`` with the sorted keys after it."""
+    """Merge the sorted keys before ``middle`` with those from it on, and their items with them."""
     a, b = 0, middle
     for i in range(keys.size):
         first = b == keys.size or (a < middle and keys[a] >= keys[b])
@@ -474,33 +504,38 @@ def _merge(keys: Array, items: Array, middle: int, into: Array, moved: Array) ->
 
 @compiled
 def sort_by_label(labels: Array, items: Array) -> None:
-    """Sort items by descending label, stable."""
-    counts = np.zeros(_WHOLE + 1, np.int64)
+    """Sort ``items`` in place by descending ``labels[item]``, stable."""
+    counts = np.zeros(_COUNTED_LABELS + 1, np.int64)
     for i in range(items.size):
         label = labels[items[i]]
-        if not 0 <= label < _WHOLE or label != math.floor(label):
+        if not 0 <= label < _COUNTED_LABELS or label != math.floor(label):
             sort_descending(labels, items)
             return
         counts[np.int64(label)] += 1
-    # counts[label + 1] becomes the position of the first item of this label.
-    for label in range(_WHOLE - 1, -1, -1):
-        counts[label] += counts[label + 1]
+    # counts[value + 1] becomes the number of larger labels: where the first item of label `value`
+    # goes.
+    for value in range(_COUNTED_LABELS - 1, -1, -1):
+        counts[value] += counts[value + 1]
     for item in items.copy():
-        place = np.int64(labels[item]) + 1
-        items[counts[place]] = item
-        counts[place] += 1
+        slot = np.int64(labels[item]) + 1
+        items[counts[slot]] = item
+        counts[slot] += 1
 
 
 @compiled
 def gains_of(labels: Array, metric: int, linear: bool, threshold: float) -> Array:
-    """The gains of labels; for err, the probability ``(2^y - 1) / 2^g`` that an item satisfies."""
+    """The gains of labels, both ``[items]``.
+
+    For err the gain of a label y is ``(2^y - 1) / 2^g``, the probability that the item satisfies
+    the user; g is the largest label or the threshold, whichever is larger.
+    """
     gains = np.empty(labels.size)
     top = threshold
     if metric == ERR:
         for i in range(labels.size):
             top = max(top, labels[i])
     for i in range(labels.size):
-        if metric == ARP or (linear and metric <= DCG):
+        if metric == ARP or (linear and metric <= DCG):  # <= DCG: NDCG or DCG
             gains[i] = labels[i]
         elif metric <= DCG:
             gains[i] = np.exp2(labels[i]) - 1.0
@@ -524,10 +559,10 @@ def any_relevant(gains: Array, weights: Array) -> bool:
 def ideal(gains: Array, discount: Array, k: int) -> float:
     """The ideal DCG@k: the largest that an order of these gains reaches."""
     end = gains.size if k == 0 else min(k, gains.size)
-    kinds, counts = np.empty(_KINDS), np.empty(_KINDS, np.int64)
+    kinds, counts = np.empty(_MAX_KINDS), np.empty(_MAX_KINDS, np.int64)
     n_kinds = _count_kinds(gains, kinds, counts)
     best = 0.0
-    if n_kinds <= _KINDS:  # few distinct gains, as of integer labels, need no sort
+    if n_kinds <= _MAX_KINDS:  # few distinct gains, as of integer labels, need no sort
         r = 0
         for kind in range(n_kinds):
             stop = min(r + counts[kind], end)

@@ -21,11 +21,11 @@ from rankgrad.kernels.cpu._relaxed import (
     through_permutation,
 )
 
-# Bounds of the logits, up to which ...
-NEAR_ZERO = 1.0 / 128  # a shorter polynomial for the exponential is accurate
-SAFE = 300.0  # the exponential needs no shift
-SMALL = 2.0  # functions of a logit equal their polynomials through the nodes, to rounding
-NODES = 16
+# Three bounds of the logits:
+NEAR_ZERO = 1.0 / 128  # up to it, a shorter polynomial for the exponential is accurate
+SAFE = 300.0  # up to it, the exponential does not overflow without a shift
+SMALL = 2.0  # up to it, functions of a logit equal their polynomials through the nodes, to rounding
+NODES = 16  # the number of Chebyshev nodes
 PLACES = np.cos((np.arange(NODES) + 0.5) * (math.pi / NODES))  # Chebyshev nodes in [-1, 1]
 #: The matrix from values at the nodes to Chebyshev coefficients. Its transpose turns sums of
 #: Chebyshev polynomials over items into weights of the nodes.
@@ -66,7 +66,12 @@ def through_smoothi(
 def _smoothi(
     first: int, last: int, lists: Lists, options: Options, rows: Array, grad_scores: Array
 ) -> None:
-    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``; the products are not differentiated."""
+    """``I^r = softmax(α S Π_{l<r} (1 - I^l - δ))``; the products are not differentiated.
+
+    S are the scores minus the list's lowest. Writes the output of each rank to ``rows[SORTED]``. If
+    ``grad_scores`` is not empty, the gradient ``rows[GRAD]`` with respect to the outputs is
+    propagated, and the result added to ``grad_scores``.
+    """
     scores, offsets, order, counts, k = lists
     alpha, delta, linear, labels, weights = options
     form = labels.size > 0 and not linear, weights.size > 0
@@ -121,7 +126,10 @@ def _to_scores(scores: Array, items: Array, alpha: float, grad: Array, grad_scor
 def _indicators(
     block: Array, bound: float, grad: Array, out: Array, delta: float, form: Form
 ) -> None:
-    """Write the output of each rank, and the gradient's sums over the ranks.
+    """Write the outputs of ranks to ``out``, and the gradient's sums over ranks to ``block``.
+
+    ``block`` is that of :func:`_block` for n items, ``bound`` an upper bound of the first rank's
+    logits, ``grad`` ``[ranks]`` the gradient with respect to ``out`` ``[ranks]``, or empty.
 
     An item's next logit depends on its logit x alone: ``x' = x (1 - δ - e^x / Z)``, where Z is the
     same for all items. So indicators and products are smooth functions of the logit at any earlier
@@ -129,31 +137,31 @@ def _indicators(
     and sums over items are sums of the polynomials through the nodes. The error is below 1e-11 in
     the tests.
     """
-    n, rows, count = block.shape[1] - APART, out.size, 3 if form[1] else 2
+    n, n_ranks, n_sums = block.shape[1] - APART, out.size, 3 if form[1] else 2
     points, product = block[POINTS, :n], block[PRODUCT, :n]
-    ranks, small = _ranks_until(bound, delta, rows)
-    if n < 3 * NODES or rows - ranks < NODES:
-        ranks = rows
-    _follow(block, grad[:ranks], out[:ranks], bound, delta, form)
-    if ranks < rows:
+    n_exact, small_bound = _ranks_until(bound, delta, n_ranks)
+    if n < 3 * NODES or n_ranks - n_exact < NODES:  # too few for nodes to save work
+        n_exact = n_ranks
+    _follow(block, grad[:n_exact], out[:n_exact], bound, delta, form)
+    if n_exact < n_ranks:
         at_nodes = _block(NODES)
         chebyshev = np.empty((NODES, n))
         _nodes(points, product, chebyshev, at_nodes[POINTS, :NODES])
-        for i in range(count):
+        for i in range(n_sums):
             for k in range(NODES):
                 total = dot(chebyshev[k], block[OF_ONES + i, :n])
                 add_scaled(COSINES[k], total, at_nodes[OF_ONES + i, :NODES])
-        _follow(at_nodes, grad[ranks:], out[ranks:], small, delta, form)
+        _follow(at_nodes, grad[n_exact:], out[n_exact:], small_bound, delta, form)
         if grad.size:
-            for i in range(count):
+            for i in range(n_sums):
                 for k in range(NODES):
-                    moved = dot(COSINES[k], at_nodes[LOST + i, :NODES])
-                    _add_times(moved, chebyshev[k], product, block[LOST + i, :n])
+                    coefficient = dot(COSINES[k], at_nodes[LOST + i, :NODES])
+                    _add_times(coefficient, chebyshev[k], product, block[LOST + i, :n])
 
 
 @compiled
 def _block(n: int) -> Array:
-    """The block of n points that :func:`_follow` takes, with products of 1."""
+    """A block ``[9, n + APART]`` for :func:`_follow`: n points with products of 1, zeros else."""
     block = new_block(9, n)
     for i in range(n):
         block[PRODUCT, i] = 1.0
@@ -161,13 +169,13 @@ def _block(n: int) -> Array:
 
 
 @compiled
-def _ranks_until(bound: float, delta: float, rows: int) -> tuple[int, float]:
+def _ranks_until(bound: float, delta: float, n_ranks: int) -> tuple[int, float]:
     """The number of ranks until logits are small, and the logits' bound then.
 
     Each rank multiplies a logit by at most ``1 - δ``.
     """
     ranks = 0
-    while ranks < rows and bound > SMALL:
+    while ranks < n_ranks and bound > SMALL:
         bound *= 1.0 - delta
         ranks += 1
     return ranks, bound
@@ -175,11 +183,15 @@ def _ranks_until(bound: float, delta: float, rows: int) -> tuple[int, float]:
 
 @compiled
 def _nodes(points: Array, product: Array, chebyshev: Array, nodes: Array) -> None:
-    """The Chebyshev nodes in the range of the logits, and Chebyshev polynomials at the logits."""
+    """Write the Chebyshev nodes in the range of the logits, and the polynomials at the logits.
+
+    ``points`` and ``product`` are ``[n]``, ``chebyshev`` ``[NODES, n]``, ``nodes`` ``[NODES]``.
+    """
     low = high = points[0] * product[0]
     for j in range(points.size):
         chebyshev[1, j] = points[j] * product[j]
         low, high = min(low, chebyshev[1, j]), max(high, chebyshev[1, j])
+    # The least half width avoids a division by 0 where all logits are equal.
     middle, half = 0.5 * (low + high), max(0.5 * (high - low), 1e-3)
     for j in range(points.size):
         chebyshev[0, j], chebyshev[1, j] = 1.0, (chebyshev[1, j] - middle) / half
@@ -232,17 +244,18 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, f
                 mean_weight += row[j] * weights[j]
             mean_weight *= inverse
         out[r] = gain * mean_weight
-        own = grad[r] * derivative * mean_weight if grad.size else 0.0
-        own_weight = grad[r] * gain if grad.size and weighted else 0.0
-        if own_weight != 0.0:
+        # The gradient with respect to E[v] and to E[w], the expected value and weight
+        grad_mean = grad[r] * derivative * mean_weight if grad.size else 0.0
+        grad_mean_weight = grad[r] * gain if grad.size and weighted else 0.0
+        if grad_mean_weight != 0.0:
             for j in range(points.size):
-                by_weight[j] += own_weight * inverse * row[j] * product[j]
-        both = own * mean + own_weight * mean_weight
+                by_weight[j] += grad_mean_weight * inverse * row[j] * product[j]
+        grad_ones = grad_mean * mean + grad_mean_weight * mean_weight
         for j in range(points.size):
             indicator = row[j] * inverse
             change = indicator * product[j]
-            by_value[j] += own * change
-            lost[j] += both * change
+            by_value[j] += grad_mean * change
+            lost[j] += grad_ones * change
             product[j] *= (1.0 - delta) - indicator
         bound *= 1.0 - delta
 
@@ -278,7 +291,7 @@ TRACE = 1e-12  # puts an item last if its indicators underflow at all ranks
 
 @compiled
 def _expected_ranks(first: int, last: int, lists: Lists, options: RankOptions, rows: Array) -> None:
-    """``Σ_r r I^r_j / Σ_r I^r_j``; the state is the denominator."""
+    """Write ``Σ_r r I^r_j / Σ_r I^r_j`` to ``rows[RANKS]``, the denominator to ``rows[STATE]``."""
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
@@ -299,33 +312,37 @@ def _expected_ranks(first: int, last: int, lists: Lists, options: RankOptions, r
 def _expected_ranks_adjoint(
     first: int, last: int, lists: Lists, options: RankOptions, rows: Array, grad_scores: Array
 ) -> None:
+    """Add the gradient with respect to the scores, from that with respect to the ranks.
+
+    The products are not differentiated, as in :func:`_smoothi`.
+    """
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
         items = order[start : start + n]
-        some = slice(start, start + n)
-        ranks, mass, grad = rows[RANKS, some], rows[STATE, some], rows[GRAD, some]
-        row, product, before, out = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
+        of_list = slice(start, start + n)
+        ranks, mass, grad = rows[RANKS, of_list], rows[STATE, of_list], rows[GRAD, of_list]
+        row, product, rank_product, grad_scaled = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
         for r in range(n):
             _indicator(scores, items, options, product, row)
             mean = 0.0
             for i in range(n):
-                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
+                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]  # by the indicator of rank r + 1
                 mean += row[i] * change
             for i in range(n):
                 change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
-                out[i] += row[i] * (change - mean) * before[i]
-                before[i] = product[i]
-        _to_scores(scores, items, options[0], out, grad_scores)
+                grad_scaled[i] += row[i] * (change - mean) * rank_product[i]
+                rank_product[i] = product[i]
+        _to_scores(scores, items, options[0], grad_scaled, grad_scores)
 
 
 @compiled
 def _indicator(
     scores: Array, items: Array, options: RankOptions, product: Array, row: Array
 ) -> None:
-    """Write the indicator of the next rank, and update the products."""
+    """Write the indicator of the next rank to ``row`` ``[n]``, and update ``product`` ``[n]``."""
     alpha, delta = options
     lowest, top, normalizer = scores[items[items.size - 1]], 0.0, 0.0  # items are sorted
     for i in range(items.size):

@@ -28,7 +28,7 @@ from rankgrad.kernels.gpu._flat_lists import (
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv, next_power_of_2
 
 _SHORT = 8192  # the longest list that one program computes alone
-_SPAN = 4096
+_SPAN = 4096  # items of a longer list that one program computes
 _WIDTH = 256  # spans joined at a time
 
 
@@ -49,7 +49,8 @@ def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor
     span = max(32, next_power_of_2(batch.max_length)) if batch.max_length <= _SHORT else _SPAN
     spans = max(1, cdiv(batch.max_length, span))
     constants = {"NORMALIZED": target == "softmax", "SPAN": span}
-    # Of each span: the fields of :class:`_Sums`, the number of items, and an unused number.
+    # 8 numbers of each span: the 6 fields of :class:`_Sums`, the number of items (at 6), and an
+    # unused one. A single span needs no parts; `values` is passed in their place and not used.
     parts = values if spans == 1 else values.new_empty(lists, spans, 8)
     arguments = (*batch[:5], parts, *results)
     warps = 8 if spans > 1 else max(1, min(16, span // 256))
@@ -62,7 +63,7 @@ def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor
 @triton.jit
 def _exp(x):
     """``e^x``."""
-    return tl.exp2(x * 1.4426950408889634)
+    return tl.exp2(x * 1.4426950408889634)  # log2(e)
 
 
 @triton.jit
@@ -172,7 +173,7 @@ def _sum_span(
 
 @triton.jit
 def _join_sums(parts, list_index, spans, NORMALIZED: tl.constexpr, WIDTH: tl.constexpr):
-    """The sums of a list and its number of items, from those of its spans.
+    """The sums of a list and its number of items, from ``parts`` ``[lists, spans, 8]``.
 
     The sums of a span are relative to its own largest score and label. They are rescaled to those
     of the list, which a first loop finds.

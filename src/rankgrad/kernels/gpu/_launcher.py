@@ -135,10 +135,10 @@ class CachedLauncher:
         key += (device, *options.items())
         kernel = plan.compiled.get(key)
         if (kernel is None or is_waiting()) and recording.launches is None:
-            compiled = kernel is not None
+            is_compiled = kernel is not None
             if is_queued(
                 lambda: self._launch(grid, *arguments, **options),
-                None if compiled else lambda: self.jit.warmup(*arguments, grid=grid, **options),
+                None if is_compiled else lambda: self.jit.warmup(*arguments, grid=grid, **options),
                 (self, *key),
             ):
                 return
