@@ -467,12 +467,8 @@ def sort_descending(keys: Array, items: Array) -> None:
                 spare_keys[two_runs],
                 spare_items[two_runs],
             )
-        sorted_keys, spare_keys, sorted_items, spare_items = (
-            spare_keys,
-            sorted_keys,
-            spare_items,
-            sorted_items,
-        )
+        sorted_keys, spare_keys = spare_keys, sorted_keys
+        sorted_items, spare_items = spare_items, sorted_items
         run *= 2
     for i in range(n):
         items[i] = sorted_items[i]

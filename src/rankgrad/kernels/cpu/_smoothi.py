@@ -250,6 +250,7 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, f
         if grad_mean_weight != 0.0:
             for j in range(points.size):
                 by_weight[j] += grad_mean_weight * inverse * row[j] * product[j]
+        # The factor of the terms -E[v] and -E[w] of the derivatives
         grad_ones = grad_mean * mean + grad_mean_weight * mean_weight
         for j in range(points.size):
             indicator = row[j] * inverse
@@ -286,7 +287,7 @@ class SmoothIOperator(SortOperator):
 
 
 RankOptions = tuple[float, float]  # α and δ
-TRACE = 1e-12  # puts an item last if its indicators underflow at all ranks
+TRACE = 1e-12  # a mass at the last rank: puts an item there if its indicators underflow everywhere
 
 
 @compiled
@@ -324,12 +325,14 @@ def _expected_ranks_adjoint(
         items = order[start : start + n]
         of_list = slice(start, start + n)
         ranks, mass, grad = rows[RANKS, of_list], rows[STATE, of_list], rows[GRAD, of_list]
+        # rank_product is the product before _indicator updates it for the next rank.
         row, product, rank_product, grad_scaled = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
         for r in range(n):
             _indicator(scores, items, options, product, row)
             mean = 0.0
             for i in range(n):
-                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]  # by the indicator of rank r + 1
+                # The derivative of the loss by item i's indicator for rank r + 1
+                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
                 mean += row[i] * change
             for i in range(n):
                 change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
