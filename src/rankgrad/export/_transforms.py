@@ -28,7 +28,7 @@ _TAIL = (
 )
 _CENTER_HALF_WIDTH = 0.425  # |fraction - 1/2| up to which the center's quotient is used
 _CENTER_SHIFT = 0.180625  # 0.425²: the center's quotient is in 0.180625 - (fraction - 1/2)²
-_TAIL_SHIFT = 1.6  # the tails' quotient is in sqrt(-log(fraction)) - 1.6
+_TAIL_SHIFT = 1.6  # the tails' quotient is in sqrt(-log(min(fraction, 1 - fraction))) - 1.6
 _NORMAL_LIMIT = 5.1993  # to which the transform clips the normal quantile
 _SMALLEST = 1e-9  # the lowest fraction; its quantile is beyond the limit
 

@@ -45,7 +45,7 @@ def serve(
         limits: the limits of one request, and of all requests in progress.
         grace: seconds in which requests in progress are answered when the service stops; after
             them, the rest get a 503.
-        version: the version of rankgrad.
+        version: the version of rankgrad that ``/version`` gives.
 
     Raises:
         OSError: the address or the port is not available.

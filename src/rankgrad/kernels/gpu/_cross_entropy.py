@@ -149,12 +149,12 @@ def _sum_span(
 
     With ALL_ITEMS the span is the whole list: the loss and its gradient are written instead.
     """
-    list_index, start, width, row, inside, _ = list_block(mask, offsets, SPAN)
+    list_index, start, length, row, inside, _ = list_block(mask, offsets, SPAN)
     index = start + row
     score, label, weight, real = _load(scores, labels, mask, weights, index, inside)
     sums = _sum_terms(score, label, weight, real, NORMALIZED)
     if ALL_ITEMS:
-        items = width
+        items = length
         if mask is not None:
             items = tl.sum(real.to(tl.int32), 0)
         value, is_defined, factor, scale = _results(sums, items, NORMALIZED)
@@ -223,13 +223,13 @@ def _write_gradient(
     NORMALIZED: tl.constexpr, SPAN: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write the gradient of a span of a list; the list's first program also writes the loss."""
-    list_index, start, width = list_span(offsets)
+    list_index, start, length = list_span(offsets)
     first = tl.program_id(1) * SPAN
-    if (first < width) | (first == 0):
+    if (first < length) | (first == 0):
         sums, items = _join_sums(parts, list_index.to(tl.int64), spans, NORMALIZED, WIDTH)
         value, is_defined, factor, scale = _results(sums, items, NORMALIZED)
         row = first + tl.arange(0, SPAN)
-        inside = row < width
+        inside = row < length
         score, label, weight, real = _load(scores, labels, mask, weights, start + row, inside)
         target, _ = _targets(label, sums.max_label, weight, real, NORMALIZED)
         grad = factor * _exp(score - sums.max_score) - scale * target

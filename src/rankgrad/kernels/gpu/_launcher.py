@@ -135,6 +135,7 @@ class CachedLauncher:
         key += (device, *options.items())
         kernel = plan.compiled.get(key)
         if (kernel is None or is_waiting()) and recording.launches is None:
+            # The queue keeps the order of launches while kernels are compiled in parallel.
             is_compiled = kernel is not None
             if is_queued(
                 lambda: self._launch(grid, *arguments, **options),
@@ -177,6 +178,7 @@ class Plan:
         """The plan; None for argument types that only Triton's own launcher supports."""
         if len(params) != len(types):
             return None
+        # `places` holds the four lists themselves, in the order of the fields.
         tensors, numbers, plain, constants = places = [], [], [], []  # type: ignore[var-annotated]
         for at, (param, kind) in enumerate(zip(params, types, strict=True)):
             if param.is_constexpr or kind in (bool, type(None)):
