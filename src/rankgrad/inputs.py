@@ -61,7 +61,7 @@ def as_lists(
 
 
 def check_values(lists: Lists) -> Lists:
-    """Check the values of lists, and note in them whether they are finite and large.
+    """Check the values of lists, and note whether all scores are finite and any label is large.
 
     A kernel checks all values at once. Only if it finds something unusual are they checked again in
     PyTorch, to find the invalid item.
@@ -122,7 +122,7 @@ def unchecked_lists(
 
 
 def check_finite(lists: Lists) -> None:
-    """Raise if a score is infinite; only exact metrics take infinite scores.
+    """Raise if a score is not finite; only exact metrics take infinite scores.
 
     Args:
         lists: whose scores are checked, where values can be read.
@@ -132,9 +132,9 @@ def check_finite(lists: Lists) -> None:
     """
     if lists.finite or is_unchecked(lists.flat.scores):
         return
-    infinite = ~lists.scores.isfinite()
-    if bool(infinite.any()):
-        row, item = infinite.nonzero()[0].tolist()
+    not_finite = ~lists.scores.isfinite()
+    if bool(not_finite.any()):
+        row, item = not_finite.nonzero()[0].tolist()
         score = lists.scores[row, item].item()
         raise ValueError(f"scores must be finite; item {item} of list {row} is {score:g}")
 
@@ -180,7 +180,7 @@ def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
 
 
 def largest_exponent(dtype: torch.dtype) -> float:
-    """The largest label for which ``2^y``, its sums and its inverse are finite: 120 in float32.
+    """The largest label y: 120 in float32, so that ``2^y`` and sums of 255 of them are finite.
 
     Args:
         dtype: of labels and gains.

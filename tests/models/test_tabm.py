@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from rankgrad import models
+from rankgrad.models import _dropout, _perceptrons
 from rankgrad.models._dropout import FastDropout, _Drop, draw_from
 from rankgrad.models._perceptrons import Perceptrons
 from rankgrad.models.tabm import TabMNet, _MemberLinear
@@ -83,6 +85,20 @@ def test_dropout_drops_its_share_and_keeps_the_mean(rate: float) -> None:
     assert values.unique().tolist() == pytest.approx([0, 1 / (1 - rate)], rel=1e-4)
     assert dropout(torch.ones(2, 0)).shape == (2, 0)
     assert torch.equal(dropout.eval()(torch.ones(7)), torch.ones(7))
+
+
+def test_positions_wrap_in_32_bits_as_on_a_gpu() -> None:
+    seed = (5 << 32) | (2**32 - 40)
+    x = np.arange(100, dtype=np.uint32) + np.uint32(seed & 0xFFFFFFFF)
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D) ^ np.uint32(seed >> 32)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    kept = _dropout._drop(torch.ones(2, 5, 10), seed, 2**15) > 0
+    assert kept.flatten().tolist() == ((x >> np.uint32(16)) >= 2**15).tolist()
+    hidden, scores = torch.empty(2, 5, 10).numpy(), torch.empty(2, 5, 1).numpy()
+    items, weight = torch.ones(2, 5, 10).numpy(), torch.ones(2, 10, 1).numpy()
+    numbers = np.uint64(seed), np.uint32(2**15), np.float32(2)
+    _perceptrons._compiled(_perceptrons._forward)(items, weight, *numbers, hidden, scores)
+    assert ((hidden > 0) == kept.numpy()).all()
 
 
 def test_dropout_drops_the_same_gradients_and_is_drawn_anew() -> None:

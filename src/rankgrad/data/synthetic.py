@@ -172,8 +172,9 @@ def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> di
 def oracle(dataset: Dataset, *, world: str = "listwise") -> Array:
     """The utility of each item ``[N]``: scores that no model of the features can beat.
 
-    Needs whole lists: an item's utility depends on the others in its list. The columns are found by
-    their names or, in a data set without names, by their positions in ``NAMES``.
+    In the listwise world it needs whole lists: there an item's utility depends on the others. The
+    columns are found by their names or, in a data set without names, by their positions in
+    ``NAMES``.
 
     Args:
         dataset: a data set that :func:`make` made.
@@ -277,7 +278,7 @@ def _draw_pages(queries: _Queries, extra: int, world: str) -> tuple[Array, Array
     return columns, np.searchsorted(thresholds, judgments).astype(np.float32)
 
 
-# For each stream of a page (except "whole", which is their sum): mean and deviation of the log
+# For each stream of a page (except "whole", which follows from them): mean and deviation of the log
 # length, dependence of the match on the page's topic, coverage of terms at an average match (as a
 # logit), occurrences of a term per word.
 _LOG_LENGTH = np.array([6.0, 1.0, 2.0, 2.3], np.float32)[:, None]
@@ -320,7 +321,7 @@ def _text_features(
     length = np.exp(_LOG_LENGTH + _LENGTH_DEVIATION * latent[1])
     length[0] *= np.exp(0.8 * queries.verbosity[lists])
     length = np.floor(length)
-    length[1, chance[2] < 0.6] = 0  # most pages are linked to by nobody
+    length[1, chance[2] < 0.6] = 0  # 60% of pages have no anchor text
     ratio = 1 / (1 + np.exp(-_COVERAGE - 1.4 * match))
     covered = np.minimum(np.floor(terms * ratio + 0.5), length)
     occurrences = _RATE * length * np.exp(0.5 * match + 0.7 * latent[2])
@@ -402,20 +403,20 @@ def _page_features(
     normal = random.standard_normal((12, len(lists)), np.float32)
     fame = queries.fame[lists]
     authority = 0.8 * normal[0] + 0.8 * fame
-    out[0] = 1 + np.floor(np.exp(0.4 + 0.6 * normal[1]))
-    out[1] = 9 + np.floor(np.exp(2.4 + 0.45 * normal[1] + 0.5 * normal[2]))
-    out[2] = np.floor(np.exp(np.minimum(1.2 + 3.4 * authority + 1.5 * normal[3], 18.8)))
-    out[3] = np.floor(np.exp(-0.1 + 1.6 * normal[4]))
-    out[4] = np.floor(65535 / (1 + np.exp(0.8 - 2 * authority - 0.5 * normal[5])))
-    out[5] = np.floor(65535 / (1 + np.exp(-1.2 * authority - 1.2 * normal[6])))
-    out[6] = np.clip(np.floor(np.exp(1.7 + 1.4 * normal[7])), 1, 254)
-    out[7] = np.clip(np.floor(np.exp(2.0 + 1.5 * normal[8])), 1, 254)
+    out[0] = 1 + np.floor(np.exp(0.4 + 0.6 * normal[1]))  # slashes
+    out[1] = 9 + np.floor(np.exp(2.4 + 0.45 * normal[1] + 0.5 * normal[2]))  # address length
+    out[2] = np.floor(np.exp(np.minimum(1.2 + 3.4 * authority + 1.5 * normal[3], 18.8)))  # inlinks
+    out[3] = np.floor(np.exp(-0.1 + 1.6 * normal[4]))  # outlinks
+    out[4] = np.floor(65535 / (1 + np.exp(0.8 - 2 * authority - 0.5 * normal[5])))  # pagerank
+    out[5] = np.floor(65535 / (1 + np.exp(-1.2 * authority - 1.2 * normal[6])))  # siterank
+    out[6] = np.clip(np.floor(np.exp(1.7 + 1.4 * normal[7])), 1, 254)  # quality
+    out[7] = np.clip(np.floor(np.exp(2.0 + 1.5 * normal[8])), 1, 254)  # spam
     popularity = -0.7 + 1.4 * authority + 1.8 * queries.traffic[lists] + 1.6 * normal[9]
-    out[9] = np.floor(np.exp(popularity))
+    out[9] = np.floor(np.exp(popularity))  # clicks
     log_clicks = popularity - 2.6 + 0.8 * topic + 0.5 * match[2] + normal[10]  # for the query
-    out[8] = np.minimum(np.floor(np.exp(log_clicks)), out[9])
+    out[8] = np.minimum(np.floor(np.exp(log_clicks)), out[9])  # query clicks
     dwell = np.exp(2.4 + 0.9 * normal[11] + 0.6 * topic)
-    out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)
+    out[10] = np.where(out[9] > 0, np.minimum(dwell, 1200), 0)  # dwell
 
 
 def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
@@ -439,13 +440,13 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int) -> Array:
     text, navigational = _text_match(x)
     quality = np.minimum(np.log(np.maximum(x["quality"], 1)) / 3, 1)
     spam = (x["spam"] > 20) & (x["pagerank"] < 30000)
-    # A click is a vote for the page if its reader stayed, and against it otherwise. Clicks are
+    # A click is a vote for the page if its reader stayed, and against it otherwise. Log clicks are
     # divided by those of the list's most clicked page: popular queries have more clicks, not more
     # relevant pages.
-    votes = np.log1p(x["query clicks"])
-    max_votes = np.zeros(count)
-    np.maximum.at(max_votes, lists, votes)
-    clicked = votes / np.maximum(max_votes[lists], 1)
+    log_clicks = np.log1p(x["query clicks"])
+    max_log_clicks = np.zeros(count)
+    np.maximum.at(max_log_clicks, lists, log_clicks)
+    clicked = log_clicks / np.maximum(max_log_clicks[lists], 1)
     stayed = np.where(x["dwell"] > 14, 1.0, -1.0)
     length = above_mean(np.log1p(x["body length"]))
     return (
@@ -480,8 +481,8 @@ def _pointwise_utility(column: Mapping[str, Array]) -> Array:
 def _text_match(x: Mapping[str, Array]) -> tuple[Array, Array]:
     """How well the text answers the query, and how navigational the query is; both ``[N]``.
 
-    A navigational query asks for one site. Rare words make a query informational, common words
-    navigational.
+    A navigational query asks for one site. Many or rare words make a query informational, few and
+    common words navigational.
     """
     informational = 1 / (1 + np.exp(-(x["whole idf"] - 8) / 1.5))
     navigational = 1 - informational
@@ -509,7 +510,7 @@ def _copied(body: Array, rank: Array, lists: Array) -> Array:
 
 
 def _body_sources(queries: _Queries, lists: Array, chance: Array, choice: Array) -> Array:
-    """The page whose body each page has: itself or, for one in seven, another of its list.
+    """The page whose body each page has: itself or, for one in seven, a random one of its list.
 
     Args:
         queries: the block of queries.

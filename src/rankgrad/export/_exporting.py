@@ -143,18 +143,20 @@ def _check_scores(
     exported = scores[mask].astype(np.float64)
     if shifted:
         exported = exported - (exported - expected).mean()
-    differences = np.abs(exported - expected)
+    # The file's scores are rounded with their constant, so the scale includes it.
     scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(scores[mask])))
-    is_wrong = ~(differences <= TOLERANCE * scale)  # also where a difference is NaN
+    with np.errstate(invalid="ignore"):  # infinite scores give NaN
+        differences = np.abs(exported - expected) / scale
+    is_wrong = ~(differences <= TOLERANCE)  # also where a difference is NaN
     if is_wrong.any():
         worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-        have_missing = np.isnan(features[mask]).any(1)[is_wrong].all()
-        cause = _MISSING_CAUSE if have_missing else _SCALE_CAUSE
+        only_missing_wrong = np.isnan(features[mask]).any(1)[is_wrong].all()
+        cause = _MISSING_CAUSE if only_missing_wrong else _SCALE_CAUSE
         raise ValueError(
             f"the exported ranker scores {exported[worst]:.7g} where this one scores "
             f"{expected[worst]:.7g}, so nothing was written: {cause}"
         )
-    return float((differences / scale).max(initial=0.0))
+    return float(differences.max(initial=0.0))
 
 
 # Probable causes of a difference, for the error of _check_scores
@@ -195,5 +197,6 @@ def _scores_of_file(
         return scores
     columns = {name: column for column, name in enumerate(names_of_features(ranker))}
     padded = np.zeros(mask.shape)
-    padded[mask] = _JSON_READERS[format](json.loads(content), columns)(features[mask])
+    predict = _JSON_READERS[format](json.loads(content), columns)
+    padded[mask] = predict(features[mask])
     return padded

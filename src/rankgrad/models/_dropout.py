@@ -2,7 +2,7 @@
 
 PyTorch's dropout draws from one generator that all threads share, so two trainings in threads would
 affect each other. :class:`Dropout` draws the same numbers from a generator it is given;
-:class:`FastDropout`, which TabM uses, computes them with compiled code, on a CPU
+:class:`FastDropout`, which TabM uses, hashes a seed with compiled code, on a CPU
 (:func:`_drop_by_hash`) and on a GPU (:mod:`rankgrad.models._gpu_dropout`). Training gives all
 layers of a network their generator by :func:`draw_from`.
 """
@@ -86,7 +86,7 @@ class FastDropout(nn.Module):
 
         if type(activation) not in KINDS:
             activation, values = nn.Identity(), activation(values)
-        # [members, N, width], as the kernel takes them
+        # The kernel takes [members, N, width], as TabM's ensemble has them; others are one member.
         rows = values if values.dim() == 3 else values.reshape(1, -1, values.shape[-1])
         seed, kind = self.draw(values.device), KINDS[type(activation)]
         output = ActivationDropout.apply(rows, seed, self.dropped, kind)
@@ -149,7 +149,7 @@ def _drop_by_hash(values: np.ndarray, seed: np.uint64, dropped: np.uint32, out: 
     scale = np.float32(65536 / (65536 - dropped))
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
     for i in range(len(values)):
-        x = np.uint32(i) + low
+        x = np.uint32(np.uint32(i) + low)  # Numba adds in 64 bits
         x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
         x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
         is_kept = np.uint32(x >> np.uint32(16)) >= dropped

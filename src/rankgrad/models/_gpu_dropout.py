@@ -1,4 +1,4 @@
-"""An activation and dropout in one Triton kernel: :class:`~rankgrad.models._dropout.FastDropout`.
+"""An activation and dropout in one Triton kernel, for ``FastDropout`` of :mod:`._dropout`.
 
 Which values are dropped is decided by a hash of each value's position and a seed. The backward pass
 computes the hash again, so that no mask is saved.
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from rankgrad._shapes import Float
 
-#: The activation layers that the kernels compute, with their default options.
+#: The number of each activation layer in the kernel; only layers with default options.
 KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.SiLU: 2, nn.GELU: 3}
 _VALUES = 2048  # values that one program computes
 _WIDTH = 1024  # the most columns of a row that one program computes
@@ -28,7 +28,8 @@ class ActivationDropout(torch.autograd.Function):
 
     ``apply`` takes the values ``[m, N, w]``, for m members (as of an ensemble) of N items
     with w columns; the seed, a whole number from 0 to below 2^63, as a scalar on their device; how
-    many of 65,536 values are dropped; and the kind of activation, a value of :data:`KINDS`.
+    many of 65,536 values are dropped (65,536 · rate); and the kind of activation, a value of
+    :data:`KINDS`.
     """
 
     @staticmethod
@@ -47,9 +48,8 @@ class ActivationDropout(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         values, seed = ctx.saved_tensors
-        results = torch.empty_strided(
-            values.shape, values.stride(), dtype=values.dtype, device=values.device
-        )
+        # Like empty_strided, but members that share their values get gradients of their own.
+        results = torch.empty_like(values)
         _launch(values, grads[0].contiguous(), seed, results, ctx.options, is_backward=True)
         return results, None, None, None
 
@@ -67,13 +67,13 @@ def _launch(
     ``options`` are ``dropped`` and ``kind`` of :class:`ActivationDropout`. The forward pass does
     not read ``grad``.
     """
-    members, count, width = values.shape
+    members, n_items, width = values.shape
     dropped, kind = options
     columns = min(triton.next_power_of_2(max(width, 1)), _WIDTH)
     rows = max(1, _VALUES // columns)
     with torch.cuda.device_of(values):
-        _activate_and_drop[(triton.cdiv(members * count, rows), triton.cdiv(width, columns))](
-            values, grad, seed, results, members * count, count, width,
+        _activate_and_drop[(triton.cdiv(members * n_items, rows), triton.cdiv(width, columns))](
+            values, grad, seed, results, members * n_items, n_items, width,
             *values.stride()[:2], *results.stride()[:2],
             dropped, 2**16 / (2**16 - dropped), kind, is_backward, rows, columns,
         )  # fmt: skip
@@ -82,24 +82,25 @@ def _launch(
 @triton.jit
 def _activate(x, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr):
     """The activation of x, or its derivative; KIND is a value of KINDS. NaN stays NaN."""
-    if KIND == 0:
+    # x * 0.0 + 1.0 is 1, and NaN where x is NaN.
+    if KIND == 0:  # identity
         result = x * 0.0 + 1.0 if IS_BACKWARD else x
-    elif KIND == 1:
+    elif KIND == 1:  # ReLU
         result = tl.where(x <= 0, 0.0, x * 0.0 + 1.0 if IS_BACKWARD else x)
-    elif KIND == 2:
+    elif KIND == 2:  # SiLU
         sigmoid = 1.0 / (1.0 + tl.exp(-x))
         result = sigmoid * (1.0 + x * (1.0 - sigmoid)) if IS_BACKWARD else x * sigmoid
-    else:
-        normal = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))  # the normal CDF; 1 / √2
+    else:  # GELU
+        cdf = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))  # of the normal distribution; 1 / √2
         density = 0.3989422804014327 * tl.exp(-0.5 * x * x)  # 1 / √(2π)
-        result = normal + x * density if IS_BACKWARD else x * normal
+        result = cdf + x * density if IS_BACKWARD else x * cdf
     return result
 
 
 @triton.jit
 def _activate_and_drop(
-    values, grad, seed, results, n_rows, count, width,
-    value_member, value_item, result_member, result_item,
+    values, grad, seed, results, n_rows, n_items, width,
+    value_member_stride, value_item_stride, result_member_stride, result_item_stride,
     dropped, scale, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -112,17 +113,17 @@ def _activate_and_drop(
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     inside = (row < n_rows) & (column < width)
-    member, item = row // count, row % count
-    place = row * width + column
+    member, item = row // n_items, row % n_items
+    position = row * width + column
     seed_bits = tl.load(seed).to(tl.uint64)
-    bits = place.to(tl.uint32) + seed_bits.to(tl.uint32)
+    bits = position.to(tl.uint32) + seed_bits.to(tl.uint32)
     bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ (seed_bits >> 32).to(tl.uint32)
     bits = (bits ^ (bits >> 15)) * 0x846CA68B
-    is_kept = (bits >> 16) >= dropped
-    at = member * value_member + item * value_item + column
-    x = tl.load(values + at, mask=inside).to(tl.float32)
+    is_kept = (bits >> 16) >= dropped  # the upper 16 bits: 65,536 equally likely numbers
+    source = member * value_member_stride + item * value_item_stride + column
+    x = tl.load(values + source, mask=inside).to(tl.float32)
     result = _activate(x, KIND, IS_BACKWARD) * scale
     if IS_BACKWARD:
-        result *= tl.load(grad + place, mask=inside).to(tl.float32)
-    to = member * result_member + item * result_item + column
-    tl.store(results + to, tl.where(is_kept, result, 0.0), mask=inside)
+        result *= tl.load(grad + position, mask=inside).to(tl.float32)
+    target = member * result_member_stride + item * result_item_stride + column
+    tl.store(results + target, tl.where(is_kept, result, 0.0), mask=inside)

@@ -142,9 +142,9 @@ def _forward(
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
     for m in range(members):
         for i in range(count):
-            first = np.uint32((m * count + i) * width) + low
+            first = np.uint32(np.uint32((m * count + i) * width) + low)  # Numba adds in 64 bits
             for j in range(width):
-                x = np.uint32(j) + first
+                x = np.uint32(np.uint32(j) + first)
                 x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
                 x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
                 is_kept = np.uint32(x >> np.uint32(16)) >= dropped

@@ -37,7 +37,7 @@ __all__ = ["FIGURES", "Inputs", "of_paper", "write"]
 
 @dataclass(frozen=True)
 class _Series:
-    """A line of a chart; a dashed line is an exact metric, a solid one a relaxed metric."""
+    """A line of a chart; where a chart has both, exact metrics are dashed, relaxed ones solid."""
 
     name: str
     x: Sequence[float]
