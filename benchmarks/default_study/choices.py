@@ -290,6 +290,10 @@ def combined() -> Iterable[Task]:
     yield replace(encoded_pointwise, data=replace(POINTWISE, features=informative))
     own = replace(LARGE, model=ATTENTIVE, changes=(("graphs", False),))
     yield replace(own, data=replace(MEDIUM, features=informative))
+    yield replace(LONG_ATTENTION, data=POINTWISE)
+    encoded_attention = LONG_ATTENTION.model.replace("layers=1", "layers=1, bins=16")
+    for data in (POINTWISE, MEDIUM):
+        yield replace(LONG_ATTENTION, data=data, model=encoded_attention)
 
 
 #: One loss of each kind, in the order of worth.
@@ -303,12 +307,10 @@ SEEDS = (0, 1, 2, 3, 4)
 
 def table() -> Iterable[Task]:
     """Losses of every kind with the default's network and the context-aware one, then seeds."""
-    for loss in KINDS:
-        yield replace(LARGE, losses=(loss,))
-    for loss in KINDS[:8]:
-        yield replace(LARGE, losses=(loss,), data=WEB30K, recipe="short")
-    for loss in KINDS[:8]:
-        yield replace(CONTEXT_AWARE, losses=(loss,))
+    at_web30k = replace(LARGE, data=WEB30K, recipe="short")
+    for losses in (KINDS[:8], KINDS[8:]):
+        for own in (LARGE, at_web30k, CONTEXT_AWARE):
+            yield from (replace(own, losses=(loss,)) for loss in losses)
     for losses in (KINDS[:4], KINDS[4:]):
         for seed in SEEDS[1:]:
             yield from (replace(LARGE, losses=(loss,), seed=seed) for loss in losses)

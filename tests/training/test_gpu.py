@@ -29,6 +29,12 @@ RUNS = {
     "half": {"loss": "softmax", "precision": "bf16-mixed"},
     "read ahead": {"loss": "listmle", "memory": 0},
 }
+# Looked up when this file is imported, so that a renamed method is an error without a GPU, too.
+WATCHED = (
+    (Trainer, Trainer._step),
+    (Batches, Batches._batch),
+    (Batches, Batches._to_device),
+)
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -50,8 +56,8 @@ def test_a_step_does_not_wait_for_the_gpu(run, monkeypatch):
 
         return call
 
-    for owner, name in ((Trainer, "_step"), (Batches, "_batch"), (Batches, "_finish")):
-        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    for owner, function in WATCHED:
+        monkeypatch.setattr(owner, function.__name__, watched(function))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         fit(Settings(**SMALL | RUNS[run]), lists(40, 0), lists(20, 1), on_epoch=warm.append)
