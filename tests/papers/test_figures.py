@@ -73,7 +73,7 @@ def test_pages_have_all_they_need(name, folder, tmp_path):
 
 
 def test_figure_5_follows_relaxed_and_exact(folder):
-    chart = FIGURES["pirank_figure5"].make(figures._inputs(folder, True))
+    chart = FIGURES["pirank_figure5"].make(figures._load_inputs(folder, True))
     assert [one.name for one in chart.series][:2] == ["τ = 0.1", "τ = 0.1, NDCG@10"]
     for relaxed, exact in zip(chart.series[::2], chart.series[1::2], strict=True):
         assert len(relaxed.y) == len(exact.y) == 3
@@ -84,16 +84,17 @@ def test_figure_5_follows_relaxed_and_exact(folder):
 
 
 def test_figure_1_of_lambdaloss_has_a_value_for_each_rate(folder):
-    chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._inputs(folder, True))
+    chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._load_inputs(folder, True))
     assert len(chart.series) == 4
     for one in chart.series:
         assert list(one.x) == [0.01, 0.1, 1.0, 10.0] and all(0 < y <= 100 for y in one.y)
+    assert "at 0.01 / 0.1 / 1 / 10, 3 epochs" in chart.notes[1]  # all rates, not the protocol's
 
 
 def test_figure_7_times_three_ways_to_the_same_loss(monkeypatch):
     import torch
 
-    monkeypatch.setattr(figures, "_timed", lambda loss, length, steps: float(length))
+    monkeypatch.setattr(figures, "_time_training", lambda loss, length, steps: float(length))
     chart = FIGURES["pirank_figure7"].make(Inputs(quick=True))
     assert [one.name[:5] for one in chart.series] == ["d = 1", "d = 1", "d = 3"]
     scores = torch.randn(2, 27, generator=torch.Generator().manual_seed(0))
@@ -101,7 +102,7 @@ def test_figure_7_times_three_ways_to_the_same_loss(monkeypatch):
     from rankgrad import losses
 
     expected = losses.get("pirank_ndcg@1(temperature=5)")(scores, labels.float())
-    torch.testing.assert_close(figures._as_written(scores, labels.float()), expected)
+    torch.testing.assert_close(figures._dense_pirank_loss(scores, labels.float()), expected)
 
 
 def test_data_without_all_parts_are_an_error(folder, tmp_path):

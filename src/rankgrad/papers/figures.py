@@ -1,7 +1,8 @@
-"""The papers' figures drawn again: a self-contained page each, and its numbers as JSON and CSV.
+"""The papers' figures, drawn again from data or from formulas.
 
-``rankgrad reproduce --figures`` calls :func:`write`. A function for each figure makes its
-:class:`_Chart`; the decorator ``_figure`` registers it in ``FIGURES``.
+``rankgrad reproduce --figures`` calls :func:`write`, which writes a figure as a self-contained page
+and its numbers as JSON and CSV. Each figure has a function that computes its :class:`_Chart` from
+:class:`Inputs`; the decorator :func:`_figure` registers the function in ``FIGURES``.
 """
 
 from __future__ import annotations
@@ -37,23 +38,32 @@ __all__ = ["FIGURES", "Inputs", "of_paper", "write"]
 
 @dataclass(frozen=True)
 class _Series:
-    """A line of a chart; where a chart has both, exact metrics are dashed, relaxed ones solid."""
+    """A line of a chart.
+
+    Attributes:
+        name: the line's entry in the legend.
+        x: ``[points]``.
+        y: ``[points]``; NaN where there is no value.
+        panel: the title of the panel that the line is in.
+        dashed: whether the line is dashed, as exact metrics are beside relaxed ones.
+        group: lines of a group have the same color; a line without a group has its own.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     panel: str = ""
     dashed: bool = False
-    group: str = ""  # lines of a group have the same color
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class _Chart:
-    """The numbers of a figure, and the words around them."""
+    """The numbers of a figure, the titles of its axes, and the notes below it."""
 
     series: tuple[_Series, ...]
-    x: str  # titles of the axes
-    y: str
+    x: str  # the title of the x axis
+    y: str  # the title of the y axis
     log_x: bool = False
     log_y: bool = False
     notes: tuple[str, ...] = ()
@@ -98,7 +108,8 @@ class _Chart:
         plot.update_layout(title=title, template="plotly_white", height=560)
         page: str = plot.to_html(include_plotlyjs=True, full_html=True)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        # Only the page's own tags are replaced: Plotly's script in between has such strings too.
+        # Plotly's script, between the page's own tags, contains the same strings. Hence only the
+        # first <html> and <head> and the last </body> are replaced.
         page = page.replace("<html>", '<html lang="en">', 1)
         page = page.replace("<head>", f"<head><title>{html.escape(title)}</title>{_STYLE}", 1)
         before, after = page.rsplit("</body>", 1)
@@ -112,7 +123,7 @@ class Inputs:
     Args:
         quick: whether to use little data and training.
         data: the parts train, vali and test; empty for figures that need no data.
-        name: of the data.
+        name: the name of the data, for the notes.
     """
 
     quick: bool = False
@@ -120,7 +131,7 @@ class Inputs:
     name: str = ""
 
 
-_Make = Callable[[Inputs], _Chart]  # makes the chart of a figure
+_Make = Callable[[Inputs], _Chart]  # computes the chart of a figure
 
 
 @dataclass(frozen=True)
@@ -130,9 +141,9 @@ class _Figure:
     Attributes:
         name: the key in ``FIGURES``, such as ``pirank_figure5``.
         paper: a key of ``_PAPERS``.
-        title: with the paper and the number of the figure.
-        needs: the data it is drawn from, in words for users; ``nothing`` for none.
-        make: makes its chart.
+        title: the title, with the paper and the number of the figure.
+        needs: the data that the figure is drawn from, in words for users; ``nothing`` for none.
+        make: computes the chart.
     """
 
     name: str
@@ -144,20 +155,21 @@ class _Figure:
 
 FIGURES: dict[str, _Figure] = {}
 _PAPERS = {"neuralndcg": "NeuralNDCG", "pirank": "PiRank", "lambdaloss_at_k": "LambdaLoss@K"}
-# Colors for any kind of color vision (Okabe and Ito).
+# Colors that people with any kind of color vision can tell apart (Okabe and Ito).
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLE = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     "<style>p { font-family: sans-serif; margin: 0 5em 0.5em; }</style>"
 )
-_MAX_MARKERS = 60  # points of a line, above which it is drawn without markers
+_MAX_MARKERS = 60  # a line of more points is drawn without markers
+_QUICK_LISTS = 60  # lists of each part of the data, with --quick
 _ANY_DATA = "MSLR-WEB30K, or any set, or none: simulated"
 
 
 def _figure(
     paper: str, number: int, title: str, needs: str = "nothing"
 ) -> Callable[[_Make], _Make]:
-    """Register a function that makes the chart of a figure."""
+    """A decorator that registers a function as the one that computes a figure's chart."""
 
     def register(make: _Make) -> _Make:
         name = f"{paper}_figure{number}"
@@ -175,7 +187,7 @@ def write(
 
     Args:
         figure: one of ``FIGURES``.
-        folder: to write to.
+        folder: the folder to write to; created if it does not exist.
         data: a data set, or a folder of data sets; None for simulated data.
         quick: whether to use little data and training.
 
@@ -185,7 +197,7 @@ def write(
     Raises:
         ValueError: the data lack a part.
     """
-    inputs = Inputs(quick) if figure.needs == "nothing" else _inputs(data, quick)
+    inputs = Inputs(quick) if figure.needs == "nothing" else _load_inputs(data, quick)
     chart = figure.make(inputs)
     folder.mkdir(parents=True, exist_ok=True)
     title = f"{figure.title} (quick)" if quick else figure.title
@@ -211,21 +223,23 @@ def of_paper(paper: str) -> list[_Figure]:
     """The figures of a paper that can be drawn.
 
     Args:
-        paper: its name, such as ``pirank``.
+        paper: the name of the paper, such as ``pirank``.
 
     Returns:
-        Its figures; none for some papers.
+        The figures; empty for a paper of which none can be drawn.
     """
     return [figure for figure in FIGURES.values() if figure.paper == paper]
 
 
-def _inputs(data: Path | None, quick: bool) -> Inputs:
-    """WEB30K if the folder has it, else another known set or the folder itself.
+def _load_inputs(data: Path | None, quick: bool) -> Inputs:
+    """Load the data of a figure; if they are divided into folds, the first fold.
 
-    Without a folder, simulated data.
+    A folder may contain several known data sets: MSLR-WEB30K is preferred, then the first one. A
+    folder without known data sets is loaded as a data set itself. If ``data`` is None, the data
+    are simulated.
     """
     if data is None:
-        return _limit(synthetic.splits("small"), "simulated search log", quick)
+        return _make_inputs(synthetic.splits("small"), "simulated search log", quick)
     folders = find(data, catalog.names())
     name = "MSLR-WEB30K" if "MSLR-WEB30K" in folders else next(iter(folders), data.name)
     folder = folders.get(name, data)
@@ -234,13 +248,15 @@ def _inputs(data: Path | None, quick: bool) -> Inputs:
     missing = [part for part in ("train", "vali", "test") if part not in parts]
     if missing:
         raise ValueError(f"{folder} has no {' and no '.join(missing)}: figures need all parts")
-    return _limit(parts, name if fold is None else f"{name}, fold {fold}", quick)
+    return _make_inputs(parts, name if fold is None else f"{name}, fold {fold}", quick)
 
 
-def _limit(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
-    """The inputs of a figure; with ``quick``, the first 60 lists of each part."""
+def _make_inputs(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
+    """The inputs of a figure; with ``quick``, only the first lists of each part."""
     if quick:
-        parts = {key: part.select(np.arange(min(len(part), 60))) for key, part in parts.items()}
+        parts = {
+            key: part.select(np.arange(min(len(part), _QUICK_LISTS))) for key, part in parts.items()
+        }
     return Inputs(quick, parts, name)
 
 
@@ -256,17 +272,17 @@ def _vary_last_score(
     """Exact NDCG and ``1 - loss`` of one list, as the score of its last item varies.
 
     Args:
-        labels: ``[n]`` of the items.
-        scores: ``[n - 1]`` of all items but the last.
-        values: of the last item's score.
-        curves: losses by the name of their line.
+        labels: ``[n]``, of all items.
+        scores: ``[n - 1]``, of all items but the last.
+        values: ``[points]``, the scores of the last item.
+        curves: the spec of a loss for each name of a line.
     """
-    rows = torch.tensor([[*scores, x] for x in values], dtype=torch.float64)
-    row_labels = torch.tensor(labels, dtype=torch.float64).expand_as(rows)
-    exact = metrics.get("ndcg")(rows, row_labels)
+    score_rows = torch.tensor([[*scores, x] for x in values], dtype=torch.float64)
+    label_rows = torch.tensor(labels, dtype=torch.float64).expand_as(score_rows)
+    exact = metrics.get("ndcg")(score_rows, label_rows)
     series = [_Series("NDCG", list(values), exact.tolist(), dashed=True)]
     for name, spec in curves.items():
-        relaxed = 1 - losses.get(spec, reduction="none")(rows, row_labels)
+        relaxed = 1 - losses.get(spec, reduction="none")(score_rows, label_rows)
         series.append(_Series(name, list(values), relaxed.tolist()))
     return series
 
@@ -300,7 +316,7 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
 # ---------------------------------------------------------------------- PiRank
 
 
-def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
+def _training_settings(inputs: Inputs, table: str, **options: Any) -> Settings:
     """The training settings of a paper's table, with 30 epochs and without early stopping.
 
     With ``--quick``, a small network is trained for 3 epochs. ``options`` override any setting.
@@ -312,13 +328,22 @@ def _training(inputs: Inputs, table: str, **options: Any) -> Settings:
     return Settings(**values | options)
 
 
-def _provenance(inputs: Inputs, settings: Settings) -> tuple[str, ...]:
-    """Notes on the data and the training of a figure."""
+def _override(settings: Settings, **options: Any) -> Settings:
+    """The same settings with other values for some options."""
+    return Settings(**settings.model_dump() | options)
+
+
+def _provenance(inputs: Inputs, settings: Settings, rates: Sequence[float] = ()) -> tuple[str, ...]:
+    """Notes on the data and the training of a figure.
+
+    ``rates`` are the learning rates of a figure that compares several; otherwise, the note names
+    that of the settings.
+    """
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in inputs.data.items())
+    learning_rates = " / ".join(f"{rate:g}" for rate in rates or (settings.learning_rate,))
     return (
         f"Data: {inputs.name} ({sizes} queries).",
-        f"{settings.model}, {settings.optimizer} at {settings.learning_rate:g}, "
-        f"{settings.epochs} epochs.",
+        f"{settings.model}, {settings.optimizer} at {learning_rates}, {settings.epochs} epochs.",
     )
 
 
@@ -327,10 +352,10 @@ def _pirank_5(inputs: Inputs) -> _Chart:
     series: list[_Series] = []
     # The loss leaves out lists without relevant items, so the exact metric does too.
     metric = "ndcg@10(empty=skip)"
-    settings = _training(inputs, "pirank_table1", transforms=(), metric=metric, metrics=())
+    settings = _training_settings(inputs, "pirank_table1", transforms=(), metric=metric, metrics=())
     for temperature in (0.1, 1.0, 5.0, 10.0):
         spec = f"pirank_ndcg@10(temperature={temperature})"
-        relaxed, exact = _train_and_relax(inputs, _replace_loss(settings, spec))
+        relaxed, exact = _train_and_evaluate(inputs, _override(settings, loss=spec))
         epochs = list(range(1, len(exact) + 1))
         name = f"τ = {temperature:g}"
         series.append(_Series(name, epochs, relaxed, group=name))
@@ -347,8 +372,8 @@ def _pirank_5(inputs: Inputs) -> _Chart:
     )
 
 
-def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
-    """Train a network; returns the relaxed and the exact validation metric after each epoch."""
+def _train_and_evaluate(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
+    """Train a network; returns the relaxed and the exact validation metric, ``[epochs]`` each."""
     train, vali = inputs.data["train"], inputs.data["vali"]
     torch.manual_seed(settings.seed)
     network = models.get(settings.model).build(train.n_features)
@@ -357,7 +382,7 @@ def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], l
     features = torch.tensor(np.asarray(vali.features))
     relaxed: list[float] = []
 
-    def record(_: dict[str, float]) -> None:
+    def record_relaxed(_: dict[str, float]) -> None:
         device = next(network.parameters()).device
         network.eval()
         with torch.no_grad():
@@ -365,13 +390,8 @@ def _train_and_relax(inputs: Inputs, settings: Settings) -> tuple[list[float], l
             relaxed.append(1 - float(loss(scores, labels, offsets=offsets)))
         network.train()
 
-    result = fit(settings, train, vali, network=network, on_epoch=record)
-    return relaxed, [line[settings.metric] for line in result.history]
-
-
-def _replace_loss(settings: Settings, loss: str, **options: Any) -> Settings:
-    """The same settings with another loss and options."""
-    return Settings(**settings.model_dump() | {"loss": loss} | options)
+    result = fit(settings, train, vali, network=network, on_epoch=record_relaxed)
+    return relaxed, [epoch[settings.metric] for epoch in result.history]
 
 
 def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
@@ -384,21 +404,21 @@ def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapp
 def _pirank_6(inputs: Inputs) -> _Chart:
     sizes, cutoffs = (10, 20, 40, 100), (1, 3, 5, 10, 15)
     specs = [f"ndcg@{k}" for k in cutoffs]
-    settings = _training(inputs, "pirank_table1", loss="pirank_ndcg@10(temperature=5)")
-    tests = {size: cut(inputs.data["test"], size) for size in sizes}
+    settings = _training_settings(inputs, "pirank_table1", loss="pirank_ndcg@10(temperature=5)")
+    test_sets = {size: cut(inputs.data["test"], size) for size in sizes}
     ndcg = {}  # by list size in training and in the test, one value for each cutoff
-    for trained in sizes:
-        trained_settings = _replace_loss(settings, settings.loss, list_size=trained)
-        model = fit(trained_settings, inputs.data["train"], inputs.data["vali"]).model
-        for tested, lists in tests.items():
+    for train_size in sizes:
+        size_settings = _override(settings, list_size=train_size)
+        model = fit(size_settings, inputs.data["train"], inputs.data["vali"]).model
+        for test_size, lists in test_sets.items():
             means = _evaluate(model, lists, specs)
-            ndcg[trained, tested] = [means[spec] for spec in specs]
+            ndcg[train_size, test_size] = [means[spec] for spec in specs]
     series = []
-    for tested, trained in itertools.product(sizes, sizes[1:]):
-        pairs = zip(ndcg[trained, tested], ndcg[sizes[0], tested], strict=True)
+    for test_size, train_size in itertools.product(sizes, sizes[1:]):
+        pairs = zip(ndcg[train_size, test_size], ndcg[sizes[0], test_size], strict=True)
         gains = [100 * (value / base - 1) if base > 0 else 0.0 for value, base in pairs]
-        panel = f"tested on {tested}"
-        series.append(_Series(f"trained on {trained}", cutoffs, gains, panel=panel))
+        panel = f"tested on {test_size}"
+        series.append(_Series(f"trained on {train_size}", cutoffs, gains, panel=panel))
     return _Chart(
         tuple(series),
         "cutoff k",
@@ -416,13 +436,13 @@ def _pirank_7(inputs: Inputs) -> _Chart:
     lengths = (125, 1000) if inputs.quick else (125, 1000, 2197, 3375)
     steps = 2 if inputs.quick else 10
     timed_losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "d = 1, eq. 12 as written (n × n)": _as_written,
+        "d = 1, eq. 12 as written (n × n)": _dense_pirank_loss,
         "d = 1": losses.get("pirank_ndcg@1(temperature=5)"),
         "d = 3": losses.get("pirank_ndcg@1(temperature=5, depth=3)"),
     }
     series = []
     for name, loss in timed_losses.items():
-        seconds = [_timed(loss, length, steps) for length in lengths]
+        seconds = [_time_training(loss, length, steps) for length in lengths]
         series.append(_Series(name, lengths, seconds))
     return _Chart(
         tuple(series),
@@ -433,7 +453,7 @@ def _pirank_7(inputs: Inputs) -> _Chart:
         notes=(
             f"Measured over {steps} steps on {torch.get_num_threads()} threads: network "
             "(25 features, hidden layers 256, 128 and 64), loss, gradient and update; k = 1, "
-            "lists as long as cubes.",
+            "list lengths are cubes.",
             "Depth 1 costs O(n log n) here, as the row sums of NeuralSort need no n × n matrix; "
             "the first line is the formula as the paper writes it, which is what its depth 3 is "
             "compared with.",
@@ -441,34 +461,38 @@ def _pirank_7(inputs: Inputs) -> _Chart:
     )
 
 
-def _as_written(scores: Tensor, labels: Tensor) -> Tensor:
-    """PiRank's NDCG@1 loss by the n × n matrix of eq. 12, at τ = 5.
+def _dense_pirank_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """PiRank's NDCG@1 loss at τ = 5, with the n × n matrix of score differences in eq. 12.
 
     Args:
         scores: ``[b, n]``.
         labels: ``[b, n]``.
     """
     length = scores.shape[-1]
-    sums = (scores[..., :, None] - scores[..., None, :]).abs().sum(-1)
-    first_rank = (((length - 1) * scores - sums) / 5).softmax(-1)  # row 1 of the permutation
+    row_sums = (scores[..., :, None] - scores[..., None, :]).abs().sum(-1)
+    # The first row of the relaxed permutation: NDCG@1 needs no other.
+    first_rank = (((length - 1) * scores - row_sums) / 5).softmax(-1)
     gains = 2**labels - 1
     return (1 - (first_rank * gains).sum(-1) / gains.max(-1).values).mean()
 
 
-def _timed(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) -> float:
+def _time_training(loss: Callable[[Tensor, Tensor], Tensor], length: int, steps: int) -> float:
     """The seconds of 100 training steps on 16 lists of a length, extrapolated from ``steps``."""
     generator = torch.Generator().manual_seed(0)
     network = models.get("mlp(hidden=[256, 128, 64])").build(25)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-5)
     features = torch.randn(16, length, 25, generator=generator)
     labels = torch.randint(0, 5, (16, length), generator=generator).float()
-    started = time.perf_counter()
-    for step in range(steps + 1):
-        if step == 1:  # step 0 is a warm-up
-            started = time.perf_counter()
+
+    def train_step() -> None:
         optimizer.zero_grad()
         loss(network(features), labels).backward()
         optimizer.step()
+
+    train_step()  # a warm-up, which is not timed
+    started = time.perf_counter()
+    for _ in range(steps):
+        train_step()
     return 100 * (time.perf_counter() - started) / steps
 
 
@@ -484,18 +508,18 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
         "LambdaLoss": "lambdaloss",
         "LambdaLoss@5": "lambdaloss@5",
     }
-    settings = _training(inputs, "lambdaloss_at_k_table1")
-    test, series = inputs.data["test"], []
+    settings = _training_settings(inputs, "lambdaloss_at_k_table1")
+    series = []
     for name, loss in loss_specs.items():
         values = []
         for rate in rates:
-            rate_settings = _replace_loss(settings, loss, learning_rate=rate)
+            rate_settings = _override(settings, loss=loss, learning_rate=rate)
             try:
                 model = fit(rate_settings, inputs.data["train"], inputs.data["vali"]).model
             except ValueError:  # training diverged
                 values.append(float("nan"))
                 continue
-            values.append(100 * _evaluate(model, test, ["ndcg@5"])["ndcg@5"])
+            values.append(100 * _evaluate(model, inputs.data["test"], ["ndcg@5"])["ndcg@5"])
         series.append(_Series(name, rates, values))
     return _Chart(
         tuple(series),
@@ -503,7 +527,7 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
         "test NDCG@5 × 100",
         log_x=True,
         notes=(
-            *_provenance(inputs, settings),
+            *_provenance(inputs, settings, rates),
             "The paper does not name its four methods; these are the best baselines and both "
             "forms of LambdaLoss.",
         ),
