@@ -233,7 +233,7 @@ def test_graphs_free_memory_for_what_must_be_done_without_them(monkeypatch):
         return passes(self, *arguments)
 
     monkeypatch.setattr(Trainer, "_passes", short_of_memory)
-    monkeypatch.setattr(_gpu, "_MOST", 1)  # so that other sizes are done without
+    monkeypatch.setattr(_gpu, "_MAX_GRAPHS", 1)  # so that other sizes are done without
     done = fit(Settings(**SMALL | GRAPHS["mlp"] | {"list_size": 5, "batch_size": 3}), lists(40, 0))
     assert done.stopped == "epochs"
     assert made.count(True) == 1

@@ -126,7 +126,7 @@ def test_sizes_and_bounds_have_graphs_of_their_own(network, passes):
 
 
 def test_no_more_graphs_than_allowed(network, passes, monkeypatch):
-    monkeypatch.setattr(_gpu, "_MOST", 1)
+    monkeypatch.setattr(_gpu, "_MAX_GRAPHS", 1)
     made = Graphs(passes, network)
     for seed in range(3):
         for items in (4, 5):

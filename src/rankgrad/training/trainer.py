@@ -37,7 +37,7 @@ from rankgrad.metrics import metrics
 from rankgrad.models import Scorer
 from rankgrad.training._evaluations import is_over, score, validate
 from rankgrad.training._fitted import FitResult, FittedRanker, describe
-from rankgrad.training._gpu import AsyncScalars, Finite, Graphs, capturable, own_stream, sums_of
+from rankgrad.training._gpu import AsyncScalars, Finite, Graphs, capturable, loss_sums, own_stream
 from rankgrad.training._loggers import Progress, callbacks
 from rankgrad.training._optimizers import (
     WeightAverage,
@@ -313,8 +313,8 @@ class Trainer:
 
         Returns:
             The loss of each list as scored by each member, ``[members · lists]``; whether it is
-            defined, of the same shape; and the sums of :func:`~rankgrad.training._gpu.sums_of`,
-            ``[3]``.
+            defined, of the same shape; and the sums of
+            :func:`~rankgrad.training._gpu.loss_sums`, ``[3]``.
         """
         scores = score(self.module, batch)
         nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0  # 0 · inf and 0 · NaN are NaN
@@ -323,12 +323,12 @@ class Trainer:
         if len(batch) == 0:  # the other processes have lists, and wait for all gradients
             values = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())[None]
             defined = torch.zeros_like(values, dtype=torch.bool)
-            return values, defined, sums_of(values, defined, nan_flag, 1)
+            return values, defined, loss_sums(values, defined, nan_flag, 1)
         members = self.ranker.members
         if scores.is_cuda:
             scores = Finite.apply(scores)
         values, defined = self.loss.values(_member_lists(scores, batch, members))
-        return values, defined, sums_of(values, defined, nan_flag, members)
+        return values, defined, loss_sums(values, defined, nan_flag, members)
 
     def _diverged(self) -> ValueError:
         return ValueError(
