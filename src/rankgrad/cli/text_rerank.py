@@ -1,16 +1,26 @@
-"""``rankgrad text rerank``: ranks the candidates of a run again, with a text ranker."""
+"""``rankgrad text rerank``: scores the candidates of a TREC run anew, with a text ranker.
+
+The ranker is the best epoch of a run folder of ``rankgrad text train``, or a pretrained model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rankgrad.cli import _text_arguments as arguments
 from rankgrad.cli._arguments import Run
 from rankgrad.cli._printing import show_notes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rankgrad.text._ranker import TextRanker
+    from rankgrad.text._runs import TextRun
 
 __all__ = ["rerank"]
 
@@ -58,64 +68,77 @@ def rerank(
     from rankgrad.data.trec import read_run, write_run
     from rankgrad.experiments._text import device_of
     from rankgrad.text._interpolation import interpolate as mix
-    from rankgrad.text._ranker import TextRanker
-    from rankgrad.text._reading import Reading
     from rankgrad.text._runs import TextRun, is_text_run
 
     _files.check_free(output, overwrite)
-    trained = TextRun.open(model) if is_text_run(Path(model)) else None
-    weight = _parse_weight(interpolate, trained.weight if trained is not None else None)
+    text_run = TextRun.open(model) if is_text_run(Path(model)) else None
+    weight = _parse_weight(interpolate, None if text_run is None else text_run.weight)
     candidates = arguments.read_candidates(
         run, collection, topics, None, field=field, depth=depth, judged=False
     )
-    custom_prompt = arguments.read_prompt(prompt)
-    if trained is not None and custom_prompt is not None:
-        raise ValueError(f"--prompt: {model} has the prompt that it was trained with")
-    if trained is not None:
-        ranker = trained.best()
-    else:
-        reading = None if custom_prompt is None else Reading(prompt=custom_prompt)
-        ranker = TextRanker.from_pretrained(model, reading, trained=True)
+    ranker = _load_ranker(model, text_run, prompt)
     ranker.to(device_of(device))
     inputs = ranker.tokenize(*candidates.pairs())
-    scores: Any = ranker.score(inputs, batch_size=batch_size, precision=precision)
+    scores: NDArray[np.floating] = ranker.score(inputs, batch_size=batch_size, precision=precision)
     if weight is not None:
         scores = mix(scores, candidates.first_stage, candidates.offsets, weight)
     write_run(output, candidates.run(scores, tag), overwrite=overwrite)
-    left_out = len(read_run(run)) - len(candidates)
-    if left_out:
-        show_notes([f"{left_out} queries of {run} are left out: the topics do not have them"])
-    leaked = 0 if trained is None else _count_trained_on(Path(model), candidates.qids)
-    if leaked:
-        note = f"{leaked} of {len(candidates)} queries were trained or validated on by {model}: "
-        note += "metrics of them are not test values, which `rankgrad compare` of its folder has"
+    n_without_topic = len(read_run(run)) - len(candidates)
+    if n_without_topic:
+        note = f"{n_without_topic} queries of {run} are left out: the topics do not have them"
+        show_notes([note])
+    n_trained_on = 0 if text_run is None else _count_trained_on(Path(model), candidates.qids)
+    if n_trained_on:
+        note = f"{n_trained_on} of {len(candidates)} queries were trained or validated on by "
+        note += f"{model}: metrics of them are not test values, which `rankgrad compare` of its "
+        note += "folder has"
         show_notes([note])
     print(f"reranked {len(candidates.docids):,} documents of {len(candidates):,} queries: {output}")
+
+
+def _load_ranker(model: str, text_run: TextRun | None, prompt: Path | None) -> TextRanker:
+    """The best ranker of a run folder or, without a run folder, a pretrained model.
+
+    Args:
+        model: the folder or the name of the model.
+        text_run: the run folder, if ``model`` is one.
+        prompt: a file with another prompt for a pretrained causal language model.
+    """
+    from rankgrad.text._ranker import TextRanker
+    from rankgrad.text._reading import Reading
+
+    custom_prompt = arguments.read_prompt(prompt)
+    if text_run is None:
+        reading = None if custom_prompt is None else Reading(prompt=custom_prompt)
+        return TextRanker.from_pretrained(model, reading, trained=True)
+    if custom_prompt is not None:
+        raise ValueError(f"--prompt: {model} has the prompt that it was trained with")
+    return text_run.best()
 
 
 def _count_trained_on(run_folder: Path, queries: Iterable[str]) -> int:
     """How many of the queries the ranker of a run folder was trained or validated on.
 
-    In cross-validation these are the queries that the runs of the other folds are tested on. Run
-    folders have names such as ``fold1-seed0``.
+    In cross-validation, these are the queries that the runs of the other folds were tested on. The
+    run folders of all folds are side by side, with names such as ``fold1-seed0``.
     """
     from rankgrad.data.trec import read_run
 
     run_folder = run_folder.resolve()
     seed = run_folder.name.partition("-")[2]
     tested_elsewhere: set[str] = set()
-    for file in run_folder.parent.glob(f"fold*-{seed}/test.run"):
-        if file.parent != run_folder:
-            tested_elsewhere |= set(read_run(file))
+    for test_run in run_folder.parent.glob(f"fold*-{seed}/test.run"):
+        if test_run.parent != run_folder:
+            tested_elsewhere |= set(read_run(test_run))
     return len(tested_elsewhere & set(queries))
 
 
 def _parse_weight(text: str | None, chosen: float | None) -> float | None:
-    """The weight of the first stage by the option --interpolate; None without the option.
+    """The weight of the first stage that --interpolate says; None without the option.
 
     Args:
-        text: a number, or ``chosen``.
-        chosen: the weight that validation chose in training, if it did.
+        text: the value of the option: a number from 0 to 1, or ``chosen``.
+        chosen: the weight that validation chose in training; None if it chose none.
     """
     if text is None:
         return None
@@ -129,7 +152,7 @@ def _parse_weight(text: str | None, chosen: float | None) -> float | None:
     try:
         weight = float(text)
     except ValueError:
-        weight = -1.0  # outside of the range that is checked below
+        weight = -1.0  # outside of the range, so that the check below refuses it
     if not 0 <= weight <= 1:
         raise ValueError(f"--interpolate takes a number from 0 to 1, or 'chosen'; found {text!r}")
     return weight
