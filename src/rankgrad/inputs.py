@@ -1,7 +1,9 @@
-"""Checks of the values that callers pass as lists; an error names the argument and the item.
+"""Checks of the values in the lists that callers pass; an error names the argument and the item.
 
-:mod:`rankgrad.lists` checks types and shapes first. Losses and metrics call :func:`as_lists`, or
-leave the check of the values to the kernel that reads them anyway.
+:func:`rankgrad.lists.make_lists` makes the lists, and checks types and shapes; this module checks
+values. Metrics call :func:`as_lists`, which does both. The kernel of a loss checks the values that
+it reads anyway; a loss calls :func:`check_values` if that kernel finds an invalid value, or if
+there is no kernel. The training loop, whose data are valid, calls :func:`unchecked_lists`.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ def as_lists(
         scores: ``[..., n]`` padded, or ``[N]`` flat.
         labels: of the same shape, not negative.
         mask: padded lists: True on real items.
-        check: whether to check the values. They are never checked in compiled code, where a CUDA
-            graph is captured and under ``torch.func``: values cannot be read there.
+        check: whether to check the values. Where they cannot be read, they are never checked: in
+            compiled code, while a CUDA graph is captured, and under ``torch.func``.
         options: ``offsets``, ``lengths``, ``qid`` and ``weights``.
 
     Returns:
@@ -61,13 +63,14 @@ def as_lists(
 
 
 def check_values(lists: Lists) -> Lists:
-    """Check the values of lists, and note whether all scores are finite and any label is large.
+    """Check the values of lists, and set whether all scores are finite and any label is large.
 
-    A kernel checks all values at once. Only if it finds something unusual are they checked again in
-    PyTorch, to find the invalid item.
+    A kernel checks all values in one pass. If it finds a value that is invalid, an infinite score
+    or a large label, PyTorch checks the values again, to tell these cases apart and to find the
+    invalid item.
 
     Args:
-        lists: as :func:`rankgrad.lists.make_lists` gives them.
+        lists: the result of :func:`rankgrad.lists.make_lists`.
 
     Returns:
         The same lists, with ``finite`` and ``large`` set.
@@ -76,10 +79,11 @@ def check_values(lists: Lists) -> Lists:
         ValueError: a value is not valid; the message names the argument and the item.
     """
     flat = lists.flat  # its first four fields are scores, labels, mask and weights
+    # check_values starts a check; calling what it returns waits for the result.
     if ready("check_values", flat.scores) and ops.check_values(*flat[:4], lists.list_weights)():
         return replace(lists, finite=True)
     scores, labels, mask, item_weights, list_weights = lists.arguments
-    assert scores is not None
+    assert scores is not None  # only mask and weights may be None
     assert labels is not None
     finite = _check_items(scores, labels, mask)
     _check_weights(item_weights, mask)
@@ -96,18 +100,18 @@ def unchecked_lists(
     max_length: int = 0,
     weights: Float[Tensor, "*items"] | None = None,
 ) -> Lists:
-    """:func:`as_lists` for tensors that are known to be valid: no check, so no synchronization.
+    """:func:`as_lists` for tensors that are known to be valid.
 
-    All tensors are on one device. With offsets, ``max_length`` bounds the lists' lengths, and the
-    last list may be followed by further memory, as :class:`rankgrad.lists.FlatLists` says.
+    Nothing is checked, so the host does not wait for the device. All tensors must be on one device.
+    Flat tensors may go on after the last list, as :class:`rankgrad.lists.FlatLists` says.
 
     Args:
         scores: ``[..., n]`` padded, or ``[N]`` flat.
         labels: of the same shape.
         mask: padded lists: True on real items.
         offsets: flat lists: ``[B + 1]``, where each begins and ends.
-        max_length: flat lists: a bound of their lengths.
-        weights: one per item.
+        max_length: flat lists: an upper bound of their lengths.
+        weights: one per item, of the same shape as the scores.
 
     Returns:
         The lists.
@@ -122,10 +126,12 @@ def unchecked_lists(
 
 
 def check_finite(lists: Lists) -> None:
-    """Raise if a score is not finite; only exact metrics take infinite scores.
+    """Raise if a score is not finite.
+
+    Losses and relaxed metrics call this; exact metrics allow infinite scores.
 
     Args:
-        lists: whose scores are checked, where values can be read.
+        lists: the lists with these scores. Where values cannot be read, they are not checked.
 
     Raises:
         ValueError: a score is not finite; the message names the item.
@@ -139,64 +145,25 @@ def check_finite(lists: Lists) -> None:
         raise ValueError(f"scores must be finite; item {item} of list {row} is {score:g}")
 
 
-def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
-    """Raise if a score is NaN or a label not valid; return whether all scores are finite."""
-    if scores.numel() == 0:
-        return True
-    # One reduction checks both: the root of a negative label is NaN, and so is a sum with NaN.
-    combined = labels.detach().sqrt() + scores.detach() / 2
-    if mask is not None:
-        combined = torch.where(mask, combined, 0.0)
-    if math.isfinite(float(torch.linalg.vector_norm(combined, math.inf))):
-        return True
-    invalid_scores, invalid_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
-    if mask is not None:
-        invalid_scores, invalid_labels = invalid_scores & mask, invalid_labels & mask
-    if not (invalid_scores | invalid_labels).any():
-        return False
-    if invalid_scores.any():
-        raise value_error("scores", scores, invalid_scores, "scores must be numbers")
-    rule = "labels must be finite and not negative (mark padding with mask, not with a label)"
-    raise value_error("labels", labels, invalid_labels, rule)
-
-
-def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
-    """Raise if a weight, of an item or of a list, is negative or not finite."""
-    if weights is None:
-        return
-    invalid = ~((weights >= 0) & weights.isfinite())
-    if mask is not None:
-        invalid = invalid & mask
-    if invalid.any():
-        raise value_error("weights", weights, invalid, "weights must be finite and not negative")
-
-
-def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
-    """Whether a label is too large for kernels to compute 2^y - 1 without a check."""
-    if labels.numel() == 0:
-        return False
-    real_labels = labels if mask is None else torch.where(mask, labels, 0.0)
-    return bool(real_labels.max() > LARGEST_LABEL)
-
-
 def largest_exponent(dtype: torch.dtype) -> float:
-    """The largest label y: 120 in float32, so that ``2^y`` and sums of 255 of them are finite.
+    """The largest label y for which ``2^y``, and a sum of 255 such terms, are finite.
 
     Args:
-        dtype: of labels and gains.
+        dtype: the type of labels and gains.
 
     Returns:
-        The label.
+        The label: 120 in float32.
     """
     return round(math.log2(torch.finfo(dtype).max)) - 8
 
 
 def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Check that ``2^y`` of each label is finite, and return the labels.
+    """Check that no label y is too large for ``2^y``, and return the labels.
 
-    Eager code raises an error, and so does compiled code on a CPU. In compiled code on a GPU, while
-    a CUDA graph is captured and under ``torch.func``, values cannot be read on the host: there, a
-    label that is too large becomes infinite, so that its list's loss or metric is NaN.
+    In eager code, and in compiled code on a CPU, a label that is too large is an error. In compiled
+    code on a GPU, while a CUDA graph is captured, and under ``torch.func``, values cannot be read
+    on the host. There, such a label becomes infinite, so that the loss or metric of its list is
+    NaN.
 
     Args:
         labels: ``[..., n]``.
@@ -216,6 +183,48 @@ def check_exponents(labels: Tensor, mask: Tensor | None = None) -> Tensor:
         return labels.masked_fill(too_large(labels.detach(), mask, limit), math.inf)
     ops.refuse_large(labels, mask, limit)
     return labels
+
+
+def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
+    """Raise if a score is NaN or a label not valid; return whether all scores are finite."""
+    if scores.numel() == 0:
+        return True
+    # One reduction, for speed, finds whether any value needs the checks below: the square root of a
+    # negative label is NaN, and a sum with NaN or an infinity is not finite. Half of a large score
+    # cannot overflow in the sum.
+    combined = labels.detach().sqrt() + scores.detach() / 2
+    if mask is not None:
+        combined = torch.where(mask, combined, 0.0)
+    if math.isfinite(float(torch.linalg.vector_norm(combined, math.inf))):
+        return True
+    invalid_scores, invalid_labels = scores.isnan(), ~(labels >= 0) | labels.isinf()
+    if mask is not None:
+        invalid_scores, invalid_labels = invalid_scores & mask, invalid_labels & mask
+    if not (invalid_scores | invalid_labels).any():
+        return False  # some scores are infinite, and nothing is invalid
+    if invalid_scores.any():
+        raise value_error("scores", scores, invalid_scores, "scores must be numbers")
+    rule = "labels must be finite and not negative (mark padding with mask, not with a label)"
+    raise value_error("labels", labels, invalid_labels, rule)
+
+
+def _check_weights(weights: Tensor | None, mask: Tensor | None) -> None:
+    """Raise if a weight, of an item or of a list, is negative or not finite."""
+    if weights is None:
+        return
+    invalid = ~((weights >= 0) & weights.isfinite())
+    if mask is not None:
+        invalid = invalid & mask
+    if invalid.any():
+        raise value_error("weights", weights, invalid, "weights must be finite and not negative")
+
+
+def _any_large(labels: Tensor, mask: Tensor | None) -> bool:
+    """Whether a label is above ``LARGEST_LABEL``, for which kernels may overflow in 2^y."""
+    if labels.numel() == 0:
+        return False
+    real_labels = labels if mask is None else torch.where(mask, labels, 0.0)
+    return bool(real_labels.max() > LARGEST_LABEL)
 
 
 def _exceeds(labels: Tensor, mask: Tensor | None, limit: float) -> Tensor:
