@@ -65,8 +65,8 @@ def as_lists(
 def check_values(lists: Lists) -> Lists:
     """Check the values of lists, and set whether all scores are finite and any label is large.
 
-    A kernel checks all values in one pass. If it finds a value that is invalid, an infinite score
-    or a large label, PyTorch checks the values again, to tell these cases apart and to find the
+    A kernel checks all values in one pass. If it finds an invalid value, an infinite score or a
+    large label, PyTorch checks the values again, to tell these cases apart and to find the
     invalid item.
 
     Args:
@@ -79,7 +79,7 @@ def check_values(lists: Lists) -> Lists:
         ValueError: a value is not valid; the message names the argument and the item.
     """
     flat = lists.flat  # its first four fields are scores, labels, mask and weights
-    # check_values starts a check; calling what it returns waits for the result.
+    # ops.check_values starts the check; calling the function that it returns waits for the result.
     if ready("check_values", flat.scores) and ops.check_values(*flat[:4], lists.list_weights)():
         return replace(lists, finite=True)
     scores, labels, mask, item_weights, list_weights = lists.arguments
@@ -190,8 +190,8 @@ def _check_items(scores: Tensor, labels: Tensor, mask: Tensor | None) -> bool:
     if scores.numel() == 0:
         return True
     # One reduction, for speed, finds whether any value needs the checks below: the square root of a
-    # negative label is NaN, and a sum with NaN or an infinity is not finite. Half of a large score
-    # cannot overflow in the sum.
+    # negative label is NaN, and a sum with NaN or an infinity is not finite. Scores are halved so
+    # that the sum of finite numbers cannot overflow.
     combined = labels.detach().sqrt() + scores.detach() / 2
     if mask is not None:
         combined = torch.where(mask, combined, 0.0)
