@@ -1,25 +1,31 @@
-"""NeuralSort with Sinkhorn scaling without an n × n tensor: value and gradient in one kernel.
+"""NeuralSort with Sinkhorn scaling on GPUs, without an n × n tensor in memory.
 
-This is the relaxation of NeuralNDCG (Pobrotyn and Białobrzeski eqs. 3, 5 and 6). In sorted order (i
-from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``, NeuralSort is
-``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with normalized rows. K is 1 on the diagonal and
-decreases on both sides of it, so tiles far from the diagonal are skipped. The scaling iterates on
-vectors: ``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``. Transposed scaling
-skips the last row step. The value is ``Σ_i w_i u_i Σ_j K_ij v_j g_j``, with w the
-discounts and g the gains.
+**Formulas.** This is the relaxation of NeuralNDCG (Pobrotyn and Białobrzeski eqs. 3, 5 and 6). In
+sorted order (i from 0), with ``b_j = Σ_k |s_j - s_k|`` and ``c_j = b_j - (n - 1) s_j``, NeuralSort
+is ``K_ij = exp(-(2 i (s_j - s_i) + c_j - c_i) / τ)`` with normalized rows. K is 1 on the diagonal
+and decreases on both sides of it, so tiles far from the diagonal are skipped. Sinkhorn scaling
+multiplies the rows of K by u and its columns by v, and iterates on these vectors:
+``u_0 = 1 / (K 1)``, ``v_t = 1 / (Kᵀ u_{t-1})``, ``u_t = 1 / (K v_t)``. Transposed scaling skips the
+last row step. With w the discounts and g the gains, the value of a linear metric is
+``Σ_i w_i u_i Σ_j K_ij v_j g_j``.
 
-In the backward pass, the gradient with respect to log K is ``K_ij Σ_f l_fi r_fj``, with two factors
-(l, r) for each step. Only its column sums are needed: the plain sums ``D_j``, and the sums ``S_j``
-weighted by the rank offset ``2 (j - i)``. The same sweeps over K compute them as
-``r_fj (Kᵀ l_f)_j``, with ``2 (j - i) K_ij`` in place of K for ``S_j``.
+**Gradient.** The gradient with respect to log K is ``G_ij = K_ij Σ_f l_fi r_fj``. Each row step and
+each column step adds one outer product f of a row factor l with a column factor r, and so does the
+value itself. The rows of G sum to 0, because u_0 cancels any factor of a row of K. So only the
+column sums of G are needed: the plain sums ``D_j``, and the sums ``S_j`` weighted by the rank
+offset ``2 (j - i)``. The outer product f adds ``r_fj (Kᵀ l_f)_j`` to ``D_j``, and the same with
+``2 (j - i) K_ij`` in place of ``K_ij`` to ``S_j``.
 
-Several programs share the rows of a list, and all of them run at once. Each sums its rows' part of
-the column sums, waits at a barrier, and then reads the columns that it needs from all programs. The
-order of summation is fixed, so the same input gives the same bits. Every sweep computes K again. If
-K fits in registers, :mod:`rankgrad.kernels.gpu._register_resident` is used instead.
+**Programs.** Several programs share the rows of a list, and all of them run at once. Each program
+sums over its rows, which gives its part of the column sums. Then it waits at a barrier for the
+other programs, and adds up the parts of all of them for the columns that it needs. The order of
+summation is fixed, so the same input gives the same bits. Every sweep over K computes K again. If K
+fits in registers, :mod:`rankgrad.kernels.gpu._register_resident` computes the scaling instead.
 
-One launch computes a linear metric and its gradient. Two launches compute the operator P and its
-adjoint: the first stores u and v of every step for the second.
+**Launches.** :func:`_rank` sorts the lists, :func:`_scale` runs the scaling and its backward pass,
+and :func:`_finish` computes the gradient with respect to the scores from D and S. One launch of
+``_scale`` is enough for a linear metric and its gradient. The operator P and its adjoint are two
+launches: the first stores u and v of every step for the second.
 """
 
 # mypy: disable-error-code="attr-defined"
@@ -51,10 +57,10 @@ from rankgrad.kernels.gpu._register_resident import (
 )
 from rankgrad.kernels.gpu._segmented_sort import count_items
 
-_ROWS, _COLUMNS, _WARPS = 64, 64, 8  # a tile of K, and how many warps share it
+_ROWS, _COLUMNS, _WARPS = 64, 64, 8  # rows and columns of a tile of K, and warps per program
 _RESIDENT, _REGISTERS = 1, 255  # programs per multiprocessor, and registers per thread
-_TOGETHER = 16  # programs whose parts of a column sum are read at a time
-_SCRATCH = 1 << 22  # floats for the parts of one column sum, at most
+_TOGETHER = 16  # programs whose parts of a column sum are loaded at the same time
+_SCRATCH = 1 << 22  # at most so many floats for all programs' parts of one kind of column sum
 
 
 def through_sinkhorn(
@@ -65,7 +71,14 @@ def through_sinkhorn(
     transposed: bool,
     metric_options: MetricOptions,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``1 - metric`` (ARP itself) through the scaling; see :mod:`rankgrad.kernels.ops`."""
+    """The loss ``1 - metric``, or ARP itself, through the scaled matrix.
+
+    :mod:`rankgrad.kernels.ops` describes the arguments.
+
+    Returns:
+        The values ``[lists]``, their gradient with respect to the scores ``[items]``, and whether
+        the loss is defined ``[lists]``.
+    """
     scores, _, mask, _, offsets, max_length = batch
     metric, k, _, _, persistence = metric_options
     scaling = temperature, iterations, tolerance, transposed
@@ -78,18 +91,20 @@ def through_sinkhorn(
         return values.zero_(), grad_scores.zero_(), defined
     operator.rank(gains, lengths, (values, grad_scores))
     weighing = _Weighing("loss", False, metric, persistence)
-    at_rank = (values, values)  # placeholders: a loss neither reads nor writes them
+    at_rank = (values, values)  # placeholders: the mode "loss" neither reads nor writes them
     operator.differentiate(weighing, (scale, defined), at_rank, values, grad_scores)
     return values, grad_scores, defined
 
 
 class _Weighing(NamedTuple):
-    """The weights of the rows: those of a linear metric, or the operator's gradient.
+    """What a launch computes, and so what the rows of the scaled matrix are weighted by.
 
     Attributes:
-        mode: ``loss``, or ``apply`` or ``adjoint`` of the operator.
-        scaled: whether u and v are computed already.
-        metric: the metric that defines the discount.
+        mode: ``loss``: a linear metric and its gradient; rows are weighted by discounts. ``apply``:
+            the operator; rows are not weighted. ``adjoint``: the operator's adjoint; rows are
+            weighted by the gradient with respect to its result.
+        scaled: whether an earlier launch has computed u and v.
+        metric: the metric whose discounts a loss uses.
         persistence: the parameter of rbp.
     """
 
@@ -103,11 +118,13 @@ class _Weighing(NamedTuple):
 class SinkhornOperator(SortOperator):
     """NeuralSort with Sinkhorn scaling as a linear operator and its adjoint.
 
-    The first call of ``apply`` scales the lists, and saves u and v of every step.
+    The first call of ``apply`` scales the lists, and saves u and v of every step for later calls.
+    :func:`through_sinkhorn` uses :meth:`rank` and :meth:`differentiate` for linear metrics, which
+    need no saved u and v.
 
     Args:
-        temperature: of NeuralSort.
-        iterations: of the scaling, at most.
+        temperature: τ of NeuralSort.
+        iterations: the maximum number of iterations of the scaling.
         tolerance: a list has converged if the error of its row or column sums is smaller.
         transposed: whether columns, not rows, are normalized last.
     """
@@ -118,8 +135,8 @@ class SinkhornOperator(SortOperator):
     transposed: bool
 
     def __post_init__(self) -> None:
-        # The values that ``places`` has. While this refers to them, no other tensor can have their
-        # address, by which _place knows them again.
+        # The values that were last written to ``places``. _place recognizes them by their address.
+        # This reference keeps them alive, so that no other tensor can get the same address.
         self._values: Tensor | None = None
 
     def apply(self, values: Tensor) -> Tensor:
@@ -127,7 +144,7 @@ class SinkhornOperator(SortOperator):
         if self.lists:
             weighing = _Weighing("apply", scaled=self._values is not None)
             self._place(values, at_rank)
-            # The lengths choose the lists: those without items are skipped.
+            # The lengths select the lists to compute: those of length 0 are skipped.
             self.scale(weighing, (at_rank, self.lengths), (at_rank, self.misses))
         return at_rank
 
@@ -142,17 +159,18 @@ class SinkhornOperator(SortOperator):
         return grad_scores
 
     def _place(self, values: Tensor, zeros: Tensor) -> None:
-        """Sort the lists by score, with these values; or replace the values of sorted lists.
+        """Write the values to ``places`` in sorted order; the first call also sorts the lists.
 
         Args:
             values: ``[items]``, in input order.
-            zeros: ``[items]``, which sorting fills with zeros.
+            zeros: ``[items]``, zeros, which the first call writes again.
         """
         values = values.contiguous()
         if self._values is None:
             lengths = count_items(self.mask, self.offsets, self.max_length)
             self.rank(values, lengths, (self.scores.new_empty(self.lists), zeros))
-            # v and u of every step; with K in registers, also a vector between v and u.
+            # v of every step, then u of every step. If K stays in registers, one more vector is
+            # between them: see _scale_resident.
             self.scalings = values.new_empty(2 * self.iterations + 3, self.size)
             self.taken = self.numbers.new_empty(self.lists)
         elif self._values.data_ptr() != values.data_ptr():
@@ -162,37 +180,41 @@ class SinkhornOperator(SortOperator):
         self._values = values
 
     def rank(self, gains: Tensor, lengths: Tensor, zeroed: tuple[Tensor, Tensor]) -> None:
-        """Sort the lists by descending score.
+        """Sort the lists by descending score, and allocate the tensors that kernels share.
 
         Args:
             gains: ``[items]``, in input order.
             lengths: ``[lists]``, the number of real items.
-            zeroed: ``[lists]`` and ``[items]``, to be filled with zeros.
+            zeroed: ``[lists]`` and ``[items]``, which are filled with zeros by the same launch.
         """
         scores, lists, size = self.scores, self.lists, self.scores.numel()
         self.gains, self.lengths, self.size = gains, lengths, size
-        # The layout of lists whose K stays in registers; None for longer ones.
+        # How the register-resident kernel distributes the lists; None if K does not fit.
         self.layout = ResidentLayout.of(scores, lists, self.max_length)
-        # The index of each sorted item in its list, and how many items score strictly higher and
-        # lower. Kernels call this tensor ``order``.
+        # For each sorted item: its index in the list, and how many items score strictly higher,
+        # and strictly lower. Kernels call this tensor ``order``.
         self.numbers = torch.empty(3, size, dtype=torch.int32, device=scores.device)
-        # The score, c as a pair of floats, and the gain of sorted items. _rank and _scale call
-        # this tensor ``ranked``.
+        # For each sorted item: its score, c as the sum of two floats (high and low part), and its
+        # gain. _rank and _scale call this tensor ``ranked``.
         self.places = scores.new_empty(4, size)
-        # Per list: the counter of arrivals at barriers and, if K is not in registers, the error of
-        # each step (see _forward).
+        # For each list: a counter of arrivals at barriers and, if K does not stay in registers,
+        # the error of each step (see _forward).
         counters = 1 if self.layout is not None else 2 + self.iterations
-        self.barriers = self.numbers.new_empty(lists * counters)  # zeroed for the first launch
+        self.barriers = self.numbers.new_empty(lists * counters)  # which _rank zeros
         _rank[(lists, cdiv(self.max_length, 64))](
             scores, self.mask, gains, self.offsets, lengths, self.numbers, self.places,
             *zeroed, self.barriers, size, counters, 64, 64, num_warps=4,
         )  # fmt: skip
-        # Placeholders. An operator has u and v of every step, and the number of steps of each list.
+        # Placeholders, which a loss does not use. For the operator, _place replaces them by memory
+        # for u and v of every step, and for the number of steps of each list.
         self.scalings, self.taken = self.places, self.numbers
 
     @property
     def shared(self) -> int:
-        """The number of programs per list. All must run at once, as they wait for each other."""
+        """The number of programs per list.
+
+        If there are several, they wait for each other, so those of all lists must run at once.
+        """
         if self.layout is not None:
             return self.layout.shared
         most = _RESIDENT * at_once(self.places) // self.lists
@@ -201,12 +223,19 @@ class SinkhornOperator(SortOperator):
     def scale(
         self, weighing: _Weighing, chosen: tuple[Tensor, Tensor], at_rank: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Scale the lists; returns scratch for prefix sums, and the column sums.
+        """Scale the lists, and compute what ``weighing.mode`` says except for the last step.
 
         Args:
-            weighing: the weights of the rows.
-            chosen: the scale of each list, which only a loss reads, and 0 for lists to skip.
-            at_rank: the gradient (adjoint) or result (apply) by rank, and one minus the result.
+            weighing: what to compute.
+            chosen: two tensors: the scale of each list, ``[lists]``, which only a loss reads; and
+                ``[lists]``, 0 for lists to skip.
+            at_rank: two tensors ``[items]``, by rank. For ``apply``: the result and one minus the
+                result, written. For ``adjoint``: the first is the gradient with respect to the
+                result, the second is not used.
+
+        Returns:
+            For :func:`_finish`: scratch ``[items]`` for prefix sums; and memory with the column
+            sums D and S, and after them the programs' parts of the value.
         """
         mode, scaled, metric, persistence = weighing
         iterations, sharpness = self.iterations, 1 / self.temperature
@@ -228,7 +257,7 @@ class SinkhornOperator(SortOperator):
         scalings = self.scalings
         if mode == "loss":
             scalings = places.new_empty(2 * iterations + 2, size)
-        # Three scratch vectors, two of column sums, and partial values.
+        # Three scratch vectors, the column sums D and S, and the programs' parts of the value.
         work = places.new_empty(5 * size + lists * shared)
         _scale[(lists * shared,)](
             places, scalings, work, places.new_empty(2, 3, shared, size),
@@ -248,13 +277,13 @@ class SinkhornOperator(SortOperator):
         values: Tensor,
         grad_scores: Tensor,
     ) -> None:
-        """Scale the lists, then compute the gradient, and for a metric also the values.
+        """Scale the lists, then compute the gradient and, for a loss, also the values.
 
         Args:
-            weighing: as in :meth:`scale`.
-            chosen: as there.
-            at_rank: as there.
-            values: ``[lists]``, written for a metric.
+            weighing: what to compute: a loss or the adjoint.
+            chosen: as in :meth:`scale`.
+            at_rank: as in :meth:`scale`.
+            values: ``[lists]``, written for a loss; otherwise any tensor.
             grad_scores: ``[items]``, written, in input order.
         """
         prefix, sums = self.scale(weighing, chosen, at_rank)
@@ -281,10 +310,12 @@ def _rank(
     scores, mask, gains, offsets, lengths, order, ranked, values, grad_scores, barriers, total,
     counters, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write a block of items to their ranks by descending score; padding has no rank.
+    """Sort a block of ROWS items of a list: write each item to its rank by descending score.
 
-    Also writes c as a pair of floats and the numbers of items above and below, and zeros the
-    barriers, the values and the gradient.
+    The rank of an item is the number of items ahead of it: those of higher score, and those of
+    equal score before it in input order. Padding has no rank. The attributes ``numbers`` and
+    ``places`` of :meth:`SinkhornOperator.rank` describe what is written to ``order`` and
+    ``ranked``. The kernel also zeros the barriers, the values and the gradient.
     """
     list_index, start, count = list_span(offsets)
     total = total.to(tl.int64)
@@ -331,7 +362,7 @@ def _rank(
 @cached_launch
 @triton.jit(do_not_specialize=["size"])
 def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
-    """Write the values of a block of ranks in place of the gains of sorted items."""
+    """For a block of ranks, overwrite the gains in ``places`` with the values of the same items."""
     list_index = tl.program_id(0)
     size = size.to(tl.int64)
     base = tl.load(offsets + list_index)
@@ -345,38 +376,38 @@ def _place(values, order, places, offsets, lengths, size, BLOCK: tl.constexpr):
 class _Matrix(NamedTuple):
     """K of one list, in device code."""
 
-    scores: Any  # of sorted items, and after them the two parts of c and the gains
-    base: Any  # the first item of the list
-    items: Any  # the number of real items
-    size: Any  # of a vector in memory: the number of items of all lists
+    scores: Any  # [4, size]: of sorted items, the scores, both parts of c, and the gains
+    base: Any  # where the list begins in a vector
+    items: Any  # the number of real items of the list
+    size: Any  # the length of a vector: the number of items of all lists
     sharpness: Any  # one over the temperature
-    limits: Any  # of each row tile, its first column tile with entries, and one past the last
+    limits: Any  # [row tiles, 2]: the first column tile with entries, and one past the last
 
 
 class _Part(NamedTuple):
     """The rows of K that a program computes, and how it exchanges column sums with others."""
 
-    top: Any  # the first row tile
+    top: Any  # the first row tile of the program
     end: Any  # one past the last row tile
     reach: Any  # the first column tile with entries in these rows
-    bound: Any  # one past the last such tile
-    mine: Any  # the number of this program among those of the list
-    sharing: Any  # the number of programs of the list
-    sums: Any  # [2, 3, SHARED, size]: by half and kind, the column sums of every program's rows
-    spans: Any  # of each column tile, the first program with entries in it, and one past the last
+    bound: Any  # one past the last such column tile
+    mine: Any  # the index of this program among those of the list
+    sharing: Any  # the number of programs of the list that have rows
+    sums: Any  # [2, 3, SHARED, size]: by half and kind, every program's part of the column sums
+    spans: Any  # [column tiles, 2]: the first program with entries in it, and one past the last
     barriers: Any  # of the list: a counter of arrivals and, at 1 + step, the error of each step
 
 
 @triton.jit
 def _load_places(matrix, at):
-    """The scores and c of some positions; past the list's end, numbers that make K zero."""
+    """The scores and both parts of c at some positions; past the list's end, they make K zero."""
     high, low = matrix.scores + matrix.size, matrix.scores + 2 * matrix.size
     return load_places(matrix.scores, high, low, matrix.base, at, matrix.items)
 
 
 @triton.jit
 def _entries(matrix, row, row_places, column_places):
-    """A tile of K, from what :func:`_load_places` returns for its rows and columns."""
+    """A tile of K, from the results of :func:`_load_places` for its rows and its columns."""
     score, high, low = row_places
     column_score, column_high, column_low = column_places
     return entries_of(
@@ -387,7 +418,7 @@ def _entries(matrix, row, row_places, column_places):
 
 @triton.jit
 def _logit(matrix, row, column):
-    """One logit of K, times the temperature."""
+    """``τ log K_ij`` for one row i and one column j, in float64."""
     base, ranked = matrix.base, matrix.scores
     high, low = ranked + matrix.size, ranked + 2 * matrix.size
     difference = tl.load(ranked + base + column).to(tl.float64) - tl.load(ranked + base + row)
@@ -401,11 +432,12 @@ def _column_sums(
     matrix, part, tile, column, inside, WHICH: tl.constexpr, half,
     SHARED: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Column sums over the parts of all programs whose rows have entries in these columns.
+    """Add up the parts of column sums that the programs wrote, for the columns of one tile.
 
-    WHICH is 0, 1 or 2 for the first, second or third of the sums that :func:`_column_parts` wrote.
-    Successive sweeps write to alternate halves of ``part.sums``, so a program that is ahead does
-    not overwrite what others still read.
+    Only programs whose rows have entries in these columns wrote a part. WHICH is 0, 1 or 2 for the
+    first, second or third kind of sum that :func:`_column_parts` wrote. Successive sweeps write to
+    alternate halves of ``part.sums``, so that a program that is one sweep ahead does not overwrite
+    what others still read.
     """
     first = tl.load(part.spans + tile * 2)
     last = tl.load(part.spans + tile * 2 + 1)
@@ -430,15 +462,19 @@ def _scale(
     SHARED: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):  # fmt: skip
-    """Scale one list, of which this program has some tiles of rows, forward and backward.
+    """Scale one list, forward and backward; this program computes some tiles of its rows.
 
-    The MODE is "loss" for a linear metric, or "apply" or "adjoint" of the operator. ``columns`` is
-    ``[2 (iterations + 1), items]``: first v of every step, then u, called ``rows`` here. If SCALED,
-    they are computed already. ``work`` is ``[5, items]``: two scratch vectors, the derivatives by
-    u, the column sums D and S; after them the programs' parts of the value. ``limits`` is
-    ``[lists, tiles, 2]`` and ``spans`` ``[lists, stride, 2]``, as in :class:`_Matrix` and
-    :class:`_Part`. SHARED programs are launched per list; ``sharing`` of them have rows. PADDED is
-    the next power of two.
+    SHARED programs are launched for each list; the first ``sharing`` of them have rows. PADDED is
+    the smallest power of two that is not less than SHARED. For the MODE see :class:`_Weighing`.
+
+    - ``columns`` is ``[2 (iterations + 1), size]``: v of every step, then u of every step, which is
+      called ``rows`` here. If SCALED, an earlier launch has computed them, and ``steps_taken``,
+      ``[lists]``.
+    - ``work`` is ``[5, size]``: two scratch vectors, the derivatives with respect to u, and the
+      column sums D and S. After them are the programs' parts of the value, ``[lists, SHARED]``.
+    - ``parts`` is ``part.sums`` of :class:`_Part`.
+    - ``limits`` is ``[lists, tiles, 2]`` and ``spans`` is ``[lists, stride, 2]``, for each list as
+      in :class:`_Matrix` and :class:`_Part`.
     """
     list_index = tl.program_id(0) // SHARED
     program = tl.program_id(0) % SHARED
@@ -489,7 +525,8 @@ def _scale(
                 by_row = weight * _row_sums(matrix, columns + step * size, tile, 1, ROWS, COLUMNS)
                 factor = tl.load(rows + last_row * size + base + row, row < items, 0.0)
                 partial += tl.sum(by_row * factor, 0)
-                # The output's factors are (w u, v g). ``work`` starts with w u.
+                # The value's own outer product is that of w u with v g. _backward expects w u at
+                # the start of ``work``.
                 tl.store(work + base + row, weight * factor, row < items)
                 tl.store(grad_rows + base + row, by_row, row < items)
             tl.store(work + 5 * size + list_index * SHARED + program, partial)
@@ -507,10 +544,12 @@ def _forward(
 ):  # fmt: skip
     """Run the scaling; returns the number of steps, and the number of arrivals at barriers.
 
-    The largest error of a step is shared at ``part.barriers + 1 + step``.
+    Each program computes v for all columns that its rows need, so several programs may compute and
+    write the same numbers. The programs share the largest error of a step at
+    ``part.barriers + 1 + step``; in it, each column counts for the program that owns it.
     """
     base, items, size = matrix.base, matrix.items, matrix.size
-    # The program's own positions.
+    # The program owns the columns with the same positions as its rows.
     first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
     # v_0 = 1 in the columns that this program reads.
     for block in range(part.reach, part.bound):
@@ -544,7 +583,7 @@ def _forward(
             if TRANSPOSED:
                 tl.debug_barrier()
                 max_error = _row_error(matrix, part, rows, step, ROWS)
-            # Floats that are not negative are in the order of their bits.
+            # Floats that are not negative have the same order as their bits read as integers.
             tl.atomic_max(part.barriers + 1 + step, max_error.to(tl.int32, bitcast=True))
             if step >= iterations:
                 if not TRANSPOSED:
@@ -561,11 +600,11 @@ def _backward(
 ):  # fmt: skip
     """Run the steps in reverse order, and add up the column sums D and S of the module's docstring.
 
-    ``work`` starts with the row factors ``w u`` of the output, and ``grad_rows`` has the derivative
-    of the output with respect to u.
+    At the start, ``work`` begins with the row factors ``w u`` of the value, and ``grad_rows`` is
+    the derivative of the value with respect to u. Each program adds to D and S of its own columns.
     """
     base, items, size = matrix.base, matrix.items, matrix.size
-    # The program's own positions.
+    # The program owns the columns with the same positions as its rows.
     first, last = part.top * ROWS, tl.minimum(part.end * ROWS, items)
     totals, offset_totals = work + 3 * size, work + 4 * size
     tl.debug_barrier()
@@ -582,14 +621,15 @@ def _backward(
         factor = gain * tl.load(columns + step * size + at, inside, 0.0)
         tl.store(totals + at, factor * sums, owned)
         tl.store(offset_totals + at, factor * weighted, owned)
-        # The output's derivative with respect to v, g Kᵀ (w u), overwrites v_0.
+        # The derivative of the value with respect to v, g Kᵀ (w u), overwrites v_0, which is not
+        # needed any more.
         tl.store(columns + at, gain * sums, inside)
 
     at_step = step
     while at_step > 0:
         tl.debug_barrier()
         half = 1 - half
-        if TRANSPOSED and (at_step == step):  # the row step that was skipped
+        if TRANSPOSED and (at_step == step):  # its row step was skipped, so it adds nothing
             _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 4)
         else:
             _column_parts(matrix, part, rows, grad_rows, at_step, half, SHARED, ROWS, COLUMNS, 3)
@@ -614,11 +654,11 @@ def _backward(
             row = tile * ROWS + tl.arange(0, ROWS)
             row_grad = _row_sums(matrix, work + half * size, tile, 0, ROWS, COLUMNS)
             if TRANSPOSED and (at_step == step):
-                # u_{step - 1} is also the row factor of the output.
+                # The value uses u_{step - 1} too.
                 row_grad += tl.load(grad_rows + base + row, row < items, 0.0)
             tl.store(grad_rows + base + row, row_grad, row < items)
         at_step -= 1
-    # The first row step, u_0 = 1 / (K 1).
+    # The first row step, u_0 = 1 / (K 1), whose column factor is 1.
     tl.debug_barrier()
     half = 1 - half
     _column_parts(matrix, part, rows, grad_rows, 0, half, SHARED, ROWS, COLUMNS, 3)
@@ -635,13 +675,18 @@ def _backward(
 
 @triton.jit
 def _add_to(at, change, inside):
-    """Add to numbers in memory."""
+    """Add numbers to those in memory; no other program may write to the same addresses."""
     tl.store(at, tl.load(at, inside, 0.0) + change, inside)
 
 
 @triton.jit
 def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Find the column tiles of each row tile in which entries exceed exp(-32), about 1e-14."""
+    """Find the column tiles of each row tile in which entries exceed exp(-32), about 1e-14.
+
+    Entries decrease on both sides of the diagonal. So a tile is skipped if its entry next to the
+    diagonal is small: the last column of the tile for the first row, or the first column for the
+    last row.
+    """
     far, items = -32.0 / matrix.sharpness, matrix.items
     width = tl.cdiv(items, COLUMNS)
     for tile in range(top, end):
@@ -662,7 +707,10 @@ def _find_band(matrix, top, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _find_spans(matrix, part, each, row_tiles, PADDED: tl.constexpr):
-    """Find the programs that have entries in each of the column tiles of this program."""
+    """For each column tile that this program needs, find the programs with entries in it.
+
+    Each program has ``each`` row tiles; the last one may have fewer.
+    """
     program = tl.arange(0, PADDED)
     exists = program < part.sharing
     ends = tl.minimum(program * each + each, row_tiles)
@@ -676,7 +724,7 @@ def _find_spans(matrix, part, each, row_tiles, PADDED: tl.constexpr):
 
 @triton.jit
 def _row_step(matrix, part, rows, columns, step, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """``u = 1 / (K v)`` for the rows of the program."""
+    """Compute ``u = 1 / (K v)`` of a step for the rows of the program."""
     factors = step * matrix.size
     for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
@@ -712,10 +760,10 @@ def _write_ranks(
     matrix, part, columns, rows, at_rank, misses, k,
     TRANSPOSED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the sorted gains, and one minus them.
+    """Write the sorted gains ``at_rank`` of the program's rows, and one minus them, ``misses``.
 
-    One minus the gain at a rank is the row's sum over ``1 - g`` if the row sums to one, as it does
-    if rows were scaled last. In transposed scaling, one minus the row's sum is added.
+    If rows were scaled last, a row sums to one, and one minus its gain is the row's sum over
+    ``1 - g``, in which nothing cancels. In transposed scaling, one minus the row's sum is added.
     """
     for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
@@ -734,11 +782,15 @@ def _column_parts(
     matrix, part, rows, grad_rows, step, half, SHARED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WHICH: tl.constexpr,
 ):  # fmt: skip
-    """Write the program's part of column sums to one half of ``part.sums``.
+    """Write the program's part of up to three kinds of column sums to one half of ``part.sums``.
 
-    WHICH 1: ``Kᵀ u``. 2: ``Kᵀ u``, plain and weighted by rank offsets. 3: with
-    ``l = -grad_rows u²``, ``Kᵀ l`` plain and weighted, and ``Kᵀ u_{step-1}`` weighted. 4: the last
-    of these, and 0 for the others.
+    "Weighted" sums have ``2 (j - i) K_ij`` in place of ``K_ij``. With ``u = rows[step]`` and
+    ``l = -grad_rows u²``, WHICH says which kinds:
+
+    - 1: ``Kᵀ u``;
+    - 2: ``Kᵀ u``, and ``Kᵀ u`` weighted;
+    - 3: ``Kᵀ l``, ``Kᵀ l`` weighted, and ``Kᵀ u_{step-1}`` weighted;
+    - 4: 0, 0, and ``Kᵀ u_{step-1}`` weighted.
     """
     items, size, limits = matrix.items, matrix.size, matrix.limits
     to = part.sums + (half * 3 * SHARED + part.mine).to(tl.int64) * size + matrix.base
@@ -773,20 +825,23 @@ def _column_parts(
 
 @triton.jit
 def _factors(matrix, rows, grad_rows, row, step, WHICH: tl.constexpr):
-    """The weights of rows in column sums, and u of the step before."""
+    """The factors of rows in column sums: u or l (see :func:`_column_parts`), and u_{step-1}."""
     base, size, inside = matrix.base, matrix.size, row < matrix.items
     factor = tl.load(rows + step * size + base + row, inside, 0.0)
     earlier_factor = factor
     if WHICH >= 3:
         factor *= -tl.load(grad_rows + base + row, inside, 0.0) * factor
-        valid = inside & (row + step > row)  # step > 0, as no step is before the first
+        valid = inside & (row + step > row)  # only if step > 0: no step is before the first
         earlier_factor = tl.load(rows + (step - 1) * size + base + row, valid, 0.0)
     return factor, earlier_factor
 
 
 @triton.jit
 def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
-    """The largest error of the row sums ``u_{step-1} ∘ (K v_step)``, which should be one."""
+    """The largest error of the row sums ``u_{step-1} ∘ (K v_step)``, which should be one.
+
+    Since ``u_step = 1 / (K v_step)``, they are ``u_{step-1} / u_step``.
+    """
     max_error = 0.0
     for tile in range(part.top, part.end):
         row = tile * ROWS + tl.arange(0, ROWS)
@@ -801,11 +856,12 @@ def _row_error(matrix, part, rows, step, ROWS: tl.constexpr):
 def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
     """Return the last step that counts, and whether to go on (1) or not (0).
 
-    The error found in step t is that of the column sums of ``u_{t-1}`` and ``v_{t-1}``; if it is
-    small enough, step t is discarded. In transposed scaling it is that of the row sums of
-    ``u_{t-1}`` and ``v_t``, which are the result, and step t counts.
+    Step t finds the error of the column sums of K scaled by ``u_{t-1}`` and ``v_{t-1}``. If it is
+    small enough, these are the result, and step t is discarded. In transposed scaling, step t finds
+    the error of the row sums of K scaled by ``u_{t-1}`` and ``v_t``. If it is small enough, these
+    are the result, and step t counts.
     """
-    least = 1 if TRANSPOSED else 2  # in step 1 v_{t-1} is v_0 = 1, before any scaling
+    least = 1 if TRANSPOSED else 2  # v_{t-1} of step 1 is v_0 = 1, before any column was scaled
     if step >= least:
         error = tl.atomic_add(barriers + 1 + step, 0).to(tl.float32, bitcast=True)
         if error < tolerance:
@@ -817,7 +873,7 @@ def _stop(barriers, step, running, tolerance, TRANSPOSED: tl.constexpr):
 
 @triton.jit
 def _sum_programs(sums, size, base, position, items, sharing, PARTS: tl.constexpr):
-    """The sum over the parts of all programs of a list."""
+    """The sum of a vector over the parts of all programs; with PARTS 1 there is only one part."""
     total = tl.load(sums + base + position, position < items, 0.0)
     if PARTS > 1:
         for program in range(1, sharing):
@@ -834,10 +890,14 @@ def _finish(
 ):  # fmt: skip
     """The loss of a list, and its gradient with respect to the scores from the column sums.
 
-    In sorted order (j from 0) the gradient times τ is
+    In sorted order (j from 0) the gradient of the value times τ is
     ``S_j + (n - 1 - 2 j - below_j + above_j) D_j - Σ_{below j} D + Σ_{above j} D``. Items below and
-    above j have strictly lower and higher scores; below_j and above_j are their numbers. ``sums``
-    are D and S of PARTS programs, then the programs' parts of the value.
+    above j have strictly lower and higher scores; below_j and above_j are their numbers. The sums
+    over them are differences of prefix sums.
+
+    ``sums`` is D ``[PARTS, size]``, then S ``[PARTS, size]``, then the programs' parts of the value
+    ``[lists, SHARED]``. ``prefix`` is scratch, ``[size]``. The KIND is "operator" for the adjoint,
+    "arp", or "loss" for all other metrics, whose loss is one minus the value.
     """
     list_index = tl.program_id(0)
     items = tl.load(lengths + list_index)
@@ -879,7 +939,8 @@ def _finish(
             through = tl.load(prefix + base + items - n_below - 1, inside, 0.0)
             plain_sum = _sum_programs(sums, size, base, at, items, sharing, PARTS)
             derivative = _sum_programs(offset_sums, size, base, at, items, sharing, PARTS)
-            # This term is 0 without ties. |s_j - s_k| has derivative 0 at a tie.
+            # Without ties, below_j is n - 1 - j and above_j is j, so this term is 0. At a tie,
+            # |s_j - s_k| has the derivative 0.
             derivative += (items - 1 - 2 * at - (n_below - n_above)).to(tl.float32) * plain_sum
             derivative += higher - (total - through)
             derivative *= -sharpness if KIND == "loss" else sharpness
