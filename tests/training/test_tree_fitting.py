@@ -38,6 +38,26 @@ def test_transforms_weights_and_progress(tmp_path, model):
     assert not np.array_equal(plain, scores)
 
 
+@pytest.mark.parametrize("model", ["lightgbm(min_data_in_leaf=5)", "xgboost(min_child_weight=0.1)"])
+def test_other_data_are_evaluated_each_round_and_change_no_tree(tmp_path, model):
+    pytest.importorskip(models.get(model).name)
+    settings, run = Settings(model=model, **FAST), tmp_path / "run"
+    test = synthetic.make(10, features=16, split="test")
+    others = {"again": VALI, "test": test}
+    fit(Settings(**settings.model_dump() | {"epochs": 2}), TRAIN, VALI, others=others, folder=run)
+    done = fit(settings, TRAIN, VALI, others=others, folder=run, resume=True)
+    assert [line["again ndcg@5"] for line in done.history] == [
+        line["ndcg@5"] for line in done.history
+    ]
+    scores = done.model.predict(test.features, test.offsets)
+    means = evaluate(scores, test.labels, offsets=test.offsets, metrics=["ndcg@5", "rr"]).mean
+    best = done.history[done.best_epoch - 1]
+    assert means == pytest.approx({name: best[f"test {name}"] for name in means})
+    assert done.model.network.saved == fit(settings, TRAIN, VALI).model.network.saved
+    last = fit(settings, TRAIN, others={"test": test}).history[-1]  # without validation lists
+    assert sorted(last) == ["epoch", "seconds", "test ndcg@5", "test rr"]
+
+
 def test_a_training_that_fails_leaves_nothing(tmp_path):
     pytest.importorskip("lightgbm")
 

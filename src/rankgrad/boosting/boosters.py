@@ -29,6 +29,7 @@ __all__ = [
     "BUILT_IN",
     "KINDS",
     "MISSING_ATTRIBUTE",
+    "VALI",
     "BoostedTrees",
     "BoostingConfig",
     "BoostingState",
@@ -50,19 +51,23 @@ BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"
 #: training. Models of LightGBM have that information in their trees.
 MISSING_ATTRIBUTE = "missing_features"
 
+#: The name of the validation lists in the scores of a round.
+VALI = "vali"
+
 
 class Round(NamedTuple):
     """A finished round of boosting, as a callback gets it.
 
     Attributes:
         number: of the round, counted from 1.
-        scores: the scores of the validation items, ``[N]``; None without validation lists.
+        scores: the scores of the items of each evaluated data set, ``[N]``, by its name: ``vali``
+            for the validation lists, if there are any, and the names of the others.
         state: a function that returns the state to resume from. It saves all trees, so it is called
             only when a checkpoint is written.
     """
 
     number: int
-    scores: Any
+    scores: Mapping[str, Any]
     state: Callable[[], BoostingState]
 
 
@@ -158,6 +163,7 @@ def boost(
     config: BoostingConfig,
     on_round: _OnRound | None = None,
     start: BoostingState | None = None,
+    others: Mapping[str, Dataset] | None = None,
 ) -> BoostedTrees:
     """Grow trees on the training lists, and choose those up to the round with the best metric.
 
@@ -171,6 +177,7 @@ def boost(
         config: see :class:`BoostingConfig`.
         on_round: called after each round.
         start: the state to resume from; None to begin.
+        others: further data sets by name; they are scored for ``on_round`` and nothing else.
 
     Returns:
         The trees up to the best round, and the state to resume from.
@@ -181,9 +188,10 @@ def boost(
             validation list; the built-in objective of XGBoost cannot take weights of items.
     """
     rounds = _Rounds(vali, config, on_round, start)
+    evaluated = {**({} if vali is None else {VALI: vali}), **(others or {})}
     grow = _boost_lightgbm if config.kind == "lightgbm" else _boost_xgboost
     try:
-        grow(train, vali, config, rounds)
+        grow(train, evaluated, config, rounds)
     except _error_class(config.kind) as error:
         message = str(error).partition(" at /")[0]  # LightGBM appends a line of its source
         raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
@@ -297,7 +305,7 @@ class _Rounds:
         self._on_round = on_round
         #: Of the validation lists: labels ``[N]``, offsets ``[B + 1]``, and weights ``[N]`` or None
         self._lists: tuple[Any, Any, Any] | None = None
-        self._scores: Any = None
+        self._scores: dict[str, Any] = {}
         if vali is not None:
             weights = None if vali.weights is None else np.array(vali.weights)
             self._lists = (np.array(vali.labels), np.array(vali.offsets), weights)
@@ -340,25 +348,19 @@ class _Rounds:
         """The trees up to the best round."""
         return self._best_dart_trees or self.save(self.trees[self.best_round - 1])
 
-    def evaluate(self, scores: Any) -> None:
-        """Evaluate the validation scores ``[N]`` of the round that is about to end."""
+    def take_scores(self, name: str, scores: Any) -> None:
+        """Take a data set's scores ``[N]`` in the round about to end; evaluate validation lists."""
+        self._scores[name] = scores = np.asarray(scores, np.float32)
+        if name != VALI:
+            return
         assert self._lists is not None
         labels, offsets, weights = self._lists
-        self._scores = np.asarray(scores, np.float32)
         evaluation = evaluate(
-            self._scores, labels, offsets=offsets, weights=weights, metrics=self.config.metric
+            scores, labels, offsets=offsets, weights=weights, metrics=self.config.metric
         )
         self.curve.append(next(iter(evaluation.mean.values())))
         if np.isnan(self.curve[-1]):
             raise ValueError(undefined_message(self.config.metric))
-
-    def feval(self, scores: Any, _: Any) -> tuple[str, float, bool]:
-        """:meth:`evaluate` as LightGBM calls a metric; returns name, value, and higher-is-better.
-
-        The last is always True: only LightGBM's own early stopping reads it, which is not in use.
-        """
-        self.evaluate(scores)
-        return self.config.metric, self.curve[-1], True
 
     def end(self, trees: int) -> bool:
         """End a round after which there are this many trees; returns whether to stop."""
@@ -404,7 +406,7 @@ def _is_random(config: BoostingConfig) -> bool:
 
 
 def _boost_lightgbm(
-    train: Dataset, vali: Dataset | None, config: BoostingConfig, rounds: _Rounds
+    train: Dataset, evaluated: Mapping[str, Dataset], config: BoostingConfig, rounds: _Rounds
 ) -> None:
     """Grow the remaining rounds with LightGBM."""
     package = library("lightgbm")
@@ -432,11 +434,17 @@ def _boost_lightgbm(
         weight=train.weights,
         categorical_feature=_categorical_columns(train),
     )
-    arguments: dict[str, Any] = {}
-    if vali is not None:
-        features, group = np.asarray(vali.features), _group_sizes(vali)
-        vali_set = train_set.create_valid(features, vali.labels, group=group)
-        arguments |= {"valid_sets": [vali_set], "feval": rounds.feval}
+    names: dict[Any, str] = {}  # by data set of LightGBM
+    for name, lists in evaluated.items():
+        features, group = np.asarray(lists.features), _group_sizes(lists)
+        names[train_set.create_valid(features, lists.labels, group=group)] = name
+
+    def feval(scores: Any, data: Any) -> list[Any]:
+        """A metric of LightGBM, which calls it for each data set; it has no values to log."""
+        rounds.take_scores(names[data], scores)
+        return []
+
+    arguments: dict[str, Any] = {"valid_sets": list(names), "feval": feval}
     if rounds.start is not None:
         first_trees = package.Booster(model_str=rounds.start.saved.decode())
         rounds.save = _lightgbm_saver(first_trees, config)
@@ -465,7 +473,7 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
 
 
 def _boost_xgboost(
-    train: Dataset, vali: Dataset | None, config: BoostingConfig, rounds: _Rounds
+    train: Dataset, evaluated: Mapping[str, Dataset], config: BoostingConfig, rounds: _Rounds
 ) -> None:
     """Grow the remaining rounds with XGBoost."""
     package = library("xgboost")
@@ -494,10 +502,10 @@ def _boost_xgboost(
             device=config.device,
         )
     train_set = _list_matrix(train, config)
-    vali_set = None if vali is None else _list_matrix(vali, config)
+    matrices = {name: _list_matrix(lists, config) for name, lists in evaluated.items()}
     booster = package.Booster(
         options,
-        [train_set] if vali_set is None else [train_set, vali_set],
+        [train_set, *matrices.values()],
         model_file=None if rounds.start is None else bytearray(rounds.start.saved),
     )
     missing = np.flatnonzero(np.isnan(train.features).any(0)).tolist()
@@ -505,8 +513,8 @@ def _boost_xgboost(
     rounds.save = lambda trees: bytes(booster[:trees].save_raw("json"))
     for number in range(rounds.done, rounds.done + rounds.remaining):
         booster.update(train_set, number, fobj=objective)
-        if vali_set is not None:
-            rounds.evaluate(booster.predict(vali_set, output_margin=True))
+        for name, matrix in matrices.items():
+            rounds.take_scores(name, booster.predict(matrix, output_margin=True))
         if rounds.end(booster.num_boosted_rounds()):
             break
 

@@ -22,7 +22,14 @@ from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
 from rankgrad._threads import available
-from rankgrad.boosting.boosters import BoostingConfig, BoostingState, Round, boost, seeded_loss
+from rankgrad.boosting.boosters import (
+    VALI,
+    BoostingConfig,
+    BoostingState,
+    Round,
+    boost,
+    seeded_loss,
+)
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.transforms import Pipeline
 from rankgrad.losses import Loss
@@ -154,8 +161,9 @@ class _TreeTrainer:
         self.transform = transform.fit(job.train.features, job.train.offsets)
         train = _apply_transform(transform, job.train)
         vali = None if job.vali is None else _apply_transform(transform, job.vali)
+        others = {name: _apply_transform(transform, lists) for name, lists in job.others.items()}
         config = _boosting_config(job.settings, self.model, self.loss)
-        boosted = boost(train, vali, config, self._end_round, self.checkpoint.state)
+        boosted = boost(train, vali, config, self._end_round, self.checkpoint.state, others)
         ranker = self._ranker(boosted.saved)
         if self.run is not None and len(self.history) > len(self.checkpoint.history):
             self.run.save_best(ranker)
@@ -164,11 +172,11 @@ class _TreeTrainer:
 
     def _end_round(self, done: Round) -> bool:
         """Log a finished round, and save once a minute; returns whether Ctrl-C was pressed."""
-        values: Mapping[str, float] = {}
-        if self.job.vali is not None:
-            logged = self.job.settings.logged
-            values = evaluate_scores(done.scores, self.job.vali, logged).mean
-        line = {"epoch": done.number, "seconds": self._seconds(), **values}
+        line = {"epoch": done.number, "seconds": self._seconds()}
+        for name, scores in done.scores.items():
+            means = evaluate_scores(scores, self.job.data[name], self.job.settings.logged).mean
+            prefix = "" if name == VALI else f"{name} "
+            line |= {prefix + metric: value for metric, value in means.items()}
         line = {name: value for name, value in line.items() if not math.isnan(value)}
         self.history.append(line)
         if self.run is not None:
