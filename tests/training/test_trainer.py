@@ -204,6 +204,8 @@ def test_bad_data_is_said(train):
     named = replace(train, feature_names=tuple("abcde"))
     with pytest.raises(ValueError, match=r"feature 0 .* is 'a' in the training .* 'e' in the vali"):
         fit(small(), named, replace(train, feature_names=tuple("edcba")))
+    with pytest.raises(ValueError, match="others must have names of their own, found 'vali'"):
+        fit(small(), train, others={"vali": train})
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="no GPU is found"):
             fit(small(device="cuda"), train)
@@ -220,6 +222,8 @@ def test_an_infinite_feature_is_named(train, vali, tmp_path, transforms):
         fit(settings, train, bad, folder=tmp_path / "run")
     with pytest.raises(ValueError, match=f"the training data .* {says}"):
         fit(settings, bad, folder=tmp_path / "run")
+    with pytest.raises(ValueError, match=f"the training data .* {says}"):
+        fit(settings, bad, others={"training": vali}, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

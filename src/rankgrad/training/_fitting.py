@@ -145,14 +145,15 @@ def check_data(
     reserved = {"train", "vali"} & set(others or {})
     if reserved:
         raise ValueError(f"others must have names of their own, found {reserved.pop()!r}")
-    optional = {"training": train, "validation": vali, **(others or {})}
-    datasets = {name: data for name, data in optional.items() if data is not None}
-    for name, data in datasets.items():
+    # Pairs and not a dictionary: one of the others may be named "training" or "validation".
+    optional = [("training", train), ("validation", vali), *(others or {}).items()]
+    datasets = [(name, data) for name, data in optional if data is not None]
+    for name, data in datasets:
         if data.n_items == 0:
             raise ValueError(f"there are no items in the {name} data")
-    for name, data in datasets.items():
+    for name, data in datasets:
         _check_same_features(train, name, data)
-    for name, data in datasets.items():
+    for name, data in datasets:
         _check_infinite(name, data)
 
 
