@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -394,7 +395,9 @@ def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
     assert "<dt>runs</dt><dd>5</dd>" in page and "<h1>5 losses on a simulated" in page
     assert {row["kind"].split(":")[0] for row in rows[:5]} == KINDS
     monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
-    text = rankgrad("demo", "--epochs", 1, "--device", "cpu").stdout
+    done = rankgrad("demo", "--epochs", 1, "--device", "cpu")
+    assert re.search(r"(?m)^mse: validation ndcg@10 0\.\d{4} *$", done.stderr)
+    text = done.stdout
     for part in ("pointwise", "best achievable", "±", "count 0", "Next:", "docs/results"):
         assert part in text
     assert "mse did best here by ndcg@10" in text and "rankgrad train DATA --loss mse" in text
@@ -412,8 +415,15 @@ def test_the_demo_replaces_only_its_own(rankgrad, tmp_path, monkeypatch):
     with pytest.raises(FileExistsError, match="not made by the demonstration"):
         demo.run(folder=place, epochs=1, device="cpu")
     assert (place / "thesis.txt").read_text() == "words"
+    # Training that learns nothing stops early, which is said also without a terminal.
+    fixed = {"patience": 1, "learning_rate": 1e-12}
+    settings_for = demo.settings_for
+    monkeypatch.setattr(demo, "settings_for", lambda *a, **o: settings_for(*a, **o | fixed))
     for _ in range(2):
-        rankgrad("demo", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "demo")
+        done = rankgrad("demo", "--epochs", 5, "--device", "cpu", "-o", tmp_path / "demo")
+        assert re.search(
+            r"mse: validation ndcg@10 0\.\d{4}, stopped early after epoch 2", done.stderr
+        )
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {"mse", "best-achievable", "demo.json", "report.html"}
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rankgrad.experiments.demo import Demo
     from rankgrad.results._groups import RunGroup
     from rankgrad.results.comparison import Comparison
+    from rankgrad.training import FitResult
 
 __all__ = ["demo"]
 
@@ -73,10 +74,16 @@ def demo(
             bars.start_task(tasks[loss])
             value = f"validation ndcg@10 {values['ndcg@10']:.4f}"
             bars.update(tasks[loss], completed=values["epoch"], value=value)
-            if not err.is_terminal and values["epoch"] == total:
-                err.print(f"{loss}: {value}")
 
-        result = experiment.run(size, folder=output, on_epoch=on_epoch, **options)
+        def on_fit(loss: str, fitted: FitResult) -> None:
+            if err.is_terminal:
+                return  # the bars have shown it
+            last = fitted.history[-1]
+            is_early = fitted.stopped == "patience"
+            end = f", stopped early after epoch {last['epoch']}" if is_early else ""
+            err.print(f"{loss}: validation ndcg@10 {last['ndcg@10']:.4f}{end}")
+
+        result = experiment.run(size, folder=output, on_epoch=on_epoch, on_fit=on_fit, **options)
     page = output / _REPORT
     report.write([output], page, title=f"{len(experiment.LOSSES)} losses on a simulated search log")
     if json:

@@ -19,7 +19,7 @@ from rankgrad.data import Dataset, synthetic
 from rankgrad.results._groups import group
 from rankgrad.results.comparison import Comparison, compare
 from rankgrad.results.runs import read
-from rankgrad.training import Settings, fit
+from rankgrad.training import FitResult, Settings, fit
 from rankgrad.training._evaluations import EvaluatedLists
 from rankgrad.training.run import RUN, run_metadata
 
@@ -37,6 +37,7 @@ BEST = "best achievable"  # the name of the best possible ranking in the compari
 _MARKER = "demo.json"  # the file by which the folder of a demonstration is recognized
 
 _OnEpoch = Callable[[str, dict[str, float]], None]
+_OnFit = Callable[[str, FitResult], None]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,12 @@ def settings_for(size: str, **options: Any) -> Settings:
 
 
 def run(
-    size: str = "small", *, folder: Path, on_epoch: _OnEpoch | None = None, **options: Any
+    size: str = "small",
+    *,
+    folder: Path,
+    on_epoch: _OnEpoch | None = None,
+    on_fit: _OnFit | None = None,
+    **options: Any,
 ) -> Demo:
     """Train the same model with each loss on simulated data, and compare with the best ranking.
 
@@ -91,6 +97,7 @@ def run(
         size: of the data, see :func:`rankgrad.data.synthetic.splits`.
         folder: gets a run folder for each loss and one for the best ranking.
         on_epoch: called with the loss and the new line of its history after each epoch.
+        on_fit: called with the loss and the result of its training.
         options: settings that override those of :func:`settings_for`.
 
     Returns:
@@ -108,6 +115,8 @@ def run(
         result = fit(settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
+        if on_fit is not None:
+            on_fit(loss, result)
         run_labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = result.model.predict(test.features, test.offsets)
         EvaluatedLists.of(scores, test, DEFAULT_METRICS, run_labels).save(run_folder)
