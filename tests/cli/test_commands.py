@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from rankgrad.cli import app, text_train
 from rankgrad.cli.train import train
 from rankgrad.data import _scores, load, store, synthetic
 from rankgrad.experiments import demo
+from rankgrad.metrics import metrics
 from rankgrad.models import models
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.training import FittedRanker, RunFolder, Settings
@@ -88,7 +90,11 @@ def test_losses(rankgrad, in_json):
 
 def test_metrics_and_models(rankgrad, in_json):
     assert "lists without relevant items count 0" in rankgrad("metrics").stdout
-    assert {"ndcg", "ap", "rr"} <= {entry["name"] for entry in in_json("metrics")}
+    everything = {entry["name"]: entry for entry in in_json("metrics")}
+    assert {"ndcg", "ap", "rr"} <= set(everything)
+    for name, entry in everything.items():
+        with nullcontext() if entry["cutoff"] else pytest.raises(ValueError, match="no cutoff"):
+            assert str(metrics.get(f"{name}@3")) == f"{name}@3"
     assert "threshold" in rankgrad("metrics", "ap").stdout
     assert "neuralndcg_web30k" in rankgrad("models").stdout
     assert "hidden" in rankgrad("models", "mlp").stdout

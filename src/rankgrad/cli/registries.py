@@ -109,7 +109,7 @@ def _show(
                 {
                     "name": each,
                     "summary": _summary(factory),
-                    "cutoff": takes_cutoff(factory),
+                    "cutoff": _has_cutoff(factory),
                     "options": _defaults(factory),
                 }
                 for each, factory in factories.items()
