@@ -638,6 +638,9 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
 def test_a_search_of_which_all_trials_fail_is_missing(plan, tmp_path):
     found = run(plan(folds=(1,), entries=[BAD], tune=1), tmp_path / "out", workers=0)
     assert "tuning: all 1 trials of tuning failed; the last: training" in found.missing["bad", 1, 0]
+    grid, nothing = tuning.Grid([{}]), lambda parameters: float("nan")
+    with pytest.raises(ValueError, match="failed; the last: the validation rr is nan"):
+        tuning.search(grid, nothing, "rr", tmp_path / "log.json", lambda text: None)
 
 
 @pytest.mark.slow

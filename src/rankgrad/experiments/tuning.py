@@ -236,7 +236,9 @@ def search(
         trial: _Trial = {"parameters": parameters, "value": None, "reason": None}
         try:
             value = objective(parameters)
-            trial["value"] = value if math.isfinite(value) else None
+            if not math.isfinite(value):
+                raise ValueError(f"the validation {metric} is {value}")
+            trial["value"] = value
         except ValueError as error:  # such as training that diverged
             trial["reason"] = str(error)
         trials.append(trial)
