@@ -121,8 +121,9 @@ def compare(
         # None means that the user did not pass the option.
         text_options = setting_options | {"settings": settings, "losses": losses, "models": models}
         text_options |= {"tune": tune, "max_length": max_length, "lightgbm": lightgbm or None}
-        text_options |= {"xgboost": xgboost or None, "workers": workers, "metric": metric}
-        text_options |= {"validation_metric": validation_metric, "seeds": _parse_seeds(seeds)}
+        text_options |= {"xgboost": xgboost or None, "trees": trees, "workers": workers}
+        text_options |= {"metric": metric, "validation_metric": validation_metric}
+        text_options |= {"seeds": _parse_seeds(seeds)}
         text_options |= {"folds": None if folds == "all" else _parse_numbers("--folds", folds)}
         comparison = compare_text.compare(data, output, texts, text_options)
         if baseline is not None:

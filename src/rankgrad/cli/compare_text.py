@@ -92,7 +92,7 @@ def _train(data: Path, output: Path, texts: Texts, options: _Options) -> None:
     overrides = {name: value for name, value in passed.items() if name not in _NOT_SETTINGS}
     for name in overrides:
         if name not in TextSettings.model_fields:
-            raise ValueError(f"--{name.replace('_', '-')} is not for text")
+            raise ValueError(f"--{name.replace('_', '-')} is not for text: leave it out")
     if options["models"] is not None:
         overrides["model"] = options["models"]
     metrics = options["metric"] or []
