@@ -168,6 +168,7 @@ def test_missing_and_categorical_values_are_read_as_in_training(
     line = refused("compare", data, "--trees", "mse", *QUICK, "--missing", "30", "-o", out)
     assert "holds what was made from other data" in line
     assert "--max-length is for text" in refused(*command, "--max-length", 9, "-o", out)
+    assert "--interpolate is for text" in refused(*command, "--interpolate", "-o", out)
 
 
 def test_the_live_table():

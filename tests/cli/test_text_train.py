@@ -164,6 +164,7 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
         ([out, "--losses", "softmax"], "are compared as they are: leave out --losses"),
         ([*base, *options, "-o", out, "--tune", 3], "--tune is not for text"),
         ([*base, *options, "-o", out, "--trees", "softmax"], "--trees is not for text: leave it"),
+        ([out, "--topics", place / "topics"], "--topics is for text: it goes with --collection"),
         ([out, "--trees", "softmax"], "are compared as they are: leave out --trees"),
         ([*base, *options], "-o is missing"),
     ):

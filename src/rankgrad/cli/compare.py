@@ -114,6 +114,11 @@ def compare(
     from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
 
+    text_only = {"--topics": topics, "--qrels": qrels, "--max-length": max_length}
+    text_only["--interpolate"] = interpolate or None
+    for option, value in text_only.items():
+        if collection is None and value is not None:
+            raise ValueError(f"{option} is for text: it goes with --collection")
     significance = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
         texts = compare_text.Texts(collection, topics, qrels, interpolate)
@@ -132,8 +137,6 @@ def compare(
         experiment.save(comparison)
         _finish(comparison, intervals, format, json)
         return
-    if max_length is not None:
-        raise ValueError("--max-length is for text: it goes with --collection")
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
     metrics = tuple(metric or DEFAULT_METRICS)
