@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rankgrad.data import load_splits
+from rankgrad.experiments import _tree_entries
 from rankgrad.experiments.compare import TreeEntry, run
 from rankgrad.training._evaluations import EvaluatedLists
 
@@ -81,6 +82,43 @@ def test_a_missing_library_is_a_missing_run_that_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, kind, None)
     found = run(plan(folds=(1,), entries=[tree(kind)]), tmp_path / "out", workers=0)
     assert f'{kind} is not installed: pip install "rankgrad[trees]"' in found.missing[kind, 1, 0]
+
+
+ALIASES = {
+    "lightgbm": {"eta": 0.1, "min_child_samples": 5, "reg_lambda": 2.0, "subsample_freq": 3},
+    "xgboost": {"eta": 0.1, "reg_lambda": 2.0, "num_leaves": 7},
+}
+OWN = {
+    "lightgbm": {"learning_rate": 0.1, "min_data_in_leaf": 5, "lambda_l2": 2.0, "bagging_freq": 3},
+    "xgboost": {"learning_rate": 0.1, "lambda": 2.0, "max_leaves": 7},
+}
+
+
+@pytest.mark.parametrize("tune", [None, 1])
+@pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
+def test_options_under_an_alias_are_not_tuned(plan, tmp_path, monkeypatch, kind, tune):
+    boosted, boost = [], _tree_entries.boost
+
+    def watched(train, vali, config):
+        boosted[-1].append(dict(config.options))
+        return boost(train, vali, config)
+
+    monkeypatch.setattr(_tree_entries, "boost", watched)
+    for options in (ALIASES, OWN):
+        boosted.append([])
+        entry = TreeEntry(kind, kind, options[kind], rounds=2)
+        found = run(
+            plan(folds=(1,), entries=[entry], tune=tune), tmp_path / f"{len(boosted)}", workers=0
+        )
+        assert not found.missing
+        chosen = set(found.chosen[kind, 1])
+        assert chosen and not chosen & {*ALIASES[kind], *OWN[kind]}
+    assert boosted[0] == boosted[1]
+    for options in boosted[0]:  # each under one name alone
+        assert options.items() >= {entry._own_name(k): v for k, v in OWN[kind].items()}.items()
+        assert len({entry._own_name(name) for name in options}) == len(options)
+    with pytest.raises(ValueError, match="names of one option, leave one out: eta, learning_rate"):
+        TreeEntry(kind, kind, {"eta": 0.1, "learning_rate": 0.1})
 
 
 def test_there_are_two_kinds():

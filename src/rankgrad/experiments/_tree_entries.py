@@ -35,6 +35,7 @@ from rankgrad.experiments.plans import Plan, ProgressCallback, Splits, Task
 from rankgrad.experiments.tuning import Grid, Range, Space, finish, search
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
+from rankgrad.models import models
 from rankgrad.training import Settings
 from rankgrad.training.run import METRICS, RUN, run_metadata
 
@@ -86,7 +87,7 @@ class TreeEntry:
     Args:
         name: the name in tables.
         kind: ``"lightgbm"`` or ``"xgboost"``.
-        options: hyperparameters of the library; these are not tuned.
+        options: hyperparameters of the library, by any of their names; these are not tuned.
         rounds: the number of trees, at most.
         patience: stop after this many trees without a better value of the validation metric.
         loss: the spec of a loss to boost trees with; None for the library's own objective.
@@ -107,6 +108,9 @@ class TreeEntry:
         check_choice("kind", self.kind, KINDS)
         if self.loss is not None:
             object.__setattr__(self, "loss", str(losses.get(self.loss)))
+        if len(self._fixed()) < len(self.options):
+            names = ", ".join(self.options)
+            raise ValueError(f"two of these are names of one option, leave one out: {names}")
 
     def metadata(self, shared: Settings) -> dict[str, Any]:
         """The settings of its runs, as JSON values."""
@@ -142,7 +146,8 @@ class TreeEntry:
 
         space: Space | Grid = Grid(self._grid())
         if plan.tune is not None:
-            free = {k: v for k, v in _SPACE[self.kind].items() if k not in self.options}
+            fixed, options = self._fixed(), _SPACE[self.kind]
+            free = {k: v for k, v in options.items() if self._own_name(k) not in fixed}
             ranges = {name: option_range for name, (option_range, _) in free.items()}
             first = {name: value for name, (_, value) in free.items()}
             space = Space(ranges, first, plan.tune, seed)
@@ -156,11 +161,21 @@ class TreeEntry:
     def _grid(self) -> list[dict[str, Any]]:
         """Every combination of the grid's hyperparameters that ``options`` does not set, once."""
         points: list[dict[str, Any]] = []
+        fixed = self._fixed()
         for choices in itertools.product(*_GRID[self.kind]):
-            point = {k: v for choice in choices for k, v in choice.items() if k not in self.options}
+            point = {k: v for choice in choices for k, v in choice.items() if k not in fixed}
             if point not in points:
                 points.append(point)
         return points
+
+    def _fixed(self) -> dict[str, Any]:
+        """``options`` by their own names in place of aliases."""
+        return {self._own_name(name): value for name, value in self.options.items()}
+
+    def _own_name(self, name: str) -> str:
+        """The name of an option in the model of the library, for this name or alias of it."""
+        aliases: Mapping[str, str] = getattr(models.factory(self.kind), "option_aliases", {})
+        return aliases.get(name, name)
 
     def score(self, task: Task, data: Splits, on_progress: ProgressCallback) -> Any:
         """Boost with the chosen values, or load the saved model, and score the test lists.
@@ -204,7 +219,7 @@ class TreeEntry:
             self.kind,
             self.loss,
             metric,
-            options={**parameters, **self.options},
+            options={**parameters, **self._fixed()},
             rounds=self.rounds,
             patience=self.patience,
             seed=seed,
