@@ -114,7 +114,7 @@ def compare(
     from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
 
-    text_only = {"--topics": topics, "--qrels": qrels, "--max-length": max_length}
+    text_only: dict[str, Any] = {"--topics": topics, "--qrels": qrels, "--max-length": max_length}
     text_only["--interpolate"] = interpolate or None
     for option, value in text_only.items():
         if collection is None and value is not None:
