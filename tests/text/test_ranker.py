@@ -54,6 +54,11 @@ def test_scores_do_not_depend_on_mini_batches_and_come_back_from_a_folder(head, 
     np.testing.assert_allclose(again.predict(pairs), scores, rtol=1e-5, atol=1e-6)
 
 
+def test_no_pairs_are_an_error():
+    with pytest.raises(ValueError, match=r"needs one pair .* or more, found none"):
+        ranker().predict(pair for pair in ())
+
+
 @pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
 def test_scores_of_half_precision_are_not_rounded_to_ties(head):
     own = ranker(head=head)

@@ -260,7 +260,18 @@ class TextRanker(nn.Module):
         return array
 
     def predict(self, pairs: Iterable[tuple[str, str]], **options: Any) -> NDArray[np.float32]:
-        """The scores of pairs of texts (query, document), ``[N]``."""
+        """The scores of pairs of texts (query, document), ``[N]``.
+
+        Args:
+            pairs: one pair or more.
+            options: arguments of :meth:`score`.
+
+        Raises:
+            ValueError: there is no pair.
+        """
+        pairs = list(pairs)
+        if not pairs:
+            raise ValueError("predict needs one pair (query, document) or more, found none")
         queries, texts = zip(*pairs, strict=True)
         return self.score(self.tokenize(queries, texts), **options)
 
