@@ -64,6 +64,20 @@ def test_paired_tests_against_the_first_run():
     assert math.isnan(p_values([less, less], ["a", "b"], Significance())["ap"][0])
 
 
+@pytest.mark.parametrize("test", ["t", "randomization"])
+def test_one_sided_tests_know_metrics_of_which_less_is_better(test):
+    qrels = {str(query): {"a": 1} for query in range(8)}
+    other = ("b", "c", "d")
+    worse = {query: ranked(*other[: 1 + int(query) % 3], "a") for query in qrels}
+    better = {query: ranked("a", *other) for query in qrels}
+    found = [evaluate_run(run, qrels, ["ap", "arp"]) for run in (worse, better)]
+    assert found[0].values["arp"] > found[1].values["arp"]
+    p = p_values(found, ["worse", "better"], Significance(test, "none", sides=1))
+    assert p["ap"][0] < 0.01 and p["arp"][0] < 0.01
+    p = p_values(found[::-1], ["better", "worse"], Significance(test, "none", sides=1))
+    assert p["ap"][0] > 0.99 and p["arp"][0] > 0.99
+
+
 def test_a_run_of_other_queries():
     with pytest.raises(ValueError, match="no query of the run is judged: the run has 'q1', the"):
         evaluate_run({"q1": ranked("a")}, QRELS)

@@ -138,7 +138,8 @@ def p_values(
     Args:
         evaluations: the evaluations of two or more runs by the same metrics.
         names: the names of the runs, for errors.
-        significance: the test, and the correction for the number of tests.
+        significance: the test, and the correction for the number of tests. A one-sided test is of
+            whether the other run is better.
 
     Returns:
         By metric, the corrected p-value of each run but the first; NaN if fewer than two queries
@@ -154,11 +155,12 @@ def p_values(
         except ValueError as error:
             raise ValueError(f"{error}. --complete (-c) takes all judged queries") from None
     corrected = {}
-    for metric in first.values.per_list:
+    for metric in first.values.metrics:
+        name, lower = str(metric), metric.lower_is_better
         # Runs are named by their index: "0", the first run, is what the others are tested against.
-        values = {str(i): run.values.per_list[metric] for i, run in enumerate(evaluations)}
-        tests = differences(values, "0", metric, significance, better=True)
-        corrected[metric] = [difference.corrected for difference in tests]
+        values = {str(i): run.values.per_list[name] for i, run in enumerate(evaluations)}
+        tests = differences(values, "0", name, significance, lower_is_better=lower, better=True)
+        corrected[name] = [difference.corrected for difference in tests]
     return corrected
 
 
