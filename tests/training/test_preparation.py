@@ -1,5 +1,6 @@
 """The compiled preparation gives what transforms and networks compute."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -73,6 +74,27 @@ def test_scores_in_the_list_are_folded_into_the_weights(model, units, monkeypatc
     for start, stop in pairwise(offsets):
         found = layers(prepare.entries(features[start:stop]), stop - start)
         np.testing.assert_allclose(found, ranker.predict(features[start:stop]), atol=2e-6)
+
+
+def test_folded_layers_are_called_by_several_threads():
+    class Taken(list):
+        """A list whose last element another thread takes after a check that there is one."""
+
+        def __bool__(self):
+            return True
+
+    features, offsets = uneven_lists()
+    model = "tabm(hidden=[8], members=2, in_list=[score])"
+    ranker = FittedRanker.new(Settings(model=model), features, offsets)
+    ranker.network.eval()
+    prepare, layers = Preparation.of(ranker), FoldedLayers(ranker.network)
+    layers._free_buffers = Taken()
+    starts = list(range(0, 400, 2))
+    lists = [features[start : start + 30 + start % 40] for start in starts]
+    expected = [layers(prepare.entries(items), len(items)) for items in lists]
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda items: layers(prepare.entries(items), len(items)), lists)
+        assert all(map(np.array_equal, found, expected))
 
 
 def test_large_weights_are_not_folded():

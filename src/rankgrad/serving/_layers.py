@@ -87,16 +87,23 @@ class FoldedLayers:
         """The scores of one list of n items, ``[n]``."""
         # Padded to a multiple of 8, as the last n % 8 rows of a matrix product round differently
         rows = n + -n % 8
-        buffers = self._free_buffers.pop() if self._free_buffers and rows <= _ROWS else None
-        if buffers is None:
-            size = max(rows, _ROWS)
-            buffers = _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
+        buffers = self._take_buffers(rows)
         tile, hidden = buffers[0], buffers[1][:rows]
         _first_layer(entries, self._weight, self._bias, self._sizes, n, tile, hidden)
         scores: np.ndarray = self._run(["scores"], {"hidden": hidden})[0][:n, 0]
         if rows <= _ROWS:
             self._free_buffers.append(buffers)
         return scores
+
+    def _take_buffers(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Buffers for a list of ``rows`` rows that no other call uses: free ones, or new ones."""
+        if rows <= _ROWS:
+            try:
+                return self._free_buffers.pop()
+            except IndexError:  # a check beforehand would let another thread take the last ones
+                pass
+        size = max(rows, _ROWS)
+        return _aligned((1 + size, _UNITS)), np.empty((size, len(self._bias)), np.float32)
 
 
 def _aligned(shape: Sequence[int]) -> np.ndarray:
