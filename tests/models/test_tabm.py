@@ -87,6 +87,21 @@ def test_dropout_drops_its_share_and_keeps_the_mean(rate: float) -> None:
     assert torch.equal(dropout.eval()(torch.ones(7)), torch.ones(7))
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.999999])  # the second rounds to 1
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropout_of_all_values_gives_zeros(rate: float, dtype: torch.dtype) -> None:
+    values = torch.ones(40, dtype=dtype, requires_grad=True)
+    dropped = FastDropout(rate)(values)
+    (gradient,) = torch.autograd.grad(dropped.sum(), values)
+    assert not dropped.any() and not gradient.any()
+
+
+def test_a_rate_that_rounds_to_one_gives_constant_scores() -> None:
+    net = models.get("tabm(hidden=[8], members=2, dropout=0.999999)").build(5).train()
+    scores = net(items().float())
+    assert torch.equal(scores, net.layers[-1].bias.squeeze(-1).expand_as(scores))
+
+
 def test_positions_wrap_in_32_bits_as_on_a_gpu() -> None:
     seed = (5 << 32) | (2**32 - 40)
     x = np.arange(100, dtype=np.uint32) + np.uint32(seed & 0xFFFFFFFF)
@@ -142,6 +157,7 @@ def test_gpus_drop_the_same_values_of_an_activation(
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.cpu(), other)
         assert torch.equal(one.cpu() == 0, other == 0)
+    assert not ActivationDropout.apply(items.to(DEVICE), number, 2**16, kind).any()
     empty = values[:0].transpose(0, 1).to(DEVICE)
     assert ActivationDropout.apply(empty, number, dropped, kind).shape == (3, 0, 33)
 
@@ -197,7 +213,23 @@ def test_training_does_relu_dropout_and_output_at_once_as_the_layers_do(
     assert lost[1].all() and lost[0, 3] and not lost[2].any() and lost.sum() == 51
 
 
-def test_mixed_precision_goes_through_the_layers() -> None:
-    net = models.get("tabm(hidden=[8], members=2, dropout=0.3)").build(5).train()
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("share", SHARED_PARTS)
+def test_mixed_precision_goes_through_the_layers(share: str, dropout: float) -> None:
+    spec = f"tabm(hidden=[8], members=2, share={share}, dropout={dropout})"
+    net = models.get(spec).build(5).train()
     with torch.autocast("cpu", torch.bfloat16):
-        assert net(items().float()).isfinite().all()
+        scores = net(items().float())
+    scores.float().square().sum().backward()
+    assert scores.isfinite().all()
+    assert all(each.grad.isfinite().all() for each in net.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dropout_keeps_the_type(dtype: torch.dtype) -> None:
+    dropped = FastDropout(0.3)(torch.ones(1000, dtype=dtype))
+    assert dropped.dtype == dtype
+    factor = torch.tensor(2**16 / (2**16 - round(0.3 * 2**16)), dtype=dtype)
+    assert dropped.unique().tolist() == [0, factor.item()]
+    net = models.get("tabm(hidden=[8], members=2, dropout=0.3, input_dropout=0.2)").build(5)
+    assert net.to(dtype)(items().to(dtype)).dtype == dtype

@@ -97,3 +97,5 @@ def test_dropout_draws_as_pytorchs_does():
     (slope,) = torch.autograd.grad(ours.sum(), values)
     assert torch.equal(slope, (ours != 0) / (1 - torch.tensor(0.3)))
     assert torch.equal(layer.eval()(values), values)
+    layer.train().p = 1.0
+    assert not layer(values).any()

@@ -37,7 +37,7 @@ class Dropout(nn.Dropout):
 
     @override
     def forward(self, values: Tensor) -> Tensor:
-        if self.generator is None or not self.training or self.p == 0:
+        if self.generator is None or not self.training or self.p in (0, 1):  # draws nothing
             return super().forward(values)
         is_kept = torch.empty_like(values).bernoulli_(1 - self.p, generator=self.generator)
         return values * is_kept.div_(1 - self.p)
@@ -74,8 +74,9 @@ class FastDropout(nn.Module):
         numbers = torch.empty(values.numel() // 4 + 1, dtype=torch.int64, device=values.device)
         numbers.random_(-(2**63), None, generator=self.generator)
         bits = numbers.view(torch.int16)[: values.numel()]
-        is_kept = bits.view(values.shape) >= self.dropped - 2**15
-        return values * (is_kept * (2**16 / (2**16 - self.dropped)))
+        # The limit may be 2^15, which is no int16.
+        is_kept = bits.view(values.shape).int() >= self.dropped - 2**15
+        return torch.where(is_kept, values * scale_of_kept(self.dropped), 0.0)
 
     def after(self, activation: nn.Module, values: Tensor) -> Tensor:
         """``dropout(activation(values))``; on a GPU in training, both in one kernel."""
@@ -102,6 +103,14 @@ class FastDropout(nn.Module):
         return f"rate={self.rate}"
 
 
+def scale_of_kept(dropped: int) -> float:
+    """The factor ``1 / (1 - rate)`` of kept values, if ``dropped`` of 65,536 values are dropped.
+
+    If all are dropped, no value is multiplied by the factor, but it must be finite.
+    """
+    return 2**16 / max(1, 2**16 - dropped)
+
+
 class _Drop(torch.autograd.Function):
     """:func:`_drop_by_hash` with its derivative, which drops the same gradients."""
 
@@ -121,7 +130,8 @@ def _drop(values: Tensor, seed: int, dropped: int) -> Tensor:
     """:func:`_drop_by_hash` of a tensor of any shape, in its order in memory."""
     values = values.detach().contiguous()
     out = torch.empty_like(values)
-    _kernel()(values.view(-1).numpy(), np.uint64(seed), np.uint32(dropped), out.view(-1).numpy())
+    numbers = np.uint64(seed), np.uint32(dropped), np.float32(scale_of_kept(dropped))
+    _kernel()(values.view(-1).numpy(), *numbers, out.view(-1).numpy())
     return out
 
 
@@ -133,7 +143,9 @@ def _kernel() -> Any:
     return compile_cached(_drop_by_hash, nogil=True)
 
 
-def _drop_by_hash(values: np.ndarray, seed: np.uint64, dropped: np.uint32, out: np.ndarray) -> None:
+def _drop_by_hash(
+    values: np.ndarray, seed: np.uint64, dropped: np.uint32, scale: np.float32, out: np.ndarray
+) -> None:
     """``out = values * is_kept / (1 - rate)``; the hash is lowbias32 by C. Wellons.
 
     Only the high 16 bits of the hash are used, which its last step, omitted here, does not change.
@@ -144,9 +156,9 @@ def _drop_by_hash(values: np.ndarray, seed: np.uint64, dropped: np.uint32, out: 
         seed: below 2^63. Its low half is added to the position i, its high half is XORed in between
             the two rounds of the hash.
         dropped: how many of 65,536 values are dropped.
+        scale: the factor of the values that are not dropped.
         out: ``[N]``, written.
     """
-    scale = np.float32(65536 / (65536 - dropped))
     low, high = np.uint32(seed & np.uint64(0xFFFFFFFF)), np.uint32(seed >> np.uint64(32))
     for i in range(len(values)):
         x = np.uint32(np.uint32(i) + low)  # Numba adds in 64 bits

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from rankgrad._shapes import Float
+from rankgrad.models._dropout import scale_of_kept
 
 #: The number of each activation layer in the kernel; only layers with default options.
 KINDS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.SiLU: 2, nn.GELU: 3}
@@ -75,7 +76,7 @@ def _launch(
         _activate_and_drop[(triton.cdiv(members * n_items, rows), triton.cdiv(width, columns))](
             values, grad, seed, results, members * n_items, n_items, width,
             *values.stride()[:2], *results.stride()[:2],
-            dropped, 2**16 / (2**16 - dropped), kind, is_backward, rows, columns,
+            dropped, scale_of_kept(dropped), kind, is_backward, rows, columns,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from rankgrad._shapes import Float
-from rankgrad.models._dropout import FastDropout, cpu_kernel_applies
+from rankgrad.models._dropout import FastDropout, cpu_kernel_applies, scale_of_kept
 
 _ROUNDING = 1e-6  # relative error of a sum in float32
 
@@ -82,7 +82,7 @@ class _ReLUDropoutDot(torch.autograd.Function):
         hidden, scores = torch.empty_like(items), items.new_empty(*items.shape[:-1], 1)
         ctx.save_for_backward(hidden, weight)
         # Kept values are divided by the fraction that is kept, as dropout does.
-        ctx.scale = np.float32(2**16 / (2**16 - dropped))
+        ctx.scale = np.float32(scale_of_kept(dropped))
         inputs, outputs = (items, weight), (hidden, scores)
         numbers = np.uint64(seed), np.uint32(dropped), ctx.scale
         _compiled(_forward)(*_arrays(*inputs), *numbers, *_arrays(*outputs))

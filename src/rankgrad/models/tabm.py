@@ -177,6 +177,7 @@ class _Dot(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         items, weight = ctx.saved_tensors
         (grad,) = grads
+        items = items.to(grad.dtype)  # under autocast items are bfloat16, and weights float32
         return grad * weight.mT, torch.bmm(grad.mT, items).mT, bias_gradient(grad)
 
 
