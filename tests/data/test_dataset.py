@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +37,13 @@ def test_brings_arrays_to_their_types() -> None:
 def test_does_not_copy_what_is_right_already() -> None:
     features = np.zeros((3, 2), np.float32)
     assert small(features=features).features is features
+
+
+def test_errors_travel_between_processes() -> None:
+    with pytest.raises(ValueError, match="labels") as caught:
+        small(labels=[0, np.nan, 1])
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (type(caught.value), str(caught.value))
 
 
 @pytest.mark.parametrize(

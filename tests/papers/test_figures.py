@@ -91,6 +91,16 @@ def test_figure_1_of_lambdaloss_has_a_value_for_each_rate(folder):
     assert "at 0.01 / 0.1 / 1 / 10, 3 epochs" in chart.notes[1]  # all rates, not the protocol's
 
 
+def test_figure_1_of_lambdaloss_says_why_values_are_missing(folder, monkeypatch):
+    def fail(settings, train, vali):
+        raise ValueError("an infinite feature")
+
+    monkeypatch.setattr(figures, "fit", fail)
+    chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._inputs(folder, True))
+    expected = "Softmax at learning rate 0.01 has no value: an infinite feature"
+    assert expected in chart.notes and len(chart.notes) >= 16
+
+
 def test_figure_7_times_three_ways_to_the_same_loss(monkeypatch):
     import torch
 

@@ -95,6 +95,29 @@ def test_an_error_in_the_processes_is_raised_here(functions, monkeypatch):
         group.result()
 
 
+class CustomError(ValueError):
+    """Can be pickled, but not unpickled: its arguments are not those of ``__init__``."""
+
+    def __init__(self, loss, problem):
+        super().__init__(f"{loss} {problem}")
+
+
+def raise_custom_error(fabric):
+    raise CustomError("my_loss", "needs two items")
+
+
+def test_an_error_that_cannot_be_unpickled_is_raised_by_its_words(monkeypatch):
+    monkeypatch.setattr(_processes, "connect", lambda settings: None)
+    monkeypatch.setattr(_processes, "follow_parent", lambda: None)
+    monkeypatch.setenv("RANK", "0")
+    group = _processes._ProcessGroup(Settings(device="cpu", devices=1))
+    own, other = multiprocessing.Pipe()
+    group.connections.append(own)
+    _processes._work(other, group.settings, raise_custom_error)
+    with pytest.raises(RuntimeError, match=r"CustomError\('my_loss needs two items'\)"):
+        group.result()
+
+
 def test_memory_maps_travel_by_name(tmp_path):
     import pickle
 

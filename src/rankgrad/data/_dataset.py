@@ -62,8 +62,11 @@ class ArrayError(ValueError):
     """An array of a data set is wrong; ``array`` is its name, with which the message begins."""
 
     def __init__(self, array: str, problem: str) -> None:
-        super().__init__(f"{array} {problem}")
-        self.array = array
+        super().__init__(array, problem)  # both, so that other processes can send the error
+        self.array, self.problem = array, problem
+
+    def __str__(self) -> str:
+        return f"{self.array} {self.problem}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -509,14 +509,15 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
         "LambdaLoss@5": "lambdaloss@5",
     }
     settings = _training_settings(inputs, "lambdaloss_at_k_table1")
-    series = []
+    series, failures = [], []
     for name, loss in loss_specs.items():
         values = []
         for rate in rates:
             rate_settings = _override(settings, loss=loss, learning_rate=rate)
             try:
                 model = fit(rate_settings, inputs.data["train"], inputs.data["vali"]).model
-            except ValueError:  # training diverged
+            except ValueError as error:  # such as training that diverged
+                failures.append(f"{name} at learning rate {rate:g} has no value: {error}")
                 values.append(float("nan"))
                 continue
             values.append(100 * _evaluate(model, inputs.data["test"], ["ndcg@5"])["ndcg@5"])
@@ -530,5 +531,6 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
             *_provenance(inputs, settings, rates),
             "The paper does not name its four methods; these are the best baselines and both "
             "forms of LambdaLoss.",
+            *failures,
         ),
     )

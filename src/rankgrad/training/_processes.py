@@ -16,6 +16,7 @@ import logging
 import mmap
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -403,10 +404,11 @@ def _work(connection: Connection, settings: Settings, function: Callable[..., An
         error.add_note("".join(traceback.format_exception(error)))
         answer = _Answer(error=error)
     try:
+        pickle.loads(pickle.dumps(answer.error))  # errors with arguments of their own may fail
         connection.send(answer)
     except (BrokenPipeError, ConnectionResetError):
         pass
-    except Exception as error:  # the result, or its error, cannot be pickled
+    except Exception as error:  # the result, or its error, cannot be pickled or unpickled
         connection.send(_Answer(error=RuntimeError(repr(answer.error or error))))
 
 
