@@ -199,6 +199,7 @@ class Found:
             ("large", replace(LARGE, data=replace(SMALL, world="pointwise"))),
             ("large", replace(LARGE, data=POINTWISE)),
             ("large, encoded", replace(LARGE, data=POINTWISE, model=choices.ENCODED)),
+            ("large, attention", replace(LONG_ATTENTION, data=POINTWISE)),
             ("large, attention, 16 members", _attentive(ATTENTIVE, POINTWISE)),
             ("large", replace(LARGE, data=WEB30K, recipe="short")),
             ("large", replace(LARGE, data=FRESH)),
