@@ -196,6 +196,12 @@ def test_divergence_is_said(train):
         fit(small(loss="mse", optimizer="sgd", learning_rate=1e30), train)
 
 
+def test_divergence_in_the_last_step_is_said(train, vali):
+    settings = small(loss="softmax", optimizer="sgd", learning_rate=1e30, batch_size=len(train))
+    with pytest.raises(ValueError, match=r"diverged in epoch 1.*learning_rate"):
+        fit(settings, train, vali)
+
+
 def test_bad_data_is_said(train):
     with pytest.raises(ValueError, match="no items in the training data"):
         fit(small(), train.select([]))

@@ -225,6 +225,9 @@ def validate(
 
     The processes exchange the value of every list, so the means do not depend on how the lists are
     distributed.
+
+    Raises:
+        FloatingPointError: a score is NaN.
     """
     rank, ranks = fabric.global_rank, fabric.world_size
     values = torch.zeros(len(metrics), len(batches.dataset), dtype=torch.float64)
@@ -282,8 +285,15 @@ def _items_at_a_time(device: torch.device) -> int:
 def _per_list(network: nn.Module, batch: Batch, metrics: Sequence[Metric]) -> Tensor:
     """The values of the metrics on the lists of a batch, ``[metrics, lists]``."""
     scores = score(network, batch)
-    lists = as_lists(scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights)
-    return torch.stack([values for values, _ in list_values(metrics, lists)])
+    try:
+        lists = as_lists(
+            scores, batch.labels, batch.mask, offsets=batch.offsets, weights=batch.weights
+        )
+        return torch.stack([values for values, _ in list_values(metrics, lists)])
+    except ValueError:
+        if scores.isnan().any():
+            raise FloatingPointError("the network gives scores that are NaN") from None
+        raise
 
 
 # The rule of ``patience="auto"``.

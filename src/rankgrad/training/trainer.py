@@ -349,12 +349,10 @@ class Trainer:
                 f"training diverged in epoch {line['epoch']}: the loss is {line['loss']}. Lower "
                 "learning_rate, or set clip"
             )
-        with self._averaged():
-            if self.vali is not None:
-                line |= validate(self.scorer, self.vali, self.metrics, self.fabric)
-            for name, batches in self.others.items():
-                values = validate(self.scorer, batches, self.metrics, self.fabric)
-                line |= {f"{name} {metric}": value for metric, value in values.items()}
+        try:
+            line |= self._evaluate()
+        except FloatingPointError:
+            raise self._diverged() from None
         state.epoch, state.step, state.loss, state.lists = state.epoch + 1, 0, 0.0, 0.0
         improved = self._improved(line)
         state.seconds = line["seconds"] = round(self._seconds(), 3)
@@ -368,6 +366,17 @@ class Trainer:
         self._save(best=improved, line=line)
         progress.end(line)
         return line
+
+    def _evaluate(self) -> dict[str, float]:
+        """The metrics on the validation data; and on each of the others, with its name in front."""
+        values: dict[str, float] = {}
+        with self._averaged():
+            if self.vali is not None:
+                values |= validate(self.scorer, self.vali, self.metrics, self.fabric)
+            for name, batches in self.others.items():
+                of_others = validate(self.scorer, batches, self.metrics, self.fabric)
+                values |= {f"{name} {metric}": value for metric, value in of_others.items()}
+        return values
 
     def _averaged(self) -> AbstractContextManager[None]:
         """A context in which the network has its averaged weights, if there are any."""
