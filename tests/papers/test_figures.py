@@ -96,7 +96,7 @@ def test_figure_1_of_lambdaloss_says_why_values_are_missing(folder, monkeypatch)
         raise ValueError("an infinite feature")
 
     monkeypatch.setattr(figures, "fit", fail)
-    chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._inputs(folder, True))
+    chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._load_inputs(folder, True))
     expected = "Softmax at learning rate 0.01 has no value: an infinite feature"
     assert expected in chart.notes and len(chart.notes) >= 16
 
