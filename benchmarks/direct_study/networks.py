@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -28,7 +28,7 @@ class PreparedNet(TabMNet):
 
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(model, n_features)
-        self.per_item = not torch.cuda.is_available()
+        self.per_item = self.per_item and not torch.cuda.is_available()
 
 
 @models.register("noisy_tabm")
@@ -164,7 +164,9 @@ class AttentiveNet(TabMNet):
 
     def __init__(self, model: AttentiveTabM, n_features: int) -> None:
         wide = model.heads * model.head_width
-        super().__init__(model, n_features + wide + (model.heads if model.similar else 0))
+        seen = wide + (model.heads if model.similar else 0)
+        # This class has the attention, so its base must not build the library's.
+        super().__init__(replace(model, heads=0), n_features + seen)
         self.n_features, self.heads, self.similar = n_features, model.heads, model.similar
         self.per_item = False
         if model.bins:
@@ -180,7 +182,6 @@ class AttentiveNet(TabMNet):
         self.key = self.query if model.similar else nn.Linear(width, wide)
         self.sharpness = nn.Parameter(torch.full((model.heads, 1, 1), math.log(8.0)))
         self.dropout = nn.Dropout(model.seen_dropout)
-        seen = wide + (model.heads if model.similar else 0)
         self.gate = nn.Parameter(torch.zeros(seen)) if model.gated else None
 
     def score(self, features: Tensor, mask: Tensor | None) -> Tensor:

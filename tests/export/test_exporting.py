@@ -32,6 +32,7 @@ NETWORKS = {
     "silu": ("mlp(hidden=[6], activation=silu, dropout=0.1)", ["quantile(quantiles=7)"]),
     "adapters": ("tabm(hidden=[6, 5], members=3, activation=leaky_relu)", ["standardize"]),
     "in_list": ("tabm(hidden=[], members=2, in_list=[score, ties, rank])", ["clip"]),
+    "similar": ("tabm(hidden=[6], members=2, in_list=[score], heads=2)", ["standardize"]),
     "attention": ("context_aware(fc=[8], heads=2, ff=8)", ["standardize"]),
     "fixed": ("context_aware(fc=[7], ff=8, positional=fixed, output=sigmoid)", ["standardize"]),
     "learned": ("context_aware(fc=[8], ff=8, positional=learned, positions=3)", ["standardize"]),
@@ -113,7 +114,7 @@ def test_the_file_says_what_it_takes(ranker, tmp_path):
     assert sizes == ["lists", "items", ""]
 
 
-@pytest.mark.parametrize("name", ["default", "learned"])
+@pytest.mark.parametrize("name", ["default", "learned", "similar"])
 def test_a_program_computes_our_scores(name, ranker, lists, tmp_path):
     trained = ranker(*NETWORKS[name])
     export(trained, tmp_path / "a.pt2", data=lists)

@@ -20,12 +20,16 @@ SPECS = [
     "tabm(hidden=[8], members=3)",
     "tabm(hidden=[8, 4], members=2, share=nothing, dropout=0.5, input_dropout=0.2)",
     "tabm(hidden=[8], members=2, in_list=[rank, score])",
+    "tabm(hidden=[8], members=2, heads=2)",
+    "tabm(hidden=[8], members=2, in_list=[rank, ties], heads=1)",
     "context_aware(fc=[8], ff=16)",
     "context_aware(fc=[12, 8], blocks=1, heads=2, ff=16, output=tanh)",
     "context_aware(fc=[8], ff=16, positional=fixed)",
     "context_aware(fc=[8], ff=16, positional=learned, positions=3)",
 ]
 PRESETS = {
+    "attentive": "tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, "
+    "in_list=[rank, score, ties], heads=8)",
     "neuralndcg_web30k": "context_aware(output=tanh)",
     "neuralndcg_istella": "context_aware(fc=[128], output=tanh)",
     "lambdaloss": "mlp(hidden=[1024, 512, 256], dropout=[0.5, 0.5, 0.8], batch_norm=true, "
@@ -116,7 +120,7 @@ def test_gradients_reach_every_parameter(spec: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["mlp(hidden=[8], activation=tanh)", "tabm(hidden=[8], members=2, activation=tanh)", CONTEXT],
+    ["mlp(hidden=[8], activation=tanh)", TABM, TABM.replace(")", ", heads=2)"), CONTEXT],
 )
 def test_gradient_of_features_is_that_of_differences(spec: str) -> None:
     net = build(spec).eval()
@@ -153,7 +157,8 @@ def test_per_item_says_whether_flat_items_may_be_mixed(spec: str) -> None:
     net = build(spec).eval()
     features, _ = ragged([4, 4], 4)
     together = torch.allclose(net(features.flatten(0, 1)), net(features).flatten())
-    assert together == net.per_item == (spec.startswith(("mlp", "tabm")) and "in_list" not in spec)
+    sees_lists = any(option in spec for option in ("context_aware", "in_list", "heads"))
+    assert together == net.per_item == (not sees_lists)
 
 
 def test_bfloat16_under_autocast() -> None:
@@ -222,6 +227,8 @@ def test_none_in_quotes_is_none() -> None:
         ("tabm(in_list=[place])", "each of in_list must be one of 'rank', 'score'"),
         ("tabm(in_list=[rank, rank])", "in_list must be a list such as"),
         ("tabm(in_list=rank)", "in_list must be a list such as"),
+        ("tabm(heads=-1)", "heads must be a whole number of at least 0, found -1"),
+        ("tabm(heads=1.5)", "heads must be a whole number of at least 0, found 1.5"),
         ("tabm(input_dropout=-1)", "input_dropout must be a number of at least 0"),
         ("context_aware(fc=[])", "fc must have at least one layer"),
         ("context_aware(fc=[10], heads=3)", "found 3 heads and width 10"),

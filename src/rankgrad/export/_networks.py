@@ -20,6 +20,7 @@ from rankgrad.export._transforms import float32_array
 from rankgrad.export._trees import Trees
 from rankgrad.models._dropout import Dropout, FastDropout
 from rankgrad.models._embedded import EmbeddedScorer
+from rankgrad.models._similar_items import MIN_NORM, SimilarItems
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAwareNet
 from rankgrad.models.mlp import MLPNet
@@ -90,6 +91,9 @@ def _(network: TabMNet, graph: OnnxGraph, values: str, mask: str) -> str:
     adders = {"rank": _add_list_ranks, "score": _add_list_scores, "ties": _add_list_ties}
     inputs = [values, *(adders[kind](graph, values, mask) for kind in network.in_list)]
     joined = graph.add("Concat", *inputs, axis=-1) if len(inputs) > 1 else values
+    if network.attention is not None:
+        attended = _add_similar_items(network.attention, graph, joined, mask)
+        joined = graph.add("Concat", joined, attended, axis=-1)
     return graph.reshape_as(add_members(network, graph, _flatten_items(graph, joined)), mask)
 
 
@@ -302,6 +306,49 @@ def _add_lengths(graph: OnnxGraph, mask: str) -> str:
     """The number of real items of each list, at least 1: ``[lists, 1, 1]``."""
     count = graph.add("ReduceSum", graph.add("Cast", mask, to=FLOAT), np.array([1]))
     return graph.add("Unsqueeze", graph.add("Max", count, 1.0), np.array([-1]))
+
+
+def _add_similar_items(layer: SimilarItems, graph: OnnxGraph, inputs: str, mask: str) -> str:
+    """Add :class:`~rankgrad.models._similar_items.SimilarItems`, ``[lists, items, layer.width]``.
+
+    Args:
+        layer: the layer.
+        graph: the graph that nodes are added to.
+        inputs: ``[lists, items, w]``; padding may have any values.
+        mask: ``[lists, items]``.
+    """
+    real, size = graph.add("Unsqueeze", mask, np.array([-1])), layer.value.out_features
+    hidden = add_layers(layer.hidden, graph, graph.add("Where", real, inputs, 0.0))
+
+    def add_heads(linear: nn.Module) -> str:  # [lists, heads, items, d]
+        flat = _add_layer(linear, graph, hidden)
+        split = graph.reshape(flat, 0, 0, layer.heads, size // layer.heads)
+        return graph.add("Transpose", split, perm=[0, 2, 1, 3])
+
+    query, value = add_heads(layer.query), add_heads(layer.value)
+    norm = graph.add("ReduceL2", query, np.array([-1]))
+    query = graph.add("Div", query, graph.add("Max", norm, MIN_NORM))
+    is_real, is_item_itself = graph.add("Unsqueeze", mask, np.array([1, 2])), _add_eye(graph, mask)
+    products = graph.add("MatMul", query, graph.add("Transpose", query, perm=[0, 1, 3, 2]))
+    is_other = graph.add("And", is_real, graph.add("Not", is_item_itself))
+    similarity = graph.add("Where", is_other, products, -1.0)
+    logits = graph.add("Mul", similarity, float32_array(layer.log_sharpness.exp()))
+    has_weight = graph.add("Or", is_real, is_item_itself)
+    logits = graph.add("Where", has_weight, logits, float("-inf"))
+    mean = graph.add("MatMul", graph.add("Softmax", logits, axis=-1), value)
+    # With a column of -1, which is no more than any maximum, lists may be empty.
+    padded = graph.add("Pad", similarity, np.array([0, 0, 0, 0, 0, 0, 0, 1]), -1.0)
+    outputs = [graph.add("Sub", mean, value), graph.add("ReduceMax", padded, np.array([-1]))]
+    by_item = [graph.add("Transpose", output, perm=[0, 2, 1, 3]) for output in outputs]
+    difference = graph.reshape(by_item[0], 0, 0, size)
+    return graph.add("Concat", difference, graph.reshape(by_item[1], 0, 0, layer.heads), axis=-1)
+
+
+def _add_eye(graph: OnnxGraph, mask: str) -> str:
+    """Whether two items of a list are the same one, ``[items, items]``."""
+    length = graph.add("Squeeze", graph.add("Shape", mask, start=1))
+    positions = graph.add("Range", np.array(0), length, np.array(1))
+    return graph.add("Equal", positions, graph.add("Unsqueeze", positions, np.array([-1])))
 
 
 def _add_positions(network: ContextAwareNet, graph: OnnxGraph, mask: str) -> str:

@@ -13,6 +13,7 @@ from rankgrad.models.mlp import MLP
 from rankgrad.models.tabm import TabM
 
 __all__ = [
+    "attentive",
     "comparison",
     "lambdaloss",
     "large",
@@ -65,6 +66,29 @@ def large() -> TabM:
         activation="silu",
         dropout=0.2,
         in_list=("rank", "score", "ties"),
+    )
+
+
+@models.register("attentive")
+def attentive() -> TabM:
+    """Like ``large``, with attention to similar items of the list; it is not a default.
+
+    Chosen on simulated data where copies of an item decide its label
+    (``docs/results/simulated.md``), trained with ``batch_size`` 16. Where there is nothing to
+    compare, it only overfits: try it on validation lists of your own. Its memory grows with the
+    square of the list's length.
+
+    >>> print(models.get("attentive"))
+    tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, in_list=[rank, score, ties], \
+heads=8)
+    """
+    return TabM(
+        hidden=(512, 256),
+        members=32,
+        activation="silu",
+        dropout=0.1,
+        in_list=("rank", "score", "ties"),
+        heads=8,
     )
 
 

@@ -17,6 +17,7 @@ from rankgrad.models._base import ACTIVATIONS, Activation, Model, Scorer, check_
 from rankgrad.models._dropout import FastDropout
 from rankgrad.models._in_list import InList, check_in_list, in_list_columns
 from rankgrad.models._perceptrons import Perceptrons, bias_gradient
+from rankgrad.models._similar_items import SimilarItems
 
 __all__ = ["TabM", "TabMNet"]
 
@@ -50,6 +51,10 @@ class TabM(Model):
             ``score`` (how many standard deviations it is from the list's mean) and ``ties`` (how
             many other items have the same value): see :mod:`rankgrad.models._in_list`. A score then
             depends on the whole list.
+        heads: the number of heads of attention to similar items of the list; 0 for none. How these
+            differ from an item, and how similar they are, are further inputs, which all members
+            share: see :mod:`rankgrad.models._similar_items`. A score then depends on the whole
+            list, and memory grows with the square of the list's length.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -64,6 +69,7 @@ class TabM(Model):
     dropout: float = 0.0
     input_dropout: float = 0.0
     in_list: Sequence[InList] = ()
+    heads: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
@@ -73,6 +79,7 @@ class TabM(Model):
         check_rate("dropout", self.dropout)
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
+        object.__setattr__(self, "heads", check_whole("heads", self.heads, least=0))
 
     @override
     def build(self, n_features: int) -> TabMNet:
@@ -88,11 +95,16 @@ class TabMNet(Scorer):
     def __init__(self, model: TabM, n_features: int) -> None:
         super().__init__(n_features)
         self.members, self.in_list = model.members, model.in_list
-        self.per_item = not model.in_list
+        self.per_item = not model.in_list and not model.heads
+        width = n_features * (1 + len(model.in_list))
+        self.attention = SimilarItems(width, model.heads) if model.heads else None
+        if self.attention is not None:
+            width += self.attention.width
+            self.inputs_score_alone = False
+            self.capturable = False  # the attention is not tested in CUDA graphs
         layers: list[nn.Module] = []
         if model.input_dropout:
             layers.append(FastDropout(model.input_dropout))
-        width = n_features * (1 + len(model.in_list))
         for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
                 layers.append(_AdaptedLinear(model.members, width, size, random_signs=depth == 0))
@@ -118,6 +130,8 @@ class TabMNet(Scorer):
 
     @override
     def score_inputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
+        if self.attention is not None:
+            inputs = torch.cat([inputs, self.attention(inputs, mask)], -1)
         # Selecting the real items would wait for a GPU: there, padding is scored like items.
         if mask is None or inputs.is_cuda or torch.compiler.is_exporting():
             items = inputs if mask is None else inputs.masked_fill(~mask[..., None], 0.0)

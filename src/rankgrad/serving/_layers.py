@@ -77,8 +77,10 @@ class FoldedLayers:
 
     @staticmethod
     def fits(network: nn.Module) -> bool:
-        """Whether a network has in-list scores, and a first layer that is small enough."""
+        """Whether a network has in-list scores, no attention, and a small enough first layer."""
         if not isinstance(network, TabMNet) or "score" not in network.in_list:
+            return False
+        if network.attention is not None:
             return False
         first, *others = member_layers(network)
         return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _MAX_WEIGHTS

@@ -55,6 +55,8 @@ class Preparation:
         network, pipeline = ranker.network, ranker.transform
         if type(network) not in (MLPNet, TabMNet) or not isinstance(pipeline, transforms.Pipeline):
             return None
+        if not network.per_item and not network.inputs_score_alone:
+            return None  # the items of all lists are scored together
         steps = _Steps(np.arange(ranker.n_features))
         if not all(steps.add(step) for step in pipeline.steps):
             return None

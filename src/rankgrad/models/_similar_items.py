@@ -1,0 +1,102 @@
+"""SimilarItems: attention from each item of a list to the other items that are most like it.
+
+:class:`~rankgrad.models.tabm.TabM` takes in its output beside the features (its option ``heads``).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import override
+
+from rankgrad._shapes import Float, Mask
+
+_HEAD_WIDTH = 24  # of the queries and values of a head
+#: Shorter queries are not scaled to unit length. PyTorch's default, 1e-12, is 0 in float16.
+MIN_NORM = 1e-6
+#: The most similarities computed at a time in prediction, where batches may have many lists.
+_MAX_SIMILARITIES = 1 << 26
+
+
+class SimilarItems(nn.Module):
+    r"""How the most similar items of a list differ from an item, and how similar they are.
+
+    With the inputs x of an item, of width w, and linear layers Q_h and V_h of head h::
+
+        z_i = norm(relu(linear(x_i)))
+        q_i = Q_h(z_i) / ‖Q_h(z_i)‖,   v_i = V_h(z_i)
+        s_ij = q_i · q_j,   s_ii = -1
+        p_ij = exp(α_h s_ij) / Σ_k exp(α_h s_ik)
+        difference_i = Σ_j p_ij v_j - v_i
+        similarity_i = max_j s_ij
+
+    j and k run over the items of the list without padding. An item is the least similar to itself
+    and adds nothing to its difference, so that both are finite in a list of one item. Each head
+    learns its sharpness α_h, which starts at 8. Plain attention weighs an item's own value with the
+    others'; the difference tells an item what distinguishes it from, say, its near-duplicate.
+
+    The result is equivariant: permuting a list permutes the outputs. Time and, in training, memory
+    grow with the square of the list's length.
+
+    Args:
+        n_inputs: the number of inputs w of an item.
+        heads: the number of heads.
+
+    >>> layer = SimilarItems(n_inputs=5, heads=2)
+    >>> layer(torch.randn(3, 7, 5), None).shape, layer.width
+    (torch.Size([3, 7, 50]), 50)
+    """
+
+    def __init__(self, n_inputs: int, heads: int) -> None:
+        super().__init__()
+        size = heads * _HEAD_WIDTH
+        self.heads = heads
+        self.width = size + heads  # of the output: differences, then similarities
+        self.hidden = nn.Sequential(nn.Linear(n_inputs, size), nn.ReLU(), nn.LayerNorm(size))
+        self.query, self.value = nn.Linear(size, size), nn.Linear(size, size)
+        self.log_sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(8.0)))
+
+    @override
+    def forward(
+        self, inputs: Float[Tensor, "*b n w"], mask: Mask | None
+    ) -> Float[Tensor, "*b n s"]:
+        """The differences of all heads, then their similarities; arbitrary, but finite, on padding.
+
+        Args:
+            inputs: of padded lists, or of a single list ``[n, w]``; padding may hold any values.
+            mask: True on real items; None if all are real.
+        """
+        if mask is None:
+            mask = torch.ones(inputs.shape[:-1], dtype=torch.bool, device=inputs.device)
+        items = inputs.masked_fill(~mask[..., None], 0.0)
+        exporting = torch.compiler.is_exporting()
+        if torch.is_grad_enabled() or exporting or items.dim() != 3:
+            return self._attend(items, mask)
+        n_lists = max(1, _MAX_SIMILARITIES // (self.heads * max(1, items.shape[1]) ** 2))
+        parts = zip(items.split(n_lists), mask.split(n_lists), strict=True)
+        return torch.cat([self._attend(*part) for part in parts])
+
+    def _attend(self, items: Float[Tensor, "*b n w"], mask: Mask) -> Float[Tensor, "*b n s"]:
+        """:meth:`forward` on items whose padding is finite."""
+        hidden = self.hidden(items)
+        query = F.normalize(self._split_heads(self.query(hidden)), dim=-1, eps=MIN_NORM)
+        value = self._split_heads(self.value(hidden))
+        n = items.shape[-2]
+        is_item_itself = torch.eye(n, dtype=torch.bool, device=items.device)
+        is_padding = ~mask[..., None, None, :] & ~is_item_itself
+        similarity = (query @ query.mT).masked_fill(is_padding | is_item_itself, -1.0)
+        # Filled after the product: the gradient of the sharpness would be 0 · inf, which is NaN.
+        logits = (similarity * self.log_sharpness.exp()).masked_fill(is_padding, float("-inf"))
+        difference = logits.softmax(-1) @ value - value
+        # A maximum over no items is an error, and exported programs take lists without items.
+        if torch.compiler.is_exporting() or n == 0:
+            similarity = F.pad(similarity, (0, 1), value=-1.0)
+        outputs = difference.transpose(-3, -2).flatten(-2), similarity.amax(-1).mT
+        return torch.cat(outputs, -1)
+
+    def _split_heads(self, items: Float[Tensor, "*b n s"]) -> Float[Tensor, "*b h n d"]:
+        split: Tensor = items.unflatten(-1, (self.heads, -1))
+        return split.transpose(-3, -2)
