@@ -13,6 +13,7 @@ MODELS = {
     "default": {},
     "perceptron": {"model": "mlp(hidden=[16, 8])", "transforms": ("log1p", "standardize")},
     "attention": {"model": "context_aware(fc=[16], blocks=1, ff=16)"},
+    "similar": {"model": "tabm(hidden=[8], members=2, activation=silu, heads=2)"},
     "normed": {"model": "mlp(hidden=[8], batch_norm=true)", "transforms": ("clip(limit=2)",)},
 }
 
@@ -73,7 +74,7 @@ def test_of_a_linear_model_they_are_its_terms():
     np.testing.assert_allclose(found.values[0], weights * (features[4] - features[2]), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["default", "attention"])
+@pytest.mark.parametrize("name", ["default", "attention", "similar"])
 def test_a_feature_in_which_two_items_agree_adds_nothing(name):
     data = make(40)
     ranker = train(data, **MODELS[name])

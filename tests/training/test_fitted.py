@@ -8,9 +8,10 @@ from rankgrad.training import FittedRanker, Settings, _fitted
 
 MLP, CONTEXT = "mlp(hidden=[8], dropout=0.5)", "context_aware(fc=[8], ff=8, blocks=1)"
 TABM = "tabm(hidden=[8], members=2, in_list=[rank, score])"
+SIMILAR = "tabm(hidden=[8], members=2, in_list=[rank], heads=2)"
 
 
-@pytest.fixture(params=[MLP, CONTEXT, TABM])
+@pytest.fixture(params=[MLP, CONTEXT, TABM, SIMILAR])
 def ranker(request, train):
     torch.manual_seed(0)  # weights that other tests do not change
     return FittedRanker.new(Settings(model=request.param), train.features, train.offsets)

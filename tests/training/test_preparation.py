@@ -261,6 +261,25 @@ def test_rankers_on_other_devices(monkeypatch):
         ranker.to("meta").predict(features)
 
 
+def test_networks_with_attention_are_left_to_pytorch_and_onnxruntime():
+    features, offsets = uneven_lists()
+    offsets = np.array([0, 0, 1, *range(31, 120, 11)])  # without items, of one item, and longer
+    features = features[: offsets[-1]]
+    model = "tabm(hidden=[8], members=2, in_list=[rank, score], heads=2)"
+    settings = Settings(model=model, transforms=("standardize", "impute(fill=median)"))
+    ranker = FittedRanker.new(settings, features, offsets)
+    assert Preparation.of(ranker) is None and not FoldedLayers.fits(ranker.network)
+    scores = ranker.predict(features, offsets)
+    served = ServedRanker.of(ranker, "a")
+    assert served.runtime == "onnxruntime" and not served.per_item
+    np.testing.assert_allclose(served.score(features, offsets), scores, atol=1e-5)
+    for start, stop in pairwise(offsets):
+        items, expected = features[start:stop], scores[start:stop]
+        np.testing.assert_allclose(ranker.predict(items), expected, atol=1e-5)
+        by_service = served.score(items, np.array([0, len(items)]))
+        np.testing.assert_allclose(by_service, expected, atol=1e-5)
+
+
 def test_a_network_of_ones_own_is_left_to_pytorch():
     class Doubled(TabMNet):
         def inputs(self, features, mask):

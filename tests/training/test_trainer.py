@@ -64,6 +64,7 @@ def test_every_loss_trains(loss, train):
         {"memory": 0},
         {"optimizer": "adagrad", "schedule": "step(every=1)"},
         {"model": "context_aware(fc=[8], ff=8, blocks=1)"},
+        {"model": "tabm(hidden=[8], members=2, in_list=[rank], heads=1)"},
         {"transforms": []},
         {"model": "tabm(hidden=[8], members=3, dropout=0.3)", "average": 0.9},
     ],

@@ -328,20 +328,25 @@ def _add_similar_items(layer: SimilarItems, graph: OnnxGraph, inputs: str, mask:
     query, value = add_heads(layer.query), add_heads(layer.value)
     norm = graph.add("ReduceL2", query, np.array([-1]))
     query = graph.add("Div", query, graph.add("Max", norm, MIN_NORM))
+    # In float64, so that copies of an item get equal scores
+    query, value = (graph.add("Cast", name, to=DOUBLE) for name in (query, value))
     is_real, is_item_itself = graph.add("Unsqueeze", mask, np.array([1, 2])), _add_eye(graph, mask)
     products = graph.add("MatMul", query, graph.add("Transpose", query, perm=[0, 1, 3, 2]))
     is_other = graph.add("And", is_real, graph.add("Not", is_item_itself))
-    similarity = graph.add("Where", is_other, products, -1.0)
-    logits = graph.add("Mul", similarity, float32_array(layer.log_sharpness.exp()))
+    similarity = graph.add("Where", is_other, products, np.array(-1.0))
+    sharpness = float32_array(layer.log_sharpness.exp()).astype(np.float64)
     has_weight = graph.add("Or", is_real, is_item_itself)
-    logits = graph.add("Where", has_weight, logits, float("-inf"))
+    logits = graph.add(
+        "Where", has_weight, graph.add("Mul", similarity, sharpness), np.array(-np.inf)
+    )
     mean = graph.add("MatMul", graph.add("Softmax", logits, axis=-1), value)
     # With a column of -1, which is no more than any maximum, lists may be empty.
-    padded = graph.add("Pad", similarity, np.array([0, 0, 0, 0, 0, 0, 0, 1]), -1.0)
+    padded = graph.add("Pad", similarity, np.array([0, 0, 0, 0, 0, 0, 0, 1]), np.array(-1.0))
     outputs = [graph.add("Sub", mean, value), graph.add("ReduceMax", padded, np.array([-1]))]
     by_item = [graph.add("Transpose", output, perm=[0, 2, 1, 3]) for output in outputs]
     difference = graph.reshape(by_item[0], 0, 0, size)
-    return graph.add("Concat", difference, graph.reshape(by_item[1], 0, 0, layer.heads), axis=-1)
+    largest = graph.reshape(by_item[1], 0, 0, layer.heads)
+    return graph.add("Cast", graph.add("Concat", difference, largest, axis=-1), to=FLOAT)
 
 
 def _add_eye(graph: OnnxGraph, mask: str) -> str:

@@ -18,7 +18,7 @@ _HEAD_WIDTH = 24  # of the queries and values of a head
 #: Shorter queries are not scaled to unit length. PyTorch's default, 1e-12, is 0 in float16.
 MIN_NORM = 1e-6
 #: The most similarities computed at a time in prediction, where batches may have many lists.
-_MAX_SIMILARITIES = 1 << 26
+_MAX_SIMILARITIES = 1 << 25
 
 
 class SimilarItems(nn.Module):
@@ -84,6 +84,10 @@ class SimilarItems(nn.Module):
         hidden = self.hidden(items)
         query = F.normalize(self._split_heads(self.query(hidden)), dim=-1, eps=MIN_NORM)
         value = self._split_heads(self.value(hidden))
+        # Copies of an item sum the same terms in another order. Prediction sums in float64, so that
+        # they get equal scores; training sums in the items' own type, which is faster.
+        if torch.is_inference_mode_enabled() or torch.compiler.is_exporting():
+            query, value = query.double(), value.double()
         n = items.shape[-2]
         is_item_itself = torch.eye(n, dtype=torch.bool, device=items.device)
         is_padding = ~mask[..., None, None, :] & ~is_item_itself
@@ -95,7 +99,7 @@ class SimilarItems(nn.Module):
         if torch.compiler.is_exporting() or n == 0:
             similarity = F.pad(similarity, (0, 1), value=-1.0)
         outputs = difference.transpose(-3, -2).flatten(-2), similarity.amax(-1).mT
-        return torch.cat(outputs, -1)
+        return torch.cat(outputs, -1).to(hidden.dtype)
 
     def _split_heads(self, items: Float[Tensor, "*b n s"]) -> Float[Tensor, "*b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))
