@@ -73,10 +73,10 @@ def large() -> TabM:
 def attentive() -> TabM:
     """Like ``large``, with attention to similar items of the list; it is not a default.
 
-    Chosen on simulated data where copies of an item decide its label
-    (``docs/results/simulated.md``), trained with ``batch_size`` 16. Where there is nothing to
-    compare, it only overfits: try it on validation lists of your own. Its memory grows with the
-    square of the list's length.
+    Chosen on simulated data in which items have copies in their list
+    (``docs/results/simulated.md``), where it was trained with ``batch_size`` 16. Without copies it
+    overfits there, and on few lists it does not help, so compare it with the default on validation
+    lists. Its memory grows with the square of the list's length.
 
     >>> print(models.get("attentive"))
     tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, in_list=[rank, score, ties], \
