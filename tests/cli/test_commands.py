@@ -169,7 +169,7 @@ def test_missing_and_categorical_values_are_those_of_training(rankgrad, quick, t
     for value in ("-9", "oops", "?", "77"):
         (tmp_path / "new.txt").write_text(f"qid:1 1:2 2:{value}\n")
         scores = rankgrad("predict", tmp_path / "run", tmp_path / "new.txt").stdout
-        assert float(scores) == model.predict(np.array([[2, np.nan]], np.float32))[0]
+        assert np.float32(scores) == model.predict(np.array([[2, np.nan]], np.float32))[0]
 
 
 def test_predict_writes_document_ids(rankgrad, in_json, trained, tmp_path):
