@@ -1,15 +1,18 @@
 """Where fused operations stand back, and on which device they run."""
 
+import importlib.util
 import subprocess
 import sys
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 
 from rankgrad import kernels, lists
 from rankgrad.inputs import as_lists
 from rankgrad.kernels import _backends
+from rankgrad.kernels.cpu import _isotonic
 from rankgrad.losses import Softmax, losses
 
 NAMES = (
@@ -128,6 +131,21 @@ def test_loops_compile_where_nothing_can_be_written():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_broken_numba_is_said_and_the_loop_interpreted(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setitem(sys.modules, "rankgrad._compilation", None)  # its import fails
+    spec = importlib.util.spec_from_file_location("isotonic_again", _isotonic.__file__)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.warns(UserWarning, match="Numba cannot be used, so fastsort is slow: import of"):
+        spec.loader.exec_module(module)
+    z, w = np.array([[3.0, 3.0, 2.0, 9.0]]), np.array([[2.0, 2.0, 0.0, 0.0]])
+    starts = np.full((1, 4), 7)
+    module.pool_adjacent(z, w, np.array([2]), False, starts)
+    assert starts.tolist() == [[0, 1, 7, 7]]  # equal values stay apart; the rest is left alone
+    module.pool_adjacent(z, w, np.array([3]), False, starts)
+    assert starts.tolist() == [[0, 0, 0, 7]]
 
 
 @pytest.mark.parametrize(
