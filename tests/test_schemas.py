@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -139,3 +141,46 @@ def test_the_sentence_names_file_key_and_value(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.json is damaged \('a\.b': .*integer, found 'xx") as e:
         _schemas.read_json(path, dict[str, dict[str, int]])
     assert len(str(e.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("values", "schema", "problem"),
+    [
+        (
+            {"x": {"seed": [1]}},
+            dict[str, dict[str, _schemas.Scalar]],
+            "'x.seed': should be a valid string or a valid integer or a valid number or a valid "
+            "boolean, found [1]",
+        ),
+        (
+            {"x": ["d"]},
+            dict[str, list[Literal["AbC", "D"]]],
+            "'x.0': should be 'AbC' or 'D', found",
+        ),
+    ],
+)
+def test_the_sentence_names_keys_and_values_as_they_are(
+    values: Any, schema: Any, problem: str
+) -> None:
+    with pytest.raises(ValueError) as e:
+        _schemas.check(Path("a.json"), values, schema)
+    assert f"a.json is damaged ({problem}" in str(e.value)
+
+
+def test_an_archive_is_no_array(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    np.savez(content, np.ones(3))
+    (tmp_path / "a.npy").write_bytes(content.getvalue())
+    with pytest.raises(ValueError, match=r"a\.npy is damaged"):
+        _schemas.read_array(tmp_path / "a.npy", {}, "f", 1)
+
+
+def test_a_field_may_have_any_name(tmp_path: Path) -> None:
+    @dataclass
+    class Saved:
+        kind: tuple[int, ...]
+
+    schema = _schemas.fields_of(Saved, kind=list[int])
+    _schemas.check(tmp_path, {"kind": [1]}, schema)
+    with pytest.raises(ValueError, match="'kind': field required"):
+        _schemas.check(tmp_path, {}, schema)

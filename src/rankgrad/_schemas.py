@@ -1,6 +1,10 @@
-"""Reads JSON and arrays that rankgrad wrote and validates them; also writes folders of arrays.
+"""Reads and validates the files that rankgrad wrote: JSON by a schema, and folders of arrays.
 
-A file that was damaged or edited gives an error of one sentence, which names the file and the key.
+Everything that reads such files back calls it: runs, evaluations, comparisons, saved rankers and
+explanations. A file that was damaged or edited gives an error of one sentence, which names the file
+and the key.
+
+Pydantic is imported only when something is validated: its import takes 50 ms.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from rankgrad._quoting import quote, shorten
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+#: A value of JSON that is neither a list nor an object, as in the labels of a run.
 Scalar = str | int | float | bool | None
 
 
@@ -27,9 +32,11 @@ def read_json(path: Path, schema: Any) -> Any:
 
     Args:
         path: the file.
-        schema: a type, such as a ``TypedDict``; the file may have further keys.
+        schema: a type, such as a ``TypedDict``; the file may have further keys, unless the schema
+            is of :func:`fields_of`.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file is damaged; the message names the first key that is wrong.
 
     >>> import tempfile
@@ -57,27 +64,31 @@ def read_versioned(
         remedy: what to do about another version, for the error.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: the file is damaged, of another format or of another version.
     """
     values: dict[str, Any] = read_json(path, dict[str, Any])
     if values.get("format") != format:
-        raise _files.damaged(path, f"it is not of a {format}")
+        raise _files.damaged(path, f"its format is not {quote(format)}")
     if values.get("version") != version:
         raise _files.FileError(
             path,
-            "was written by another version of rankgrad (format "
+            "was written by another version of rankgrad (format version "
             f"{quote(values.get('version'))}, this one reads {version}): {remedy}",
         )
     check(path, values, schema)
     return values
 
 
-def fields_of(kind: type, **more: Any) -> Any:
-    """The schema of a dataclass, a ``TypedDict``: its fields and ``more``, and no other keys.
+def fields_of(kind: type, /, **more: Any) -> Any:
+    """A ``TypedDict`` schema with the fields of a dataclass and ``more``, and no other keys.
+
+    All fields are required, even those that have defaults. Each call makes a new type.
 
     Args:
         kind: the dataclass.
-        more: the types of further keys, or of fields, in place of their annotations.
+        more: the types of additional keys, or types that replace the annotation of a field, such
+            as a list for a tuple: JSON has lists only, which :func:`check` rejects for a tuple.
     """
     from pydantic import ConfigDict, with_config
     from typing_extensions import TypedDict
@@ -97,7 +108,8 @@ def parse_array(path: Path, content: bytes) -> np.ndarray:
         ValueError: the file is damaged. A damaged header makes NumPy raise errors of many types.
     """
     try:
-        array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        # np.load would also take a zip archive, and return something else than an array.
+        array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception as error:
         reason = shorten(" ".join(str(error).split()), 200) or type(error).__name__
         raise _files.damaged(path, reason) from None
@@ -136,26 +148,59 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
     """
     array = parse_array(path, _files.read_part(path, metadata))
     if array.dtype.kind not in kinds or array.ndim != dims:
-        raise _files.damaged(path, f"it holds {array.dtype} of {array.ndim} dimensions")
+        problem = f"it holds {array.dtype} of {array.ndim} dimensions"
+        expected = f"a dtype of kind {' or '.join(kinds)} and {dims} dimensions"
+        raise _files.damaged(path, f"{problem}, expected {expected}")
     return array
 
 
 def check(path: Path, values: Any, schema: Any) -> None:
-    """Raise if values do not fit a schema; the message names the file and the key."""
+    """Raise if values do not fit a schema; the message names the file and the key.
+
+    Validation is strict: ``"3"`` is no integer, and a list is no tuple.
+
+    Args:
+        path: the file, for errors.
+        values: the contents of the file.
+        schema: the type that they must have.
+
+    Raises:
+        ValueError: they do not have it.
+    """
     from pydantic import ValidationError
 
     try:
         _adapter(schema).validate_python(values, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = quote(".".join(map(str, first["loc"]))) if first["loc"] else "it"
-        problem = first["msg"].removeprefix("Input ").lower()
+        errors = error.errors()
+        first, keys = errors[0], _keys_of(errors[0], values)
+        # A union gives an error for each of its types, all for the same key.
+        messages = [each["msg"] for each in errors if _keys_of(each, values) == keys]
+        problem = " or ".join(message.removeprefix("Input ") for message in messages)
+        problem = problem[0].lower() + problem[1:].replace(" or should be ", " or ")
         found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
-        raise _files.damaged(path, f"{key}: {problem}{found}") from None
+        name = quote(".".join(map(str, keys))) if keys else "it"
+        raise _files.damaged(path, f"{name}: {problem}{found}") from None
+
+
+def _keys_of(error: Mapping[str, Any], values: Any) -> list[str | int]:
+    """The keys that lead to an error of pydantic.
+
+    Its location also names types of unions, such as ``("labels", "seed", "str")``.
+    """
+    location, keys = error["loc"], []
+    for part in location:
+        is_key = isinstance(values, dict) and part in values
+        is_index = isinstance(values, list) and isinstance(part, int)
+        if is_key or is_index:
+            keys.append(part)
+            values = values[part]
+    return [*keys, location[-1]] if error["type"] == "missing" else keys
 
 
 @cache
 def _adapter(schema: Any) -> TypeAdapter[Any]:
+    """The validator of a schema, which takes a while to make."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(schema)

@@ -334,11 +334,12 @@ def test_an_evaluation_of_another_version_is_missing_until_it_is_made_again(plan
     path = tmp_path / "out" / "runs" / "mse" / "fold1-seed0" / "evaluations" / "test"
     rewrite(path / "evaluation.json", version=99)
     found = compare.load(small, tmp_path / "out")
-    assert "another version of rankgrad (format 99" in found.missing["mse", 1, 0]
+    assert "another version of rankgrad (format version 99" in found.missing["mse", 1, 0]
     anew = run(small, tmp_path / "out", workers=0)
     assert same(anew, first)
     [line] = [line for line in table(anew).notes if line.startswith("evaluated again: ")]
-    assert line.startswith("evaluated again: mse, fold 1, seed 0, since ") and "format 99" in line
+    assert line.startswith("evaluated again: mse, fold 1, seed 0, since ")
+    assert "format version 99" in line
     assert not run(small, tmp_path / "out", workers=0).reevaluated
 
 
@@ -352,7 +353,7 @@ def test_a_run_of_another_version_is_missing(plan, tmp_path, evaluated):
         shutil.rmtree(path / "evaluations")
     for found in (run(small, tmp_path / "out", workers=0), compare.load(small, tmp_path / "out")):
         assert list(found.missing) == [("mse", 1, 0)] and not found.reevaluated
-        assert "(format 99, this one reads 1): remove it" in found.missing["mse", 1, 0]
+        assert "(format version 99, this one reads 1): remove it" in found.missing["mse", 1, 0]
 
 
 def test_a_damaged_run_is_missing(plan, tmp_path):

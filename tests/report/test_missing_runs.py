@@ -63,7 +63,7 @@ def test_a_run_of_another_version(runs):
     path = runs / "mse" / "fold1-seed1" / "run.json"
     rewrite(path, version=9)
     text, problems, found = problems_of(runs)
-    assert "another version of rankgrad (format 9, this one reads 1)" in problems["mse"][0]
+    assert "another version of rankgrad (format version 9, this one reads 1)" in problems["mse"][0]
     assert problems["mse"][0] in text
     assert complete(found) == (False, True)
     assert np.isnan(means(found, "mse")).all() and np.isfinite(means(found, "ranknet")).all()

@@ -78,7 +78,9 @@ def test_damage_is_named(ranker, tmp_path):
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         FittedRanker.load(tmp_path / "m")
     rewrite(tmp_path / "m" / "model.json", version=99)
-    with pytest.raises(ValueError, match=r"another version .* \(format 99, this one reads 1\)"):
+    with pytest.raises(
+        ValueError, match=r"another version .* \(format version 99, this one reads 1\)"
+    ):
         FittedRanker.load(tmp_path / "m")
     (tmp_path / "m" / "model.json").write_text("{")
     with pytest.raises(ValueError, match=r"model\.json is damaged"):

@@ -333,7 +333,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise _files.FileError(path / RUN, "is damaged (it describes no run)")
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
-            "it was written by another version of rankgrad (format "
+            "it was written by another version of rankgrad (format version "
             f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it again"
         )
     # Earlier versions did not save which data a run was trained on.
