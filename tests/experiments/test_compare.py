@@ -664,3 +664,14 @@ def test_a_script_without_a_main_guard_gets_an_error(folds, tmp_path):
     assert last.startswith(
         "ChildProcessError: worker processes cannot be started. In a script, call"
     )
+
+
+def test_a_damaged_trial_log_costs_only_the_runs_that_need_it(plan, tmp_path):
+    small = plan(folds=(1,), tune=1)
+    run(small, tmp_path / "out", workers=0)
+    (tmp_path / "out" / "tuning" / "mse" / "fold1.json").write_text("{")
+    for seeds in ((0,), (0, 1)):  # its run is finished; it has another one to make
+        found = run(plan(folds=(1,), tune=1, seeds=seeds), tmp_path / "out", workers=0)
+        assert set(found.missing) == {("mse", 1, seed) for seed in seeds}
+        assert all("fold1.json is damaged" in reason for reason in found.missing.values())
+        assert found.chosen.keys() == {("softmax", 1)}

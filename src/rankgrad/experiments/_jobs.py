@@ -104,15 +104,17 @@ def chosen(task: Task) -> dict[str, Any]:
     return values
 
 
-def is_tuned(task: Task) -> bool:
-    """Whether tuning for a task is finished, or not needed.
+def is_ready(task: Task) -> bool:
+    """Whether a run can be made: its tuning is finished, or not needed.
 
-    (``task.entry.is_tuned`` says whether tuning is needed.)
+    It is not ready if its trial log cannot be read: the tuning job then fails with the reason.
     """
     if not task.entry.is_tuned(task.plan):
         return True
-    log = task.trial_log
-    return log.exists() and _schemas.read_json(log, TrialLog)["chosen"] is not None
+    try:
+        return _schemas.read_json(task.trial_log, TrialLog)["chosen"] is not None
+    except (OSError, ValueError):
+        return False
 
 
 def is_finished(task: Task) -> bool:

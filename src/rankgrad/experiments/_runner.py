@@ -1,6 +1,10 @@
-"""Runner: makes the missing runs of a plan, in this process or in workers, and reports progress.
+"""Runner: makes the runs of a plan that have no usable evaluation yet, and reports progress.
 
-:func:`rankgrad.experiments.compare.run` calls it; ``_jobs`` does the work of each run.
+:func:`rankgrad.experiments.compare.run` calls it; ``_jobs`` does the work of each run, in this
+process or in the workers of ``_workers``.
+
+A ``Task`` is one run; a ``Job`` is a task to do, or the tuning (``tuning=True``) that the tasks of
+one entry and fold share.
 """
 
 from __future__ import annotations
@@ -47,23 +51,25 @@ OnChange = Callable[[Progress], None]
 class Runner:
     """The runs of a plan: which are pending, which wait for tuning, and how far each is.
 
-    A ``Key`` is the entry, fold and seed of a run.
+    It reads the evaluations that the folder has when it is made. A ``Key`` is the entry, fold and
+    seed of a run.
 
     Args:
         plan: the plan whose runs are made.
         folder: the folder of the comparison.
-        on_change: called when a run starts, makes progress or ends.
+        on_change: called once at the beginning, at each message of a job, and when a job ends.
     """
 
     def __init__(self, plan: Plan, folder: Path, on_change: OnChange | None) -> None:
         self.plan, self.folder, self.on_change = plan, folder, on_change
         self.failures: dict[Key, str] = {}  # the reason of each failed run
         self.means: dict[Key, Mapping[str, float]] = {}  # of each metric, for finished runs
-        self.running: dict[tuple[Key, bool], str] = {}  # progress, by run and whether it is tuning
+        self.running: dict[Key, str] = {}  # progress in words; tuning has the key of its task
         self.pending: list[Job] = []
         # The runs that wait for tuning, by the entry and fold that is tuned.
         self.waiting: dict[tuple[str, int | None], list[Task]] = {}
-        self.reevaluated: dict[Key, str] = {}  # why a saved evaluation is made again
+        # Why a saved evaluation is made again; ``compare.run`` notes it in the comparison.
+        self.reevaluated: dict[Key, str] = {}
         for task in plan.tasks(folder):
             if self._is_finished(task):
                 self.means[task.key] = EvaluatedLists.load(task.path).mean
@@ -82,23 +88,27 @@ class Runner:
             while (job := self._next(None)) is not None:
                 self._on_end(job, _jobs.perform(job, data, partial(self._on_message, job)))
         elif self.pending:
-            # Tuning jobs are pending; each is replaced by the runs that wait for it.
-            most_jobs = len(self.pending) + sum(len(runs) - 1 for runs in self.waiting.values())
-            pool = Pool(min(workers, most_jobs), self.plan.settings, self.folder)
+            # At most this many jobs at once: each pending tuning job gives way to its waiting runs.
+            replacing = sum(len(tasks) - 1 for tasks in self.waiting.values())
+            max_concurrent = len(self.pending) + replacing
+            pool = Pool(min(workers, max_concurrent), self.plan.settings, self.folder)
             pool.run(self._next, self._on_message, self._on_end)
         return self.failures
 
     def _is_finished(self, task: Task) -> bool:
-        """Whether a run has its evaluation; one that cannot be read is noted and made again."""
+        """Whether a run has its evaluation; one that cannot be read is noted and made again.
+
+        If the run itself cannot be read, or is of another version, its job fails with the reason.
+        """
         try:
             return _jobs.is_finished(task)
-        except (ValueError, OSError) as error:  # of another version, or damaged
+        except (ValueError, OSError) as error:
             self.reevaluated[task.key] = _jobs.reason_of(error)
             return False
 
     def _enqueue(self, task: Task) -> None:
         """Add the job of a run; if its entry must be tuned on its fold first, one job for that."""
-        if _jobs.is_tuned(task):
+        if _jobs.is_ready(task):
             self.pending.append(Job(task))
             return
         group = (task.entry.name, task.fold)
@@ -107,21 +117,28 @@ class Runner:
         self.waiting.setdefault(group, []).append(task)
 
     def _next(self, fold: int | None) -> Job | None:
-        """The next job: if possible one on this fold, whose data the worker has in memory."""
+        """The next job; None if none is pending now (the pool asks again after each job).
+
+        Args:
+            fold: a job on this fold comes first, as its data are in memory. None for data without
+                folds, or if no data are in memory: then the first pending job is next.
+        """
         if not self.pending:
             return None
         on_fold = (index for index, job in enumerate(self.pending) if job.task.fold == fold)
         return self.pending.pop(next(on_fold, 0))
 
     def _on_message(self, job: Job, text: str) -> None:
+        """Note and report what a job is doing."""
         name = "tuning" if job.tuning else f"seed {job.task.seed}"
         fold = "" if job.task.fold is None else f"fold {job.task.fold} "
-        self.running[job.task.key, job.tuning] = f"{fold}{name}: {text}"
+        self.running[job.task.key] = f"{fold}{name}: {text}"
         self._report()
 
     def _on_end(self, job: Job, outcome: _jobs.Outcome) -> None:
+        """Note and report how a job ended; one that was interrupted interrupts all."""
         task = job.task
-        self.running.pop((task.key, job.tuning), None)
+        self.running.pop(task.key, None)
         if outcome.state == "interrupted":
             raise KeyboardInterrupt
         if job.tuning:
@@ -136,13 +153,14 @@ class Runner:
         self._report(event)
 
     def _on_tuned(self, task: Task, outcome: _jobs.Outcome) -> str:
-        """Start the runs that waited for tuning, or fail them with it; describe the event."""
+        """Enqueue the runs that waited for tuning, or fail them with it; describe the event."""
         tasks = self.waiting.pop((task.entry.name, task.fold))
         fold = "" if task.fold is None else f" fold {task.fold}"
         name = f"{task.entry.name}{fold}"
         if outcome.state == "failed":
             self.failures |= {each.key: f"tuning: {outcome.reason}" for each in tasks}
             return f"{name}: tuning failed: {outcome.reason}"
+        # Before the jobs of other folds, as the data of this fold are in memory.
         self.pending[:0] = [Job(each) for each in tasks]
         return f"{name}: tuned: {in_line(_jobs.chosen(task))}"
 
@@ -154,13 +172,13 @@ class Runner:
 
     def _row(self, name: str) -> Row:
         """The progress of the entry of this name."""
-        run_means = [means for key, means in self.means.items() if key[0] == name]
+        run_means = [means for (entry, _, _), means in self.means.items() if entry == name]
         metrics = self.plan.metrics if run_means else ()
-        running = (text for (key, _), text in self.running.items() if key[0] == name)
+        running = (text for (entry, _, _), text in self.running.items() if entry == name)
         return Row(
             entry=name,
             done=len(run_means),
-            failed=sum(key[0] == name for key in self.failures),
+            failed=sum(entry == name for entry, _, _ in self.failures),
             total=len(self.plan.folds) * len(self.plan.seeds),
             running=tuple(running),
             means={m: float(np.mean([means[m] for means in run_means])) for m in metrics},

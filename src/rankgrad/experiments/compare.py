@@ -144,10 +144,14 @@ def _collect(
                 reason = failures.get(task.key) or "; ".join(result.problems)
                 missing[task.fold, task.seed] = reason
                 continue
+            try:
+                if entry.is_tuned(plan):
+                    chosen[entry.name, task.fold] = _jobs.chosen(task)
+            except (OSError, ValueError) as error:  # what tuning chose is not known
+                missing[task.fold, task.seed] = _jobs.reason_of(error)
+                continue
             labels = {"fold": task.fold, "seed": task.seed}  # the evaluation may not state them
             runs.append(replace(result, metadata={**result.metadata, "labels": labels}))
-            if entry.is_tuned(plan):
-                chosen[entry.name, task.fold] = _jobs.chosen(task)
         groups.append(RunGroup(entry.name, tuple(runs), missing))
     check_same_data(groups)
     finished = {(group.name, run.fold, run.seed) for group in groups for run in group.runs}
