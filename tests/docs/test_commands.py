@@ -359,7 +359,7 @@ class Shell:
         words = shlex.split(line, comments=True)
         options = [option.format(port=port) for option in smaller(words)]
         result = CliRunner().invoke(app, [*words[1:], *options])
-        sys.setswitchinterval(interval)
+        assert sys.getswitchinterval() == interval
         asking.join()
         assert result.exit_code == 0, f"{result.output}{result.exception!r}"
 

@@ -1,5 +1,6 @@
 """The service as a process."""
 
+import errno
 import json
 import signal
 import socket
@@ -10,6 +11,8 @@ import time
 import urllib.request
 
 import pytest
+
+from rankgrad.serving import serve
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,31 @@ def test_it_answers_what_it_has_taken_and_stops(run, lists):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_signal_right_after_the_first_line_stops_it(run):
+    with subprocess.Popen(
+        command(run, "--port", 0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline().startswith("serving first at http://127.0.0.1:")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+def test_a_port_that_cannot_be_used_leaves_the_process_as_it_was(served):
+    before = sys.getswitchinterval(), signal.getsignal(signal.SIGTERM)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="choose another host or port") as caught:
+            serve(served, port=port)
+    assert caught.value.errno == errno.EADDRINUSE
+    with pytest.raises(ValueError, match="port must be from 0 to 65535, found 70000"):
+        serve(served, port=70000)
+    assert (sys.getswitchinterval(), signal.getsignal(signal.SIGTERM)) == before
 
 
 def half_sent(address, content):

@@ -34,7 +34,7 @@ def serve(
             ranker has the name of its folder, unless one is given.
 
     Options:
-        host: The address to listen at; 0.0.0.0 for all.
+        host: The address to listen at; 0.0.0.0 for all IPv4 addresses.
         port: 0 for any that is free.
         threads: Threads that score one batch.
         max_body: Bytes of a request, decompressed.
