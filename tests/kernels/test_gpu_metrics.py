@@ -187,7 +187,7 @@ def test_lists_of_nothing(offsets):
 def test_kernels_are_compiled_once_for_any_number_of_items():
     """Triton compiles a kernel again for addresses that are no multiples of 16 bytes."""
     scores, labels, _, _, offsets, max_length = FlatBatch.random([5, 2]).arguments
-    order = _segmented_sort.sort_lists(scores, None, offsets, max_length)
-    batch = kernel._Batch(labels, None, None, offsets, max_length, order)
-    rows = [*batch.groups(averaged=True), *batch.scratch]
+    by_score = _segmented_sort.sort_lists(scores, None, offsets, max_length)
+    batch = kernel._Batch(labels, None, None, offsets, max_length, by_score)
+    rows = [*batch.tie_groups(averaged=True), *batch.scratch]
     assert [row.data_ptr() % 16 for row in rows] == [0, 0, 0, 0]

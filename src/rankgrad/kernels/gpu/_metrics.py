@@ -1,14 +1,17 @@
 """Exact metrics on GPUs: each list is sorted once, and no list is padded.
 
-:mod:`rankgrad.metrics` defines the metrics. If ties are averaged, a metric is its expected value
-over the orders of tied items. One program per list reads the sorted list span by span. All sums are
-in float64, since the values are reported. No call synchronizes with the host.
+:mod:`rankgrad.metrics` defines the metrics. For lists on CUDA it calls :func:`exact_metrics`,
+through :mod:`rankgrad.kernels.ops`. If ties are averaged, a metric is its expected value over the
+orders of tied items. One program per list reads the sorted list span by span. Values are summed in
+float64 and stored as float32. No call synchronizes with the host.
 
-The kernels share names. Tensors ``[items]`` in the order of the sort: ``ranked`` has the scores,
--inf on padding; ``order`` the index of each item in the batch; ``start`` and ``end`` its group of
-ties, or None. ``begin`` is the index of a list's first item, and ``at`` are ranks from 0 within the
-list. Ranks from ``cut`` on do not count. ``row`` is the metric's row of the results. 2147483647
-is the largest int32: as ``cut`` it means no cutoff, as a rank that there is none.
+The kernels share names. These are tensors ``[items]`` in the order of the sort: ``ranked`` has the
+scores, -inf on padding; ``order`` has the index of each item in the batch; ``start`` and ``end``
+have its group of ties, or are None. ``begin`` is the index of a list's first item, and ``at`` are
+ranks from 0 within the list. Ranks from ``cut`` on count nothing; in arp they count as rank
+cut + 1. ``row`` is the metric's row of the results. 2147483647 is the largest int32: as ``cut`` it
+means no cutoff (``_NO_CUTOFF``, written out, as kernels do not read Python globals), as a rank that
+there is none.
 """
 
 from __future__ import annotations
@@ -39,19 +42,21 @@ _NO_CUTOFF = 2**31 - 1  # the largest int32
 
 
 def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
-    """The value of each metric on each list, and whether it has a relevant item of positive weight.
+    """The value of each metric on each list, and whether the list has a relevant item.
 
-    The value of a list without relevant items is 0. Both results are ``[metrics, lists]``.
+    A relevant item has a positive weight and a positive gain, as the metric defines it; without one
+    the value is 0. Both results are ``[metrics, lists]``.
     """
     scores, labels, mask, weights, offsets, max_length = batch
     values = scores.new_zeros(len(described), offsets.shape[0] - 1)
     relevant = torch.zeros_like(values, dtype=torch.bool)
     if values.numel() == 0 or max_length == 0:
         return values, relevant
-    # A score of -inf ties with the lowest finite number, as in eager mode.
+    # A score of -inf ties with the lowest finite number, as in eager mode; so -inf in ``ranked``
+    # means padding only (see _is_item).
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
-    order = sort_lists(ranked, mask, offsets, max_length)
-    ordered = _Batch(labels, mask, weights, offsets, max_length, order)
+    by_score = sort_lists(ranked, mask, offsets, max_length)
+    ordered = _Batch(labels, mask, weights, offsets, max_length, by_score)
     for row, metric in enumerate(described):
         launch = _launch_err if metric[0] == "err" else _launch
         launch(ordered, metric, row, values, relevant)
@@ -63,7 +68,7 @@ class _Batch:
     """Sorted lists, and what several metrics need of them, computed on first use.
 
     ``labels``, ``mask``, ``weights``, ``offsets`` and ``max_length`` are those of
-    :class:`~rankgrad.kernels.arguments.FlatLists`; ``order`` has the lists sorted by score.
+    :class:`~rankgrad.kernels.arguments.FlatLists`; ``by_score`` has the lists sorted by score.
     """
 
     labels: Tensor
@@ -71,7 +76,7 @@ class _Batch:
     weights: Tensor | None
     offsets: Tensor
     max_length: int
-    order: Sorted
+    by_score: Sorted
     _ideal: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -82,7 +87,7 @@ class _Batch:
     @property
     def arrays(self) -> tuple[Tensor | None, ...]:
         """The first arguments of every kernel."""
-        return self.labels, self.weights, self.offsets, self.order.scores, self.order.items
+        return self.labels, self.weights, self.offsets, self.by_score.scores, self.by_score.items
 
     def options(self, most: int) -> dict[str, Any]:
         """The constants of a kernel that reads at most this many ranks at a time."""
@@ -90,19 +95,19 @@ class _Batch:
         warps = min(16, max(1, span // 128))
         return {"MASKED": self.mask is not None, "SPAN": span, "num_warps": warps}
 
-    def groups(self, averaged: bool) -> tuple[Tensor | None, Tensor | None]:
+    def tie_groups(self, averaged: bool) -> tuple[Tensor | None, Tensor | None]:
         """The start and end of each rank's group of ties, ``[items]``; None if not averaged.
 
         They are ranks from 0 within the list; the end is one past the group's last rank.
         """
-        return self._groups if averaged else (None, None)
+        return self._tie_groups if averaged else (None, None)
 
     @cached_property
-    def _groups(self) -> tuple[Tensor, Tensor]:
+    def _tie_groups(self) -> tuple[Tensor, Tensor]:
         start, end = self._two_rows(torch.int32)
-        options = self.options(_TILE)
-        _groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
-            self.offsets, self.order.scores, start, end, self.max_length.bit_length() + 1, **options
+        options, steps = self.options(_TILE), self.max_length.bit_length() + 1
+        _write_tie_groups[(self.lists, cdiv(self.max_length, options["SPAN"]))](
+            self.offsets, self.by_score.scores, start, end, steps, **options
         )
         return start, end
 
@@ -121,9 +126,9 @@ class _Batch:
     def discounts(self) -> Tensor:
         """``Σ_{r<=p} 1 / log2(1 + r)`` for p from 0 to the largest length, ``[max_length + 1]``."""
         ranks = torch.arange(1, self.max_length + 2, dtype=torch.float64, device=self.labels.device)
-        sums = ranks.log2_().reciprocal_()
-        sums[:1] = 0.0  # before the first rank
-        return sums.cumsum(0)
+        terms = ranks.log2_().reciprocal_()
+        terms[:1] = 0.0  # before the first rank
+        return terms.cumsum(0)
 
     @cached_property
     def scratch(self) -> Tensor:
@@ -133,7 +138,7 @@ class _Batch:
     def _two_rows(self, dtype: torch.dtype) -> Tensor:
         """A new tensor ``[2, items]`` whose rows begin at multiples of 16 bytes.
 
-        Triton would compile kernels anew for other addresses.
+        Triton compiles kernels separately for pointers that are not aligned to 16 bytes.
         """
         items = self.labels.numel()
         rows = torch.empty(2, cdiv(items, 4) * 4, dtype=dtype, device=self.labels.device)
@@ -143,14 +148,14 @@ class _Batch:
 def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
     """Write one metric other than err to a row of the results, with one program per list."""
     name, k, averaged, linear, threshold, persistence = metric
-    grid, sorted_lists = (batch.lists,), (*batch.arrays, *batch.groups(averaged))
+    grid, sorted_lists = (batch.lists,), (*batch.arrays, *batch.tie_groups(averaged))
     cut_and_row, options = (_counted_ranks(k), row), batch.options(_SPAN)
     threshold = float(threshold)
     if name == "ap":
         scratch = batch.scratch if averaged else (None, None)
         _ap[grid](*sorted_lists, *scratch, values, relevant, threshold, *cut_and_row, **options)
     elif name in ("rr", "hits"):
-        _first[grid](
+        _first_relevant[grid](
             *sorted_lists, values, relevant, threshold, *cut_and_row, METRIC=name, **options
         )
     else:
@@ -160,7 +165,7 @@ def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant
         ideal_order = batch.ideal(gain) if name == "ndcg" else None
         discounts = batch.discounts if name in ("ndcg", "dcg") else None
         rounded = _round_to_float32(persistence)
-        _linear[grid](
+        _discounted_sum[grid](
             *sorted_lists, ideal_order, discounts, values, relevant, threshold, rounded,
             persistence - rounded, *cut_and_row, METRIC=name, GAIN=gain, **options,
         )  # fmt: skip
@@ -172,16 +177,17 @@ def _launch_err(
     """Write err to a row of the results; several programs of a list compute its probabilities."""
     _, k, averaged, _, grade, _ = metric
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
-    hits, misses = batch.scratch
+    stops, passes = batch.scratch
     one_program, options = batch.options(_SPAN), batch.options(_TILE)
     _write_top_grades[(batch.lists,)](
         *batch.arrays, tops, relevant, float(grade), row, **one_program
     )
     _write_probabilities[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
-        *batch.arrays, *batch.groups(averaged), tops, hits, misses, _counted_ranks(k), **options
-    )
+        *batch.arrays, *batch.tie_groups(averaged), tops, stops, passes, _counted_ranks(k),
+        **options,
+    )  # fmt: skip
     _cascade[(batch.lists,)](
-        batch.offsets, batch.order.scores, hits, misses, values, _counted_ranks(k), row,
+        batch.offsets, batch.by_score.scores, stops, passes, values, _counted_ranks(k), row,
         **one_program,
     )  # fmt: skip
 
@@ -208,9 +214,9 @@ def _is_item(ranked, begin, length, at, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _load_ranks(ranked, order, begin, length, first, MASKED: tl.constexpr, SPAN: tl.constexpr):
+def _load_ranks(ranked, order, begin, length, span_start, MASKED: tl.constexpr, SPAN: tl.constexpr):
     """A span of ranks (from 0) of a sorted list, which of them hold a real item, and the items."""
-    at = first + tl.arange(0, SPAN)
+    at = span_start + tl.arange(0, SPAN)
     real = _is_item(ranked, begin, length, at, MASKED)
     return at, real, tl.load(order + begin + at, mask=real, other=0)
 
@@ -239,7 +245,7 @@ def _weight(weights, item, real):
 
 
 @triton.jit
-def _group(start, end, begin, at, real):
+def _load_tie_group(start, end, begin, at, real):
     """The ranks ``low:high`` of each item's group of ties; its own if ties are not averaged."""
     if start is None:
         return at, at + 1
@@ -250,7 +256,9 @@ def _group(start, end, begin, at, real):
 
 @cached_launch
 @triton.jit(do_not_specialize=["steps"])
-def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr) -> None:
+def _write_tie_groups(
+    offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.constexpr
+) -> None:
     """Write the start and end of each rank's group of equal scores, for a span of ranks."""
     _, begin, length = list_span(offsets)
     at = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
@@ -263,29 +271,30 @@ def _groups(offsets, ranked, start, end, steps, MASKED: tl.constexpr, SPAN: tl.c
 
 
 @triton.jit
-def _mean_discount(discounts, low, high, cut, persistence, METRIC: tl.constexpr):
-    """The mean discount of the ranks ``low:high`` (from 0), of which those from ``cut`` on are cut.
+def _mean_rank_value(discounts, low, high, cut, persistence, METRIC: tl.constexpr):
+    """The mean, over the ranks ``low:high`` (from 0), of what the metric counts at a rank.
 
-    ``discounts`` are the cumulative sums of NDCG's discounts.
+    That is its discount, and 0 from ``cut`` on. For arp it is the rank from 1, and cut + 1 from
+    ``cut`` on. ``discounts`` are the cumulative sums of NDCG's discounts.
     """
-    first, last = tl.minimum(low, cut), tl.minimum(high, cut)
+    a, b = tl.minimum(low, cut), tl.minimum(high, cut)  # the ranks a:b are before the cutoff
     size = (high - low).to(tl.float64)
     if METRIC == "ndcg" or METRIC == "dcg":
-        return (tl.load(discounts + last) - tl.load(discounts + first)) / size
-    elif METRIC == "rbp":  # Σ_{first<=r<last} (1 - p) p^r = p^first - p^last
+        return (tl.load(discounts + b) - tl.load(discounts + a)) / size
+    elif METRIC == "rbp":  # Σ_{a<=r<b} (1 - p) p^r = p^a - p^b
         step = tl.log2(persistence)
-        return (tl.exp2(first.to(tl.float64) * step) - tl.exp2(last.to(tl.float64) * step)) / size
-    elif METRIC == "arp":  # the sum of the ranks; those past the cutoff count k + 1
-        a, b = first.to(tl.float64), last.to(tl.float64)
+        return (tl.exp2(a.to(tl.float64) * step) - tl.exp2(b.to(tl.float64) * step)) / size
+    elif METRIC == "arp":  # the sum of the ranks; those past the cutoff count cut + 1
+        a, b = a.to(tl.float64), b.to(tl.float64)
         past = size - (b - a)
         return ((b * (b + 1.0) - a * (a + 1.0)) * 0.5 + past * (cut.to(tl.float64) + 1.0)) / size
     else:  # precision and recall: 1 at each rank before the cutoff
-        return (last - first).to(tl.float64) / size
+        return (b - a).to(tl.float64) / size
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["cut", "row"])
-def _linear(
+def _discounted_sum(
     labels, weights, offsets, ranked, order, start, end, ideal_order, discounts, values, relevant,
     threshold, persistence, persistence_rest, cut, row,
     METRIC: tl.constexpr, GAIN: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
@@ -294,30 +303,32 @@ def _linear(
 
     The norm is the ideal DCG for ndcg, the cutoff or else the number of items for precision, 1 for
     dcg and rbp, and ``Σ_i w_i gain_i`` for arp and recall. The discount of an item is the mean over
-    the ranks of its group of ties. The persistence of rbp is the sum of two float32 numbers, as
-    kernel arguments are float32.
+    the ranks of its group of ties; for arp, the rank itself takes its place. The persistence of rbp
+    is the sum of two float32 numbers, as kernel arguments are float32.
     """
     _, begin, length = list_span(offsets)
     exact_persistence = tl.full([], 0.0, tl.float64) + persistence + persistence_rest
     total = tl.zeros([SPAN], tl.float64)
     norms = tl.zeros([SPAN], tl.float64)
-    relevants = tl.zeros([SPAN], tl.int32)
-    for first in range(0, length, SPAN):
-        at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
+    relevant_items = tl.zeros([SPAN], tl.int32)
+    for span_start in range(0, length, SPAN):
+        at, real, item = _load_ranks(ranked, order, begin, length, span_start, MASKED, SPAN)
         gain = _gain(labels, item, real, threshold, GAIN)
         weight = _weight(weights, item, real)
-        relevants += ((gain > 0) & (weight > 0)).to(tl.int32)
-        low, high = _group(start, end, begin, at, real)
+        relevant_items += ((gain > 0) & (weight > 0)).to(tl.int32)
+        low, high = _load_tie_group(start, end, begin, at, real)
+        # Loads of ``discounts`` stay in bounds where there is no item.
         low, high = tl.where(real, low, 0), tl.where(real, high, 1)
-        discount = _mean_discount(discounts, low, high, cut, exact_persistence, METRIC)
-        total += gain * weight * discount
+        rank_value = _mean_rank_value(discounts, low, high, cut, exact_persistence, METRIC)
+        total += gain * weight * rank_value
         if METRIC == "ndcg":
+            # Padding is last in both orders, so ``real`` holds for this one, too.
             ideal_item = tl.load(ideal_order + begin + at, mask=real, other=0)
             gain = _gain(labels, ideal_item, real, threshold, GAIN)
             weight = _weight(weights, ideal_item, real)
             low = tl.where(real, at, 0)
-            discount = _mean_discount(discounts, low, low + 1, cut, exact_persistence, METRIC)
-            norms += gain * weight * discount
+            rank_value = _mean_rank_value(discounts, low, low + 1, cut, exact_persistence, METRIC)
+            norms += gain * weight * rank_value
         elif METRIC == "precision":
             norms += tl.where(real, 1.0, 0.0)
         else:
@@ -326,8 +337,8 @@ def _linear(
     if METRIC == "precision":
         norm = tl.where(cut < 2147483647, cut.to(tl.float64), norm)
     elif METRIC == "dcg" or METRIC == "rbp":
-        norm = norm * 0.0 + 1.0
-    has_relevant = tl.sum(relevants, 0) > 0
+        norm = norm * 0.0 + 1.0  # 1 as a float64 tensor, like the other norms
+    has_relevant = tl.sum(relevant_items, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
     target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + target, tl.where(has_relevant & (norm > 0), value, 0.0).to(tl.float32))
@@ -340,7 +351,9 @@ def _ap(
     labels, weights, offsets, ranked, order, start, end, relevance_sums, weight_sums, values,
     relevant, threshold, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Average precision of one list: ``Σ_r w_r y_r (y_1 + ... + y_r) / r``, over ``Σ_r w_r y_r``.
+    """Average precision of one list: ``Σ_r w_r y_r (y_1 + ... + y_r) / r``, divided by a norm.
+
+    The sum is over the ranks before ``cut``; the norm is ``Σ_r w_r y_r`` of the whole list.
 
     Ties are averaged as in McSherry and Najork 2008 (see :class:`rankgrad.metrics.AP`): in a group
     of m items, R of them relevant, the expected number of relevant items up to its j-th rank (from
@@ -354,8 +367,8 @@ def _ap(
     relevant_items = tl.zeros([SPAN], tl.int32)
     count_before = tl.full([], 0.0, tl.float64)
     norm = tl.full([], 0.0, tl.float64)
-    for first in range(0, length, SPAN):
-        at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
+    for span_start in range(0, length, SPAN):
+        at, real, item = _load_ranks(ranked, order, begin, length, span_start, MASKED, SPAN)
         relevance = _gain(labels, item, real, threshold, "binary")
         weight = relevance * _weight(weights, item, real)
         relevant_items += (weight > 0).to(tl.int32)
@@ -370,10 +383,10 @@ def _ap(
         norm += tl.sum(weight, 0)
     if start is not None:
         tl.debug_barrier()  # the next loop reads what other threads wrote
-        for first in range(0, length, SPAN):
-            at = first + tl.arange(0, SPAN)
+        for span_start in range(0, length, SPAN):
+            at = span_start + tl.arange(0, SPAN)
             real = _is_item(ranked, begin, length, at, MASKED)
-            low, high = _group(start, end, begin, at, real)
+            low, high = _load_tie_group(start, end, begin, at, real)
             has_before = real & (low > 0)
             ahead = tl.load(relevance_sums + begin + low - 1, mask=has_before, other=0.0)
             group_count = tl.load(relevance_sums + begin + high - 1, mask=real, other=0.0) - ahead
@@ -396,14 +409,14 @@ def _ap(
 def _discount(at, METRIC: tl.constexpr):
     """The discount of stopping at a rank (from 0): 1 for hits, one over the 1-based rank for rr."""
     if METRIC == "hits":
-        return at.to(tl.float64) * 0.0 + 1.0
+        return at.to(tl.float64) * 0.0 + 1.0  # ones, of the shape of ``at``
     else:
         return 1.0 / (at.to(tl.float64) + 1.0)
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["cut", "row"])
-def _first(
+def _first_relevant(
     labels, weights, offsets, ranked, order, start, end, values, relevant, threshold, cut, row,
     METRIC: tl.constexpr, MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -412,28 +425,30 @@ def _first(
     That rank is in the first group of ties with a relevant item.
     """
     _, begin, length = list_span(offsets)
-    firsts = tl.full([SPAN], 2147483647, tl.int32)
+    first_ranks = tl.full([SPAN], 2147483647, tl.int32)
     relevant_items = tl.zeros([SPAN], tl.int32)
     for span_start in range(0, length, SPAN):
         at, real, item = _load_ranks(ranked, order, begin, length, span_start, MASKED, SPAN)
         relevance = _gain(labels, item, real, threshold, "binary")
         relevant_items += (relevance * _weight(weights, item, real) > 0).to(tl.int32)
-        firsts = tl.minimum(firsts, tl.where(relevance > 0, at, 2147483647))
-    first = tl.min(firsts, 0)
-    exists = first < length
-    low = tl.where(exists, first, 0)
-    high = tl.where(exists, first + 1, 0)
+        first_ranks = tl.minimum(first_ranks, tl.where(relevance > 0, at, 2147483647))
+    first_rank = tl.min(first_ranks, 0)
+    exists = first_rank < length
+    low = tl.where(exists, first_rank, 0)
+    high = tl.where(exists, first_rank + 1, 0)
     if start is not None:
-        low = tl.load(start + begin + first, mask=exists, other=0)
-        high = tl.load(end + begin + first, mask=exists, other=0)
-    value = _first_of_group(labels, weights, order, begin, low, high, threshold, cut, METRIC, SPAN)
+        low = tl.load(start + begin + first_rank, mask=exists, other=0)
+        high = tl.load(end + begin + first_rank, mask=exists, other=0)
+    value = _first_relevant_in_group(
+        labels, weights, order, begin, low, high, threshold, cut, METRIC, SPAN
+    )
     target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + target, value.to(tl.float32))
     tl.store(relevant + target, tl.sum(relevant_items, 0) > 0)
 
 
 @triton.jit
-def _first_of_group(
+def _first_relevant_in_group(
     labels, weights, order, begin, low, high, threshold, cut,
     METRIC: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
@@ -445,27 +460,27 @@ def _first_of_group(
     """
     relevance_sums = tl.zeros([SPAN], tl.float64)
     weight_sums = tl.zeros([SPAN], tl.float64)
-    for first in range(low, high, SPAN):
-        at = first + tl.arange(0, SPAN)
+    for span_start in range(low, high, SPAN):
+        at = span_start + tl.arange(0, SPAN)
         item = tl.load(order + begin + at, mask=at < high, other=0)
         relevance = _gain(labels, item, at < high, threshold, "binary")
         relevance_sums += relevance
         weight_sums += relevance * _weight(weights, item, at < high)
-    relevants = tl.sum(relevance_sums, 0)
+    n_relevant = tl.sum(relevance_sums, 0)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
-    for first in range(low, tl.minimum(high, cut), SPAN):
-        at = first + tl.arange(0, SPAN)
+    for span_start in range(low, tl.minimum(high, cut), SPAN):
+        at = span_start + tl.arange(0, SPAN)
         counted = (at < high) & (at < cut)
         # ``left`` items of the group are left at the previous rank, which is passed with
         # ``pass_probability``: the product at a rank is over the ranks before it.
         left = (high - at + 1).to(tl.float64)
-        pass_probability = tl.maximum((left - relevants) / tl.maximum(left, 1.0), 0.0)
+        pass_probability = tl.maximum((left - n_relevant) / tl.maximum(left, 1.0), 0.0)
         reached = passed * tl.cumprod(tl.where((at > low) & (at < high), pass_probability, 1.0), 0)
-        stop = tl.minimum(relevants / tl.maximum(left - 1.0, 1.0), 1.0)
+        stop = tl.minimum(n_relevant / tl.maximum(left - 1.0, 1.0), 1.0)
         total += tl.where(counted, reached * stop * _discount(at, METRIC), 0.0)
         passed = tl.min(reached, 0)  # the last one: probabilities never increase
-    return tl.sum(total, 0) * tl.sum(weight_sums, 0) / tl.maximum(relevants, 1.0)
+    return tl.sum(total, 0) * tl.sum(weight_sums, 0) / tl.maximum(n_relevant, 1.0)
 
 
 @cached_launch
@@ -480,13 +495,13 @@ def _write_top_grades(
     """
     _, begin, length = list_span(offsets)
     highest = tl.zeros([SPAN], tl.float32) + grade
-    for first in range(0, length, SPAN):
-        _at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
+    for span_start in range(0, length, SPAN):
+        _at, real, item = _load_ranks(ranked, order, begin, length, span_start, MASKED, SPAN)
         highest = tl.maximum(highest, tl.load(labels + item, mask=real, other=0.0))
     top = tl.max(highest, 0).to(tl.float64)
     relevant_items = tl.zeros([SPAN], tl.int32)
-    for first in range(0, length, SPAN):
-        _at, real, item = _load_ranks(ranked, order, begin, length, first, MASKED, SPAN)
+    for span_start in range(0, length, SPAN):
+        _at, real, item = _load_ranks(ranked, order, begin, length, span_start, MASKED, SPAN)
         stop = _gain(labels, item, real, top, "stop")
         relevant_items += ((stop > 0) & (_weight(weights, item, real) > 0)).to(tl.int32)
     tl.store(tops + tl.program_id(0), top)
@@ -497,28 +512,28 @@ def _write_top_grades(
 @cached_launch
 @triton.jit(do_not_specialize=["cut"])
 def _write_probabilities(
-    labels, weights, offsets, ranked, order, start, end, tops, hits, misses, cut,
+    labels, weights, offsets, ranked, order, start, end, tops, stops, passes, cut,
     MASKED: tl.constexpr, SPAN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write ERR's probabilities for a span of ranks: ``hits`` and ``misses``, both ``[items]``.
+    """Write ERR's probabilities for a span of ranks: ``stops`` and ``passes``, both ``[items]``.
 
-    ``hits`` has the probability of stopping at each rank, given that its group of ties is reached,
-    times the weight of the item. ``misses`` has the probability of passing the whole group at the
-    group's last rank, and 1 at its other ranks.
+    ``stops`` has the probability of stopping at each rank, given that its group of ties is reached,
+    times the weight of the item. At a group's last rank, ``passes`` has the probability of passing
+    the whole group; elsewhere 1.
     """
     _, begin, length = list_span(offsets)
-    first = tl.program_id(1) * SPAN
-    if (first < length) & (first < cut):
+    span_start = tl.program_id(1) * SPAN
+    if (span_start < length) & (span_start < cut):
         top = tl.load(tops + tl.program_id(0))
-        at = first + tl.arange(0, SPAN)
+        at = span_start + tl.arange(0, SPAN)
         real = _is_item(ranked, begin, length, at, MASKED) & (at < cut)
         item = tl.load(order + begin + at, mask=real, other=0)
         stop = _gain(labels, item, real, top, "stop")
-        low, high = _group(start, end, begin, at, real)
+        low, high = _load_tie_group(start, end, begin, at, real)
         is_single = real & (high - low == 1)
         weight = _weight(weights, item, real)
-        tl.store(hits + begin + at, stop * weight, mask=is_single)
-        tl.store(misses + begin + at, 1.0 - stop, mask=is_single)
+        tl.store(stops + begin + at, stop * weight, mask=is_single)
+        tl.store(passes + begin + at, 1.0 - stop, mask=is_single)
         if start is not None:
             is_group_start = real & (low == at) & (high - low > 1)
             # The first ranks of the groups that begin in this span, one after the other
@@ -526,64 +541,70 @@ def _write_probabilities(
             while group < cut:
                 size = tl.load(end + begin + group) - group
                 _average_orders(
-                    labels, weights, order + begin + group, hits + begin + group,
-                    misses + begin + group, size, tl.minimum(size, cut - group), top, SPAN,
+                    labels, weights, order + begin + group, stops + begin + group,
+                    passes + begin + group, size, tl.minimum(size, cut - group), top, SPAN,
                 )  # fmt: skip
                 group = tl.min(tl.where(is_group_start & (at > group), at, 2147483647), 0)
 
 
 @triton.jit
-def _average_orders(labels, weights, order, hits, products, size, reach, top, SPAN: tl.constexpr):
+def _average_orders(labels, weights, order, stops, products, size, reach, top, SPAN: tl.constexpr):
     """Write the mean probabilities over the orders of a group of ties.
 
-    ``order``, ``hits`` and ``products`` (the misses) point to the group's first rank. Only the
+    ``order``, ``stops`` and ``products`` (in ``passes``) point to the group's first rank. Only the
     first ``reach`` ranks are written. products_j is the mean of ``Π (1 - stop)`` over subsets of j
-    items. hits_j is the mean of ``w stop`` of the j-th item times that product over the items
+    items. stops_j is the mean of ``w stop`` of the j-th item times that product over the items
     before it. Both are updated as items join the group one at a time (see
     :mod:`rankgrad.metrics._cascade`), and stored at j - 1.
     """
     for m in range(1, size + 1):
         item = tl.load(order + m - 1)
         stop = _gain(labels, item, item >= 0, top, "stop")  # the mask is always true
-        hit = stop * _weight(weights, item, item >= 0)
+        weighted_stop = stop * _weight(weights, item, item >= 0)
         n_ranks = tl.minimum(m, reach)
         blocks = tl.cdiv(n_ranks, SPAN)
         for block in range(0, blocks):  # last block first: each needs the old values before it
             j = (blocks - 1 - block) * SPAN + 1 + tl.arange(0, SPAN)
-            valid, later = j < m, (j > 1) & (j <= n_ranks)  # j and j - 1 have old values
-            old_hit = tl.load(hits + j - 1, mask=valid & (j <= n_ranks), other=0.0)
-            old_product = tl.load(products + j - 1, mask=valid & (j <= n_ranks), other=0.0)
-            previous_hit = tl.load(hits + j - 2, mask=later, other=0.0)
-            previous_product = tl.load(products + j - 2, mask=later, other=1.0)
+            has_old, has_previous = j < m, (j > 1) & (j <= n_ranks)
+            old_stop = tl.load(stops + j - 1, mask=has_old & (j <= n_ranks), other=0.0)
+            old_product = tl.load(products + j - 1, mask=has_old & (j <= n_ranks), other=0.0)
+            previous_stop = tl.load(stops + j - 2, mask=has_previous, other=0.0)
+            previous_product = tl.load(products + j - 2, mask=has_previous, other=1.0)
             tl.debug_barrier()  # all threads have read
-            rank, rest, miss = j.to(tl.float64), (m - j).to(tl.float64), 1.0 - stop
-            new_hit = rest * old_hit + (rank - 1.0) * miss * previous_hit + hit * previous_product
-            new_product = rest * old_product + rank * miss * previous_product
-            tl.store(hits + j - 1, new_hit / m, mask=j <= n_ranks)
+            rank, rest, passing = j.to(tl.float64), (m - j).to(tl.float64), 1.0 - stop
+            new_stop = (
+                rest * old_stop
+                + (rank - 1.0) * passing * previous_stop
+                + weighted_stop * previous_product
+            )
+            new_product = rest * old_product + rank * passing * previous_product
+            tl.store(stops + j - 1, new_stop / m, mask=j <= n_ranks)
             tl.store(products + j - 1, new_product / m, mask=j <= n_ranks)
             tl.debug_barrier()  # all threads have written
-    # Only the product of all items, at the group's last rank, is a miss; the others become 1.
-    for first in range(0, reach, SPAN):
-        at = first + tl.arange(0, SPAN)
-        tl.store(products + at, at.to(tl.float64) * 0.0 + 1.0, mask=(at < reach) & (at < size - 1))
+    # The product of all items, at the group's last rank, is the probability of passing the group.
+    # The others become 1.
+    for span_start in range(0, reach, SPAN):
+        at = span_start + tl.arange(0, SPAN)
+        ones = at.to(tl.float64) * 0.0 + 1.0
+        tl.store(products + at, ones, mask=(at < reach) & (at < size - 1))
 
 
 @cached_launch
 @triton.jit(do_not_specialize=["cut", "row"])
 def _cascade(
-    offsets, ranked, hits, misses, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
+    offsets, ranked, stops, passes, values, cut, row, MASKED: tl.constexpr, SPAN: tl.constexpr
 ) -> None:
-    """ERR of one list: ``Σ_r hit_r / r · Π_{l<r} miss_l`` (see :func:`_write_probabilities`)."""
+    """ERR of one list: ``Σ_r stop_r / r · Π_{l<r} pass_l`` (see :func:`_write_probabilities`)."""
     _, begin, length = list_span(offsets)
     total = tl.zeros([SPAN], tl.float64)
     passed = tl.full([], 1.0, tl.float64)
-    for first in range(0, tl.minimum(length, cut), SPAN):
-        at = first + tl.arange(0, SPAN)
+    for span_start in range(0, tl.minimum(length, cut), SPAN):
+        at = span_start + tl.arange(0, SPAN)
         real = _is_item(ranked, begin, length, at, MASKED) & (at < cut)
-        hit = tl.load(hits + begin + at, mask=real, other=0.0)
-        miss = tl.load(misses + begin + at - 1, mask=real & (at > 0), other=1.0)
-        reached = passed * tl.cumprod(miss, 0)
-        total += tl.where(real, hit * reached / (at + 1).to(tl.float64), 0.0)
+        stop = tl.load(stops + begin + at, mask=real, other=0.0)
+        passing = tl.load(passes + begin + at - 1, mask=real & (at > 0), other=1.0)
+        reached = passed * tl.cumprod(passing, 0)
+        total += tl.where(real, stop * reached / (at + 1).to(tl.float64), 0.0)
         passed = tl.min(reached, 0)  # the last one: probabilities never increase
     target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     tl.store(values + target, tl.sum(total, 0).to(tl.float32))
