@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_writing_a_folder_is_atomic(tmp_path):
         _files.write(place / "missing" / "three", "three")
     assert os.listdir(path) == ["two"]
     with (
-        pytest.raises(OSError, match="not empty"),
+        pytest.raises(OSError, match=r"not empty: '[^']*/new/a'$"),
         _files.atomic_folder(path, replace=False) as place,
     ):
         _files.write(place / "four", "four")
@@ -60,6 +61,25 @@ def test_what_was_left_behind_is_removed_once_it_is_old(tmp_path):
     assert set(tmp_path.iterdir()) == {path, other}
 
 
+def test_a_folder_in_which_a_file_grows_is_not_removed(tmp_path):
+    path, unfinished = tmp_path / "a", tmp_path / ".a.01234567.unfinished"
+    unfinished.mkdir()
+    (unfinished / "growing").write_text("half")
+    os.utime(unfinished, (0, 0))
+    _files.clean(path, 60)
+    assert unfinished.exists()
+    os.utime(unfinished / "growing", (0, 0))
+    _files.clean(path, 60)
+    assert not unfinished.exists()
+
+
+def test_a_file_is_not_flushed_after_its_block(tmp_path):
+    with _files.atomic_write(tmp_path / "a") as file:
+        file.write(b"one")
+    file.close()  # as when Python collects it
+    assert (tmp_path / "a").read_text() == "one"
+
+
 def test_a_folder_moved_away_to_be_replaced_is_found(tmp_path):
     path, old = tmp_path / "a", tmp_path / ".a.01234567.replaced"
     assert _files.readable_path(path) == path
@@ -68,6 +88,38 @@ def test_a_folder_moved_away_to_be_replaced_is_found(tmp_path):
     _files.recover(path)
     assert _files.readable_path(path) == path
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_linked_folder_moved_away_to_be_replaced_is_found(tmp_path):
+    place, link = tmp_path / "elsewhere" / "a", tmp_path / "link"
+    link.symlink_to(place)
+    old = place.with_name(".a.01234567.replaced")
+    old.mkdir(parents=True)
+    (old / "part").write_text("old")
+    assert _files.readable_path(link) == old
+    assert _files.readable_path(link / "part").read_text() == "old"
+    _files.recover(link)
+    assert _files.readable_path(link) == link and (link / "part").read_text() == "old"
+    for suffix in ("unfinished", "replaced"):
+        place.with_name(f".a.01234567.{suffix}").mkdir()
+    _files.clean(link)
+    assert os.listdir(place.parent) == ["a"] and link.is_symlink()
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_of_folders_moved_away_the_last_is_taken(tmp_path, monkeypatch, is_reversed):
+    path, listed = tmp_path / "a", _files._hidden_siblings
+    monkeypatch.setattr(
+        _files, "_hidden_siblings", lambda *a: sorted(listed(*a), reverse=is_reversed)
+    )
+    for digits in ("00000000", "22222222", "11111111"):
+        path.mkdir()
+        (path / digits).touch()
+        path.rename(tmp_path / f".a.{digits}.replaced")
+        time.sleep(0.02)  # longer than a tick of the file system's clock
+    assert _files.readable_path(path).name == ".a.11111111.replaced"
+    _files.recover(path)
+    assert os.listdir(path) == ["11111111"]
 
 
 def test_a_folder_that_is_moved_while_it_is_read_is_read_again(tmp_path):
@@ -89,6 +141,12 @@ def test_damaged_json_is_named(tmp_path):
     (tmp_path / "a.json").write_text('{"a": ')
     with pytest.raises(ValueError, match=r"a\.json is damaged"):
         _files.read_json(tmp_path / "a.json")
+
+
+def test_damaged_tensors_are_named(tmp_path):
+    (tmp_path / "a.safetensors").write_text("text")
+    with pytest.raises(_files.FileError, match=r"a\.safetensors is damaged \(it is not"):
+        _files.read_tensors(tmp_path / "a.safetensors", {})
 
 
 @pytest.mark.parametrize("target", ["file", "dangling", "folder"])

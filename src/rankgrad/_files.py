@@ -1,15 +1,16 @@
 """Atomic writes of files and folders: to a temporary name, fsync, rename.
 
 Everything that rankgrad writes to disk goes through this module, so that a reader never sees half
-of a file, and a crash leaves the former file.
+of a file, and a crash leaves the former file. Only :func:`appended` is not atomic. The module also
+reads and writes JSON and tensors with checksums, and reads folders while they are replaced.
 
 A temporary file or folder is beside its target, under a hidden name with random digits, so that two
 writers of the same target do not disturb each other. If a writer is killed, its temporary file is
 removed by a later writer, once it is a day old, or by :func:`clean`.
 
-If the target is a symbolic link, the link stays and what it points to is replaced. FIFOs and
-character devices are written to; other special files are refused. Errors of the disk name the
-target, not the temporary file.
+If the target is a symbolic link, the link stays and what it points to is replaced. FIFOs,
+character devices and open files, such as ``/dev/stdout`` redirected to a file, are written to;
+other special files are refused. Errors of the disk name the target, not the temporary file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNFINISHED, _REPLACED = ".unfinished", ".replaced"  # suffixes of the hidden names
-_ABANDONED = 86_400  # seconds after which the writer of an unfinished file must have been killed
+_ABANDONED = 86_400  # seconds after which an unfinished file's writer is taken to have been killed
 _SPOOLED = 1 << 26  # bytes for a FIFO or device that are kept in memory; more go to a file
 _TRIES = 100  # attempts to read files that are being replaced
 _DESCRIPTORS = re.compile(r"/proc/[^/]+/fd|/dev/fd")  # folders of links to open files
@@ -58,12 +59,13 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ()) -> None:
-    """Write JSON with a checksum of its own and those of files beside it.
+    """Write JSON with a checksum of its own and those of other files in its folder.
 
     Args:
         path: the file.
         values: the contents.
-        parts: the names of the files beside it, already written; :func:`read_part` checks them.
+        parts: the names of the other files, already written. Their checksums are stored under
+            ``"files"``, where :func:`read_part` looks them up.
     """
     sums = {name: _checksums.of_bytes((path.parent / name).read_bytes()) for name in parts}
     write(path, _checksums.to_json(values, sums))
@@ -75,35 +77,38 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     A FIFO or character device is written to at the end of the block.
     """
-    if is_stream(path):
+    if is_written_in_place(path):
         with tempfile.SpooledTemporaryFile(_SPOOLED) as spooled:
             yield cast(IO[bytes], _Output(spooled, path))
             spooled.seek(0)
-            with _errors_name(path), open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
+            with (
+                _naming_errors(path),
+                open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream,
+            ):
                 shutil.copyfileobj(spooled, stream)
         return
     target = _follow_links(path)
     clean(target, _ABANDONED)
     unfinished = _temporary_path(target)
     try:
-        with _errors_name(path):
+        with _naming_errors(path):
             file = unfinished.open("xb")
         try:
             yield cast(IO[bytes], _Output(file, path))
-            with _errors_name(path):
+            with _naming_errors(path):
                 file.flush()
                 os.fsync(file.fileno())
         finally:
-            with _errors_name(path):
+            with _naming_errors(path):
                 file.close()
-        with _errors_name(path):
+        with _naming_errors(path):
             os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
     sync(target.parent)
 
 
-def is_stream(path: Path) -> bool:
+def is_written_in_place(path: Path) -> bool:
     """Whether a path is written to, and not replaced by a new file.
 
     It is if the path is a FIFO, a character device, or a link to an open file, such as
@@ -126,13 +131,13 @@ def is_stream(path: Path) -> bool:
     return _is_descriptor(path)
 
 
-def check_free(path: Path, overwrite: bool) -> None:
+def check_file_free(path: Path, overwrite: bool) -> None:
     """Raise if a file exists and must not be overwritten."""
-    if path.exists() and not is_stream(path) and not overwrite:
+    if path.exists() and not is_written_in_place(path) and not overwrite:
         raise FileExistsError(f"{path} is there already; --overwrite or overwrite=True replaces it")
 
 
-def check_replaceable(path: Path, names: Collection[str], what: str) -> None:
+def check_folder_replaceable(path: Path, names: Collection[str], what: str) -> None:
     """Raise if a path exists and is not a folder that has only files of these names.
 
     Args:
@@ -176,13 +181,15 @@ class _Output(io.BufferedIOBase):
         return int(self._file.tell())
 
     def flush(self) -> None:
-        with _errors_name(self._path):
+        if self._file.closed:  # Python flushes once more when it collects this object
+            return
+        with _naming_errors(self._path):
             self._file.flush()
 
 
 @contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
-    """Errors of the disk in the block name this path, not the temporary one."""
+def _naming_errors(path: Path) -> Iterator[None]:
+    """Make errors of the disk in the block name this path, not the temporary one."""
     try:
         yield
     except OSError as error:
@@ -198,7 +205,7 @@ def _follow_links(path: Path) -> Path:
     """What a symbolic link points to, which may not exist; other paths as they are."""
     if not path.is_symlink():
         return path
-    with _errors_name(path):
+    with _naming_errors(path):
         target = Path(os.path.realpath(path))
         if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -208,7 +215,7 @@ def _follow_links(path: Path) -> Path:
 @contextmanager
 def appended(path: Path) -> Iterator[IO[bytes]]:
     """A file to append to; at the end of the block it is written through to the disk."""
-    with _errors_name(path), path.open("ab") as file:
+    with _naming_errors(path), path.open("ab") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -224,8 +231,8 @@ def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
 
     Args:
         path: the target. The caller must sync each file that it writes into the folder.
-        replace: whether to replace a folder that exists; otherwise one that is not empty is an
-            error.
+        replace: whether to replace a folder that exists. Otherwise one that is not empty is an
+            error at the end of the block.
     """
     target = _follow_links(path)
     if target.exists() and not target.is_dir():
@@ -235,17 +242,18 @@ def atomic_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     clean(target, _ABANDONED)
     unfinished = _temporary_path(target)
     try:
-        with _errors_name(path):
+        with _naming_errors(path):
             unfinished.mkdir()
         try:
             yield unfinished
         except OSError as error:
             raise _with_final_path(error, unfinished, path) from error.__cause__
-        sync(unfinished)
-        if replace and target.exists():
-            _exchange(unfinished, target)
-        else:
-            os.rename(unfinished, target)  # fails, as it should, if another writer was faster
+        with _naming_errors(path):
+            sync(unfinished)
+            if replace and target.exists():
+                _exchange(unfinished, target)
+            else:
+                os.rename(unfinished, target)  # fails, as it should, if another writer was faster
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     sync(target.parent)
@@ -264,10 +272,11 @@ def recover(path: Path) -> None:
 
     Only writers call this; readers use :func:`readable_path`, which changes nothing.
     """
-    if not path.exists():
-        for old in _hidden_siblings(path, _REPLACED)[:1]:
-            with suppress(FileNotFoundError):  # another writer has restored it meanwhile
-                os.rename(old, path)
+    target = _follow_links(path)
+    old = None if target.exists() else _last_replaced(target)
+    if old is not None:
+        with suppress(FileNotFoundError):  # another writer has restored it meanwhile
+            os.rename(old, target)
 
 
 def readable_path(path: Path) -> Path:
@@ -277,31 +286,32 @@ def readable_path(path: Path) -> Path:
     """
     if path.exists() or path.parent == path:
         return path
-    parent = readable_path(path.parent)
-    if parent != path.parent:
-        return parent / path.name
-    return next(iter(_hidden_siblings(path, _REPLACED)), path)
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    parent = readable_path(target.parent)
+    if parent != target.parent:
+        return parent / target.name
+    return _last_replaced(target) or path
 
 
-def snapshot(marks: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
+def snapshot(manifests: Callable[[], Iterable[Path]], read: Callable[[], T]) -> T:
     """Read files that belong together, either all before or all after a replacement of them.
 
     Args:
-        marks: returns the paths of small files that are replaced together with the others, and
+        manifests: returns the paths of small files that are replaced together with the others, and
             whose contents change whenever any of the others changes.
-        read: reads all files. It is called again if the marks changed or moved meanwhile.
+        read: reads all files. It is called again if the manifests changed or moved meanwhile.
     """
-    after = _contents(marks())
+    after = _contents(manifests())
     for _ in range(_TRIES):
         before = after
         try:
             result = read()
         except (OSError, ValueError):
-            after = _contents(marks())
+            after = _contents(manifests())
             if after == before:
                 raise
             continue
-        after = _contents(marks())
+        after = _contents(manifests())
         if after == before:
             return result
     raise BlockingIOError(errno.EAGAIN, "is replaced again and again", str(next(iter(after), "")))
@@ -332,19 +342,22 @@ def read_folder(folder: Path, manifest: str, read: Callable[[Path], T]) -> T:
     return snapshot(lambda: [folder / manifest], lambda: read(readable_path(folder)))
 
 
-def clean(path: Path, older: float = 0) -> None:
+def clean(path: Path, min_age: float = 0) -> None:
     """Remove temporary files that killed writers of a file or folder left behind.
 
     Args:
         path: the file or folder.
-        older: keep files that changed in the last ``older`` seconds: they may still be written.
+        min_age: keep what changed in the last ``min_age`` seconds: it may still be written.
     """
-    for unfinished in _hidden_siblings(path, _UNFINISHED):
+    target = _follow_links(path)
+    for unfinished in _hidden_siblings(target, _UNFINISHED):
         with suppress(FileNotFoundError):  # its writer has finished meanwhile
-            if time.time() - unfinished.stat().st_mtime >= older:
+            # Writing to a file does not change the time of its folder.
+            files = (unfinished, *unfinished.rglob("*"))
+            if time.time() - max(file.lstat().st_mtime for file in files) >= min_age:
                 _remove(unfinished)
-    if path.exists():
-        for old in _hidden_siblings(path, _REPLACED):
+    if target.exists():
+        for old in _hidden_siblings(target, _REPLACED):
             with suppress(FileNotFoundError):
                 _remove(old)
 
@@ -362,8 +375,8 @@ def read_part(path: Path, values: Mapping[str, Any]) -> bytes:
 
     Args:
         path: the file.
-        values: the contents of the JSON file, from :func:`read_json`. JSON files of earlier
-            versions have no checksums.
+        values: the contents of the JSON file, from :func:`read_json`, with the checksums under
+            ``"files"``. JSON files of earlier versions have none.
     """
     content = path.read_bytes()
     sums = values.get("files")
@@ -394,7 +407,7 @@ def read_tensors(path: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load(read_part(path, values))
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or is not safetensors: {error}") from None
+        raise damaged(path, f"it is not safetensors: {error}") from None
     return tensors
 
 
@@ -434,7 +447,7 @@ def damaged(path: Path, what: str) -> FileError:
 
 
 def sync(path: Path) -> None:
-    """Write the entries of a folder through to the disk."""
+    """Write a file, or the entries of a folder, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -461,7 +474,7 @@ def _exchange(new: Path, path: Path) -> None:
 
 
 def _swap(first: Path, second: Path) -> bool:
-    """Exchange two names in one step, and return whether the system can do that."""
+    """Exchange two names in one step, and return whether it was done."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -483,6 +496,15 @@ def _hidden_siblings(path: Path, suffix: str) -> list[Path]:
         return []
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(suffix)}")
     return [sibling for sibling in path.parent.iterdir() if pattern.fullmatch(sibling.name)]
+
+
+def _last_replaced(path: Path) -> Path | None:
+    """The folder that was moved away last to be replaced, if one is there."""
+    times: dict[Path, int] = {}
+    for old in _hidden_siblings(path, _REPLACED):
+        with suppress(FileNotFoundError):  # a writer has removed or restored it meanwhile
+            times[old] = old.stat().st_ctime_ns  # the time of the rename
+    return max(times, key=times.__getitem__, default=None)
 
 
 def _remove(path: Path) -> None:

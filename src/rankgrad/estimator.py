@@ -435,7 +435,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     def _atomic_folder(self, path: Path) -> AbstractContextManager[Path]:
         """A folder to fill, which replaces a saved ranker; raise if the path is anything else."""
         check_is_fitted(self)
-        _files.check_replaceable(path, _SAVED_NAMES, "a saved Ranker")
+        _files.check_folder_replaceable(path, _SAVED_NAMES, "a saved Ranker")
         return _files.atomic_folder(path)
 
     def _write(self, folder: Path) -> None:

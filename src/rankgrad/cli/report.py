@@ -54,7 +54,7 @@ def report(
     from rankgrad import _files
     from rankgrad.report import write
 
-    if output.is_file() and not overwrite and not _files.is_stream(output):
+    if output.is_file() and not overwrite and not _files.is_written_in_place(output):
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
     comparison = write(
         runs,
@@ -77,7 +77,7 @@ def _show_written(output: Path, comparison: Comparison) -> None:
     competing = rivals(comparison)
     n_runs = sum(len(entry.runs) for entry in competing)
     counts = f"{counted(len(competing), 'rankers')}, {counted(n_runs, 'runs')}"
-    if _files.is_stream(output):  # the reader of a pipe gets the page alone
+    if _files.is_written_in_place(output):  # the reader of a pipe gets the page alone
         typer.echo(f"{output}: {counts}", err=True)
     else:
         typer.echo(f"{output}: {counts}, {output.stat().st_size / 1e6:.1f} MB")

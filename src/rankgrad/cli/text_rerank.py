@@ -70,7 +70,7 @@ def rerank(
     from rankgrad.text._interpolation import interpolate as mix
     from rankgrad.text._runs import TextRun, is_text_run
 
-    _files.check_free(output, overwrite)
+    _files.check_file_free(output, overwrite)
     text_run = TextRun.open(model) if is_text_run(Path(model)) else None
     weight = _parse_weight(interpolate, None if text_run is None else text_run.weight)
     candidates = arguments.read_candidates(

@@ -51,7 +51,7 @@ def retrieve(
     from rankgrad.text._collections import read_topics
     from rankgrad.text._first_stage import BM25Index
 
-    _files.check_free(output, overwrite)
+    _files.check_file_free(output, overwrite)
     queries = read_topics(topics, format, field=field)
     bm25 = BM25Index.load(index)
     with progress_bar("queries") as update:

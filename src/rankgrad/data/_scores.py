@@ -130,7 +130,7 @@ def _output(path: str | os.PathLike[str], overwrite: bool) -> Iterator[IO[bytes]
         sys.stdout.buffer.flush()
         return
     path = Path(path)
-    _files.check_free(path, overwrite)
+    _files.check_file_free(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _files.atomic_write(path) as file:
         yield file

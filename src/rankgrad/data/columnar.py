@@ -187,7 +187,7 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
     path = Path(path)
     if suffix(path) not in PARQUET:
         raise ValueError(f"{path} must end in {' or '.join(PARQUET)}: only Parquet is written")
-    _files.check_free(path, overwrite)
+    _files.check_file_free(path, overwrite)
     parquet = load("pyarrow.parquet", "columnar")
     schema = _schema(dataset)
     with (

@@ -423,7 +423,7 @@ def _beir_hint(columns: Sequence[str]) -> str:
 
 
 def _write_lines(path: Path, lines: Iterable[str], overwrite: bool) -> None:
-    _files.check_free(path, overwrite)
+    _files.check_file_free(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     encoded = (f"{line}\n".encode() for line in lines)
     with _files.atomic_write(path) as file:

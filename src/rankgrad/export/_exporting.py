@@ -78,7 +78,7 @@ def export(
     """
     file = Path(path)
     format = format_of(file, format)
-    if not overwrite and file.exists() and not _files.is_stream(file):
+    if not overwrite and file.exists() and not _files.is_written_in_place(file):
         raise FileExistsError(
             f"{file} exists: name another file, or replace it with --overwrite (overwrite=True)"
         )

@@ -302,7 +302,7 @@ class FittedRanker:
 
         The write is atomic: if it fails, the folder holds the previous model.
         """
-        _files.check_replaceable(Path(folder), _FILES, "a model")
+        _files.check_folder_replaceable(Path(folder), _FILES, "a model")
         with _files.atomic_folder(Path(folder)) as place:
             self.write(place)
 
