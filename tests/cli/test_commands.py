@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+import rich.progress
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -402,7 +403,7 @@ def test_demo(rankgrad, in_json, tmp_path, monkeypatch):
     assert {row["kind"].split(":")[0] for row in rows[:5]} == KINDS
     monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise"})
     done = rankgrad("demo", "--epochs", 1, "--device", "cpu")
-    assert re.search(r"(?m)^mse: validation ndcg@10 0\.\d{4} *$", done.stderr)
+    assert re.search(r"(?m)^mse: best validation ndcg@10 0\.\d{4} *$", done.stderr)
     text = done.stdout
     for part in ("pointwise", "best achievable", "±", "count 0", "Next:", "docs/results"):
         assert part in text
@@ -428,10 +429,39 @@ def test_the_demo_replaces_only_its_own(rankgrad, tmp_path, monkeypatch):
     for _ in range(2):
         done = rankgrad("demo", "--epochs", 5, "--device", "cpu", "-o", tmp_path / "demo")
         assert re.search(
-            r"mse: validation ndcg@10 0\.\d{4}, stopped early after epoch 2", done.stderr
+            r"mse: best validation ndcg@10 0\.\d{4}, stopped early after epoch 2", done.stderr
         )
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {"mse", "best-achievable", "demo.json", "report.html"}
+
+
+def test_the_bars_of_the_demo_start_with_training_and_stop_with_it(rankgrad, tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic, "SIZES", {"small": (12, 6, 6)})
+    monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise", "softmax": "likelihood"})
+    settings_for, fit, bars, results = demo.settings_for, demo.fit, [], []
+    fixed = {"patience": 1, "learning_rate": 1.0, "metric": "ap"}
+    monkeypatch.setattr(demo, "settings_for", lambda *a, **o: settings_for(*a, **o | fixed))
+
+    class Bars(rich.progress.Progress):
+        def __init__(self, *columns, **options):
+            super().__init__(*columns, **options)
+            bars.append(self)
+
+    def watched_fit(*arguments, **options):
+        n_done = len(results)
+        assert [task.started for task in bars[0].tasks] == [n_done >= 0, n_done >= 1]
+        assert [task.stop_time is None for task in bars[0].tasks] == [n_done < 1, True]
+        results.append(fit(*arguments, **options))
+        return results[-1]
+
+    monkeypatch.setattr(rich.progress, "Progress", Bars)
+    monkeypatch.setattr(demo, "fit", watched_fit)
+    rankgrad("demo", "--epochs", 30, "--device", "cpu", "-o", tmp_path / "demo")
+    for task, result in zip(bars[0].tasks, results, strict=True):
+        assert result.stopped == "patience" and task.stop_time is not None
+        assert result.best_value > result.history[-1]["ap"]
+        end = f"stopped early after epoch {result.history[-1]['epoch']}"
+        assert task.fields["value"] == f"best validation ap {result.best_value:.4f}, {end}"
 
 
 def test_version(rankgrad):

@@ -1,4 +1,7 @@
-"""``rankgrad demo``: trains with five losses on simulated data, and compares them."""
+"""``rankgrad demo``: trains with five losses on simulated data, and compares them.
+
+The work is done by :mod:`rankgrad.experiments.demo`; this shows its progress and its result.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,15 @@ def demo(
 ) -> None:
     """Train one model with five losses on a simulated search log, and compare them.
 
-    Pointwise, pairwise, likelihood and two direct metric losses, beside the best achievable, which
-    is known because the data are simulated. No download, no GPU, under four minutes on two cores.
-    At the end there is a report to open in a browser.
+    Pointwise, pairwise, likelihood and two direct metric losses, beside a reference row: the best
+    achievable ranking, which is known because the data are simulated. No download. At size small:
+    no GPU, under four minutes on two cores. At the end there is a report to open in a browser.
 
     Options:
-        size: 1,000 training queries for two cores; WEB10K's or WEB30K's for a GPU.
+        size: small: 1,000 training queries, for two cores; medium and web30k: as many as WEB10K
+            and WEB30K have, for a GPU.
         output: A folder for the run folders and the report; an earlier demonstration's is replaced.
-        epochs: At most, for each loss.
+        epochs: The most epochs for each loss; by default, that of the size.
         seed: Of the data and of everything random.
         device: auto is a GPU where there is one.
 
@@ -55,7 +59,7 @@ def demo(
     options: dict[str, Any] = {"seed": seed, "device": device}
     if epochs is not None:
         options["epochs"] = epochs
-    total = experiment.settings_for(size, **options).epochs
+    settings = experiment.settings_for(size, **options)
     err = console(stderr=True)
     err.print(f"Simulating a search log ({size}) ...")
     with Progress(
@@ -66,24 +70,29 @@ def demo(
         console=err,
     ) as bars:
         tasks = {
-            loss: bars.add_task(loss, total=total, start=False, value="")
+            loss: bars.add_task(loss, total=settings.epochs, start=False, value="")
             for loss in experiment.LOSSES
         }
 
-        def on_epoch(loss: str, values: dict[str, float]) -> None:
+        def on_start(loss: str) -> None:
             bars.start_task(tasks[loss])
-            value = f"validation ndcg@10 {values['ndcg@10']:.4f}"
+
+        def on_epoch(loss: str, values: dict[str, float]) -> None:
+            value = f"validation {settings.metric} {values[settings.metric]:.4f}"
             bars.update(tasks[loss], completed=values["epoch"], value=value)
 
         def on_fit(loss: str, fitted: FitResult) -> None:
-            if err.is_terminal:
-                return  # the bars have shown it
-            last = fitted.history[-1]
-            is_early = fitted.stopped == "patience"
-            end = f", stopped early after epoch {last['epoch']}" if is_early else ""
-            err.print(f"{loss}: validation ndcg@10 {last['ndcg@10']:.4f}{end}")
+            stopped_early = fitted.stopped == "patience"
+            end = f", stopped early after epoch {len(fitted.history)}" if stopped_early else ""
+            value = f"best validation {settings.metric} {fitted.best_value:.4f}{end}"
+            bars.update(tasks[loss], value=value)
+            bars.stop_task(tasks[loss])  # or its clock would go on while other losses train
+            if not err.is_terminal:  # the bars are not shown
+                err.print(f"{loss}: {value}")
 
-        result = experiment.run(size, folder=output, on_epoch=on_epoch, on_fit=on_fit, **options)
+        result = experiment.run(
+            size, folder=output, on_start=on_start, on_epoch=on_epoch, on_fit=on_fit, **options
+        )
     page = output / _REPORT
     report.write([output], page, title=f"{len(experiment.LOSSES)} losses on a simulated search log")
     if json:
@@ -93,14 +102,14 @@ def demo(
 
 
 def _to_json(result: Demo) -> dict[str, Any]:
-    from rankgrad.experiments.demo import BEST, LOSSES
+    from rankgrad.experiments.demo import BEST, LOSSES  # LOSSES: the kind of each loss, by its name
 
     comparison = result.comparison
     return {
         "rows": [
             {
                 "loss": entry.name,
-                "kind": LOSSES.get(entry.name, BEST),
+                "kind": LOSSES.get(entry.name, BEST),  # the reference row is not a loss
                 "mean": {m: comparison.mean(entry.name, m) for m in comparison.metrics},
                 "interval95": {m: comparison.interval(entry.name, m) for m in comparison.metrics},
                 "best_epoch": entry.runs[0].best_epoch,
@@ -116,7 +125,7 @@ def _to_json(result: Demo) -> dict[str, Any]:
 
 def _show(result: Demo, size: str, page: Path) -> None:
     comparison, test, settings = result.comparison, result.data["test"], result.settings
-    best = comparison.best(settings.metric)
+    best_loss = comparison.best(settings.metric)
     full_size = _command_line("demo --size web30k --device cuda", "the same at full size")
     show_table(
         ("loss", "kind", *comparison.metrics, "seconds"),
@@ -130,10 +139,10 @@ def _show(result: Demo, size: str, page: Path) -> None:
             "",
             "list: the pages of one query; a ranker sorts each list by its scores",
             "metric: how good the order of a list is; 1 is the best order there is",
-            "loss: what training makes smaller, and all that differs between the rows",
+            "loss: what training makes smaller, and all that differs between the trained rows",
             "",
-            f"{best} did best here by {settings.metric}. Next:",
-            _command_line(f"train DATA --loss {best} -o runs/first", "on your own data"),
+            f"{best_loss} did best here by {settings.metric}. Next:",
+            _command_line(f"train DATA --loss {best_loss} -o runs/first", "on your own data"),
             _command_line("evaluate runs/first DATA", "with exact metrics"),
             _command_line("losses", "what else there is"),
             *([] if size == "web30k" else [full_size]),
@@ -160,5 +169,6 @@ def _table_row(comparison: Comparison, entry: RunGroup) -> list[str]:
     for metric in comparison.metrics:
         low, high = comparison.interval(entry.name, metric)
         values.append(f"{comparison.mean(entry.name, metric):.4f} ±{(high - low) / 2:.3f}")
-    kind = LOSSES.get(entry.name, "known, as the data are simulated")
+    # JSON repeats the name of the reference row as its kind; the table says where it comes from.
+    kind = LOSSES.get(entry.name, "reference: known, as the data are simulated")
     return [entry.name, kind, *values, "-" if entry.seconds is None else f"{entry.seconds:.1f}"]

@@ -36,6 +36,7 @@ LOSSES: Mapping[str, str] = {
 BEST = "best achievable"  # the name of the best possible ranking in the comparison
 _MARKER = "demo.json"  # the file by which the folder of a demonstration is recognized
 
+_OnStart = Callable[[str], None]
 _OnEpoch = Callable[[str, dict[str, float]], None]
 _OnFit = Callable[[str, FitResult], None]
 
@@ -87,6 +88,7 @@ def run(
     size: str = "small",
     *,
     folder: Path,
+    on_start: _OnStart | None = None,
     on_epoch: _OnEpoch | None = None,
     on_fit: _OnFit | None = None,
     **options: Any,
@@ -96,6 +98,7 @@ def run(
     Args:
         size: of the data, see :func:`rankgrad.data.synthetic.splits`.
         folder: gets a run folder for each loss and one for the best ranking.
+        on_start: called with the loss before its training.
         on_epoch: called with the loss and the new line of its history after each epoch.
         on_fit: called with the loss and the result of its training.
         options: settings that override those of :func:`settings_for`.
@@ -111,6 +114,8 @@ def run(
     run_folders = [folder / loss.replace("@", "-at-") for loss in LOSSES]
     for loss, run_folder in zip(LOSSES, run_folders, strict=True):
         settings = Settings(**shared.model_dump() | {"loss": loss})
+        if on_start is not None:
+            on_start(loss)
         callback = None if on_epoch is None else partial(on_epoch, loss)
         result = fit(settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback)
         if result.stopped == "interrupted":
