@@ -340,7 +340,9 @@ def test_a_store_lost_between_the_renamings_comes_back(
     if how == "write":
         with pytest.raises(FileExistsError, match="there is a store at"):
             store.write(dataset, name)
-        os.utime(tmp_path / ".set.0123abcd.unfinished", (0, 0))
+        unfinished = tmp_path / ".set.0123abcd.unfinished"
+        for path in (*unfinished.rglob("*"), unfinished):
+            os.utime(path, (0, 0))
         (tmp_path / ".set.01234567.replaced").mkdir()
         other = replace(dataset, labels=dataset.labels + 1)
         same(store.open(store.write(other, name, overwrite=True)), other)
