@@ -148,6 +148,14 @@ def test_large_labels():
     check(batch, ["ndcg(gain=linear)"])
 
 
+def test_small_labels_of_nearly_equal_gain():
+    batch = FlatBatch.random([40], weighted=True)
+    labels = torch.linspace(1e-5, 1.1e-4, 40, dtype=torch.float64)
+    weights = 1e-4 / labels * torch.linspace(1.0, 1.01, 40).flip(0)
+    batch.labels, batch.weights = labels.float().to(DEVICE), weights.float().to(DEVICE)
+    check(batch, ["ndcg", "ndcg@3"])
+
+
 @pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")
 def test_a_gpu_is_not_waited_for():
     batch = FlatBatch.random([30, 7, 0, 3], ties=True, weighted=True)

@@ -118,7 +118,9 @@ class _Batch:
         if kind not in self._ideal:
             keys = self.labels
             if self.weights is not None:
-                keys = (keys if gain == "linear" else torch.exp2(keys) - 1) * self.weights
+                # In float32, 2^y - 1 would lose the digits of small labels.
+                keys = keys.double() if gain == "linear" else torch.exp2(keys.double()) - 1
+                keys = (keys * self.weights).to(self.labels.dtype)
             self._ideal[kind] = sort_lists(keys, self.mask, self.offsets, self.max_length).items
         return self._ideal[kind]
 
