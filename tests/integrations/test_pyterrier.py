@@ -60,11 +60,13 @@ def test_validation_chooses_the_epoch(fitted):
     assert fitted.ranker.best_score_ is not None
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTerrier uses what newer pandas warns of
 def test_columns_and_empty_frames(fitted):
     frame, _, _ = candidates(2, 3, "d")
     empty = fitted(frame.iloc[:0])
     assert len(empty) == 0
     assert {"score", "rank"} <= set(empty.columns)
+    assert (empty["score"].dtype, empty["rank"].dtype) == (float, int)
     assert fitted.transform_outputs(["qid", "docno", "features"])[-2:] == ["score", "rank"]
 
 
@@ -77,6 +79,18 @@ def test_wrong_frames():
     uneven = frame.assign(features=[f[: 2 + at % 2] for at, f in enumerate(frame.features)])
     with pytest.raises(ValueError, match="unequal numbers of features"):
         FeatureReranker().fit(uneven, qrels)
+    scalars = frame.assign(features=[f[0] for f in frame.features])
+    with pytest.raises(ValueError, match="one array per candidate"):
+        FeatureReranker().fit(scalars, qrels)
+    qids = {qid: number for number, qid in enumerate(qrels.qid.unique())}
+    with pytest.raises(ValueError, match="judge none of the candidates"):
+        FeatureReranker().fit(
+            frame.assign(qid=[str(qids[qid]) for qid in frame.qid]),
+            qrels.assign(qid=pd.Series([qids[qid] for qid in qrels.qid], dtype=object)),
+        )
+    for validation in ((frame, None), (None, qrels)):
+        with pytest.raises(ValueError, match="both candidates and qrels"):
+            FeatureReranker().fit(frame, qrels, *validation)
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTerrier uses what newer pandas warns of
