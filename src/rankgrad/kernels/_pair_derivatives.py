@@ -1,7 +1,8 @@
 """Gradient and Hessian diagonal of pairwise losses in one pass, by a backend kernel.
 
-:meth:`rankgrad.losses.pairwise.PairwiseLoss.derivatives_of_flat` calls it for gradient boosting.
-The eager form is :meth:`rankgrad.losses.pairwise.PairwiseLoss.derivatives`.
+:meth:`rankgrad.losses.pairwise.PairwiseLoss.derivatives_of_flat` calls :func:`usable`, then
+:func:`compute`, for gradient boosting. Where no kernel is usable, the eager form takes over:
+:meth:`rankgrad.losses.pairwise.PairwiseLoss.derivatives`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from torch import Tensor
 from rankgrad.kernels import ops
 from rankgrad.kernels.arguments import FlatLists, PairOptions
 
-#: The longest list that the GPU kernel sorts within one program.
+#: On a GPU one Triton program sorts a whole list; lists longer than this use the eager form.
 MAX_LENGTH_ON_GPU = 2048
 
-#: The losses that the GPU kernel computes; the CPU kernel computes all.
+#: The values of ``PairOptions.kind`` that have a GPU kernel; the CPU kernel has every kind. The
+#: metric is not checked here: lambda losses ask for this kernel only if their metric is NDCG
+#: (``newton_kernel`` in :mod:`rankgrad.losses.lambdaloss`).
 _KINDS_ON_GPU = ("lambdarank", "lambdarank_norm", "ndcg_loss2", "ndcg_loss2++")
 
 
@@ -26,17 +29,20 @@ def usable(lists: FlatLists, options: PairOptions) -> bool:
         return False
     if device == "cpu":
         return ops.installed("numba")
+    # The GPU kernel computes in float32. The CPU kernel computes in float64, whatever the type.
     fits = lists.scores.dtype == torch.float32 and lists.max_length <= MAX_LENGTH_ON_GPU
     return options.kind in _KINDS_ON_GPU and fits and ops.installed("triton")
 
 
 def compute(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian diagonal of every list's value.
+    """Gradient and Hessian diagonal of the sum of the lists' losses, by each score.
+
+    Call it only if :func:`usable` is True for these arguments.
 
     Args:
-        lists: without a mask; the scores are finite. A pair is multiplied by the item weight of
-            its preferred item.
-        options: which pairs count, and their weights.
+        lists: without a mask, as every item is real; the scores are finite. A pair is multiplied by
+            the item weight of its preferred item.
+        options: which pairs count and how they are weighted, with the cutoff and σ.
 
     Returns:
         The gradient and the Hessian diagonal, ``[items]`` each.
