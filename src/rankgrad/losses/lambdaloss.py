@@ -1,7 +1,17 @@
 """Lambda losses: RankNet's pairs, weighted by how much a swap of the two items changes a metric.
 
-:class:`LambdaRank` (Burges 2010) and :class:`LambdaLoss` (Wang et al. 2018). Equation numbers are
-those of Jagerman et al. 2022, *On Optimizing Top-K Metrics for Neural Ranking Models*.
+:class:`LambdaRank` (Burges 2010) weights them so; :class:`LambdaLoss` (Wang et al. 2018) by a bound
+of the metric. Equation numbers are those of Jagerman et al. 2022, *On Optimizing Top-K Metrics for
+Neural Ranking Models*.
+
+The base class :class:`rankgrad.losses.pairwise.PairwiseLoss` sums ``weight_ij φ(s_i - s_j)`` over
+pairs (i, j). It does so by tiles: a slice ``rows`` of r items i, with all n items j. This module
+gives it φ (``term``, and its second derivative, ``curvature``) and the weights (``pair_weights``),
+as a function from rows to ``[b, r, n]`` (``PairWeights``). From the base class come the current
+ranks (``_ranks``), which items are among the first k (``_in_top``), and ``average_duplicates``,
+which averages the gradient over items of equal score, label and weight. Two methods name kernels
+that compute the same: ``kernel`` that of the loss, and ``newton_kernel`` that of the gradient and
+Hessian for gradient boosting.
 """
 
 from __future__ import annotations
@@ -45,8 +55,7 @@ class _CurrentRanking:
     """The ranks of the items by the current scores, and their gains; never differentiated.
 
     Attributes:
-        ranks: ``[b, n]``, by descending score. Among tied scores the less relevant item is first,
-            so that constant scores have a gradient.
+        ranks: ``[b, n]``, by descending score; ``_ranks`` of the loss says how ties are ranked.
         gains: ``[b, n]``, by label.
         norm: ``[b]``, the divisor of the metric, such as the ideal DCG.
     """
@@ -55,18 +64,19 @@ class _CurrentRanking:
     gains: ItemValues
     norm: ListValues
 
-    def tile(self, values: ItemValues, rows: slice) -> tuple[Tensor, Tensor]:
-        """The values ``[b, n]`` of the items of a tile's pairs: first items ``rows``, second all.
-
-        Returns:
-            The values of the first items, ``[b, r, 1]``, and of the second items, ``[b, 1, n]``.
-        """
-        return values[:, rows, None], values[:, None, :]
-
     def gain_differences(self, rows: slice) -> Float[Tensor, "b r n"]:
         """``|G_i - G_j| / norm`` for the pairs of a tile."""
-        first, second = self.tile(self.gains, rows)
+        first, second = _tile(self.gains, rows)
         return (first - second).abs() / self.norm[:, None, None]
+
+
+def _tile(values: ItemValues, rows: slice) -> tuple[Tensor, Tensor]:
+    """The values ``[b, n]`` of the items of a tile's pairs: first items ``rows``, second all.
+
+    Returns:
+        The values of the first items, ``[b, r, 1]``, and of the second items, ``[b, 1, n]``.
+    """
+    return values[:, rows, None], values[:, None, :]
 
 
 class LambdaPairs(PairwiseLoss):
@@ -120,7 +130,7 @@ class LambdaPairs(PairwiseLoss):
         return PairOptions(
             kind,
             self.k or 0,
-            self.sigma if isinstance(self.sigma, float) else self.now(self.sigma),
+            self.now(self.sigma),
             gain=self.gain,
             truncation=truncation,
             mu=mu,
@@ -129,10 +139,14 @@ class LambdaPairs(PairwiseLoss):
         )
 
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
-        """The weights of pairs (i, j), by tile; those without ``y_i > y_j`` are not used."""
+        """A function from a tile's rows to its pair weights, ``[b, r, n]``.
+
+        Weights of pairs (i, j) without ``y_i > y_j`` are not used.
+        """
         raise TypeError(f"{type(self).__name__} must implement lambdas")
 
     def _current_ranking(self, lists: Lists) -> _CurrentRanking:
+        """The current ranks, with the gains and the divisor of the metric."""
         ranks = self._ranks(lists)
         if self.metric == "ndcg":
             ndcg = NDCG(self.k, gain=self.gain)
@@ -148,7 +162,7 @@ class LambdaPairs(PairwiseLoss):
                 norm = torch.full_like(norm, float(self.k or ranks.shape[-1]))
         return _CurrentRanking(ranks, gains, torch.where(norm > 0, norm, 1.0))
 
-    def _swap_costs(self, ranking: _CurrentRanking) -> PairWeights:
+    def _swap_changes(self, ranking: _CurrentRanking) -> PairWeights:
         """``|Δmetric_ij|``: by how much the metric changes if i and j swap places."""
         if self.metric == "ap":
             return _ap_swaps(ranking, self.k)
@@ -157,7 +171,7 @@ class LambdaPairs(PairwiseLoss):
         discount = self._discount(ranking.ranks)
 
         def weigh(rows: slice) -> Tensor:
-            first, second = ranking.tile(discount, rows)
+            first, second = _tile(discount, rows)
             return ranking.gain_differences(rows) * (first - second).abs()
 
         return weigh
@@ -180,17 +194,19 @@ class LambdaRank(LambdaPairs):
 
     Args:
         k: the metric's cutoff. A pair counts when at least one of its items is inside.
-        metric: ``"ndcg"``, ``"precision"``, ``"recall"``, ``"ap"``, ``"rr"`` or ``"arp"``.
+        metric: ``"ndcg"``, ``"precision"``, ``"recall"``, ``"ap"``, ``"rr"`` or ``"arp"``. Without
+            k no swap changes precision or recall, so the loss is 0.
         sigma: σ, or a schedule.
         gain: of NDCG, ``"exponential"`` or ``"linear"``.
         threshold: the label from which an item is relevant, for binary metrics.
         norm: as LightGBM (``lambdarank_norm``) and XGBoost (``lambdarank_normalization``) have it.
-            Pairs without an item in the first k are left out, and all others are weighted with the
-            discounts of both ranks. Unless all scores are equal, pairs are divided by
-            ``0.01 + |s_i - s_j|``. The pairs of a list are multiplied by ``log2(1 + Λ) / Λ``, with
-            Λ twice the sum of the absolute derivatives of its pairs. Tied scores are ranked in
-            input order, and gradients are not averaged over duplicates. With k = 30 this is
-            LightGBM's default objective, with k = 32 XGBoost's.
+            Pairs without an item in the first k are left out; for NDCG, the weights of all others
+            have discounts that are not cut at k. Unless all scores are equal, pair weights are
+            divided by ``0.01 + |s_i - s_j|``. The pair weights of a list are multiplied by
+            ``log2(1 + Λ) / Λ``, with Λ twice the sum of the absolute derivatives of its pairs. Tied
+            scores are ranked in input order, and gradients are not averaged over duplicates (items
+            of equal score, label and weight). With k = 30 this is LightGBM's default objective,
+            with k = 32 XGBoost's.
         reduction: over lists.
 
     >>> LambdaRank(1)(torch.tensor([0.0, 1.0]), torch.tensor([1, 0]))
@@ -214,7 +230,7 @@ class LambdaRank(LambdaPairs):
 
     @override
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
-        return self._swap_costs(ranking)
+        return self._swap_changes(ranking)
 
     @override
     def pair_weights(self, lists: Lists) -> PairWeights:
@@ -246,20 +262,24 @@ class LambdaRank(LambdaPairs):
         return (lambda grad_scores: grad_scores) if self.norm else super().average_duplicates(lists)
 
     def _ranks(self, lists: Lists) -> ItemValues:
+        """Current ranks; with ``norm``, tied scores are ranked in input order."""
         return hard_ranks(lists.scores, lists.mask) if self.norm else super()._ranks(lists)
 
     def _discount(self, ranks: ItemValues) -> ItemValues:
+        """The discount of a rank; with ``norm``, NDCG's is not cut at k."""
         if self.norm and self.metric == "ndcg":
             return 1 / torch.log2(1 + ranks)
         return super()._discount(ranks)
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
+        # The operation ``pairs`` has no kind for ``norm``, which boosted trees use: they take the
+        # gradient and Hessian, which newton_kernel computes.
         return None if self.norm else KernelCall("pairs", self._pair_options("lambdarank"))
 
     @override
     def newton_kernel(self) -> PairOptions | None:
-        if self.metric != "ndcg":
+        if self.metric != "ndcg":  # the GPU kernel, and for ``norm`` the CPU kernel, have NDCG only
             return None
         return self._pair_options("lambdarank_norm" if self.norm else "lambdarank")
 
@@ -270,8 +290,9 @@ class LambdaLoss(LambdaPairs):
 
     For NDCG, ``λ_ij = |G_i - G_j| δ_ij / ideal DCG@k`` with
     ``δ_ij = 1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)``, times
-    ``μ_ij = 1 / (1 - 1 / D(max(π_i, π_j)))`` where one of the items is past the cutoff: G is
-    the gain, π_i the current rank of item i, and ``D(r) = log2(1 + r)``.
+    ``μ_ij = 1 / (1 - 1 / D(max(π_i, π_j)))`` where at least one of the items is past the cutoff: G
+    is the gain, π_i the current rank of item i, and ``D(r) = log2(1 + r)``. (The option ``mu`` is
+    another number.)
 
     Beyond the paper, the same argument bounds precision@k and recall@k. Their cost is the gain if
     ``π_i > k`` and else 0, so the weight of a pair is 0 if both items are in the first k, and else
@@ -279,13 +300,17 @@ class LambdaLoss(LambdaPairs):
     their pairs are weighted as in LambdaRank, by the change that a swap makes.
 
     Args:
-        k: the metric's cutoff; all pairs count.
-        metric: ``"ndcg"``, ``"precision"``, ``"recall"``, ``"ap"``, ``"rr"`` or ``"arp"``.
-        scheme: for NDCG, ``"ndcg_loss2"``; ``"ndcg_loss1"``, with weights ``G_i / D(π_i)``; or
-            ``"ndcg_loss2++"``, LambdaRank's weights plus ``mu`` times those of ndcg_loss2
-            (Wang et al. 2018).
-        truncation: ``"corrected"``, or ``"heuristic"``, eq. 15: pairs past the cutoff are dropped.
-        mu: of ndcg_loss2++.
+        k: the metric's cutoff. Pairs with both items past it count, unless ``truncation`` is
+            ``"heuristic"`` or the metric AP or RR.
+        metric: ``"ndcg"``, ``"precision"``, ``"recall"``, ``"ap"``, ``"rr"`` or ``"arp"``. Without
+            k, all weights of precision and recall are 0, and so is the loss. ARP ignores k and
+            ``truncation``; AP and RR ignore ``truncation``.
+        scheme: for NDCG; other metrics ignore it. ``"ndcg_loss2"``; ``"ndcg_loss1"``, with weights
+            ``G_i / D(π_i)``; or ``"ndcg_loss2++"``, LambdaRank's weights plus ``mu`` times those of
+            ndcg_loss2 (Wang et al. 2018).
+        truncation: ``"corrected"``: weights are multiplied by ``μ_ij``; or ``"heuristic"``, eq. 15:
+            instead, pairs with both items past the cutoff are dropped.
+        mu: the factor of ndcg_loss2 in ndcg_loss2++, unrelated to ``μ_ij``.
         sigma: σ, or a schedule.
         gain: of NDCG, ``"exponential"`` or ``"linear"``.
         threshold: the label from which an item is relevant, for binary metrics.
@@ -318,34 +343,35 @@ class LambdaLoss(LambdaPairs):
 
     @override
     def kernel(self, lists: Lists) -> KernelCall | None:
+        # Other metrics have no schemes: for them, "ndcg_loss2" says LambdaLoss to the kernels.
         kind = self.scheme if self.metric == "ndcg" else "ndcg_loss2"
         return KernelCall("pairs", self._pair_options(kind, self.truncation, self.mu))
 
     @override
     def newton_kernel(self) -> PairOptions | None:
-        if self.metric != "ndcg":
+        if self.metric != "ndcg":  # the GPU kernel has NDCG only
             return None
         return self._pair_options(self.scheme, self.truncation, self.mu)
 
     @override
     def lambdas(self, ranking: _CurrentRanking) -> PairWeights:
         if self.metric in ("ap", "rr"):
-            return self._swap_costs(ranking)
+            return self._swap_changes(ranking)
         if self.metric == "arp":
             return ranking.gain_differences
         if self.metric == "ndcg" and self.scheme == "ndcg_loss1":
             return self._loss1_weights(ranking)
-        swap_costs = self._swap_costs(ranking)
+        swap_changes = self._swap_changes(ranking)  # used by ndcg_loss2++ only
 
         def weigh(rows: slice) -> Tensor:
-            first, second = ranking.tile(ranking.ranks, rows)
+            first, second = _tile(ranking.ranks, rows)
             delta = _delta(first, second) * self._truncation_factor(first, second)
             if self.metric != "ndcg":  # precision or recall
                 inside = torch.maximum(first, second) <= (self.k or float("inf"))
                 delta = torch.where(inside, 0.0, delta)
             weights = ranking.gain_differences(rows) * delta
             if self.metric == "ndcg" and self.scheme == "ndcg_loss2++":
-                return self.mu * weights + self._lambdarank_part(ranking, swap_costs, rows)
+                return self.mu * weights + self._lambdarank_part(ranking, swap_changes, rows)
             return weights
 
         return weigh
@@ -355,38 +381,50 @@ class LambdaLoss(LambdaPairs):
         item_weights = ranking.gains / torch.log2(1 + ranking.ranks) / ranking.norm[:, None]
 
         def weigh(rows: slice) -> Tensor:
-            first, second = ranking.tile(ranking.ranks, rows)
+            first, second = _tile(ranking.ranks, rows)
             return item_weights[:, rows, None] * self._truncation_factor(first, second)
 
         return weigh
 
     def _lambdarank_part(
-        self, ranking: _CurrentRanking, swap_costs: PairWeights, rows: slice
+        self, ranking: _CurrentRanking, swap_changes: PairWeights, rows: slice
     ) -> Float[Tensor, "b r n"]:
-        """The LambdaRank part of ndcg_loss2++: eq. 12, or eq. 11 masked as eq. 15."""
+        """The LambdaRank part of ndcg_loss2++: by how much a swap changes the metric.
+
+        "corrected": NDCG@k, whose discounts are 0 past the cutoff (eq. 12). "heuristic": NDCG
+        without a cutoff (eq. 11), but pairs with both items past k are dropped, as in eq. 15.
+        """
         if self.truncation == "corrected" or self.k is None:
-            return swap_costs(rows)
-        first, second = ranking.tile(ranking.ranks, rows)
+            return swap_changes(rows)
+        first, second = _tile(ranking.ranks, rows)
         discounts = (1 / torch.log2(1 + first) - 1 / torch.log2(1 + second)).abs()
         return ranking.gain_differences(rows) * discounts * self._truncation_factor(first, second)
 
     def _truncation_factor(self, first: Tensor, second: Tensor) -> Tensor:
-        """The factor of pairs: μ of eqs. 16-17, or the 0 or 1 of eq. 15.
+        """The factor of pair weights that a cutoff makes.
+
+        "corrected": ``μ_ij`` of eqs. 16-17, which is 1 if both items are in the first k.
+        "heuristic": 0 if both items are past the cutoff, and else 1 (eq. 15).
 
         Args:
             first: the ranks of the first items, ``[b, r, 1]``.
             second: the ranks of the second items, ``[b, 1, n]``.
+
+        Returns:
+            ``[b, r, n]``, or ones ``[b, r, 1]`` without a cutoff.
         """
         if self.k is None:
             return torch.ones_like(first)
         if self.truncation == "heuristic":
             return (torch.minimum(first, second) <= self.k).to(first.dtype)
-        lower = torch.maximum(first, second).clamp(min=2.0)  # as 1 - 1 / D(1) is 0
-        return torch.where(lower > self.k, 1 / (1 - 1 / torch.log2(1 + lower)), 1.0)
+        # The larger rank is 1 only where an item is paired with itself; there μ would be infinite.
+        larger_rank = torch.maximum(first, second).clamp(min=2.0)
+        return torch.where(larger_rank > self.k, 1 / (1 - 1 / torch.log2(1 + larger_rank)), 1.0)
 
 
 def _delta(first: Tensor, second: Tensor) -> Tensor:
-    """``|1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)|`` (eq. 13), 0.369 for neighbors."""
+    """``δ_ij = 1 / D(|π_i - π_j|) - 1 / D(|π_i - π_j| + 1)`` (eq. 13), 0.369 for neighbors."""
+    # The distance is 0 only where an item is paired with itself; D(0) is 0.
     distance = (first - second).abs().clamp(min=1.0)
     return 1 / torch.log2(1 + distance) - 1 / torch.log2(2 + distance)
 
@@ -394,9 +432,9 @@ def _delta(first: Tensor, second: Tensor) -> Tensor:
 def _ap_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
     """The change of AP when two items swap places.
 
-    Let a relevant and another item swap, at ranks a < b. AP changes by (1 / R) times
+    Let a relevant item and one that is not swap, at ranks a < b. AP changes by (1 / R) times
     ``c / a - C_b / b + Σ_{a<r<b} rel_r / r``, where R counts all relevant items, C_r those up to
-    rank r, and c those up to rank a once the item at a is relevant. Terms past the cutoff are 0.
+    rank r, and c is C_a, plus 1 if the item at a is not relevant. Terms past the cutoff are 0.
     The sum is a difference of two prefix sums, so the change is a term of the upper item plus one
     of the lower item.
     """
@@ -415,9 +453,9 @@ def _ap_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
     lower_terms = -counts / ranks * inside + prefix_sums - relevance * inside / ranks
 
     def weigh(rows: slice) -> Tensor:
-        first_rank, second_rank = ranking.tile(ranks, rows)
-        first_upper, second_upper = ranking.tile(upper_terms, rows)
-        first_lower, second_lower = ranking.tile(lower_terms, rows)
+        first_rank, second_rank = _tile(ranks, rows)
+        first_upper, second_upper = _tile(upper_terms, rows)
+        first_lower, second_lower = _tile(lower_terms, rows)
         change = torch.where(
             first_rank < second_rank, first_upper + second_lower, second_upper + first_lower
         )
@@ -444,7 +482,7 @@ def _rr_swaps(ranking: _CurrentRanking, k: int | None) -> PairWeights:
         return torch.where((rank <= (k or no_rank)) & (rank < no_rank), 1 / rank, 0.0)
 
     def weigh(rows: slice) -> Tensor:
-        rank_i, rank_j = ranking.tile(ranks, rows)
+        rank_i, rank_j = _tile(ranks, rows)
         upward = reciprocal(torch.minimum(rank_j, best)) - reciprocal(best)
         downward = reciprocal(best) - reciprocal(torch.minimum(rank_j, next_best))
         downward = torch.where(rank_i == best, downward, 0.0)
