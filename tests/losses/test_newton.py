@@ -84,6 +84,22 @@ def test_the_hessian_is_the_second_derivative(spec):
         assert hessian[item].item() == pytest.approx(found.item(), rel=1e-4, abs=1e-9)
 
 
+@pytest.mark.parametrize("scores", [[0.0, 0.0, 12.0], [12.0, 0.0, 0.0], [0.0, 9.0, 4.0]])
+def test_listmle_keeps_small_second_derivatives_in_float32(scores):
+    loss = losses.get("listmle(ties=stable)")
+    exact = torch.tensor(scores, dtype=torch.float64)
+    _, hessian = loss.gradient_and_hessian(exact.float(), [2, 1, 0])
+    wanted = loss.gradient_and_hessian(exact, [2, 1, 0])[1]
+    # By the definition: Σ_{r<=m} q (1 - q), with 1 - q as the sum of the others.
+    steps = [exact[r:].exp() / exact[r:].exp().sum() for r in range(3)]
+    defined = torch.zeros(3, dtype=torch.float64)
+    for r, q in enumerate(steps):
+        for i in range(len(q)):
+            defined[r + i] += q[i] * (q[:i].sum() + q[i + 1 :].sum())
+    torch.testing.assert_close(wanted, defined, rtol=1e-12, atol=0)
+    torch.testing.assert_close(hessian.double(), wanted, rtol=5e-6, atol=0)
+
+
 def test_the_bounds_are_as_stated():
     scores = scores_of(1.0)[:3]
     rmse = losses.get("rmse")
