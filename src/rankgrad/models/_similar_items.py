@@ -17,7 +17,7 @@ from rankgrad._shapes import Float, Mask
 _HEAD_WIDTH = 24  # of the queries and values of a head
 #: Shorter queries are not scaled to unit length. PyTorch's default, 1e-12, is 0 in float16.
 MIN_NORM = 1e-6
-#: The most similarities computed at a time in prediction, where batches may have many lists.
+#: In prediction, batches are split into parts of at most so many similarities, or of a single list.
 _MAX_SIMILARITIES = 1 << 25
 
 
@@ -38,8 +38,8 @@ class SimilarItems(nn.Module):
     learns its sharpness α_h, which starts at 8. Plain attention weighs an item's own value with the
     others'; the difference tells an item what distinguishes it from, say, its near-duplicate.
 
-    The result is equivariant: permuting a list permutes the outputs. Time and, in training, memory
-    grow with the square of the list's length.
+    The result is equivariant: permuting a list permutes the outputs. Time and memory grow with the
+    square of the list's length.
 
     Args:
         n_inputs: the number of inputs w of an item.
