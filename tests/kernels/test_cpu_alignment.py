@@ -20,6 +20,7 @@ RELAXATIONS = {
     "through_rows": [("neuralsort", 0.7), ("softsort", 0.7)],
     "through_sinkhorn": [(1.0, 3, 1e-6, False), (1.0, 3, 1e-6, True)],
     "through_smoothi": [(1.0, 0.1, "gain"), (1.0, 0.1, "label")],
+    "through_smoothi_ranks": [(1.0, 0.1, 1.0)],
     "through_ot": [(0.05, 3, 1e-6)],
 }
 OPTIONS = {
@@ -48,6 +49,7 @@ OPTIONS = {
     "ndcg_bound": [(0, "exponential"), (4, "linear")],
     "listap": [(20, 1.0)],
     "margin_mse": [()],
+    "neuralsort_ce": [(0, 1.0), (4, 0.3)],
 }
 DESCRIBED = [
     (metric, k, ties, False, 1.0, 0.8)

@@ -9,6 +9,7 @@ from rankgrad.kernels.ops import backend_kernel
 from rankgrad.losses import RelaxedMetric
 
 through_ranks = backend_kernel("through_ranks", "cpu")
+through_smoothi_ranks = backend_kernel("through_smoothi_ranks", "cpu")
 
 METRICS = {
     "ndcg": ("ndcg", 0, "exponential", 1.0, 0.8),
@@ -42,6 +43,15 @@ def test_sigmoid(metric, kind):
     assert_matches(
         batch, found, batch.reference(relaxed("sigmoid(alpha=2.0)", metric, beta=0.7)), 1e-9, 1e-9
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", ["arp", "ndcg@5(gain=linear)", "ap", "spearman"])
+def test_mean_ranks_of_smoothi(metric, kind):
+    batch = FlatBatch.of_kind(kind)
+    found = through_smoothi_ranks(*batch.arguments, 2.0, 0.2, 0.7, *METRICS[metric])
+    loss = relaxed("smoothi(alpha=2.0, delta=0.2)", metric, through="ranks", beta=0.7)
+    assert_matches(batch, found, batch.reference(loss), 1e-9, 1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -71,6 +71,11 @@ LOSSES = {
         "smoothi",
         f"({_LISTS}, float alpha, float delta, str expect, {_METRIC}) -> {_VALUES}",
     ),
+    # The same through the mean rank of each item over SmoothI's indicators; on CPUs only.
+    "through_smoothi_ranks": Operation(
+        "smoothi",
+        f"({_LISTS}, float alpha, float delta, float beta, {_METRIC}) -> {_VALUES}",
+    ),
     # The same through entropic optimal transport.
     "through_ot": Operation(
         "ot",
@@ -94,6 +99,11 @@ LOSSES = {
     "cross_entropy": Operation("cross_entropy", f"({_LISTS}, str target) -> {_VALUES}"),
     # Σ_i G_i log(1 / softmax(s)_i) over the ideal DCG@k of the gains G; on CPUs only.
     "ndcg_bound": Operation("cross_entropy", f"({_LISTS}, int k, str gain) -> {_VALUES}"),
+    # The cross-entropy of the labels' permutation matrix and NeuralSort's, over the first k ranks;
+    # on CPUs only.
+    "neuralsort_ce": Operation(
+        "permutation_rows", f"({_LISTS}, int k, float temperature) -> {_VALUES}"
+    ),
     # 1 - AP over histograms of the scores' sigmoids; on CPUs only.
     "listap": Operation("listap", f"({_LISTS}, int bins, float threshold) -> {_VALUES}"),
     # The mean over pairs of ((s_i - s_j) - (y_i - y_j))²; on CPUs only.

@@ -53,20 +53,24 @@ _RANK = {
 
 
 def relaxed_metric(
-    kernel: KernelCall, beta: float, expect: str, metric: MetricOptions
+    kernel: KernelCall, through: str, beta: float, expect: str, metric: MetricOptions
 ) -> KernelCall | None:
     """The operation that computes a metric through a relaxation; None if no kernel does.
 
     Args:
         kernel: the relaxation.
+        through: ``"permutation"`` or ``"ranks"``.
         beta: the sharpness with which relaxed ranks are compared with the cutoff and each other.
         expect: ``"gain"`` for the expected gain, ``"label"`` for the gain of the expected label.
         metric: the metric.
     """
     name, options = kernel
-    if expect == "label" and (name != "smoothi" or metric.name not in ("ndcg", "dcg")):
+    has_ranks = name in ("sigmoid", "lapsum", "fastsort")
+    if expect == "label" and (
+        name != "smoothi" or through == "ranks" or metric.name not in ("ndcg", "dcg")
+    ):
         return None
-    if metric.name == "spearman" and name not in ("sigmoid", "lapsum", "fastsort"):
+    if name != "smoothi" and has_ranks != (through == "ranks"):
         return None
     # through_ranks takes a sharpness: alpha of sigmoid ranks, one over the temperature of LapSum,
     # or one over the strength of FastSort.
@@ -80,6 +84,8 @@ def relaxed_metric(
         call = KernelCall("through_ranks", (name, *options, beta))
     elif name in ("neuralsort", "softsort"):
         call = KernelCall("through_rows", (name, *options))
+    elif name == "smoothi" and through == "ranks":
+        call = KernelCall("through_smoothi_ranks", (*options, beta))
     elif name == "smoothi":
         call = KernelCall("through_smoothi", (*options, expect))
     else:

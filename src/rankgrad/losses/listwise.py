@@ -393,3 +393,9 @@ class NeuralSortCE(Loss):
         item_terms = relaxation.cross_entropy(lists.scores, lists.labels, lists.mask, k)
         total = lists.weighted(item_terms).sum(-1)
         return total / lists.lengths.clamp(min=1, max=k), lists.lengths > 1
+
+    @override
+    def kernel(self, lists: Lists) -> KernelCall | None:
+        relaxation = self.relaxation.at(self.progress)
+        call = relaxation.kernel() if relaxation.kernel_applies else None
+        return call and KernelCall("neuralsort_ce", (self.k or 0, *call.options))

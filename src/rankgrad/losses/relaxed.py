@@ -117,10 +117,10 @@ class RelaxedMetric(Loss):
         relaxation = self.relaxation.at(self.progress)
         metric = self.metric.kernel_options()
         kernel = relaxation.kernel() if relaxation.kernel_applies else None
-        is_native = self.through in (None, relaxation.forms[0])
-        if metric is None or kernel is None or not is_native:
+        if metric is None or kernel is None:
             return None
-        return relaxed_metric(kernel, self.now(self.beta), self.expect, metric)
+        route = self.metric.check_relaxed(relaxation, self.through)
+        return relaxed_metric(kernel, route, self.now(self.beta), self.expect, metric)
 
     @override
     def never_waits(self, lists: Lists) -> bool:

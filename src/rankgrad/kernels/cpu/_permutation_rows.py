@@ -1,4 +1,4 @@
-"""Rows of NeuralSort's and SoftSort's relaxed permutations.
+"""Rows of NeuralSort's and SoftSort's relaxed permutations, and a cross-entropy of NeuralSort's.
 
 Row r of NeuralSort has its maximum at the r-th item and decreases to both sides, so only a band
 around the diagonal is computed. SoftSort's sums of ``exp(-|s_i - s_j|)`` are linear recurrences,
@@ -15,9 +15,19 @@ import math
 import numpy as np
 
 from rankgrad.kernels.arguments import MetricOptions
-from rankgrad.kernels.cpu._arithmetic import exp, total
+from rankgrad.kernels.cpu._arithmetic import exp, log, total
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
-from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays, new_block
+from rankgrad.kernels.cpu._flat_arrays import (
+    Array,
+    Arrays,
+    FlatArrays,
+    indices,
+    new_block,
+    real_items,
+    sort_by_label,
+    sort_descending,
+    take,
+)
 from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 
@@ -80,6 +90,81 @@ def _neuralsort(
             absolute_differences_adjoint(z, grad_sums, grad_z)
             for i in range(n):
                 grad_scores[order[start + i]] += grad_z[i] / options[0]
+
+
+def neuralsort_ce(lists: FlatArrays, k: int, temperature: float) -> None:
+    """The cross-entropy of the labels' permutation and NeuralSort's.
+
+    See ``neuralsort_ce`` in :mod:`rankgrad.kernels._backends`.
+    """
+    lists.run(_cross_entropy_loop, k, temperature, power=2 if k == 0 else 1)
+
+
+@compiled
+def _cross_entropy_loop(first: int, last: int, arrays: Arrays, k: int, temperature: float) -> None:
+    """``Σ_r Σ_j P*_rj w_j (log Σ_i exp(x_ri) - x_rj) / ranks``, with the logits x of :func:`_row`.
+
+    The items of one label form a group, which has as many ranks as items. For the items and ranks
+    of a group, P* is one over that number. So the terms of a rank need only sums over its group.
+    """
+    scores, labels, mask, weights, offsets, values, grad_scores, defined = arrays
+    for b in range(first, last):
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        n = items.size
+        defined[b] = n > 1
+        if n < 2:
+            continue
+        sort_descending(scores, items)
+        y, w, by_label = take(labels, items), take(weights, items), indices(n)
+        sort_by_label(y, by_label)
+        block = new_block(6, n)
+        z, sums, zeros, row = block[0, :n], block[1, :n], block[2, :n], block[3, :n]
+        grad_z, grad_sums = block[4, :n], block[5, :n]
+        for i in range(n):
+            z[i] = scores[items[i]] * (1.0 / temperature)
+        absolute_differences(z, sums)
+        n_ranks = n if k == 0 else min(k, n)
+        low, high, start = 0, 0, 0
+        while start < n_ranks:
+            end, mass, mass_z, mass_sums = start, 0.0, 0.0, 0.0
+            while end < n and y[by_label[end]] == y[by_label[start]]:
+                j = by_label[end]
+                mass, mass_z, mass_sums = (
+                    mass + w[j],
+                    mass_z + w[j] * z[j],
+                    mass_sums + w[j] * sums[j],
+                )
+                end += 1
+            target = 1.0 / ((end - start) * n_ranks)
+            stop, factors = min(end, n_ranks), 0.0
+            for r in range(start, stop):
+                factor = n - 1.0 - 2.0 * r
+                factors += factor
+                low, high = band(z, sums, factor, r, low, high)
+                columns = slice(low, high)
+                normalizer, _ = _row(
+                    factor, z[r], sums[r], z[columns], sums[columns], zeros[columns], row[columns]
+                )
+                below_top = factor * (mass * z[r] - mass_z) - (mass * sums[r] - mass_sums)
+                values[b] += target * (mass * log(normalizer) + below_top)
+                # Values of 0 and a mean of -1 make it the adjoint of the row's log Σ exp.
+                _row_adjoint(
+                    target * mass / normalizer,
+                    -1.0,
+                    factor,
+                    row[columns],
+                    zeros[columns],
+                    grad_z[columns],
+                    grad_sums[columns],
+                )
+            for i in range(start, end):
+                j = by_label[i]
+                grad_z[j] -= target * w[j] * factors
+                grad_sums[j] += target * w[j] * (stop - start)
+            start = end
+        absolute_differences_adjoint(z, grad_sums, grad_z)
+        for i in range(n):
+            grad_scores[items[i]] = grad_z[i] / temperature
 
 
 @compiled

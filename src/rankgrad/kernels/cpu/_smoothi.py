@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rankgrad.kernels.arguments import MetricOptions
-from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp, exp_near_zero
+from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp, exp_near_zero, total
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import APART, Array, FlatArrays, new_block, whole_vectors
 from rankgrad.kernels.cpu._metric_steps import GRAD, RANKS, SORTED, STATE, VALUES
@@ -19,6 +19,7 @@ from rankgrad.kernels.cpu._relaxed import (
     RankOperator,
     SortOperator,
     through_permutation,
+    through_ranking,
 )
 
 # Three bounds of the logits:
@@ -296,15 +297,18 @@ def _expected_ranks(first: int, last: int, lists: Lists, options: RankOptions, r
     scores, offsets, order, counts, _ = lists
     for b in range(first, last):
         n, start = counts[b], offsets[b]
+        scaled = _scaled(scores, order[start : start + n], options[0])
         row, product = np.empty(n), np.ones(n)
         ranks, mass = rows[RANKS, start : start + n], rows[STATE, start : start + n]
         for i in range(n):
             ranks[i], mass[i] = TRACE * n, TRACE
         for r in range(n):
-            _indicator(scores, order[start : start + n], options, product, row)
+            inverse = 1.0 / _exponentials(scaled, product, row)
             for i in range(n):
-                ranks[i] += (r + 1.0) * row[i]
-                mass[i] += row[i]
+                indicator = row[i] * inverse
+                ranks[i] += (r + 1.0) * indicator
+                mass[i] += indicator
+                product[i] *= (1.0 - options[1]) - indicator
         for i in range(n):
             ranks[i] /= mass[i]
 
@@ -325,38 +329,43 @@ def _expected_ranks_adjoint(
         items = order[start : start + n]
         of_list = slice(start, start + n)
         ranks, mass, grad = rows[RANKS, of_list], rows[STATE, of_list], rows[GRAD, of_list]
-        # rank_product is the product before _indicator updates it for the next rank.
-        row, product, rank_product, grad_scaled = np.empty(n), np.ones(n), np.ones(n), np.zeros(n)
+        scaled = _scaled(scores, items, options[0])
+        row, product, grad_scaled = np.empty(n), np.ones(n), np.zeros(n)
+        # The derivative of the loss by the indicator I^r_i is grad_mass[i] (r - ranks[i]).
+        grad_mass, grad_rank = np.empty(n), np.empty(n)
+        for i in range(n):
+            grad_mass[i] = grad[i] / mass[i]
+            grad_rank[i] = grad_mass[i] * ranks[i]
         for r in range(n):
-            _indicator(scores, items, options, product, row)
-            mean = 0.0
+            inverse = 1.0 / _exponentials(scaled, product, row)
+            mean = ((r + 1.0) * dot(row, grad_mass) - dot(row, grad_rank)) * inverse
             for i in range(n):
-                # The derivative of the loss by item i's indicator for rank r + 1
-                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
-                mean += row[i] * change
-            for i in range(n):
-                change = grad[i] * (r + 1.0 - ranks[i]) / mass[i]
-                grad_scaled[i] += row[i] * (change - mean) * rank_product[i]
-                rank_product[i] = product[i]
+                indicator = row[i] * inverse
+                change = grad_mass[i] * (r + 1.0) - grad_rank[i]
+                grad_scaled[i] += indicator * (change - mean) * product[i]
+                product[i] *= (1.0 - options[1]) - indicator
         _to_scores(scores, items, options[0], grad_scaled, grad_scores)
 
 
 @compiled
-def _indicator(
-    scores: Array, items: Array, options: RankOptions, product: Array, row: Array
-) -> None:
-    """Write the indicator of the next rank to ``row`` ``[n]``, and update ``product`` ``[n]``."""
-    alpha, delta = options
-    lowest, top, normalizer = scores[items[items.size - 1]], 0.0, 0.0  # items are sorted
+def _scaled(scores: Array, items: Array, alpha: float) -> Array:
+    """``α (s - min s)`` of items in order of descending score."""
+    scaled = np.empty(items.size)
     for i in range(items.size):
-        row[i] = alpha * (scores[items[i]] - lowest) * product[i]
+        scaled[i] = alpha * (scores[items[i]] - scores[items[items.size - 1]])
+    return scaled
+
+
+@compiled
+def _exponentials(scaled: Array, product: Array, row: Array) -> float:
+    """Write ``exp(x - max x)``, ``x = scaled product``, to ``row`` ``[n]``; return the sum."""
+    top = 0.0
+    for i in range(row.size):
+        row[i] = scaled[i] * product[i]
         top = max(top, row[i])
-    for i in range(items.size):
+    for i in range(row.size):
         row[i] = exp(row[i] - top)
-        normalizer += row[i]
-    for i in range(items.size):
-        row[i] /= normalizer
-        product[i] *= (1.0 - delta) - row[i]
+    return total(row)
 
 
 class SmoothIRanks(RankOperator):
@@ -364,3 +373,10 @@ class SmoothIRanks(RankOperator):
 
     relaxation = Ranking(_expected_ranks, _expected_ranks_adjoint, power=2)
     types = (float, float)
+
+
+def through_smoothi_ranks(
+    flat: FlatArrays, alpha: float, delta: float, beta: float, metric_options: MetricOptions
+) -> None:
+    """1 - metric through the mean ranks: see :mod:`rankgrad.kernels.ops`."""
+    through_ranking(SmoothIRanks.relaxation, (alpha, delta), beta, flat, metric_options)

@@ -13,6 +13,8 @@ LOSSES = {
     "ndcg_bound": (0, "exponential"),
     "ndcg_bound@3(gain=linear)": (3, "linear"),
     "margin_mse": (),
+    "neuralsort_ce": (0, 1.0),
+    "neuralsort_ce@2(temperature=0.3)": (2, 0.3),
 }
 
 
