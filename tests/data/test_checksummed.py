@@ -12,7 +12,7 @@ import pytest
 
 from rankgrad import _checksums
 from rankgrad.data import Dataset, store
-from rankgrad.data._checksummed import ChecksummedArray
+from rankgrad.data._checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.training._processes import DatasetHandle
 
 ROWS = 50
@@ -70,6 +70,15 @@ def test_an_index_gives_what_it_gives_of_an_array(folder: Path, values: Any, ind
         with pytest.raises(ValueError, match=r"features.npy is damaged: bytes \d+ to \d+ do not"):
             store.open(folder).features[index]
         damage(folder, int(row))
+
+
+def test_the_row_of_the_largest_int8_is_checked(tmp_path: Path) -> None:
+    path, content = tmp_path / "rows", bytes(200)
+    path.write_bytes(b"x" * 200)
+    file = ChecksummedFile(path, _checksums.of_bytes(content))
+    array = ChecksummedArray(file, np.dtype(np.uint8), (200,), 0)
+    with pytest.raises(ValueError, match="is damaged"):
+        array[np.int8(127)]
 
 
 READINGS: dict[str, Callable[[Any], Any]] = {

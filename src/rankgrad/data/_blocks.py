@@ -18,8 +18,8 @@ from rankgrad._shapes import Array, Bool, Float, Int
 if TYPE_CHECKING:
     from rankgrad.data.transforms import Transform
 
-_BLOCK = 1 << 22  # at most so many values in a block of several rows, which bounds memory
-_RIDGE_PENALTY = 1e-3  # ridge penalty of the imputing regression, whose features have variance 1
+_BLOCK = 1 << 22  # the most values of a block, unless a single row has more; bounds memory
+_RIDGE_PENALTY = 1e-3  # of the regression that imputes, whose features have variance 1
 
 
 def block_height(columns: int) -> int:
@@ -29,10 +29,16 @@ def block_height(columns: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The rows of an array, block by block, after transforms that are fitted already."""
+    """The rows of an array, block by block, after transforms that are fitted already.
 
-    features: Array  # [N, f]
-    offsets: Array | None = None  # [B + 1]
+    Attributes:
+        features: ``[N, F]`` raw features, an array or a memory map.
+        offsets: ``[B + 1]``; list b is the rows ``offsets[b]:offsets[b + 1]``.
+        transforms: applied to each block, in this order.
+    """
+
+    features: Array
+    offsets: Array | None = None
     transforms: tuple[Transform, ...] = ()
 
     def __len__(self) -> int:
@@ -44,14 +50,14 @@ class Blocks:
             yield self.rows(slice(start, start + height))
 
     def then(self, transform: Transform) -> Blocks:
-        """The rows after one more transform; if they are a single block, it is applied at once."""
+        """The rows after one more transform, which is applied now if they are a single block."""
         after = replace(self, transforms=(*self.transforms, transform))
         if self.features.size > _BLOCK:
             return after
         return Blocks(after.rows(slice(None)).numpy(), self.offsets)
 
     def rows(self, index: slice | Array) -> Float[Tensor, "m f"]:
-        """Some rows, transformed as they would be in prediction."""
+        """Transform some rows, as in prediction."""
         values = torch.from_numpy(np.array(self.features[index], _numpy_float(self.features)))
         for transform in self.transforms:
             values = transform(values)
@@ -59,7 +65,7 @@ class Blocks:
 
     @property
     def width(self) -> int:
-        """The number of columns of a block."""
+        """The number of columns after the transforms."""
         return self.transforms[-1].n_outputs if self.transforms else self.features.shape[1]
 
     @property
@@ -70,18 +76,21 @@ class Blocks:
 
 @dataclass
 class Moments:
-    """Mean, standard deviation and range of each column, in float64, without missing values."""
+    """Mean, standard deviation and range of each column, in float64, without missing values.
+
+    These four numbers are 0 for a column without values.
+    """
 
     mean: Float[Tensor, " f"]
-    deviation: Float[Tensor, " f"]
+    deviation: Float[Tensor, " f"]  # divides by count, not by count - 1
     low: Float[Tensor, " f"]
     high: Float[Tensor, " f"]
-    missing: Int[Tensor, " f"]  # how many values are missing
+    missing: Int[Tensor, " f"]  # how many values are missing (NaN)
     count: Int[Tensor, " f"]  # how many are not
 
     @classmethod
     def of(cls, blocks: Blocks) -> Moments:
-        """Compute them in one pass; the update of Chan, Golub and LeVeque merges blocks stably."""
+        """Compute them in one pass, with the stable update of Chan, Golub and LeVeque (1979)."""
         # squares: sums of squared deviations. [1] becomes [f] by broadcasting with the first block.
         count = missing = torch.zeros(blocks.width, dtype=torch.int64)
         mean, squares = torch.zeros(1).double(), torch.zeros(1).double()
@@ -91,6 +100,7 @@ class Moments:
             is_missing = values.isnan()
             n_present = len(values) - is_missing.sum(0)
             total = count + n_present
+            divisor = total.clamp(min=1).double()  # a quotient of integers would be float32
             if is_missing.any():
                 block_mean = values.nansum(0) / n_present.clamp(min=1)
                 # A missing value counts as the mean, which adds nothing to the squares.
@@ -102,8 +112,8 @@ class Moments:
                 low, high = low.minimum(values.amin(0)), high.maximum(values.amax(0))
             step = block_mean - mean
             squares = squares + (values - block_mean).square().sum(0)
-            squares = squares + step.square() * (count * n_present / total.clamp(min=1).double())
-            mean = mean + step * (n_present / total.clamp(min=1).double())
+            squares = squares + step.square() * (count * n_present / divisor)
+            mean = mean + step * (n_present / divisor)
             count, missing = total, missing + is_missing.sum(0)
         empty = count == 0
         low, high = low.where(~empty, 0.0), high.where(~empty, 0.0)
@@ -118,12 +128,15 @@ class Moments:
 
     @property
     def informs(self) -> Bool[Tensor, " f"]:
-        """Whether items differ by the column: by its values, or by whether it has one."""
+        """Whether items differ in a column: in its values, or in whether they are missing."""
         return self.varies | ((self.missing > 0) & (self.count > 0))
 
 
 def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
-    """Whether each column has different values within some list: whether two neighbors differ."""
+    """Whether each column varies within some list: whether two neighboring rows of it differ.
+
+    A missing value differs from all others, but not from another missing one.
+    """
     if blocks.offsets is None:
         raise ValueError("drop_constant(per_list=true) needs offsets: fit(features, offsets)")
     starts = np.zeros(len(blocks) + 1, bool)
@@ -143,16 +156,17 @@ def varies_in_lists(blocks: Blocks) -> Bool[Tensor, " f"]:
 
 
 def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[Tensor, "f f"]:
-    """The matrix W of :class:`~rankgrad.data.transforms.Impute`, for features with NaN.
+    """The regression weights W of :class:`~rankgrad.data.transforms.Impute`.
 
-    Column j has the weights that predict feature j; the weight of feature j itself is 0. With p_k
-    the fraction of items that have feature k, S the covariances and z as in Impute,
-    ``E[z_k z_l] = p_k p_l S_kl``, ``E[z_k²] = p_k S_kk`` and ``E[x_j z_k] = p_k S_kj``. The normal
-    equations for feature j leave out row and column j. One inverse of the full matrix solves the
-    equations of all features. They are solved for features of variance 1.
+    Column j has the weights that predict feature j; the weight of feature j itself is 0. Let p_k be
+    the fraction of items that have feature k, S the covariances, and z as in Impute. If values are
+    missing independently, ``E[z_k z_l] = p_k p_l S_kl`` for k ≠ l, ``E[z_k²] = p_k S_kk`` and
+    ``E[x_j z_k] = p_k S_kj``. The normal equations for feature j leave out row and column j. One
+    inverse of the full matrix solves the equations of all features. They are solved for features of
+    variance 1.
 
     Args:
-        values: the features of some items.
+        values: the features of some items, with NaN where they are missing.
         moments: of all items.
     """
     present = ~values.isnan()
@@ -176,7 +190,7 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
 
 
 def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:
-    """``size`` rows, drawn without replacement; all rows if there are no more."""
+    """``size`` rows, drawn without replacement, in their order; all rows if there are fewer."""
     if len(blocks) <= size:
         return blocks.rows(slice(None))
     drawn = np.random.default_rng(seed).choice(len(blocks), size, replace=False)
@@ -213,7 +227,7 @@ def check_infinite(values: Tensor, first: int = 0) -> None:
 
     Args:
         values: ``[..., f]``.
-        first: the number of the first row in the whole array, for the message.
+        first: the index of row 0 of ``values`` in the whole array, for the message.
     """
     infinite = values.isinf()
     if not bool(infinite.any()):

@@ -5,6 +5,7 @@ So a store (``store.py``) of any size opens at once, and no damaged value is eve
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ class ChecksummedFile:
     Args:
         path: the file.
         sums: the checksums of its blocks, as text that :func:`rankgrad._checksums.of_blocks` makes.
+
+    Attributes:
+        raw: ``[bytes]`` uint8, which may be read only after a check.
     """
 
     def __init__(self, path: Path, sums: str) -> None:
@@ -32,20 +36,27 @@ class ChecksummedFile:
         self._expected = _checksums.split(sums)
         self._unchecked = np.ones(len(self._expected), bool)
         if len(self._expected) != -(-len(self.raw) // _checksums.BLOCK):
-            raise ValueError(f"{path.name} has {len(self.raw)} bytes, which are not its checksums'")
+            raise ValueError(
+                f"{path.name} has {len(self.raw)} bytes, but {len(self._expected)} checksums of "
+                f"{_checksums.BLOCK} bytes each"
+            )
 
     def check(self, start: int = 0, stop: int | None = None) -> None:
-        """Check the blocks that contain ``raw[start:stop]``, unless they were checked before."""
+        """Check the blocks that contain ``raw[start:stop]``, unless they were checked before.
+
+        Raises:
+            ValueError: a block does not have its checksum.
+        """
         first = start // _checksums.BLOCK
         end = -(-(len(self.raw) if stop is None else stop) // _checksums.BLOCK)  # rounded up
         for block in np.flatnonzero(self._unchecked[first:end]) + first:
             self._check_block(int(block))
 
     def check_rows(self, starts: np.ndarray, length: int) -> None:
-        """:meth:`check` for the ranges of ``length`` bytes that begin at ``starts``, ``[n]``."""
+        """:meth:`check` for the ranges of ``length`` bytes that start at ``starts``, ``[n]``."""
         if not length or not self._unchecked.any():
             return
-        # The sum of the steps up to a block is the number of ranges that overlap it.
+        # The sum of the steps up to and including a block is the number of ranges that overlap it.
         steps = np.zeros(len(self._expected) + 1, np.int64)
         np.add.at(steps, starts // _checksums.BLOCK, 1)
         np.add.at(steps, (starts + length - 1) // _checksums.BLOCK + 1, -1)
@@ -66,27 +77,27 @@ class ChecksummedFile:
 class ChecksummedArray(NDArrayOperatorsMixin):
     """A read-only array in a :class:`ChecksummedFile`; rows are checked before they are read.
 
-    Indices and slices check their rows and return an ``np.ndarray``. Boolean masks, ``np.asarray``
-    and methods check all rows. ``shape``, ``dtype``, ``len`` and :meth:`part` read nothing. The
-    class is not a subclass of ``np.ndarray``, whose memory could be read without a check.
+    Indices and slices check their rows and return an ``np.ndarray``. Boolean masks, ``np.asarray``,
+    operators and methods check all rows. ``shape``, ``dtype``, ``len`` and :meth:`part` check none.
+    It is not a subclass of ``np.ndarray``: the memory of one could be read without a check.
 
     Args:
         file: the file that contains the array.
         dtype: of the array.
         shape: of the array.
-        offset: where the array begins in the file, in bytes.
+        offset: where the array starts in the file, in bytes.
     """
 
     def __init__(
         self, file: ChecksummedFile, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
     ) -> None:
         self.file, self.offset = file, offset
-        stop = offset + int(np.prod(shape)) * dtype.itemsize
+        stop = offset + math.prod(shape) * dtype.itemsize
         self._array: np.ndarray = file.raw[offset:stop].view(dtype).reshape(shape)
         self._row_bytes = self._array.nbytes // max(1, len(self._array))
 
     def part(self, start: int, stop: int) -> ChecksummedArray:
-        """The rows from ``start`` to ``stop``, which are not read yet."""
+        """The rows from ``start`` to ``stop``, both at least 0, which are not read yet."""
         shape = (stop - start, *self._array.shape[1:])
         offset = self.offset + start * self._row_bytes
         return ChecksummedArray(self.file, self._array.dtype, shape, offset)
@@ -97,8 +108,9 @@ class ChecksummedArray(NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> Any:
         rows = index[0] if isinstance(index, tuple) and index else index
         if isinstance(rows, (int, np.integer)) and not isinstance(rows, bool):
-            end = rows + 1 or None  # the slice of row -1 has no end
-            self.file.check(*self._byte_range(range(len(self))[rows:end]))
+            row = int(rows)  # np.int8(127) + 1 would overflow
+            end = row + 1 or None  # the slice of row -1 has no end
+            self.file.check(*self._byte_range(range(len(self))[row:end]))
         elif isinstance(rows, slice):
             self.file.check(*self._byte_range(range(len(self))[rows]))
         elif isinstance(rows, (np.ndarray, list)) and np.asarray(rows).dtype.kind in "iu":
@@ -137,7 +149,7 @@ class ChecksummedArray(NDArrayOperatorsMixin):
         return f"ChecksummedArray({self._array.dtype} {shape} of {self.file.path})"
 
     def _byte_range(self, rows: range) -> tuple[int, int]:
-        """The first byte of these rows in the file, and the one after the last."""
+        """Where these rows start and stop in the file, in bytes."""
         if not rows:
             return 0, 0
         first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])

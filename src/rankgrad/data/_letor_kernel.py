@@ -3,10 +3,10 @@
 :mod:`rankgrad.data.letor` calls :func:`parse` for each block of lines, and imports this module only
 when a file is read, because importing Numba takes time.
 
-Nearly all pairs ``id:value`` of real files have ascending ids and short decimals. These are read by
-:func:`_parse_usual_pairs`, eight bytes at a time and almost without branches (SWAR, "SIMD within a
-register"). All other pairs are read byte by byte in :func:`parse`. A number that cannot be rounded
-correctly in float64 arithmetic is *deferred*: Python parses it later.
+Nearly all pairs ``id:value`` of real files have ascending ids and short decimals. The fast path for
+these, :func:`_parse_usual_pairs`, reads eight bytes at a time and almost without branches (SWAR,
+"SIMD within a register"). All other pairs are read byte by byte in :func:`parse`. A number that
+float64 arithmetic might round wrongly, or that is malformed, is *deferred*: Python parses it later.
 """
 
 # mypy: disable-error-code="import-untyped, untyped-decorator, no-any-return"
@@ -27,11 +27,11 @@ from rankgrad._shapes import Array
 
 Unsigned = np.uint64
 
-# NumPy's error model leaves out the check for a division by zero: powers of ten are not zero.
+# NumPy's error model omits the check for division by zero: all divisors here are powers of ten.
 _compiled = partial(compile_cached, nogil=True, error_model="numpy")
 _inlined = partial(compile_cached, nogil=True, error_model="numpy", inline="always")
 
-# The status of :func:`parse`: why it stopped.
+# The status of :func:`parse`: why it stopped. ``letor._problem_text`` has the messages.
 DONE, BAD_PAIR, BAD_ID, QID_EMPTY, QID_MISSING, QID_UNEXPECTED = 0, 1, 2, 3, 4, 5
 
 # The kind of a number. A deferred one is left to Python, which rounds it correctly or rejects it.
@@ -43,31 +43,31 @@ _LINE_FEED, _SPACE, _HASH, _PLUS, _MINUS, _POINT, _COLON, _QUESTION = b"\n #+-.:
 _A, _D, _E, _I, _L, _N, _Q, _U = b"adeilnqu"
 _CASE_BIT = 32  # set in lower-case letters
 
-# Positions are unsigned, as Numba tests signed indices for being negative. Constants that are added
-# to them are unsigned too, as Numba makes a float of a signed and an unsigned integer.
+# Positions are unsigned, because Numba checks whether signed indices are negative. Constants added
+# to them are unsigned too, because Numba converts the sum of int64 and uint64 to float64.
 _0, _1, _2, _3, _4, _8, _10, _CHAR_0 = (Unsigned(n) for n in (0, 1, 2, 3, 4, 8, 10, 48))
 _16, _32, _63, _64 = (Unsigned(n) for n in (16, 32, 63, 64))
 _MAX_ID = Unsigned(MAX_ID)
 
-# Numbers of 15 digits, and powers of ten up to 1e22, are exact in float64. So the quotient of two
-# of them is correctly rounded.
+# Integers of up to 15 digits, and powers of ten up to 1e22, are exact in float64. So the quotient
+# of two of them is correctly rounded.
 _EXACT_DIGITS = Unsigned(15)
-_POWERS = np.array([float(f"1e{e}") for e in range(128)])
-_TENS = np.array([10**e for e in range(9)], np.uint64)
-# Bounds the relative error of three roundings and of leaving out the digits past the 19th.
+_POWERS = np.array([float(f"1e{e}") for e in range(76)])  # _parse_decimal uses all of them
+_INTEGER_POWERS = np.array([10**e for e in range(9)], np.uint64)
+# Bounds the relative error of _parse_decimal: three roundings, and no digits past the 19th.
 _SLACK = 2.0**-49
 
 
 # A word is eight bytes of text as one integer, whose lowest byte is the first of the text. The
-# constants below have the same value in each byte (or pair, or four bytes).
+# constants below repeat one value in each byte (or pair, or four bytes).
 _HIGH, _LOW = Unsigned(0x8080808080808080), Unsigned(0x7F7F7F7F7F7F7F7F)  # top bit, the rest
 _ONES, _POINTS = Unsigned(0x0101010101010101), Unsigned(0x2E2E2E2E2E2E2E2E)
 _ZEROS, _SIXES = Unsigned(0x3030303030303030), Unsigned(0x0606060606060606)
 _ABOVE_SPACE = Unsigned(0x5F5F5F5F5F5F5F5F)  # added to a byte above 32, sets its highest bit
 _HIGH_NIBBLES = Unsigned(0xF0F0F0F0F0F0F0F0)
 _PAIRS, _FOURS = Unsigned(0x00FF00FF00FF00FF), Unsigned(0x0000FFFF0000FFFF)
-# Of neighboring bytes a and b, the product with _BY_10 has 10 a + b in the place of b. So has that
-# with _BY_100 for neighboring pairs of bytes, and that with _BY_10000 for fours.
+# If a and b are neighboring bytes of a word, its product with _BY_10 has 10 a + b in the place of
+# b. _BY_100 does the same for pairs of bytes, and _BY_10000 for fours.
 _BY_10, _BY_100 = Unsigned(10 * 2**8 + 1), Unsigned(100 * 2**16 + 1)
 _BY_10000 = Unsigned(10000 * 2**32 + 1)
 
@@ -83,7 +83,7 @@ _ID_LIMIT = Unsigned(_N_IDS)
 
 
 def _make_trailing_zeros(context: Any, bits: Any) -> Any:
-    """Numba intrinsic: the number of zero bits below the lowest one; 64 if all are zero."""
+    """Numba intrinsic: the number of zero bits below the lowest set bit; 64 if no bit is set."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -110,7 +110,7 @@ _load_word: Any = intrinsic(_make_load_word)
 
 
 class Output(NamedTuple):
-    """The arrays that :func:`parse` writes.
+    """The arrays that :func:`parse` fills, from the start; it returns how far.
 
     Attributes:
         features: ``[lines * n_columns]`` float32, zeros at first. The value of feature id ``f`` of
@@ -120,8 +120,8 @@ class Output(NamedTuple):
         starts: ``[lines]`` int64: where each row's line starts in the text.
         runs: ``[lines, 3]`` int64: ``(row, start, end)`` for each row whose qid differs from that
             of the row before, with the position of the qid in the text.
-        deferred: ``[n, 2]`` int64: ``(start, cell)`` of each deferred number, in the order of the
-            text; the cell of a label is ``-1 - row``.
+        deferred: ``[size // 2 + 1, 2]`` int64: ``(start, cell)`` of each deferred number, in the
+            order of the text; the cell of a label is ``-1 - row``.
         stamps: ``[n_columns]`` int64, zeros at first: scratch space. It holds 1 + the last row that
             had each feature.
     """
@@ -160,8 +160,8 @@ def _parse_short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, boo
     """Parse the unsigned decimal at ``i``; return its value, its end, and whether it was parsed.
 
     It is parsed if it has up to eight digits and no point, or up to seven digits before the point
-    and up to eight after it. There is no loop and hardly a branch that depends on the text: a
-    branch misprediction takes longer than reading the number.
+    and up to eight after it. So it has at most ``_EXACT_DIGITS``. There is no loop and hardly a
+    branch that depends on the text: a branch misprediction takes longer than reading the number.
     """
     word = _load_word(text, i)
     length, more = _first_space(word), _first_space(_load_word(text, i + _8))
@@ -170,8 +170,8 @@ def _parse_short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, boo
     places = length - whole - _1 if whole < length else _0
     end = i + length
     ended = text[end] == _SPACE or text[end] == _LINE_FEED
-    late_point = whole == _8 and length > _8  # there is none in the first eight bytes
-    if not ended or whole == _0 or late_point or places > _8 or whole + places > _EXACT_DIGITS:
+    is_long = whole == _8 and length > _8  # no point in the first eight bytes
+    if not ended or whole == _0 or is_long or places > _8:
         return 0.0, i, False
     # The digits before and after the point as bytes from 0 to 9, with zeros in front of them.
     before = (word ^ _ZEROS) << (_64 - _8 * whole)
@@ -179,7 +179,7 @@ def _parse_short_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, boo
     after = after if places else _0  # without places, the shift by 64 became one by 0
     if (before | before + _SIXES | after | after + _SIXES) & _HIGH_NIBBLES:  # a byte is above 9
         return 0.0, i, False
-    digits = _whole_number(before) * _TENS[places] + _whole_number(after)
+    digits = _whole_number(before) * _INTEGER_POWERS[places] + _whole_number(after)
     return np.float64(np.int64(digits)) / _POWERS[places], end, True
 
 
@@ -196,7 +196,7 @@ def _append_digits(text: Array, i: Unsigned, number: Unsigned) -> tuple[Unsigned
 
 @_compiled
 def _parse_long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool]:
-    """:func:`_parse_short_decimal` for decimals of up to 15 digits, wherever the point is."""
+    """As :func:`_parse_short_decimal`, for up to 15 digits with the point anywhere."""
     begin = i
     digits, i = _append_digits(text, i, _0)
     n_digits, scale = i - begin, _0
@@ -209,22 +209,6 @@ def _parse_long_decimal(text: Array, i: Unsigned) -> tuple[float, Unsigned, bool
     if not ended or n_digits - _1 >= _EXACT_DIGITS:  # none, as 0 - 1 wraps, or too many
         return 0.0, i, False
     return np.float64(np.int64(digits)) / _POWERS[scale], i, True
-
-
-@_compiled
-def count_lines(text: Array, size: int) -> int:
-    """The number of lines of ``text[:size]``."""
-    total = start = 0
-    while start + 128 <= size:
-        # The count of 128 bytes fits in a byte, so that the compiler vectorizes the loop.
-        count = np.uint8(0)
-        for i in range(start, start + 128):
-            count = np.uint8(count + np.uint8(text[i] == _LINE_FEED))
-        total += int(count)
-        start += 128
-    for i in range(start, size):
-        total += int(text[i] == _LINE_FEED)
-    return total
 
 
 @_compiled
@@ -369,14 +353,14 @@ def _is_qid(text: Array, i: Unsigned) -> bool:
 def _parse_usual_pairs(
     text: Array, i: Unsigned, features: Array, base: Unsigned, min_id: Unsigned, width: Unsigned
 ) -> tuple[Unsigned, Unsigned]:
-    """Store the values of pairs, from ``i`` on, until one is not of the usual form.
+    """The fast path: store the values of pairs, from ``i`` on, until one is not usual.
 
     A usual pair has an id of at least ``min_id`` and below ``width``, where ``min_id`` is one above
     the id before, and a decimal of at most 15 digits.
 
     Args:
-        text: the text.
-        i: the end of the qid, or of another token.
+        text: as in :func:`parse`.
+        i: the end of the token before the pair; without qids, also the start of the row's first.
         features: as in :class:`Output`.
         base: the cell of the row's feature id 0.
         min_id: the lowest id that is in order.
@@ -402,7 +386,7 @@ def _parse_usual_pairs(
         if feature - min_id >= width - min_id:  # also below min_id: the difference wraps
             return stop, min_id
         digit = text[i] - _CHAR_0
-        if digit < _10 and text[i + _1] == _SPACE:  # more than a third of all values
+        if digit < _10 and text[i + _1] == _SPACE:  # a single digit: over a third of all values
             features[base + feature] = np.float64(np.int64(digit))
             min_id = feature + _1
             i += _1
@@ -419,6 +403,22 @@ def _parse_usual_pairs(
 
 
 @_compiled
+def count_lines(text: Array, size: int) -> int:
+    """The number of lines of ``text[:size]``."""
+    total = start = 0
+    while start + 128 <= size:
+        # The count of 128 bytes fits in a byte, so that the compiler vectorizes the loop.
+        count = np.uint8(0)
+        for i in range(start, start + 128):
+            count = np.uint8(count + np.uint8(text[i] == _LINE_FEED))
+        total += int(count)
+        start += 128
+    for i in range(start, size):
+        total += int(text[i] == _LINE_FEED)
+    return total
+
+
+@_compiled
 def parse(
     text: Array, size: int, n_columns: int, with_qids: bool, output: Output
 ) -> tuple[int, int, tuple[int, int, int], tuple[Any, ...]]:
@@ -426,18 +426,18 @@ def parse(
 
     Args:
         text: uint8; after ``size`` it has 32 bytes more, of any value, which may be read.
-        size: of the lines, in bytes.
-        n_columns: the width of the matrix of features.
+        size: the number of bytes of the lines.
+        n_columns: one above the highest feature id that is stored.
         with_qids: whether rows have qids.
-        output: written.
+        output: the arrays to fill.
 
     Returns:
-        The status, and the position where parsing stopped; the numbers of rows, runs and deferred
-        numbers; and the fields of ``rankgrad.data.letor._Counts``.
+        The status; the position where parsing stopped; how many rows, runs and deferred numbers
+        there are; and the fields of ``rankgrad.data.letor._Counts``.
     """
     features, labels, starts, runs, deferred, stamps = output
     end, width = Unsigned(size), Unsigned(n_columns)
-    rows = n_runs = n_deferred = unsorted = duplicates = not_finite = missing = 0
+    rows = n_runs = n_deferred = unsorted = duplicates = infinite = missing = 0
     unlabeled, unlabeled_at = 0, _0
     zero_rows, zero_at = 0, _0
     id_bound, id_bound_at = _0, _0  # one above the highest id, and the first line with it
@@ -483,8 +483,8 @@ def parse(
             status = QID_MISSING
             break
 
-        # The pairs. What they change is remembered: an unsorted row is read a second time.
-        pairs_start, old_deferred, old_not_finite, old_missing = i, n_deferred, not_finite, missing
+        # The pairs. A row whose ids are not in order is read a second time, from this state.
+        pairs_start, old_deferred, old_infinite, old_missing = i, n_deferred, infinite, missing
         find_duplicates = has_zero = False
         min_id = min(_1, width)
         while True:
@@ -497,14 +497,15 @@ def parse(
                 status = BAD_ID if text[start] == _COLON else BAD_PAIR
                 break
             start += _1  # of the value
-            # Ids that ascend are in order; the id 0 is so only at the start of the row.
-            if not find_duplicates and (feature < min_id if feature else has_zero or min_id > _1):
-                # The ids are not in order: read the row again, pair by pair, and find duplicates.
+            # An id in order is at least min_id, which starts at 1; the id 0 must come first.
+            is_unsorted = feature < min_id if feature else has_zero or min_id > _1
+            if is_unsorted and not find_duplicates:
+                # Read the row again, pair by pair, and find duplicates.
                 find_duplicates = True
                 min_id = width  # so that no pair is usual
                 unsorted += 1
-                i, n_deferred, not_finite = pairs_start, old_deferred, old_not_finite
-                missing = old_missing
+                i, n_deferred = pairs_start, old_deferred
+                infinite, missing = old_infinite, old_missing
                 continue
             if feature == _0 and not has_zero:
                 has_zero, zero_at = True, line
@@ -515,7 +516,7 @@ def parse(
             if find_duplicates and feature < width:
                 if stamps[feature] == rows + 1:
                     duplicates += 1
-                    kind = DEFERRED  # so that it is stored after deferred values before it
+                    kind = DEFERRED  # Python stores it, after a deferred value that it replaces
                 stamps[feature] = rows + 1
             if kind == DEFERRED:
                 deferred[n_deferred, 0] = start
@@ -523,10 +524,11 @@ def parse(
                 n_deferred += 1
             elif feature < width:
                 features[base + feature] = value
-            not_finite += kind == INFINITE
+            infinite += kind == INFINITE
             missing += kind == MISSING
             if not find_duplicates:
                 min_id = min(feature + _1, width)
+        # The ids of usual pairs were not compared with id_bound; the last one is the highest.
         if not find_duplicates and min_id > max(id_bound, _1):
             id_bound, id_bound_at = min_id, line
         if status != DONE:
@@ -534,5 +536,5 @@ def parse(
         i += _1
         rows += 1
         base += width
-    counts = unsorted, duplicates, not_finite, zero_rows, zero_at, id_bound, id_bound_at, missing
+    counts = unsorted, duplicates, infinite, zero_rows, zero_at, id_bound, id_bound_at, missing
     return status, int(i), (rows, n_runs, n_deferred), (*counts, unlabeled, unlabeled_at)

@@ -1,7 +1,8 @@
 """How much memory this process may still allocate. Readers ask before they allocate large arrays.
 
 It is the least of three limits: the free memory of the machine, what is left in the control groups
-of the process (version 1 or 2; a container is one), and what ``ulimit -v`` allows.
+(cgroups, version 1 or 2) of the process, and what ``ulimit -v`` allows. Each limit has a function
+that yields it in bytes, or nothing where the system does not tell.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from rankgrad._quoting import shorten
 
-_UNKNOWN = 1 << 40  # bytes, on systems that tell none of these limits
+_FALLBACK = 1 << 40  # bytes, on systems that tell none of these limits
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096  # bytes
 
 
@@ -20,31 +21,31 @@ def available(root: Path = Path("/")) -> int:
     """The bytes of memory that this process may still allocate.
 
     Args:
-        root: the folder that ``proc`` and ``sys`` are in.
+        root: the folder that contains ``proc`` and ``sys``; tests give another one.
     """
     limits = [*_free_memory(root), *_control_groups(root), *_address_space(root)]
-    return max(0, min(limits, default=_UNKNOWN))
+    return max(0, min(limits, default=_FALLBACK))
 
 
 def check(needed: int, limit: int, what: str, hint: str) -> None:
-    """Raise an error if more memory is needed than the limit; the message has both numbers.
+    """Raise an error if more memory is needed than the limit.
 
     Args:
         needed: bytes.
-        limit: bytes: those that are :func:`available`, or a part of them.
-        what: what needs the memory, with its file; the subject of the message.
+        limit: bytes; what is :func:`available`, or a part of it.
+        what: what needs the memory, and for which file: the subject of the message.
         hint: what the user can do about it.
 
     >>> from rankgrad.data._memory_limit import check
     >>> check(8 << 30, 2 << 30, "a.txt: 2 rows of 1,000,000,000 features", "drop some")
     Traceback (most recent call last):
-    ValueError: a.txt: 2 rows of 1,000,000,000 features would take 8.6 GB of memory, and 2.1 GB can
-        be had: drop some
+    ValueError: a.txt: 2 rows of 1,000,000,000 features would take 8.6 GB of memory, and 2.1 GB
+        are available: drop some
     """
     if needed > limit:
         raise ValueError(
             f"{shorten(what, 400)} would take {gigabytes(needed)} of memory, and "
-            f"{gigabytes(limit)} can be had: {hint}"
+            f"{gigabytes(limit)} are available: {hint}"
         )
 
 
@@ -54,12 +55,12 @@ def gigabytes(size: int) -> str:
 
 
 def _free_memory(root: Path) -> Iterator[int]:
-    """The memory that the machine has free, or all it has if the system does not tell."""
+    """The free memory of the machine, or all its memory where the system tells only that."""
     kilobytes = _fields(root / "proc/meminfo").get("MemAvailable:")
     if kilobytes is not None:
         yield kilobytes * 1024
     elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        yield os.sysconf("SC_PHYS_PAGES") * _PAGE
 
 
 def _control_groups(root: Path) -> Iterator[int]:
@@ -68,15 +69,15 @@ def _control_groups(root: Path) -> Iterator[int]:
         # A line is number:controllers:path; a line that is cut short gets empty fields.
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers == "":  # version 2
-            base, limit_file, usage_file = root / "sys/fs/cgroup", "memory.max", "memory.current"
-            prefix = ""
-        elif "memory" in controllers.split(","):
+            base, prefix = root / "sys/fs/cgroup", ""
+            limit_file, usage_file = "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):  # version 1; total_ includes the groups below
             base, prefix = root / "sys/fs/cgroup/memory", "total_"
             limit_file, usage_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
-        # The limits of the groups above hold, too. In a container the group of the process may be
-        # the base itself, whatever the path says; a folder that does not exist has no limit.
+        # The limits of parent groups apply too. In a container the group of the process may be the
+        # base itself, whatever the path says; a folder that does not exist has no limit.
         group = base / path.lstrip("/")
         for folder in (group, *group.parents):
             limit, usage = _number(folder / limit_file), _number(folder / usage_file)
