@@ -111,3 +111,6 @@ def test_formulas_of_the_terminal_have_no_latex():
     assert plain_formula(WRITTEN["metrics"]["ndcg"]["ranks"]) == (
         "(1 / IDCG@k) Σ_i (c_i G_i / log_2(1 + r̂_i))"
     )
+    assert plain_formula(WRITTEN["relaxations"]["fastsort"]["formula"]) == (
+        "r̂ = argmin_{x ∈ 𝒫(n)} ‖x + s / strength‖²"
+    )

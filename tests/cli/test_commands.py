@@ -96,6 +96,7 @@ def test_metrics_and_models(rankgrad, in_json):
     for name, entry in everything.items():
         with nullcontext() if entry["cutoff"] else pytest.raises(ValueError, match="no cutoff"):
             assert str(metrics.get(f"{name}@3")) == f"{name}@3"
+        assert "`" not in rankgrad("metrics", name).stdout  # no marks of code
     assert "threshold" in rankgrad("metrics", "ap").stdout
     assert "neuralndcg_web30k" in rankgrad("models").stdout
     assert "hidden" in rankgrad("models", "mlp").stdout

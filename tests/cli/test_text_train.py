@@ -74,6 +74,8 @@ def test_options_go_before_a_file_of_settings(tmp_path):
     assert (found.model, found.epochs, found.max_length) == ("x", 1, 32)
     with pytest.raises(ValueError, match=r"a\.toml: the setting 'model' is missing"):
         settings_of({"model": None}, file)
+    with pytest.raises(ValueError, match=r"a\.toml and the options: epochs should be greater"):
+        settings_of({"model": "x", "epochs": 0}, file)
 
 
 @pytest.mark.parametrize(

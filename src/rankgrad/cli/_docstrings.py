@@ -16,7 +16,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import typer
 from typer.models import ParameterInfo
 
-# A section of a docstring: a title such as ``Options:``, then indented lines.
+# A section of a docstring: a title such as ``Options:``, then lines indented by four spaces. The
+# examples are indented by two, so they stay in the text.
 _SECTION = re.compile(r"^([A-Z][^\n]*):\n((?: {4}.*(?:\n|\Z))+)\n?", re.MULTILINE)
 # A line ``name: help text`` of a section, with its continuation lines.
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -28,9 +29,9 @@ class _Description(NamedTuple):
     """What the help says about a parameter.
 
     Attributes:
-        panel: the title of its panel; None for the usual one.
+        panel: the title of its panel; None for Typer's own, Arguments or Options.
         help: the text.
-        default: the default in words; None where the value itself is shown.
+        default: the default in words; None to show the value of the default.
     """
 
     panel: str | None
@@ -39,11 +40,7 @@ class _Description(NamedTuple):
 
 
 def epilog(page: str) -> str:
-    """The last line of a command's help.
-
-    Args:
-        page: the path in ``docs`` of the page about the command.
-    """
+    """The last line of a command's help, which names a page in ``docs`` by its path."""
     return f"Documentation: docs/{page}"
 
 
@@ -60,7 +57,7 @@ def add_command(
     Args:
         app: the application.
         name: the name of the command.
-        command: the function.
+        command: the function; its signature is replaced by one with the help texts.
         page: the path in ``docs`` of the page that the last line of the help refers to.
         shared: sections with descriptions that several commands share. They are used for parameters
             that neither the docstring nor an annotation describes.
@@ -73,18 +70,19 @@ def add_command(
         for key, parameter in signature.parameters.items()
     ]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ |= {parameter.name: parameter.annotation for parameter in parameters}
     app.command(name, help=text, epilog=epilog(page))(command)
 
 
 def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
-    """Split a docstring into its text, one line per paragraph, and the parameters' descriptions."""
+    """Split a docstring into its text, one line per paragraph, and descriptions by parameter."""
     descriptions: dict[str, _Description] = {}
     for title, body in _SECTION.findall(docstring):
         panel = None if title in ("Inputs", "Options") else title
         for name, text in _ENTRY.findall(body):
-            help, *default = _DEFAULT.split(" ".join(text.split()))
-            descriptions[name] = _Description(panel, help, default[0] if default else None)
+            line = " ".join(text.split())
+            default = _DEFAULT.search(line)
+            words = default[1] if default else None
+            descriptions[name] = _Description(panel, _DEFAULT.sub("", line), words)
     paragraphs = _SECTION.sub("", docstring).rstrip().split("\n\n")
     return "\n\n".join(map(_unwrap, paragraphs)), descriptions
 
@@ -100,17 +98,23 @@ def _unwrap(paragraph: str) -> str:
 def _with_help(
     parameter: inspect.Parameter, description: _Description | None, shared: _Description | None
 ) -> inspect.Parameter:
-    """The parameter with a description in its annotation: its own, or else the shared one."""
+    """The parameter with a help text in its annotation.
+
+    Args:
+        parameter: of a command; its annotation may have a Typer option or argument.
+        description: from the docstring of the command.
+        shared: from the descriptions that several commands share; used if there is no other help.
+    """
+    if parameter.annotation is typer.Context:  # not an option
+        return parameter
     value_type, info = parameter.annotation, None
     if get_origin(value_type) is Annotated:
         value_type, info = get_args(value_type)
     if not isinstance(info, ParameterInfo):
-        if value_type is typer.Context:
-            return parameter
-        # Typer adds the ``--no-`` form unless the flag is spelled out.
-        flag = f"--{parameter.name.replace('_', '-')}"
-        info = typer.Option(*[flag] if parameter.default is False else [])
-    info = copy(info)
+        # Typer adds a ``--no-`` form to a flag unless the name of the option is passed.
+        is_flag = parameter.default is False
+        info = typer.Option(*([f"--{parameter.name.replace('_', '-')}"] if is_flag else []))
+    info = copy(info)  # several commands share the annotations of ``_arguments``
     if parameter.default is parameter.empty:
         info.show_default = False
     if description is None and info.help is None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+#: A LaTeX command such as ``\log`` or ``\,``, white space, or any other character.
 _TOKENS = re.compile(r"\\[A-Za-z]+|\\.|\s+|.")
 
-#: LaTeX commands without an argument. Others, such as ``\log``, are printed as their name.
+#: LaTeX commands without an argument. Those not listed, such as ``\log``, become their name.
 _SYMBOLS = {
     "alpha": "α", "beta": "β", "delta": "δ", "Delta": "Δ", "varepsilon": "ε", "lambda": "λ",
     "mu": "μ", "sigma": "σ", "tau": "τ", "theta": "θ", "varphi": "φ", "sum": "Σ", "prod": "Π",
@@ -19,19 +20,13 @@ _SYMBOLS = {
     "rVert": "‖", "cdot": "·", "left": "", "right": "", "quad": " ", ",": " ", ";": " ",
 }  # fmt: skip
 
-#: Commands with one argument, and the text they make of it.
+#: LaTeX commands with one argument, and the text they make of it.
 _ONE_ARGUMENT: dict[str, Callable[[str], str]] = {
-    "hat": "{}\u0302".format,
-    "widehat": "{}\u0302".format,
+    "hat": "{}\N{COMBINING CIRCUMFLEX ACCENT}".format,
+    "widehat": "{}\N{COMBINING CIRCUMFLEX ACCENT}".format,
     "sqrt": "√({})".format,
     "mathcal": lambda text: text.replace("P", "𝒫"),  # the only such letter in reference.toml
     **dict.fromkeys(("mathrm", "mathbb", "mathbf", "operatorname", "text"), str),
-}
-#: Commands with two arguments.
-_TWO_ARGUMENTS: dict[str, Callable[[str, str], str]] = {
-    "frac": lambda numerator, denominator: _fraction(numerator, denominator),
-    "tfrac": lambda numerator, denominator: _fraction(numerator, denominator),
-    "underset": lambda subscript, name: f"{name}_{{{subscript}}}",
 }
 
 
@@ -45,12 +40,14 @@ def plain_formula(latex: str) -> str:
     '-(1/n) Σ_{i ≤ k} P̂_ri log_2(1 + s_i)'
     """
     text = " ".join(_render(iter(_TOKENS.findall(latex))).split())
-    text = re.sub(r"(?<=[(\[⟨‖]) | (?=[)\],⟩‖])", "", text)  # no spaces inside brackets
+    # No spaces just inside brackets and norms, nor before commas.
+    text = re.sub(r"(?<=[(\[⟨]) | (?=[)\],⟩])", "", text)
+    text = re.sub(r"‖ ?(.*?) ?‖", r"‖\1‖", text)
     return _without_double_parentheses(text)
 
 
 def _render(tokens: Iterator[str]) -> str:
-    """The text of the tokens up to the next closing brace, or to the end."""
+    """The text of the tokens up to the end, or to the closing brace of this group."""
     parts = []
     for token in tokens:
         if token == "}":
@@ -68,8 +65,11 @@ def _render_token(token: str, tokens: Iterator[str]) -> str:
     name = token[1:]
     if name in _ONE_ARGUMENT:
         return _ONE_ARGUMENT[name](_argument(tokens))
-    if name in _TWO_ARGUMENTS:
-        return _TWO_ARGUMENTS[name](_argument(tokens), _argument(tokens))
+    if name in ("frac", "tfrac"):
+        return _fraction(_argument(tokens), _argument(tokens))
+    if name == "underset":
+        subscript, operator = _argument(tokens), _argument(tokens)
+        return f"{operator}_{{{subscript}}}"
     return _SYMBOLS.get(name, name)
 
 
@@ -79,7 +79,7 @@ def _argument(tokens: Iterator[str]) -> str:
 
 
 def _script(mark: str, tokens: Iterator[str]) -> str:
-    """A subscript or superscript, in braces if it is more than a word."""
+    """A subscript (``_``) or superscript (``^``), in braces unless it is one word."""
     text = _argument(tokens)
     if mark + text == "^2":
         return "²"
@@ -87,7 +87,10 @@ def _script(mark: str, tokens: Iterator[str]) -> str:
 
 
 def _fraction(numerator: str, denominator: str) -> str:
-    """A fraction in parentheses: ``(1/n)``, or ``((a + b) / c)`` if a part is not one word."""
+    """A fraction in parentheses: ``(1/n)``, or ``((a + b) / c)`` if a part is not one word.
+
+    The parentheses keep products such as ``(1/n) Σ_i s_i`` unambiguous.
+    """
     if re.fullmatch(r"\w+", numerator) and re.fullmatch(r"\w+", denominator):
         return f"({numerator}/{denominator})"
     if not _is_term(numerator):
@@ -99,7 +102,7 @@ def _fraction(numerator: str, denominator: str) -> str:
 
 def _is_term(text: str) -> bool:
     """Whether a formula has none of the signs +, -, Σ and Π outside its brackets."""
-    return not re.search(r"[-+]|[ΣΠ]", _outside_brackets(text))
+    return not re.search(r"[-+ΣΠ]", _outside_brackets(text))
 
 
 def _is_factor(text: str) -> bool:
@@ -111,7 +114,7 @@ def _is_factor(text: str) -> bool:
 
 
 def _outside_brackets(text: str) -> str:
-    """The text without its brackets and what is in them."""
+    """The text without its brackets, bars ``|x|``, and what is in them."""
     while (shorter := re.sub(r"\([^()]*\)|\{[^{}]*\}|\[[^\[\]]*\]|\|[^|]*\|", "", text)) != text:
         text = shorter
     return text

@@ -1,7 +1,7 @@
 """The settings of a training run as options of commands.
 
 Settings are pydantic models with dozens of fields (:class:`rankgrad.training.Settings`). Commands
-do not repeat the fields as parameters: the decorator :func:`settings_options` adds the options.
+that train do not repeat the fields as parameters: the decorator :func:`settings_options` adds them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Command = TypeVar("Command", bound=Callable[..., None])
-S = TypeVar("S", bound=TomlSettings)
+AnySettings = TypeVar("AnySettings", bound=TomlSettings)
 Panels = dict[str, tuple[str, ...]]
 
 #: The panels of the help, and which settings are in each.
@@ -34,7 +34,7 @@ PANELS: Panels = {
     ),
     "Machine and logs": ("precision", "device", "devices", "graphs", "memory", "tensorboard"),
 }
-#: How options are written on the command line, where that is not ``--`` and the setting's name.
+#: The names of options on the command line, where that is not only ``--`` and the setting's name.
 _FLAGS = {
     "loss": ("--loss", "-l"),
     "metric": ("--metric", "-m"),
@@ -51,15 +51,16 @@ def settings_options(
     settings: type[TomlSettings] = Settings,
     panels: Panels = PANELS,
 ) -> Callable[[Command], Command]:
-    """Give a command an option for each setting, in place of its ``**`` parameter.
+    """A decorator that gives a command an option for each setting.
 
-    Types, defaults and help texts are those of the settings. The command gets the value of every
-    option in its ``**`` parameter; the value is None if the user has not passed the option.
+    Typer sees the options in place of the command's ``**`` parameter, in which the command gets
+    their values by setting; the value is None if the user has not passed the option. Types, help
+    texts and the defaults that the help shows are those of the settings.
 
     Args:
         *names: the settings that get an option; by default all that are in a panel.
         exclude: settings that get no option.
-        defaults: texts for the help, by setting, where the command has a default of its own.
+        defaults: for the help, by setting: the default in words, where the command has its own.
         settings: the class of the settings.
         panels: the panels of the help, and which settings are in each.
     """
@@ -74,7 +75,6 @@ def settings_options(
             if (not names or name in names) and name not in exclude
         ]
         command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        command.__annotations__ |= {p.name: p.annotation for p in added}
         return command
 
     return decorate
@@ -102,7 +102,7 @@ def _parameter(
 
 
 def _type(field: FieldInfo) -> Any:
-    """The type of an option: bool, int, float, or text, which the settings parse and check."""
+    """The type of an option: that of the setting, or text, which the settings parse and check."""
     if field.annotation in (bool, int, float):
         return field.annotation | None
     return list[str] | None if _is_repeatable(field) else str | None
@@ -114,6 +114,7 @@ def _is_repeatable(field: FieldInfo) -> bool:
 
 
 def _help(field: FieldInfo) -> str:
+    """The description of the setting in one line."""
     description = " ".join(str(field.description).split())
     return f"{description} {_REPEATABLE_HELP}" if _is_repeatable(field) else description
 
@@ -126,7 +127,7 @@ def _default(field: FieldInfo) -> str | bool:
         return "yes" if field.default else "no"
     if _is_repeatable(field):
         return ", ".join(field.default) or "none"
-    return str(field.default).lower()
+    return "none" if field.default is None else str(field.default)
 
 
 def resolve_settings(options: dict[str, Any], file: Path | None) -> Settings:
@@ -136,16 +137,21 @@ def resolve_settings(options: dict[str, Any], file: Path | None) -> Settings:
         options: values by setting; None where the user has not passed the option.
         file: settings in TOML.
     """
+    # The file is validated by itself, so that an error in an option does not name the file.
     values = {} if file is None else read_settings(Settings, file).model_dump()
     values |= {name: value for name, value in options.items() if value is not None}
     return Settings(**values)
 
 
-def read_settings(kind: type[S], file: Path, **overrides: Any) -> S:
-    """Read settings from a TOML file; overrides replace single ones."""
+def read_settings(kind: type[AnySettings], file: Path, **overrides: Any) -> AnySettings:
+    """Read settings of a class from a TOML file; overrides replace or add single ones.
+
+    The overrides are options of a command, and errors call them so.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"there are no settings at {file}")
     try:
         return kind.from_toml(file.read_text(encoding="utf-8"), **overrides)
     except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+        source = f"{file} and the options" if overrides else file
+        raise ValueError(f"{source}: {error}") from error

@@ -1,6 +1,8 @@
-"""``rankgrad losses``, ``metrics`` and ``models``: lists of names, and explanations of each.
+"""``rankgrad losses``, ``metrics`` and ``models``: list the names of a registry, or explain one.
 
-The texts are the docstrings of the registered classes and the entries of ``reference.toml``.
+The texts are the docstrings of the registered classes and functions (the factories), and for losses
+and metrics also the entries of ``reference.toml``. A loss of the grid, such as ``neural_ndcg``, has
+no texts of its own: they are joined from those of its relaxation and its metric.
 """
 
 from __future__ import annotations
@@ -8,12 +10,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankgrad.cli._printing import console, show_json, show_table
 from rankgrad.specs import Registry, options_of, takes_cutoff
+
+if TYPE_CHECKING:
+    from rankgrad._reference import NameReference
 
 __all__ = ["losses", "metrics", "models"]
 
@@ -63,8 +68,8 @@ def metrics(name: _Name = None, json: bool = False) -> None:
         name,
         json,
         "By default lists without relevant items count 0, tied scores earn the mean over their "
-        "orders, the gain is 2^y - 1 and an item is relevant from label 1 on; "
-        "'ndcg@10(empty=1, ties=stable, gain=linear)' is otherwise.",
+        "orders, the gain is 2^y - 1 and an item is relevant from label 1 on. Options change this: "
+        "'ndcg@10(empty=1, ties=stable, gain=linear)'.",
         "Names of trec_eval and ir_measures are understood: ndcg_cut_10 and nDCG@10 have the "
         "linear gain; P_5, P@5, map, AP, recip_rank, RR, recall_100, success_5, ...",
     )
@@ -94,122 +99,139 @@ def _show(
 
     Args:
         registry: of losses, metrics or models.
-        name: a name or spec to explain; None to list all names.
-        json: print JSON.
+        name: what to explain, a name or a spec, whose cutoff and options are ignored; None to list
+            all names.
+        json: print JSON, which has less: no formulas, and no descriptions of options.
         *footer: lines under the table of all names.
         unlisted: names that are left out of the table, but not of the JSON.
     """
-    if name is not None and name not in registry.names():
+    if name is not None:
         name = registry.parse(name).name
     names = registry.names() if name is None else [name]
     factories = {each: registry.factory(each) for each in names if json or each not in unlisted}
     if json:
-        return show_json(
-            [
-                {
-                    "name": each,
-                    "summary": _summary(factory),
-                    "cutoff": _has_cutoff(factory),
-                    "options": _defaults(factory),
-                }
-                for each, factory in factories.items()
-            ]
-        )
-    if name is not None:
-        return _explain(registry, name)
-    rows = [
-        (each, _spec_form(each, factory), _summary(factory)) for each, factory in factories.items()
-    ]
-    hint = f"rankgrad {registry.kinds} NAME explains one."
-    show_table((registry.kind, "options", "what it is"), rows, footer=[*footer, hint])
+        entries = [
+            {
+                "name": each,
+                "summary": _summary(factory),
+                "cutoff": _has_cutoff(factory),
+                "options": _defaults(factory),
+            }
+            for each, factory in factories.items()
+        ]
+        show_json(entries)
+    elif name is not None:
+        _explain(registry, name)
+    else:
+        rows = [
+            (each, _spec_form(each, factory), _summary(factory))
+            for each, factory in factories.items()
+        ]
+        hint = f"rankgrad {registry.kinds} NAME explains one."
+        show_table((registry.kind, "options", "what it is"), rows, footer=[*footer, hint])
 
 
 def _explain(registry: Registry[Any], name: str) -> None:
-    """Print the documentation, the entry of ``reference.toml`` and the options of a name."""
+    """Print the docstring, the entry of ``reference.toml`` and the options of a name."""
     factory = registry.factory(name)
     out = console()
     out.print(_spec_form(name, factory))
     out.print()
     out.print(_without_arguments(_documentation(factory)))
-    for line in _reference_lines(registry.kinds, name):
+    for line in _reference_lines(registry, name):
         out.print(line)
-    options = _defaults(factory)
-    descriptions = _describe_options(registry.kinds, name, factory)
-    rows = [(option, default, descriptions.get(option, "")) for option, default in options.items()]
+    descriptions = _describe_options(registry, name)
+    rows = [
+        (option, default, descriptions.get(option, ""))
+        for option, default in _defaults(factory).items()
+    ]
     if _has_cutoff(factory):
         rows.insert(0, ("@k", "", descriptions.get("k", "")))
     if rows:
         show_table(("option", "default", "what it is"), rows)
 
 
-def _reference_lines(kinds: str, name: str) -> list[str]:
-    """The formula, paper, use, cost and other names of a loss or metric, a line each."""
-    from rankgrad._reference import cell_entry, entry
+def _reference_lines(registry: Registry[Any], name: str) -> list[str]:
+    """The entry of a loss or metric in ``reference.toml``, a line for each field.
+
+    There are no lines for models, nor for names that a user's program registered.
+    """
+    from rankgrad._reference import entry
     from rankgrad.cli._formulas import plain_formula
 
-    if kinds == "models":
+    if registry.kind == "model":
         return []
-    reference = entry("metrics" if kinds == "metrics" else "losses", name)
-    relaxation_formula = ""
-    if reference is None and (cell := _grid_cell(kinds, name)):
-        from rankgrad.losses.relaxed import cell_route
-        from rankgrad.metrics import metrics
-
-        family, metric = cell
-        lower_is_better = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
-        noise = name.startswith("gumbel_")
-        route = cell_route(family, metric)
-        reference = cell_entry(family, metric, route, lower_is_better, noise)
-        relaxation = entry("relaxations", family)
-        if relaxation is not None:
-            relaxation_formula = f", with {plain_formula(relaxation.formula)}"
+    cell = _grid_cell(registry, name)
+    if cell:
+        reference = _cell_reference(name, *cell)
+    else:
+        reference = entry("metrics" if registry.kind == "metric" else "losses", name)
     if reference is None:
-        return []  # a user's program registered it
+        return []
+    formula = plain_formula(reference.formula)
+    if cell and (relaxation := entry("relaxations", cell[0])):
+        formula += f", with {plain_formula(relaxation.formula)}"
     lines = {
-        "Formula": plain_formula(reference.formula) + relaxation_formula,
-        "Symbols": _sentence(reference.symbols),
+        "Formula": formula,
+        "Symbols": reference.symbols and f"{reference.symbols}.",
         "Paper": reference.paper,
         "Use": reference.use.replace("\n\n", "\n"),
         "Cost": reference.cost,
         "Elsewhere": reference.elsewhere,
     }
-    return ["", *(f"{title}: {text}" for title, text in lines.items() if text)]
+    return ["", *(f"{title}: {_plain(text)}" for title, text in lines.items() if text)]
 
 
-def _describe_options(kinds: str, name: str, factory: Any) -> dict[str, str]:
-    """What the docstrings say about each option, in plain text."""
+def _cell_reference(name: str, family: str, metric: str) -> NameReference | None:
+    """The entry of a loss of the grid, joined from those of its relaxation and its metric."""
+    from rankgrad._reference import cell_entry
+    from rankgrad.losses.relaxed import cell_route
+    from rankgrad.metrics import metrics
+
+    lower_is_better = metrics.factory(metric).lower_is_better  # type: ignore[attr-defined]
+    route = cell_route(family, metric)
+    return cell_entry(family, metric, route, lower_is_better, name.startswith("gumbel_"))
+
+
+def _describe_options(registry: Registry[Any], name: str) -> dict[str, str]:
+    """What the docstrings say about each option and the cutoff ``k``, in plain text."""
     from rankgrad._reference import describe_options
     from rankgrad.losses.relaxed import cell_classes
 
-    cell = _grid_cell(kinds, name)
-    classes = cell_classes(*cell, stochastic=name.startswith("gumbel_")) if cell else [factory]
-    return {option: text.replace("`", "") for option, text in describe_options(*classes).items()}
+    if cell := _grid_cell(registry, name):
+        factories = cell_classes(*cell, stochastic=name.startswith("gumbel_"))
+    else:
+        factories = [registry.factory(name)]
+    return {option: _plain(text) for option, text in describe_options(*factories).items()}
 
 
-def _grid_cell(kinds: str, name: str) -> tuple[str, str] | None:
+def _grid_cell(registry: Registry[Any], name: str) -> tuple[str, str] | None:
     """The names of the relaxation and the metric of a loss of the grid; None for anything else."""
     from rankgrad.losses.relaxed import cell_parts
 
-    return cell_parts(name) if kinds == "losses" else None
+    return cell_parts(name) if registry.kind == "loss" else None
 
 
-def _sentence(text: str) -> str:
-    """Markdown as plain text that ends with a period."""
-    return f"{text}.".replace("`", "") if text else ""
+def _plain(text: str) -> str:
+    """A text without the marks of code: backticks and roles such as ``:class:``."""
+    return re.sub(r"(:\w+:)?`+~?", "", text)
 
 
 def _without_arguments(text: str) -> str:
-    """A docstring without its sections of arguments, which the table shows, and of the result."""
+    """A docstring without the sections Args, which the table of options shows, and Returns."""
     return re.sub(r"\n+(?:Args|Returns):\n.*?(?=\n\S|\Z)", "", text, flags=re.DOTALL)
 
 
 def _has_cutoff(factory: Any) -> bool:
-    """Whether a spec may have ``@k``: metrics with ``has_cutoff = False`` take k, but refuse it."""
+    """Whether a spec may have ``@k``.
+
+    Metrics with ``has_cutoff = False`` have the parameter k, too, but accept only None.
+    """
     return takes_cutoff(factory) and getattr(factory, "has_cutoff", True)
 
 
 def _spec_form(name: str, factory: Any) -> str:
-    """The name with its cutoff and the names of its options, as in a spec."""
+    """The name with its cutoff and its options: ``ndcg[@k](empty, ties, gain)``."""
     cutoff = "[@k]" if _has_cutoff(factory) else ""
     options = ", ".join(_defaults(factory))
     return f"{name}{cutoff}({options})" if options else f"{name}{cutoff}"
@@ -223,16 +245,19 @@ def _defaults(factory: Any) -> dict[str, Any]:
 def _documentation(factory: Any) -> str:
     """A docstring up to its examples, in plain text."""
     text = inspect.getdoc(factory) or _document_grid_loss(factory)
-    return text.split(">>>")[0].rstrip().replace("``", "")
+    return _plain(text.split(">>>")[0].rstrip())
 
 
 def _summary(factory: Any) -> str:
-    """The first paragraph of the documentation, in one line."""
+    """The first paragraph of a docstring, in one line."""
     return _documentation(factory).split("\n\n")[0].replace("\n", " ")
 
 
 def _document_grid_loss(factory: Any) -> str:
-    """The documentation of a loss of the grid, whose factory has no docstring."""
+    """A docstring for a loss of the grid, whose factory has none.
+
+    If the loss is of a class with a docstring of its own, such as NeuralNDCG, that is added.
+    """
     from rankgrad.losses.relaxed import GridLoss, cell_parts
 
     loss = factory()
