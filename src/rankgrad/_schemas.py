@@ -1,8 +1,8 @@
-"""Reads and validates the files that rankgrad wrote: JSON by a schema, and folders of arrays.
+"""Validation of the files that rankgrad writes: JSON against a schema, and folders of arrays.
 
-Everything that reads such files back calls it: runs, evaluations, comparisons, saved rankers and
-explanations. A file that was damaged or edited gives an error of one sentence, which names the file
-and the key.
+Runs, evaluations, comparisons, saved rankers and explanations are read through this module. If a
+file was damaged or edited, the error is one sentence that names the file and the key.
+:mod:`rankgrad._files` makes the writes atomic and compares the checksums.
 
 Pydantic is imported only when something is validated: its import takes 50 ms.
 """
@@ -23,7 +23,7 @@ from rankgrad._quoting import quote, shorten
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-#: A value of JSON that is neither a list nor an object, as in the labels of a run.
+#: A JSON value that is neither a list nor an object, such as the fold in the labels of a run.
 Scalar = str | int | float | bool | None
 
 
@@ -33,11 +33,14 @@ def read_json(path: Path, schema: Any) -> Any:
     Args:
         path: the file.
         schema: a type, such as a ``TypedDict``; the file may have further keys, unless the schema
-            is of :func:`fields_of`.
+            comes from :func:`fields_of`.
+
+    Returns:
+        The values as JSON has them. Validation does not convert them.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged; the message names the first key that is wrong.
+        ValueError: the file is damaged; the message names the first invalid key.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,9 +62,9 @@ def read_versioned(
     Args:
         path: the file.
         schema: the type of its contents.
-        format: the format that it must name.
-        version: the version that it must name.
-        remedy: what to do about another version, for the error.
+        format: the expected value of its key ``format``.
+        version: the expected value of its key ``version``.
+        remedy: what the error advises if the version is another one.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -87,8 +90,8 @@ def fields_of(kind: type, /, **more: Any) -> Any:
 
     Args:
         kind: the dataclass.
-        more: the types of additional keys, or types that replace the annotation of a field, such
-            as a list for a tuple: JSON has lists only, which :func:`check` rejects for a tuple.
+        more: the types of additional keys, or types that replace the annotation of a field. A
+            tuple needs a list here: JSON has no tuples, and :func:`check` is strict.
     """
     from pydantic import ConfigDict, with_config
     from typing_extensions import TypedDict
@@ -97,33 +100,14 @@ def fields_of(kind: type, /, **more: Any) -> Any:
     return with_config(ConfigDict(extra="forbid"))(schema)
 
 
-def parse_array(path: Path, content: bytes) -> np.ndarray:
-    """Parse the content of a ``.npy`` file, without executing anything in it.
-
-    Args:
-        path: the file, for errors.
-        content: its bytes.
-
-    Raises:
-        ValueError: the file is damaged. A damaged header makes NumPy raise errors of many types.
-    """
-    try:
-        # np.load would also take a zip archive, and return something else than an array.
-        array = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:
-        reason = shorten(" ".join(str(error).split()), 200) or type(error).__name__
-        raise _files.damaged(path, reason) from None
-    return array
-
-
 def write_arrays(
     folder: Path, name: str, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Replace a folder, atomically, by one with ``.npy`` files and their metadata.
+    """Write a folder of ``.npy`` files and their metadata; a former folder is replaced atomically.
 
     Args:
         folder: the folder.
-        name: the name of the JSON file with the metadata and the checksums of the arrays.
+        name: the name of the JSON file for the metadata; the checksums of the arrays are added.
         metadata: the metadata.
         arrays: the arrays, by the name of their file without ``.npy``.
     """
@@ -139,14 +123,20 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
 
     Args:
         path: the ``.npy`` file.
-        metadata: the metadata beside it, which have its checksum.
-        kinds: the kinds of dtypes that it may have, such as ``"if"`` for integers and floats.
-        dims: the number of dimensions that it must have.
+        metadata: the contents of the JSON file beside it, with its checksum.
+        kinds: the allowed values of ``dtype.kind``, such as ``"if"`` for integers and floats.
+        dims: the expected number of dimensions.
 
     Raises:
         ValueError: the file is damaged.
     """
-    array = parse_array(path, _files.read_part(path, metadata))
+    content = io.BytesIO(_files.read_part(path, metadata))
+    try:
+        # np.load would also accept a zip archive, and return something other than an array.
+        array = np.lib.format.read_array(content, allow_pickle=False)
+    except Exception as error:  # a damaged header makes NumPy raise errors of many types
+        reason = shorten(" ".join(str(error).split()), 200) or type(error).__name__
+        raise _files.damaged(path, reason) from None
     if array.dtype.kind not in kinds or array.ndim != dims:
         problem = f"it holds {array.dtype} of {array.ndim} dimensions"
         expected = f"a dtype of kind {' or '.join(kinds)} and {dims} dimensions"
@@ -155,17 +145,17 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
 
 
 def check(path: Path, values: Any, schema: Any) -> None:
-    """Raise if values do not fit a schema; the message names the file and the key.
+    """Raise if values do not fit a schema.
 
     Validation is strict: ``"3"`` is no integer, and a list is no tuple.
 
     Args:
-        path: the file, for errors.
+        path: the file, for the error.
         values: the contents of the file.
-        schema: the type that they must have.
+        schema: the expected type.
 
     Raises:
-        ValueError: they do not have it.
+        ValueError: the values do not fit; the message names the file and the first invalid key.
     """
     from pydantic import ValidationError
 
@@ -184,9 +174,10 @@ def check(path: Path, values: Any, schema: Any) -> None:
 
 
 def _keys_of(error: Mapping[str, Any], values: Any) -> list[str | int]:
-    """The keys that lead to an error of pydantic.
+    """The keys and indices in ``values`` that lead to an error of pydantic.
 
-    Its location also names types of unions, such as ``("labels", "seed", "str")``.
+    Its location also names the types of a union, which are left out: ``("labels", "seed", "str")``
+    becomes ``["labels", "seed"]``. A missing key is not in ``values``, and is appended.
     """
     location, keys = error["loc"], []
     for part in location:
@@ -200,7 +191,7 @@ def _keys_of(error: Mapping[str, Any], values: Any) -> list[str | int]:
 
 @cache
 def _adapter(schema: Any) -> TypeAdapter[Any]:
-    """The validator of a schema, which takes a while to make."""
+    """The validator of a schema; cached, since pydantic compiles it."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(schema)

@@ -48,6 +48,8 @@ def test_presets_are_spelled_out():
         ({"learning_rate": "fast"}, "learning_rate should be a valid number.* found 'fast'"),
         ({"batching": "lists"}, "batching should be 'queries', 'documents' or 'query'"),
         ({"learning_rat": 1.0}, "no setting 'learning_rat'. Did you mean 'learning_rate'"),
+        ({"missing": -999}, "missing should be a valid tuple, found -999"),
+        ({"self": 1}, "no setting 'self'"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_line(options, says):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rankgrad import Ranker
+from rankgrad.boosting.boosters import KINDS, BoostingConfig, boost
 from rankgrad.data import Dataset, synthetic
 from rankgrad.metrics import evaluate
 from rankgrad.models import models
@@ -184,6 +185,15 @@ def test_an_interrupt_before_the_first_tree_is_saved_starts_anew(tmp_path):
     assert [line["epoch"] for line in resumed.history] == [1, 2, 3, 4, 5]
     name = "best/trees.txt"
     assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_with_fewer_rounds_grows_no_tree(kind):
+    pytest.importorskip(kind)
+    config = BoostingConfig(kind, "softmax", rounds=3)
+    done = boost(TRAIN, VALI, config)
+    resumed = boost(TRAIN, VALI, replace(config, rounds=2), start=done.state)
+    assert resumed.curve == done.curve
 
 
 def test_a_ranker_of_trees_is_an_estimator_like_any_other(tmp_path):

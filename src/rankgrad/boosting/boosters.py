@@ -1,9 +1,11 @@
 """boost: grow trees with LightGBM or XGBoost on any loss, and stop early by any exact metric.
 
 :func:`boost` is called by :mod:`rankgrad.training._tree_fitting`, which adds run folders and
-logging, and by comparisons with the libraries' own objectives. Both libraries run through the same
-:class:`_Rounds`, which evaluates each round on the validation lists and decides when to stop, so
-that the two differ only in how a tree is grown.
+logging, and by comparisons with the libraries' own objectives. For both libraries the class
+:class:`_Rounds` evaluates each round on the validation lists and decides when to stop, so that the
+two differ only in how a tree is grown.
+
+In shapes, N is the number of items of a data set and F the number of features.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
 #: The name of each library's own ranking objective.
 BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}
 
-#: The attribute of a saved XGBoost model in which we list the features that had missing values in
-#: training. Models of LightGBM have that information in their trees.
+#: The attribute of a saved XGBoost model that lists, as JSON, the indices of the features that had
+#: missing values in training. Models of LightGBM have that information in their trees.
 MISSING_ATTRIBUTE = "missing_features"
 
 #: The name of the validation lists in the scores of a round.
@@ -59,9 +61,9 @@ class Round(NamedTuple):
     """A finished round of boosting, as a callback gets it.
 
     Attributes:
-        number: of the round, counted from 1.
-        scores: the scores of the items of each evaluated data set, ``[N]``, by its name: ``vali``
-            for the validation lists, if there are any, and the names of the others.
+        number: the number of the round, counted from 1.
+        scores: the scores ``[N]`` of each evaluated data set by its name, which is ``vali`` for the
+            validation lists, if there are any.
         state: a function that returns the state to resume from. It saves all trees, so it is called
             only when a checkpoint is written.
     """
@@ -71,7 +73,7 @@ class Round(NamedTuple):
     state: Callable[[], BoostingState]
 
 
-#: A function from features ``[N, F]`` to an array with one row, or one number, per item.
+#: A function from features ``[N, F]`` to scores ``[N]`` or contributions ``[N, F + 1]``.
 _Predictor = Callable[[Any], Any]
 
 #: A callback after each round. It returns True to end boosting.
@@ -86,8 +88,8 @@ class BoostingState:
         saved: all trees, in the library's own format.
         curve: the validation metric after each round; empty without validation lists.
         trees: the number of trees after each round. LightGBM may grow no tree in a round.
-        best: for DART only, the trees as they were after the best round: later rounds change their
-            weights.
+        best: for DART only, the trees as they were after the best round, since later rounds change
+            their weights.
     """
 
     saved: bytes
@@ -108,9 +110,10 @@ class BoostingConfig:
         options: parameters of the library, by its names.
         rounds: the largest number of rounds; each grows one tree.
         patience: stop after this many rounds without a better value; None to never stop early.
-        seed: of the library's random numbers, and of those of a loss that is given as a spec.
+        seed: the seed of the library, and of a loss that is given as a spec.
         threads: the number of threads the library uses.
-        label_gain: the gain of each whole label, in place of the loss's own gains.
+        label_gain: ``label_gain[y]`` is the gain of label y, in place of the loss's own gains; the
+            library's own objective ignores it.
         device: where the loss is computed for XGBoost; for LightGBM it is always the CPU.
     """
 
@@ -138,8 +141,8 @@ class BoostedTrees:
     Attributes:
         kind: the library.
         saved: the trees up to the best round, in the library's own format.
-        best_round: counted from 1.
-        state: all trees, to resume from.
+        best_round: the number of the best round, counted from 1.
+        state: the state to resume from, with all trees.
     """
 
     kind: Kind
@@ -149,7 +152,7 @@ class BoostedTrees:
 
     @property
     def curve(self) -> list[float]:
-        """The validation metric after each round."""
+        """The validation metric after each round; empty without validation lists."""
         return self.state.curve
 
     def predict(self, features: Any) -> Any:
@@ -165,7 +168,7 @@ def boost(
     start: BoostingState | None = None,
     others: Mapping[str, Dataset] | None = None,
 ) -> BoostedTrees:
-    """Grow trees on the training lists, and choose those up to the round with the best metric.
+    """Grow trees on the training lists, and return those up to the round with the best metric.
 
     Resuming from a state gives the same trees as boosting without a break, unless the library draws
     random numbers (fractions of items or features, DART, GOSS). The libraries do not save their
@@ -174,10 +177,10 @@ def boost(
     Args:
         train: the training lists. Item weights multiply the terms of the loss.
         vali: the validation lists that stop boosting; without them all rounds are run.
-        config: see :class:`BoostingConfig`.
-        on_round: called after each round.
-        start: the state to resume from; None to begin.
-        others: further data sets by name; they are scored for ``on_round`` and nothing else.
+        config: how to boost.
+        on_round: called after each round; if it returns True, boosting ends.
+        start: the state to resume from; None for a new start.
+        others: further data sets by name; they are only scored for ``on_round``.
 
     Returns:
         The trees up to the best round, and the state to resume from.
@@ -185,21 +188,21 @@ def boost(
     Raises:
         ImportError: the library is not installed.
         ValueError: the library refuses an option or the data; the metric is undefined on every
-            validation list; the built-in objective of XGBoost cannot take weights of items.
+            validation list; the items have weights, which XGBoost's own objective cannot take.
     """
     rounds = _Rounds(vali, config, on_round, start)
-    evaluated = {**({} if vali is None else {VALI: vali}), **(others or {})}
+    evaluated = ({} if vali is None else {VALI: vali}) | dict(others or {})
     grow = _boost_lightgbm if config.kind == "lightgbm" else _boost_xgboost
     try:
         grow(train, evaluated, config, rounds)
     except _error_class(config.kind) as error:
-        message = str(error).partition(" at /")[0]  # LightGBM appends a line of its source
+        message = str(error).partition(" at /")[0]  # LightGBM appends its source file
         raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
     return BoostedTrees(config.kind, rounds.best_trees(), rounds.best_round, rounds.state())
 
 
 def _error_class(kind: Kind) -> Any:
-    """The class of the errors that the library raises."""
+    """The class of the library's own errors."""
     package = library(kind)
     return package.basic.LightGBMError if kind == "lightgbm" else package.core.XGBoostError
 
@@ -221,7 +224,7 @@ def predictor(kind: Kind, saved: bytes, threads: int = 1) -> _Predictor:
 def contributor(kind: Kind, saved: bytes, threads: int = 1) -> _Predictor:
     """A function that attributes the scores of saved trees to the features, by TreeSHAP.
 
-    See Lundberg et al. 2018. A row of contributions adds up to the item's score; the last column is
+    See Lundberg et al. 2018. The contributions of an item add up to its score; the last column is
     the constant that all items share.
 
     Args:
@@ -236,11 +239,11 @@ def contributor(kind: Kind, saved: bytes, threads: int = 1) -> _Predictor:
 
 
 def seeded_loss(spec: str, seed: int) -> Loss:
-    """A new loss of this spec; ``seed`` applies if it draws random numbers and the spec has none.
+    """A new loss from its spec.
 
     Args:
-        spec: of the loss.
-        seed: of its random numbers.
+        spec: the spec of the loss.
+        seed: the seed of the loss, if it draws random numbers and its spec has no seed.
 
     Returns:
         The loss.
@@ -265,9 +268,9 @@ def _prediction_function(kind: Kind, saved: bytes, threads: int, contributions: 
 
 
 def _dmatrix(features: Any, labels: Any, types: Sequence[str] | None, threads: int) -> Any:
-    """Features ``[N, F]`` and labels ``[N]`` as a DMatrix of XGBoost.
+    """Features ``[N, F]`` and labels ``[N]``, or None, as a DMatrix of XGBoost.
 
-    ``types`` has ``"c"`` for each categorical feature and ``"q"`` for each other one, ``[F]``.
+    ``types`` ``[F]`` is ``"c"`` for a categorical feature and ``"q"`` for another one.
     """
     options: dict[str, Any] = {"nthread": threads}
     if types is not None and "c" in types:
@@ -275,13 +278,36 @@ def _dmatrix(features: Any, labels: Any, types: Sequence[str] | None, threads: i
     return library("xgboost").DMatrix(features, labels, **options)
 
 
+#: Seeds are below this, since LightGBM reads them as signed 32-bit integers.
+_SEED_LIMIT = 2**31
+
+#: The options of LightGBM that seed the random numbers it draws while growing trees. Its option
+#: ``seed`` would also change the bins of features.
+_TREE_SEEDS = ("bagging_seed", "feature_fraction_seed", "drop_seed", "extra_seed")
+
+#: Options that are the fraction of items or features drawn at random; 1 draws nothing.
+_SAMPLED_FRACTIONS = (
+    *("bagging_fraction", "feature_fraction", "feature_fraction_bynode"),
+    *("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
+)
+
+
+def _is_random(config: BoostingConfig) -> bool:
+    """Whether the library draws random numbers while it grows trees."""
+    options = config.options
+    is_sampled = any(options.get(name, 1) < 1 for name in _SAMPLED_FRACTIONS)
+    is_goss = options.get("data_sample_strategy") == "goss"
+    return bool(config.is_dart or is_sampled or is_goss or options.get("extra_trees"))
+
+
 class _Rounds:
     """The rounds of one call of :func:`boost`: evaluates them, reports them, says when to stop.
 
-    The function that grows the trees sets :attr:`save` before the first round ends.
+    The function that grows the trees sets :attr:`save` before the first round ends. In each round
+    it calls :meth:`take_scores` for every evaluated data set, and then :meth:`end`.
 
     Attributes:
-        save: returns the first trees, as many as its argument says, in the library's own format.
+        save: a function ``save(n)`` that returns the first n trees in the library's own format.
         loss: the loss that is boosted; None for the library's own objective.
         curve: the validation metric after each round.
         trees: the number of trees after each round.
@@ -319,13 +345,12 @@ class _Rounds:
     @property
     def remaining(self) -> int:
         """The largest number of rounds that may follow."""
-        return 0 if self.done and self._out_of_patience() else self.config.rounds - self.done
+        return 0 if self._out_of_patience() else max(0, self.config.rounds - self.done)
 
     def resumed_seed(self) -> int | None:
-        """The seed for trees grown after resuming, if the library draws random numbers; else None.
+        """The seed for trees grown after resuming; None if none is needed.
 
-        It differs from the first seed, with which the library would repeat the draws of the first
-        trees.
+        With the first seed, the library would draw the same random numbers as for the first trees.
         """
         if self.start is None or not _is_random(self.config):
             return None
@@ -349,7 +374,7 @@ class _Rounds:
         return self._best_dart_trees or self.save(self.trees[self.best_round - 1])
 
     def take_scores(self, name: str, scores: Any) -> None:
-        """Take a data set's scores ``[N]`` in the round about to end; evaluate validation lists."""
+        """Take the scores ``[N]`` of a data set after a round, and evaluate those of ``vali``."""
         self._scores[name] = scores = np.asarray(scores, np.float32)
         if name != VALI:
             return
@@ -363,7 +388,7 @@ class _Rounds:
             raise ValueError(undefined_message(self.config.metric))
 
     def end(self, trees: int) -> bool:
-        """End a round after which there are this many trees; returns whether to stop."""
+        """End a round after which there are ``trees`` trees; returns whether to stop."""
         self.trees.append(trees)
         self._set_progress()
         if self.config.is_dart and self.best_round == self.done:
@@ -378,31 +403,9 @@ class _Rounds:
         return bool(self.curve) and patience is not None and self.done - self.best_round >= patience
 
     def _set_progress(self) -> None:
-        """Set the position of the loss's schedules, such as that of a temperature."""
+        """Set the loss's progress, from 0 to 1, for schedules such as that of a temperature."""
         if self.loss is not None:
             self.loss.progress = min(1.0, self.done / self.config.rounds)
-
-
-#: Seeds are below this: LightGBM reads them as signed integers of 32 bits.
-_SEED_LIMIT = 2**31
-
-#: The options of LightGBM that seed the random numbers it draws while growing trees. Its option
-#: ``seed`` would also change the bins of features.
-_TREE_SEEDS = ("bagging_seed", "feature_fraction_seed", "drop_seed", "extra_seed")
-
-#: Options that are the fraction of items or features drawn at random; 1 draws nothing.
-_SAMPLED_FRACTIONS = (
-    *("bagging_fraction", "feature_fraction", "feature_fraction_bynode"),
-    *("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
-)
-
-
-def _is_random(config: BoostingConfig) -> bool:
-    """Whether the library draws random numbers while it grows trees."""
-    options = config.options
-    is_sampled = any(options.get(name, 1) < 1 for name in _SAMPLED_FRACTIONS)
-    is_goss = options.get("data_sample_strategy") == "goss"
-    return bool(config.is_dart or is_sampled or is_goss or options.get("extra_trees"))
 
 
 def _boost_lightgbm(
@@ -422,8 +425,8 @@ def _boost_lightgbm(
     }
     if rounds.loss is not None:
         objective = lightgbm_adapter.objective(rounds.loss, label_gain=config.label_gain)
-        # LightGBM deep-copies its options: an object with the loss in it, but not a function. The
-        # loss must stay the same object, since ``rounds`` sets its progress.
+        # LightGBM deep-copies its options. That would copy the objective with its loss, whose
+        # progress ``rounds`` sets; a function is not copied.
         options["objective"] = lambda scores, data: objective(scores, data)
     if (seed := rounds.resumed_seed()) is not None:
         options |= dict.fromkeys(_TREE_SEEDS, seed)
@@ -434,13 +437,13 @@ def _boost_lightgbm(
         weight=train.weights,
         categorical_feature=_categorical_columns(train),
     )
-    names: dict[Any, str] = {}  # by data set of LightGBM
+    names: dict[Any, str] = {}  # of the evaluated data sets, by LightGBM's Dataset
     for name, lists in evaluated.items():
         features, group = np.asarray(lists.features), _group_sizes(lists)
         names[train_set.create_valid(features, lists.labels, group=group)] = name
 
     def feval(scores: Any, data: Any) -> list[Any]:
-        """A metric of LightGBM, which calls it for each data set; it has no values to log."""
+        """Pass on the scores of a data set; LightGBM takes this for a metric without values."""
         rounds.take_scores(names[data], scores)
         return []
 
@@ -464,8 +467,8 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
 
     def save(trees: int) -> bytes:
         text = booster.model_to_string(num_iteration=trees)
-        # The text of a resumed booster says how many rounds remained when it was resumed. Write the
-        # number of all rounds instead, so that the same trees are saved as the same bytes.
+        # In a resumed booster, the text has the number of rounds that remained. Write the number of
+        # all rounds instead, so that the same trees are saved as the same bytes.
         line = f"[num_iterations: {config.rounds}]"
         return re.sub(r"(?m)^\[num_iterations: \d+\]$", line, text).encode()
 
@@ -520,7 +523,7 @@ def _boost_xgboost(
 
 
 def _list_matrix(lists: Dataset, config: BoostingConfig) -> Any:
-    """Lists as a DMatrix of XGBoost, with their group sizes."""
+    """A data set as a DMatrix of XGBoost, with its group sizes."""
     categorical = _categorical_columns(lists)
     types = ["c" if column in categorical else "q" for column in range(lists.n_features)]
     matrix = _dmatrix(np.asarray(lists.features), lists.labels, types, config.threads)
@@ -529,10 +532,10 @@ def _list_matrix(lists: Dataset, config: BoostingConfig) -> Any:
 
 
 def _categorical_columns(lists: Dataset) -> list[int]:
-    """The indices of the features that are codes of categories."""
+    """The indices of the categorical features."""
     return [column for column, names in enumerate(lists.categories or ()) if names is not None]
 
 
 def _group_sizes(lists: Dataset) -> Any:
-    """The lengths of the lists that are not empty: the libraries take no empty ones."""
+    """The lengths of the lists that are not empty."""
     return lists.lengths[lists.lengths > 0]

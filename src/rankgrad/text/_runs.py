@@ -1,19 +1,18 @@
 """TextRun: the run folder of a text ranker, with the layout of other rankers' run folders.
 
-``_training`` saves each epoch here and resumes from it. ``rankgrad.experiments`` adds evaluations,
-and ``rankgrad.results`` reads them.
+``rankgrad.text._training`` saves each epoch in it and resumes from it. ``rankgrad.experiments``
+adds evaluations, and ``rankgrad.results`` reads them::
 
-::
+    settings.toml         everything the run depends on besides its data
+    run.json              versions, checksums of the data, the command, labels of the run
+    metrics.jsonl         one line per epoch
+    best/                 the ranker of the best epoch, a Hugging Face folder
+    last/                 the checkpoint that training resumes from
+    interpolation.json    with interpolation, the weight of the first stage
+    evaluations/NAME/     scores and metrics of the best epoch; NAME is vali, test or test-alone
+    NAME.run              the same rankings as a TREC run
 
-    settings.toml     everything the run depends on besides its data
-    run.json          versions, checksums of the data, the command, the run's place in an experiment
-    metrics.jsonl     one line per epoch
-    best/             the ranker of the best epoch, a Hugging Face folder
-    last/             the newest weights and everything else that training resumes from
-    interpolation.json    the weight of the first stage, with interpolation
-    evaluations/      scores and metrics of the best epoch, by part of the data
-    test.run, vali.run    the rankings of the best epoch as TREC runs
-    test-alone.run    with interpolation, the ranking of test lists without the first stage
+With interpolation, ``test-alone`` is the ranking of the test lists without the first stage.
 
 Every write is atomic, so the process may be killed at any moment.
 """
@@ -37,13 +36,28 @@ from rankgrad.data.trec import write_run
 from rankgrad.text._candidates import Candidates
 from rankgrad.text._ranker import MANIFEST, TextRanker
 from rankgrad.text._text_settings import TextSettings
-from rankgrad.training import run as folders
 from rankgrad.training._evaluations import EVALUATIONS, EvaluatedLists
 from rankgrad.training._optimizers import load_state_tensors, state_tensors
-from rankgrad.training.run import EpochState
+from rankgrad.training.run import (
+    BEST,
+    LAST,
+    METRICS,
+    RUN,
+    STATE,
+    EpochState,
+    RunFolder,
+    RunMetadata,
+    TrainingFolder,
+    history_line,
+    parse_settings,
+    read_state,
+    refuse_differences,
+    run_metadata,
+)
 
 INTERPOLATION = "interpolation.json"
 _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+#: The conventions of the metrics, which evaluations record and reports show.
 _CONVENTIONS = (
     "relevant documents that were not retrieved count",
     "queries without candidates or relevant documents count 0",
@@ -58,8 +72,8 @@ class _Interpolation(TypedDict):
     weight: float
 
 
-class TextRun(folders.TrainingFolder[TextSettings]):
-    """A run folder on disk, where training saves each epoch and from which it resumes."""
+class TextRun(TrainingFolder[TextSettings]):
+    """A run folder; :meth:`create` makes a new one, :meth:`open` opens an existing one."""
 
     @classmethod
     def create(
@@ -74,14 +88,14 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         Args:
             path: a path that does not exist.
             settings: the settings of the run.
-            data: candidates by part of the data: train, vali, test.
-            labels: the run's place in an experiment: its entry (``candidate``), loss, model, fold
-                and seed.
+            data: the candidates of each part of the data: train, vali and test.
+            labels: what the run is in an experiment: its loss, model, fold and seed, and as
+                ``candidate`` the name of its entry in the comparison.
 
         Raises:
             FileExistsError: the path exists.
         """
-        folders.RunFolder.write_new(Path(path), settings, lambda: metadata(data, labels))
+        RunFolder.write_new(Path(path), settings, lambda: metadata(data, labels))
         return cls(Path(path), settings)
 
     @classmethod
@@ -90,18 +104,18 @@ class TextRun(folders.TrainingFolder[TextSettings]):
 
         Raises:
             FileNotFoundError: the path does not exist, or is not the run folder of a text ranker.
-            ValueError: the settings are not those of a text ranker.
+            ValueError: the settings are not those of a text ranker, or a file is damaged.
         """
         path = Path(path)
         if not is_text_run(path):
             problem = "is not the run folder of a text ranker" if path.exists() else "is not there"
             raise FileNotFoundError(f"{path} {problem}")
-        return cls(path, folders.parse_settings(path, TextSettings))
+        return cls(path, parse_settings(path, TextSettings))
 
     def check(self, settings: TextSettings, data: Mapping[str, Candidates]) -> None:
-        """Raise an error that names the difference if settings or data differ from this run's."""
-        folders.refuse_differences(self.path, settings.differences(self.settings))
-        saved_data = _schemas.read_json(self.path / folders.RUN, folders.RunMetadata)["data"]
+        """Raise ``ValueError``, naming the difference, if settings or data are not this run's."""
+        refuse_differences(self.path, settings.differences(self.settings))
+        saved_data = _schemas.read_json(self.path / RUN, RunMetadata)["data"]
         for name, candidates in data.items():
             if saved_data.get(name) != _data_metadata(candidates):
                 raise ValueError(f"the {name} data are not those {self.path} was started with")
@@ -109,21 +123,26 @@ class TextRun(folders.TrainingFolder[TextSettings]):
     def restore(
         self, ranker: TextRanker, optimizer: torch.optim.Optimizer
     ) -> tuple[EpochState, dict[str, Tensor]]:
-        """Load the last saved epoch, if there is one, into ranker and optimizer.
+        """Load the checkpoint, if there is one, into ranker and optimizer. Needs the lock.
+
+        ``metrics.jsonl`` is cut back to the checkpoint.
 
         Returns:
-            The state of training and the weights of the best epoch by name; a new state and no
-            weights if no epoch was saved.
+            The state of training, and the weights of the best epoch by parameter name, on the
+            ranker's device; a new state and no weights if no epoch was saved.
+
+        Raises:
+            ValueError: a file is damaged.
         """
         self.recover()
-        last = self.path / folders.LAST
+        last = self.path / LAST
         if not last.exists():
-            _files.write(self.path / folders.METRICS, "")
+            _files.write(self.path / METRICS, "")
             return EpochState(), {}
-        saved = _files.read_json(last / folders.STATE)
-        state = folders.read_state(EpochState, saved, last / folders.STATE)
+        saved = _files.read_json(last / STATE)
+        state = read_state(EpochState, saved, last / STATE)
         if state.epoch != len(state.history):
-            raise _files.damaged(last / folders.STATE, "epoch and history differ")
+            raise _files.damaged(last / STATE, "epoch and history differ")
         ranker.load_state_dict(_files.read_tensors(last / _WEIGHTS, saved))
         load_state_tensors(optimizer, _files.read_tensors(last / _OPTIMIZER, saved))
         self._write_history(state)
@@ -138,59 +157,62 @@ class TextRun(folders.TrainingFolder[TextSettings]):
         *,
         improved: bool,
     ) -> None:
-        """Save a finished epoch; ``last/`` is written last and records which epoch is complete."""
+        """Save a finished epoch; if it ``improved`` on all earlier ones, its ranker as the best.
+
+        ``last/`` is written last: if the process is killed before, the epoch is trained again.
+        """
         if improved:
-            ranker.save(self.path / folders.BEST)
+            ranker.save(self.path / BEST)
         self._write_history(state)
-        with _files.atomic_folder(self.path / folders.LAST) as unfinished:
+        with _files.atomic_folder(self.path / LAST) as unfinished:
             _files.write_tensors(unfinished / _WEIGHTS, ranker.state_dict())
             _files.write_tensors(unfinished / _OPTIMIZER, state_tensors(optimizer))
-            _files.write_json(unfinished / folders.STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
+            _files.write_json(unfinished / STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
 
     def _write_history(self, state: EpochState) -> None:
-        """Write ``metrics.jsonl``."""
-        lines = "".join(map(folders.history_line, state.history))
-        _files.write(self.path / folders.METRICS, lines)
+        """Replace ``metrics.jsonl``."""
+        lines = "".join(map(history_line, state.history))
+        _files.write(self.path / METRICS, lines)
 
     def best(self) -> TextRanker:
-        """The ranker of the best epoch so far."""
-        folder = self.path / folders.BEST
+        """The ranker of the best epoch so far; ``FileNotFoundError`` if no epoch is finished."""
+        folder = self.path / BEST
         if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{self.path} has no ranker: training has finished no epoch")
         return _files.read_folder(folder, MANIFEST, TextRanker.from_pretrained)
 
     @property
     def weight(self) -> float | None:
-        """The weight of the first stage, or None without interpolation."""
+        """The weight of the first stage, from 0 to 1; None without interpolation."""
         path = self.path / INTERPOLATION
         return float(_schemas.read_json(path, _Interpolation)["weight"]) if path.exists() else None
 
     def clear_weight(self) -> None:
-        """Remove what an unfinished run with interpolation saved.
+        """Remove the weight, and the evaluation without the first stage, of an unfinished run.
 
-        That is the weight, and the evaluation of the ranker without the first stage.
+        The run may be resumed without interpolation.
         """
         (self.path / INTERPOLATION).unlink(missing_ok=True)
         (self.path / "test-alone.run").unlink(missing_ok=True)
         shutil.rmtree(self.path / EVALUATIONS / "test-alone", ignore_errors=True)
 
     def save_weight(self, weight: float) -> None:
-        """Save the weight of the first stage that validation chose."""
+        """Save the weight of the first stage, which was chosen by the validation metric."""
         contents = {"weight": weight, "metric": self.settings.metric}
         _files.write_json(self.path / INTERPOLATION, contents)
 
 
 def is_text_run(path: Path) -> bool:
     """Whether a folder is the run folder of a text ranker."""
-    file = path / folders.RUN
+    file = path / RUN
     return file.is_file() and _schemas.read_json(file, dict[str, Any]).get("ranker") == "text"
 
 
 def metadata(
     data: Mapping[str, Candidates], labels: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The contents of ``run.json`` for a run on these data; ``labels`` as in ``TextRun.create``."""
-    return folders.run_metadata({}, packages=_PACKAGES) | {
+    """The contents of ``run.json``; the arguments are those of :meth:`TextRun.create`."""
+    return run_metadata({}, packages=_PACKAGES) | {
         "ranker": "text",
         "data": {name: _data_metadata(candidates) for name, candidates in data.items()},
         "labels": dict(labels or {}),
@@ -205,15 +227,15 @@ def save_evaluation(
     metrics: tuple[str, ...],
     labels: Mapping[str, Any],
 ) -> None:
-    """Write the scores of a run on a part of the data, as an evaluation and as a TREC run.
+    """Evaluate scores, and write them as an evaluation and as a TREC run.
 
     Args:
         path: the run folder.
-        part: the name of the part, such as ``"test"``.
-        candidates: the lists of the part.
-        scores: the scores of the candidates, ``[N]``.
+        part: the name of the evaluation, such as ``"test"``.
+        candidates: the lists.
+        scores: the scores of their items, ``[N]``.
         metrics: specs of the metrics.
-        labels: the run's place in an experiment.
+        labels: as in :meth:`TextRun.create`.
     """
     evaluation = candidates.evaluate(scores, metrics).values
     lists = EvaluatedLists.of_evaluation(evaluation, scores, candidates, labels, _CONVENTIONS)
@@ -223,7 +245,7 @@ def save_evaluation(
 
 
 def _data_metadata(candidates: Candidates) -> dict[str, Any]:
-    """The entry of ``run.json`` for a part of the data."""
+    """The entry of a part of the data in ``run.json``."""
     return {
         "lists": len(candidates),
         "items": len(candidates.docids),

@@ -2,10 +2,10 @@
 
 Names, types, defaults and help texts of settings are defined here only; the options of ``rankgrad
 train`` and ``rankgrad compare`` are generated from them. So that ``--help`` is fast, this module
-imports nothing heavy; registries are imported when a spec is validated.
+does not import PyTorch; registries are imported when a spec is validated.
 
-Defaults of some settings depend on the size of the training data: see :func:`for_data`. The effect
-of these rules is measured in ``docs/results/simulated.md``.
+:func:`for_data` changes some defaults by the size of the training data. The effect of its rules is
+measured in ``docs/results/simulated.md``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from numbers import Integral
@@ -44,7 +44,13 @@ def parse_none(value: Any) -> Any:
 
 
 def _canonical(module: str, registry: str, spec: str) -> str:
-    """The canonical form of a spec: ``str`` of the object that a registry makes of it."""
+    """The canonical form of a spec: ``str`` of the object that a registry makes from it.
+
+    Args:
+        module: the module that has the registry; it is imported only now.
+        registry: the name of the registry in the module.
+        spec: the spec.
+    """
     return str(getattr(import_module(module), registry).get(spec))
 
 
@@ -58,25 +64,27 @@ def _canonical_loss(spec: str) -> str:
     return str(loss)
 
 
-# Types of settings that are specs: stored in canonical form.
+# Specs, which are stored in canonical form.
 LossSpec = Annotated[str, AfterValidator(_canonical_loss)]
 MetricSpec = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.metrics", "metrics"))]
 _Model = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.models", "models"))]
 _OPTIMIZERS = "rankgrad.training._optimizers"
 _Optimizer = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "optimizers"))]
 _Schedule = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "learning_rates"))]
+
+# Numbers; those that may be None also accept the word none.
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]
+MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(parse_none)]
 
-
-#: The most epochs, or trees, that ``patience="auto"`` waits for a gain: see
+#: ``patience="auto"`` waits at most this many epochs for a gain, or this many trees: see
 #: :func:`rankgrad.training._evaluations.is_over`.
 AUTO_PATIENCE = 20
 
 
 def _parse_patience(value: Any) -> Any:
-    """Validate a value of patience: return a whole number, ``auto`` or None."""
+    """Validate a patience, and return a whole number, ``auto`` or None."""
     value = parse_none(value)
     if value is None or value == "auto":
         return value
@@ -89,28 +97,32 @@ def _parse_patience(value: Any) -> Any:
 
 
 def _longest_wait(patience: int | str | None) -> float:
-    """The most epochs that a patience waits, as a number by which values of it are compared."""
+    """A number that orders patiences: the most epochs that one waits.
+
+    ``auto`` is just below ``AUTO_PATIENCE`` epochs, since it often waits for fewer.
+    """
     if patience == "auto":
-        return AUTO_PATIENCE - 0.5  # below AUTO_PATIENCE as a number: auto waits less at first
+        return AUTO_PATIENCE - 0.5
     return math.inf if patience is None else float(patience)
 
 
 class TomlSettings(BaseModel):
-    """The base class of training settings: errors in plain words, TOML, comparison.
+    """The base class of :class:`Settings` and, for text rankers, ``TextSettings``.
 
-    Subclasses are :class:`Settings` and the settings for text, ``TextSettings``.
+    Errors are plain sentences (``ValueError``). Settings are read from TOML and written to it, and
+    :meth:`differences` compares two of them. The docstring of a field is its help text.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    #: Settings that may differ between runs that count as equal.
+    #: The names of the settings that :meth:`differences` ignores.
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
-    if TYPE_CHECKING:  # each subclass defines them, in their place among its own fields
+    if TYPE_CHECKING:  # defined by each subclass, so that they are in place among its fields
         metric: MetricSpec
         metrics: tuple[str, ...]
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, /, **options: Any) -> None:  # "/": a file may have the key "self"
         try:
             super().__init__(**options)
         except ValidationError as error:
@@ -131,14 +143,14 @@ class TomlSettings(BaseModel):
         return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
     def to_toml(self) -> str:
-        """The settings that apply to the model, defaults included, as TOML."""
+        """The settings that apply to the model, defaults included, as TOML; None is ``"none"``."""
         import tomli_w
 
         values = self.applicable()
         return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
 
     def applicable(self) -> dict[str, Any]:
-        """The settings that apply to the model, as values of JSON."""
+        """The settings that apply to the model, as JSON values."""
         return self.model_dump(mode="json")
 
     @classmethod
@@ -148,6 +160,9 @@ class TomlSettings(BaseModel):
         Args:
             text: the TOML.
             overrides: settings that override those of the text.
+
+        Raises:
+            ValueError: the text is not TOML, or a setting is unknown or invalid.
         """
         try:
             values = tomllib.loads(text)
@@ -156,7 +171,7 @@ class TomlSettings(BaseModel):
         return cls(**values | overrides)
 
     def differences(self, other: Self) -> list[str]:
-        """A phrase for each setting that differs between these settings and ``other``."""
+        """Each setting that differs from ``other``, such as ``epochs: 100, not 50``."""
         mine = self.model_dump(exclude=set(self.not_compared))
         theirs = other.model_dump(exclude=set(self.not_compared))
         different = (k for k in mine if mine[k] != theirs[k])
@@ -164,7 +179,7 @@ class TomlSettings(BaseModel):
 
 
 def _sentence(error: Mapping[str, Any], names: Sequence[str]) -> str:
-    """One of pydantic's errors in plain words."""
+    """One of pydantic's errors as a sentence; ``names`` are those of all settings."""
     name = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(name, names, n=1)
@@ -178,10 +193,8 @@ def _sentence(error: Mapping[str, Any], names: Sequence[str]) -> str:
     return f"{name} {message}, found {quote(error['input'])}"
 
 
-MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(parse_none)]
-
-
-#: Settings that do not apply to boosted trees.
+#: Settings that apply to networks only, besides ``device`` and ``devices``. For boosted trees they
+#: must have their defaults.
 NETWORK_ONLY = (
     *("optimizer", "learning_rate", "weight_decay", "schedule", "batching", "batch_size"),
     *("documents", "list_size", "clip", "average", "accumulate", "precision", "graphs", "memory"),
@@ -201,7 +214,7 @@ class Settings(TomlSettings):
     ValueError: there is no setting 'los'. Did you mean 'loss'?
     """
 
-    #: CUDA graphs change nothing but rounding.
+    # CUDA graphs change results by rounding only.
     not_compared = frozenset({"graphs"})
 
     loss: LossSpec = "softmax"
@@ -210,10 +223,10 @@ class Settings(TomlSettings):
     model: _Model = (
         "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     )
-    """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`. For
-    trees, loss, metrics, transforms, epochs, patience, holdout and seed apply. Left open, on 50,000
-    training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the cosine
-    schedule."""
+    """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
+    Settings of the optimizer, batches and devices do not apply to trees. If it is not set, on
+    50,000 training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the
+    cosine schedule."""
 
     metric: MetricSpec = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
@@ -225,14 +238,14 @@ class Settings(TomlSettings):
     """Transforms of the features, applied in this order and fitted on the training data."""
 
     missing: tuple[str, ...] = ()
-    """Further values that mean a missing one, such as -999, besides empty ones, ?, NA, NaN and
+    """Values of features that count as missing, such as -999, besides empty ones, ?, NA, NaN and
     NULL."""
 
     categorical: tuple[str, ...] = ()
-    """Features that are categories, by column or id, besides columns of few texts."""
+    """Categorical features, by column name or LETOR id, besides columns with few distinct texts."""
 
     list_size: MaybeCount = None
-    """Cut longer lists to this many items in training, drawn again each epoch."""
+    """Cut longer lists to this many items in training, sampled anew each epoch."""
 
     holdout: float = Field(default=0.0, ge=0, lt=1)
     """The fraction of training lists held out for validation if there is no validation data, drawn
@@ -255,26 +268,25 @@ class Settings(TomlSettings):
 
     patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_parse_patience)] = "auto"
     """Stop after this many epochs without a better value of the metric; none for never. auto waits
-    for the average of three epochs to rise by half a percent: two thirds as many epochs as led to
-    the last rise and 3 more, 60 steps at least and 20 epochs at most. For boosted trees it is
-    20."""
+    for the average of three epochs to rise by half a percent. If the last rise was at epoch e, it
+    waits 2/3 e + 3 epochs, at least 60 steps and at most 20 epochs. For boosted trees it is 20."""
 
     batching: Literal["queries", "documents", "query"] = "queries"
-    """Batches of batch_size queries, of lists of similar length with up to so many documents, or of
-    one query each."""
+    """queries for batches of batch_size lists; documents for batches of lists of similar length,
+    as many as fit into the setting documents; query for batches of one list."""
 
     batch_size: Count = 32
-    """Lists per step, over all devices together."""
+    """Lists per batch, over all devices together."""
 
     documents: Count = 8192
-    """Items per step, padding included, if batching is by documents."""
+    """Items per batch, padding included, if batching is by documents."""
 
     clip: MaybePositive = None
     """The largest norm of the gradient; none for no clipping."""
 
     average: MaybeRate = None
-    """Decay per step of a moving average of the weights, such as 0.99, which is then validated and
-    saved in place of the weights."""
+    """The decay per step, such as 0.99, of an exponential moving average of the weights, which is
+    validated and saved in place of the weights; none for no average."""
 
     accumulate: Count = 1
     """Batches per step of the optimizer."""
@@ -289,11 +301,11 @@ class Settings(TomlSettings):
     """cpu, cuda, or auto for a GPU where there is one."""
 
     devices: Count = 1
-    """How many processes train together."""
+    """How many processes train together, each on a GPU of its own or on the CPU."""
 
     graphs: bool = True
-    """On a GPU, replay the passes over batches of one size as a CUDA graph, if steps are alike:
-    one device, no accumulation, a fused loss with nothing scheduled."""
+    """On a GPU, run forward and backward passes as CUDA graphs, one for each size of batch, if
+    steps are alike: one device, no accumulation, a fused loss without schedules."""
 
     memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(parse_none)] = None
     """Bytes of features that may be stored on the device; none for half of its free memory. Larger
@@ -303,7 +315,7 @@ class Settings(TomlSettings):
     """Also log for TensorBoard, in the run folder."""
 
     def extension(self, other: Settings) -> dict[str, Any]:
-        """Epochs and patience, if there are more than in other settings.
+        """Epochs and patience, each only if these settings have more of it than ``other``.
 
         A run may be resumed with more epochs and patience than it was started with.
 
@@ -325,8 +337,9 @@ class Settings(TomlSettings):
     @field_validator("missing", "categorical", mode="before")
     @classmethod
     def _texts(cls, values: Any) -> Any:
-        """Numbers, such as -999, as texts. A single text is left to pydantic, which refuses it."""
-        return values if isinstance(values, str) else tuple(map(str, values))
+        """Turn numbers, such as -999, into texts. Pydantic refuses a value that is not a list."""
+        is_list = isinstance(values, Iterable) and not isinstance(values, str)
+        return tuple(map(str, values)) if is_list else values
 
     @field_validator("transforms")
     @classmethod
@@ -336,7 +349,7 @@ class Settings(TomlSettings):
         return tuple(str(transforms.get(spec)) for spec in specs)
 
     def applicable(self) -> dict[str, Any]:
-        """The settings that apply to the model, as values of JSON.
+        """The settings that apply to the model, as JSON values.
 
         >>> sorted({*Settings().applicable()} - {*Settings(model="lightgbm").applicable()})[:3]
         ['accumulate', 'average', 'batch_size']
@@ -351,7 +364,7 @@ class Settings(TomlSettings):
 
 #: From this many training items on, the default model is ``medium`` or ``large``.
 MANY_ITEMS = 50_000
-#: Up to this many training lists, these models are trained for 20 epochs; for more lists, 10.
+#: Up to this many training lists, these models train for 20 epochs; on more lists, for 10.
 MANY_LISTS = 10_000
 #: If the user sets one of these, :func:`for_data` leaves schedule, epochs and patience as they are.
 RULE_SETTINGS = ("model", "learning_rate", "schedule", "epochs", "patience")
@@ -364,8 +377,9 @@ def for_data(
 ) -> tuple[Settings, list[str]]:
     """Choose defaults by the size of the training data.
 
-    For few items the model is the default of :class:`Settings`; for many it is a larger network,
-    with a learning rate that decreases to 0.
+    The command line and :class:`rankgrad.Ranker` call it before they train. For few items the model
+    is the default of :class:`Settings`; for many it is a larger network, with a learning rate that
+    decreases to 0.
 
     Args:
         settings: the settings, with defaults for those that the user did not set.
@@ -405,9 +419,9 @@ for fewer)
 
 
 def _large_data_model(settings: Settings, train: Dataset) -> tuple[str, str]:
-    """The model for many items, and the reason for it.
+    """The model for many items, and the reason: the middle of the note of :func:`for_data`.
 
-    The reason continues the sentence "60,000 training items ..." of :func:`for_data`.
+    ``large`` must be able to train on a batch of the longest lists in half of the GPU's memory.
     """
     import torch
 
