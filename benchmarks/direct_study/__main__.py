@@ -25,6 +25,7 @@ their own.
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 from pathlib import Path
 
@@ -35,9 +36,12 @@ def main() -> None:
     """Parse the command line."""
     args = _parser().parse_args()
     if args.command == "run":
+        import plan
         import pool
-        from plan import FRESH, MEDIUM, WEB30K
 
+        for group in args.groups:
+            if group not in plan.GROUPS:
+                raise SystemExit(f"no group {group!r}; there are {', '.join(plan.GROUPS)}")
         cache = args.cache or Path(tempfile.gettempdir()) / "direct_study"
         pool.run(
             args.output,
@@ -46,7 +50,8 @@ def main() -> None:
             seconds=args.seconds,
             workers=args.workers,
             changes={},
-            first=(MEDIUM, WEB30K, FRESH),
+            tasks=functools.partial(plan.tasks, groups=args.groups),
+            first=() if args.groups else (plan.MEDIUM, plan.WEB30K, plan.FRESH),
         )
     elif args.command == "tiny":
         import tiny
@@ -79,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--cache", type=Path, help="where data are made; a temporary folder")
     run.add_argument("--seconds", type=float, default=400.0)
     run.add_argument("--workers", type=int, default=8)
+    run.add_argument("--groups", nargs="+", default=[], help="of plan.py, such as scales; else all")
     show = commands.add_parser("show", help="tables of what there is")
     show.add_argument("results", type=Path, nargs="+")
     solve = commands.add_parser("tiny", help="exact minimization on tiny problems, some minutes")

@@ -411,3 +411,77 @@ class GainSoftmax(StudyLoss):
             gains = gains / torch.where(total > 0, total, 1.0)
         terms = gains * log_softmax(lists.scores, lists.mask)
         return -terms.where(lists.mask, 0.0).sum(-1), total[..., 0] > 0
+
+
+@losses.register("level_likelihood")
+class LevelLikelihood(StudyLoss):
+    """``Σ_l w_l min_c Σ_i BCE(s_i - c, y_i >= l)``: a logistic regression at each label level l.
+
+    The intercept c is fitted in each list: ``Σ_i σ(s_i - c)`` is then the number m of items at or
+    above the level. For long lists this is the conditional likelihood of which m items these are,
+    given m (conditional logistic regression). The sum over levels of softmax's cross-entropies,
+    ``Σ_l Σ_{y_i >= l} -log softmax(s)_i``, which is the softmax loss of integer labels, is the same
+    likelihood for draws with replacement (Breslow's approximation in Cox regression): there the
+    items above a level compete with each other. It is convex, and its gradient ``σ(s_i - c) -
+    [y_i >= l]`` is a relaxed membership in the first m items less the true one.
+
+    Args:
+        k: the cutoff of the ideal DCG, with ``weights="gain"``.
+        weights: w_l. ``one``: 1. ``gain``: the gain of the level, ``2^l - 2^(l - 1)``, over the
+            ideal DCG. ``size``: 1 / m, so that each level counts the same.
+        levels: labels are compared with 1, 2, ..., levels.
+        reduction: over lists.
+    """
+
+    name: ClassVar[str] = "level_likelihood"
+
+    def __init__(
+        self,
+        k: int | None = None,
+        *,
+        weights: str = "one",
+        levels: int = 4,
+        reduction: Any = "mean",
+    ) -> None:
+        super().__init__(k, reduction=reduction)
+        check_choice("weights", weights, ("one", "gain", "size"))
+        self.weights, self.levels = weights, levels
+
+    def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        scores, mask = lists.scores, lists.mask
+        levels = torch.arange(1, self.levels + 1, device=scores.device)[:, None]
+        above = (lists.labels[:, None] >= levels) & mask[:, None]  # [b, levels, n]
+        size, length = above.sum(-1), mask.sum(-1, keepdim=True)
+        splits = (size > 0) & (size < length)
+        intercepts = _intercepts(scores.detach(), mask, size.clamp(min=1), length)
+        logits = scores[:, None] - intercepts[..., None]
+        terms = F.binary_cross_entropy_with_logits(logits, above.to(scores), reduction="none")
+        values = (terms * mask[:, None]).sum(-1)
+        weights = splits.to(scores)
+        if self.weights == "size":
+            weights = weights / size.clamp(min=1)
+        elif self.weights == "gain":
+            gains = (torch.exp2(lists.labels) - 1) * mask
+            ideal = NDCG(self.k).ideal(gains)[:, None]
+            weights = weights * torch.exp2(levels[:, 0] - 1.0) / torch.where(ideal > 0, ideal, 1.0)
+        return (values * weights).sum(-1), has_pairs(lists.labels, mask)
+
+
+def _intercepts(scores: Tensor, mask: Tensor, size: Tensor, length: Tensor) -> Tensor:
+    """The c with ``Σ_i σ(s_i - c) = size``, ``[b, levels]``, by bisection and two Newton steps."""
+    rate = (size / length.clamp(min=1)).clamp(1e-4, 1 - 1e-4)
+    shift = torch.logit(rate)
+    low = scores.masked_fill(~mask, float("inf")).amin(-1, keepdim=True) - shift
+    high = scores.masked_fill(~mask, float("-inf")).amax(-1, keepdim=True) - shift
+    low, high = low.where(length > 0, 0.0), high.where(length > 0, 0.0)
+    for step in range(12):
+        middle = (low + high) / 2
+        inside = torch.sigmoid(scores[:, None] - middle[..., None]) * mask[:, None]
+        excess = inside.sum(-1) - size
+        if step >= 10:
+            curvature = (inside * (1 - inside)).sum(-1).clamp(min=1e-6)
+            newton = (middle + excess / curvature).clamp(low, high)
+            low = high = newton
+        else:
+            low, high = low.where(excess <= 0, middle), high.where(excess > 0, middle)
+    return high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -121,13 +121,18 @@ class Task:
 Results = Mapping[str, Mapping[str, Any]]
 
 
-def tasks(results: Results) -> list[Task]:
+def tasks(results: Results, groups: Collection[str] = ()) -> list[Task]:
     """All tasks, the most useful first. Some depend on results: they are added once those exist.
 
     The groups overlap; each task is listed once.
+
+    Args:
+        results: those so far.
+        groups: the names of the groups, in :data:`GROUPS`; empty for all.
     """
-    planned = [*confirmation(results), *field(), *web30k(), *scales(), *parts(), *recipes()]
-    planned += [*second_world(), *worlds(), *budgets(), *seeds(), *grid(), *wider(), *capacity()]
+    planned = [] if groups else list(confirmation(results))
+    for name in groups or GROUPS:
+        planned += GROUPS[name]()
     return list(dict.fromkeys(planned))
 
 
@@ -178,11 +183,19 @@ def scales() -> Iterable[Task]:
     specs += ['approx_ndcg(alpha="exponential(start=0.1, end=3.0)")']
     specs += [f"standardized(scale={scale})" for scale in (0.5, 1.0, 3.0)]
     specs += [f'standardized(loss="{LAMBDA}", scale={scale})' for scale in (1.0, 3.0)]
+    specs += [f'standardized(loss="{loss}", scale=1.0)' for loss in DIRECT[1:]]
     specs += [f'mixed(first=softmax, second="{loss}", weight=10.0)' for loss in DIRECT[:2]]
     single = [Task(MEDIUM, (spec,)) for spec in specs]
     sequences = [(BOUND, "approx_ndcg"), (BOUND, "neural_ndcg"), (LAMBDA, "approx_ndcg")]
     sequences += [(BOUND, LAMBDA), (BOUND, "rank_bound@10(of=ndcg)")]
     return single + [Task(MEDIUM, pair, recipe="short") for pair in sequences]
+
+
+def levels() -> Iterable[Task]:
+    """Likelihoods of label levels, of which softmax is an approximation."""
+    specs = ("level_likelihood", "level_likelihood@10(weights=gain)")
+    specs += ("level_likelihood(weights=size)",)
+    return [Task(MEDIUM, (spec,)) for spec in specs]
 
 
 def budgets() -> Iterable[Task]:
@@ -247,3 +260,13 @@ def capacity() -> Iterable[Task]:
     model = "tabm(hidden=[512], members=2, share=nothing)"
     specs = (LAMBDA, BOUND, *DIRECT)
     return [Task(WEB30K, (spec,), recipe="long", model=model, budget=300) for spec in specs]
+
+
+#: The groups of tasks by name, the most useful first.
+GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
+    group.__name__: group
+    for group in (
+        *(field, web30k, levels, scales, parts, recipes, second_world),
+        *(worlds, budgets, seeds, grid, wider, capacity),
+    )
+}

@@ -410,9 +410,9 @@ def cell_classes(family: str, metric: str, stochastic: bool = False) -> list[Any
         Those of the metric, the relaxation, the noise (if stochastic) and the loss.
     """
     relaxation = FAMILIES[family]
-    classes: list[Any] = [metrics.factory(metric), relaxation, type(relaxation())]
     of_family: dict[str, list[Any]] = {"neural": [NeuralNDCG], "pirank": [PiRank, Tree]}
-    classes += of_family.get(family, [])
+    classes: list[Any] = [metrics.factory(metric), type(relaxation()), *of_family.get(family, [])]
+    classes.append(relaxation)  # the last, as it refers to the classes for some options
     if stochastic:
         classes.append(Gumbel)
     return [*classes, RelaxedMetric]
