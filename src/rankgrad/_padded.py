@@ -5,6 +5,7 @@ The eager forms of losses, metrics and relaxations are written with these functi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -24,6 +25,15 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """
     is_positive = denominator > 0
     return torch.where(is_positive, numerator, 0.0) / torch.where(is_positive, denominator, 1.0)
+
+
+def exponential_gains(labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """``2^y - 1``: exact for whole labels, and without cancellation for small ones.
+
+    >>> exponential_gains(torch.tensor([2.0, 1e-8]))
+    tensor([3.0000e+00, 6.9315e-09])
+    """
+    return torch.where(labels < 0.5, torch.expm1(labels * math.log(2)), torch.exp2(labels) - 1)
 
 
 def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:

@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from rankgrad import kernels, lists
 from rankgrad.inputs import as_lists
 from rankgrad.kernels import _backends
 from rankgrad.kernels.cpu import _isotonic
-from rankgrad.losses import Softmax, losses
+from rankgrad.losses import RelaxedMetric, Softmax, losses
+from rankgrad.sorting import NeuralSort, Sinkhorn
 
 NAMES = (
     "approx_ndcg",
@@ -75,6 +77,31 @@ def test_a_subclass_that_says_its_own_values_is_computed_by_them():
     torch.testing.assert_close(Doubled()(scores, labels), 2 * Softmax()(scores, labels))
     batch = as_lists(scores, labels)
     assert Same().kernel_call(batch) == Softmax().kernel_call(batch)
+
+
+@dataclass(frozen=True)
+class _Steeper(NeuralSort):
+    """A relaxation that says it has no kernel."""
+
+    def kernel(self):
+        return None
+
+    def _permutation(self, scores, mask, k):
+        return super()._permutation(3 * scores, mask, k)
+
+    def cross_entropy(self, scores, labels, mask, k):
+        return super().cross_entropy(3 * scores, labels, mask, k)
+
+
+def test_losses_ask_a_relaxation_inside_them_for_its_kernel():
+    scores, labels, _ = _lists()
+    scaled = RelaxedMetric("ndcg", Sinkhorn(_Steeper()))
+    torch.testing.assert_close(
+        scaled(scores, labels), RelaxedMetric("ndcg", "neural")(3 * scores, labels)
+    )
+    entropy, plain = losses.get("neuralsort_ce"), losses.get("neuralsort_ce")
+    entropy.relaxation = _Steeper()
+    torch.testing.assert_close(entropy(scores, labels), plain(3 * scores, labels))
 
 
 @pytest.mark.parametrize("mode", ["auto", "eager"])

@@ -100,6 +100,13 @@ def test_listmle_keeps_small_second_derivatives_in_float32(scores):
     torch.testing.assert_close(hessian.double(), wanted, rtol=5e-6, atol=0)
 
 
+def test_steps_of_neuralsort_ce_are_at_most_its_temperature():
+    loss = losses.get("neuralsort_ce(temperature=linear(start=0.1, end=0.5))")
+    for loss.progress, temperature in ((0.0, 0.1), (1.0, 0.5)):
+        gradient, hessian = loss.gradient_and_hessian(scores_of(1.0)[:3], [2, 0, 1])
+        torch.testing.assert_close(gradient.abs() / hessian, torch.full_like(hessian, temperature))
+
+
 def test_the_bounds_are_as_stated():
     scores = scores_of(1.0)[:3]
     rmse = losses.get("rmse")

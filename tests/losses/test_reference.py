@@ -96,3 +96,13 @@ def test_ndcg_bound_bounds_what_is_missing_of_ndcg(penalty, least):
             loss = losses.get("ndcg_bound", k=k, penalty=penalty)
             missing = 1 - metrics.get("ndcg", k=k)(scale * scores, labels, weights=weights)
             assert loss(scale * scores, labels, weights=weights) >= missing.item() - 1e-12
+
+
+def test_smoothi_through_ranks_has_the_expected_gain_by_default():
+    scores, labels = torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2])
+    loss = losses.get("smoothi_ndcg@2(through=ranks)")
+    plain = losses.RelaxedMetric("ndcg@2", "smoothi", through="ranks")
+    assert loss(scores, labels) == plain(scores, labels)
+    assert losses.get(str(loss))(scores, labels) == plain(scores, labels)
+    with pytest.raises(ValueError, match='expect="label" is for relaxations through a permutation'):
+        losses.get("smoothi_ndcg@2(through=ranks, expect=label)")(scores, labels)

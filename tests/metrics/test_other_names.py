@@ -59,3 +59,5 @@ def test_graded_rbp_is_that_of_trec_eval_in_every_form():
     missed = torch.tensor([True, True, False, True])  # its label is the highest all the same
     assert rbp(scores, labels, retrieved=missed).item() == pytest.approx(0.1 * (1 / 4 + 0.81 / 2))
     assert rbp(scores, 0 * labels).item() == 0
+    doubled = 2 * torch.ones(4)  # weights multiply the gains, also where they are divided by max y
+    assert rbp(scores, labels, weights=doubled).item() == pytest.approx(2 * expected)

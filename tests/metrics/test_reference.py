@@ -4,7 +4,7 @@ import pytest
 import reference
 import torch
 
-from rankgrad import metrics, sorting
+from rankgrad import kernels, metrics, sorting
 
 PAIRS = ("opa", "kendall_tau", "spearman")
 CUTOFFS = (None, 1, 3, 9)
@@ -98,3 +98,24 @@ def test_stable_ties_of_pair_metrics_follow_input_order():
     assert metrics.get("opa(ties=stable)")(scores, labels) == 1
     assert metrics.get("opa(ties=stable)")(scores, labels.flip(0)) == 0
     assert metrics.get("kendall_tau(ties=stable)")(scores, labels) == 1
+
+
+def test_pair_metrics_are_undefined_without_a_pair_of_positive_weight():
+    scores, labels = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([2, 1, 0])
+    # What opa, kendall_tau and spearman give. The weight of a pair of opa is that of its item
+    # with the higher label, that of the others the product of both.
+    expected = {(0.0, 0.0, 1.0): (7, 7, 7), (1.0, 0.0, 0.0): (1, 7, 7), (0.0, 1.0, 1.0): (1, 1, 1)}
+    for weights, values in expected.items():
+        for name, value in zip(PAIRS, values, strict=True):
+            metric = metrics.get(name, empty="skip")
+            found = metric(scores, labels, weights=torch.tensor([weights])[0])
+            assert found.nan_to_num(7.0).item() == pytest.approx(value)
+
+
+def test_small_labels_keep_their_digits_in_float32():
+    scores, labels = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1e-8, 0.0, 3e-8])
+    with kernels.using("eager"):
+        for name in ("ndcg", "dcg", "err"):
+            found = metrics.get(name)(scores, labels)
+            exact = metrics.get(name)(scores.double(), labels.double())
+            torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=0)

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from rankgrad._padded import Randomness, divide, log_softmax, splitmix
 from rankgrad._shapes import ItemMask, ItemValues, Labels, ListMask, ListValues, Mask
-from rankgrad._validation import check_choice, check_positive, check_whole
+from rankgrad._validation import check_choice, check_positive, check_whole, initial_value
 from rankgrad.kernels import KernelCall, ready
 from rankgrad.lists import Lists
 from rankgrad.losses._base import Loss, LossWithoutCutoff, Reduction, has_relevant, losses
@@ -398,4 +398,11 @@ class NeuralSortCE(Loss):
     def kernel(self, lists: Lists) -> KernelCall | None:
         relaxation = self.relaxation.at(self.progress)
         call = relaxation.kernel() if relaxation.kernel_applies else None
-        return call and KernelCall("neuralsort_ce", (self.k or 0, *call.options))
+        if call is None or call.name != "neuralsort":
+            return None
+        return KernelCall("neuralsort_ce", (self.k or 0, *call.options))
+
+    @property
+    @override
+    def score_scale(self) -> float:
+        return initial_value(self.relaxation.at(self.progress).temperature)

@@ -192,6 +192,8 @@ class GridLoss(RelaxedMetric):
                 raise ValueError(f"{family}_{metric} has no option {option!r}: {names}")
         defaults = {name: parameter.default for name, parameter in parameters.items()}
         values = defaults | options
+        if values["through"] == "ranks" and "expect" in values and "expect" not in options:
+            values["expect"] = "gain"  # there is no gain of the expected label through ranks
         for name, value in values.items():  # so that 2 and 2.0 are the same loss
             if type(value) is int and isinstance(defaults[name], float):
                 values[name] = float(value)

@@ -18,8 +18,15 @@ class PairMetric(Metric):
     has_cutoff: ClassVar[bool] = False
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
-        """Whether a list has two unequal labels."""
-        return has_pairs(lists.labels, lists.mask)
+        """Whether a list has two items of positive weight with unequal labels."""
+        return has_weighted_pairs(lists)
+
+
+def has_weighted_pairs(lists: Lists | Ranked) -> ListMask:
+    """Whether a list has two items of positive weight with unequal labels, ``[b]``."""
+    weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
+    mask = lists.mask if weights is None else lists.mask & (weights > 0)
+    return has_pairs(lists.labels, mask)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
+from rankgrad._padded import exponential_gains
 from rankgrad._shapes import ItemValues, Labels, Mask
 from rankgrad._validation import check_positive
 from rankgrad.inputs import check_exponents
@@ -43,7 +44,7 @@ class ERR(CascadeMetric):
     def gains(self, labels: ItemValues) -> ItemValues:
         labels = self.check_labels(labels)
         top = labels.amax(-1, keepdim=True).clamp(min=self.max_grade)
-        return torch.exp2(labels - top) - torch.exp2(-top)
+        return exponential_gains(labels) * torch.exp2(-top)
 
     def misses(self, labels: ItemValues) -> ItemValues:
         """``1 - R``, accurate also where R rounds to 1."""

@@ -21,7 +21,8 @@ class KendallTau(PairMetric):
 
     Args:
         k: None; it has no cutoff.
-        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        empty: the value of lists without two unequal labels, 0, 1 or ``"skip"``; see
+            :class:`Metric`.
         ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
 
     >>> KendallTau()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad._padded import divide
+from rankgrad._padded import divide, exponential_gains
 from rankgrad._shapes import Float, ItemMask, ItemValues, Labels, ListValues, Mask
 from rankgrad._validation import check_choice
 from rankgrad.inputs import check_exponents
@@ -120,7 +120,7 @@ class LinearGradedMetric(LinearMetric):
 
     @override
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        return labels if self.gain == "linear" else torch.exp2(self.check_labels(labels)) - 1
+        return labels if self.gain == "linear" else exponential_gains(self.check_labels(labels))
 
     @override
     def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rankgrad._padded import divide
-from rankgrad._shapes import ListValues
+from rankgrad._shapes import ListMask, ListValues
+from rankgrad.lists import Lists
 from rankgrad.metrics._base import Ranked, metrics
 from rankgrad.metrics._pairs import PairCounts, PairMetric
 
@@ -19,12 +20,20 @@ class OPA(PairMetric):
 
     Args:
         k: None; it has no cutoff.
-        empty: the value of lists without a relevant item, 0, 1 or ``"skip"``; see :class:`Metric`.
+        empty: the value of lists without two unequal labels, 0, 1 or ``"skip"``; see
+            :class:`Metric`.
         ties: of scores, ``"average"`` or ``"stable"``; see :class:`Metric`.
 
     >>> OPA()(torch.tensor([0.3, 0.2, 0.1]), torch.tensor([1, 0, 2]))
     tensor([0.3333])
     """
+
+    def relevant(self, lists: Lists | Ranked) -> ListMask:
+        """Whether a list has a pair whose item with the higher label has a positive weight."""
+        lowest = lists.labels.masked_fill(~lists.mask, float("inf")).amin(-1, keepdim=True)
+        weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
+        mask = lists.mask if weights is None else lists.mask & (weights > 0)
+        return ((lists.labels > lowest) & mask).any(-1)
 
     def _exact(self, ranked: Ranked) -> ListValues:
         counts = PairCounts.of(ranked, ranked.weights, ranked.mask.to(ranked.weights.dtype))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import divide
 from rankgrad._shapes import Float, ItemMask, ItemValues, ListValues
 from rankgrad._validation import check_between
 from rankgrad.kernels.arguments import MetricOptions
@@ -49,11 +50,13 @@ class RBP(LinearBinaryMetric):
 
     @override
     def gains(self, labels: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        return labels if self.graded else super().gains(labels)
+        if not self.graded:
+            return super().gains(labels)
+        return divide(labels, labels.amax(-1, keepdim=True))
 
     @override
     def discount(self, ranks: Tensor) -> Tensor:
         return (1 - self.persistence) * self.persistence ** (ranks - 1)
 
     def _norm(self, gains: ItemValues, mask: ItemMask) -> ListValues:
-        return gains.amax(-1) if self.graded else torch.ones_like(gains[:, 0])
+        return torch.ones_like(gains[:, 0])

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from rankgrad._padded import descending, divide, hard_ranks, has_pairs, invert, tie_groups
+from rankgrad._padded import descending, divide, hard_ranks, invert, tie_groups
 from rankgrad._shapes import ItemMask, ItemValues, ListMask, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import Metric, Ranked, metrics
+from rankgrad.metrics._pairs import has_weighted_pairs
 
 
 @metrics.register("spearman")
@@ -40,9 +41,7 @@ class Spearman(Metric):
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has two items of positive weight with unequal labels."""
-        weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
-        mask = lists.mask if weights is None else lists.mask & (weights > 0)
-        return has_pairs(lists.labels, mask)
+        return has_weighted_pairs(lists)
 
     def _exact(self, ranked: Ranked) -> ListValues:
         end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # without padding

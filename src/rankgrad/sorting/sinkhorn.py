@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from rankgrad._autograd import ListFunction, differentiable_once
 from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
-from rankgrad._validation import check_flag, check_positive, check_whole, initial_value
+from rankgrad._validation import check_flag, check_positive, check_whole
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, as_base, relaxations
@@ -61,11 +61,11 @@ class Sinkhorn(Relaxation):
 
     @override
     def kernel(self) -> KernelCall | None:
-        base = self.base
-        if not (isinstance(base, NeuralSort) and base.kernel_applies):
+        call = self.base.kernel() if self.base.kernel_applies else None
+        if call is None or call.name != "neuralsort":
             return None
         scaling = (self.iterations, self.tolerance, self.transposed)
-        return KernelCall("sinkhorn", (initial_value(base.temperature), *scaling))
+        return KernelCall("sinkhorn", (*call.options, *scaling))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
         matrix = self.base._permutation(scores, mask, scores.shape[-1])
