@@ -1,5 +1,6 @@
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -82,9 +83,12 @@ def test_lengths_and_qid_say_what_offsets_say(where):
     [
         ({"qid": [1, 2, 1]}, "items of qid 1 are not together"),
         ({"qid": [[1, 1, 2]]}, "qid must have one dimension"),
-        ({"qid": [1, 1]}, "from 0 to the number of items, 3"),
+        ({"qid": [1, 1]}, "qid must have one query per item, 3; found 2"),
+        ({"qid": ["a", "a", None]}, "qid must be all numbers or all text"),
         ({"lengths": [1.0, 2.0]}, "lengths must be whole numbers"),
-        ({"lengths": [4, -1]}, "must not fall"),
+        ({"lengths": [4, -1]}, r"lengths must not be negative.*found \[4, -1\]"),
+        ({"lengths": [1, 1]}, r"lengths .*add up to the number of items, 3; found \[1, 1\]"),
+        ({"weights": [1.0, 2.0]}, r"one per item, \(3,\), or one per list, \(1,\)"),
         ({"lengths": [1, 2], "qid": [1, 2, 2]}, "one of offsets, lengths and qid"),
         ({"lengths": [1, 2], "offsets": [0, 1, 3]}, "one of offsets, lengths and qid"),
         ({"lengths": [1, 2], "mask": [True] * 3}, "either mask"),
@@ -93,6 +97,19 @@ def test_lengths_and_qid_say_what_offsets_say(where):
 def test_lengths_and_qid_that_do_not_fit_are_errors(where, error):
     with pytest.raises(ValueError, match=error):
         losses.get("mse")(torch.zeros(3), torch.zeros(3), **where)
+
+
+def test_any_array_of_numbers_is_taken():
+    scores, labels = np.array([0.5, 0.1, 0.3]), np.array([0.0, 2.0, 1.0])
+    ndcg = metrics.get("ndcg")
+    expected = ndcg(scores, labels)
+    read_only = labels.copy()
+    read_only.flags.writeable = False
+    assert torch.equal(ndcg(scores[::-1], read_only[::-1]), expected)
+    assert torch.equal(ndcg(scores.astype(">f8"), read_only), expected)
+    pandas = pytest.importorskip("pandas")
+    columns = [pandas.Series(values, index=[7, 8, 9]) for values in (scores, labels)]
+    assert torch.equal(ndcg(*columns), expected)
 
 
 def test_weights_per_list_and_per_item_are_distinguished():

@@ -74,6 +74,11 @@ def test_errors_say_where(text, message):
         Spec.parse(text)
 
 
+def test_a_cutoff_in_parentheses_is_an_error_that_says_where_it_goes():
+    with pytest.raises(ValueError, match="write the cutoff as neural_ndcg@5, not as an option"):
+        losses.get("neural_ndcg(k=5)")
+
+
 def test_options_override_the_spec():
     assert str(losses.get("neural_ndcg@10(temperature=0.5)", k=5, temperature=2.0)) == (
         "neural_ndcg@5(temperature=2.0)"

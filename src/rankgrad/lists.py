@@ -241,16 +241,14 @@ def make_lists(
         rows, n = scores.shape
         flat = FlatLists(scores, labels, mask, None, _cached_offsets(rows, n, scores.device), n)
         return Lists(flat, None, (rows,), arguments=(scores, labels, mask, None, None))
-    if lengths is not None or qid is not None:
-        offsets = _as_offsets(offsets, lengths, qid)
     scores, labels = as_scores(scores), as_tensor("labels", labels)
     if labels.shape != scores.shape:
         raise ValueError(
             f"labels have shape {_shape_of(labels)}, scores {_shape_of(scores)}: they must agree"
         )
     max_length = 0
-    if offsets is not None:
-        offsets, max_length = _check_offsets(offsets, scores, mask)
+    if not (offsets is lengths is qid is None):
+        offsets, max_length = _check_offsets(scores, mask, offsets, lengths, qid)
     else:
         _check_column(scores)
         if mask is not None:
@@ -325,7 +323,7 @@ def as_tensor(argument: str, value: Any) -> Tensor:
     if type(value) is Tensor and value.layout is torch.strided and not value.dtype.is_complex:
         return value
     try:
-        tensor: Tensor = torch.as_tensor(value)
+        tensor: Tensor = torch.as_tensor(_as_plain_array(value))
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
         raise ValueError(
@@ -337,6 +335,21 @@ def as_tensor(argument: str, value: Any) -> Tensor:
             f"{argument} must be dense real numbers, found {tensor.dtype}, {tensor.layout}"
         )
     return tensor
+
+
+def _as_plain_array(value: Any) -> Any:
+    """An array, or a column of a data frame, as an array that PyTorch takes; others as they are.
+
+    PyTorch takes no arrays with negative strides or of another byte order, warns of read-only ones,
+    and reads a pandas Series by the labels of its index.
+    """
+    if torch.compiler.is_compiling() or isinstance(value, Tensor):
+        return value
+    if hasattr(value, "iloc"):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
 
 
 def as_scores(scores: Any) -> Tensor:
@@ -404,7 +417,9 @@ def check_mask(mask: Any, scores: Tensor) -> Bool[Tensor, "*b n"]:
     return tensor
 
 
-def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor, " bounds"], int]:
+def _check_offsets(
+    scores: Tensor, mask: Any, offsets: Any, lengths: Any, qid: Any
+) -> tuple[Int[Tensor, " bounds"], int]:
     """The offsets on the device of the scores, and the length of the longest list.
 
     Where values cannot be read (:func:`is_unchecked`), the number of all items takes the place of
@@ -412,9 +427,11 @@ def _check_offsets(offsets: Any, scores: Tensor, mask: Any) -> tuple[Int[Tensor,
     """
     if mask is not None:
         raise ValueError("give either mask (padded lists) or offsets (flat lists), not both")
-    tensor = _as_whole_numbers("offsets", offsets)
     if scores.dim() != 1:
         raise ValueError(f"with offsets, scores must have one dimension, found {_shape_of(scores)}")
+    if lengths is not None or qid is not None:
+        offsets = _as_offsets(len(scores), offsets, lengths, qid)
+    tensor = _as_whole_numbers("offsets", offsets)
     if is_unchecked(tensor):
         return tensor.to(scores.device, torch.int64), scores.shape[0]
     host = tensor.to("cpu", torch.int64)
@@ -443,10 +460,13 @@ def _as_whole_numbers(argument: str, value: Any) -> Tensor:
     return tensor
 
 
-def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Tensor:
+def _as_offsets(
+    n_items: int, offsets: Any = None, lengths: Any = None, qid: Any = None
+) -> Int[Tensor, " bounds"]:
     """The offsets of flat lists, from the lengths of the lists or the queries of the items.
 
     Args:
+        n_items: the number of items, N.
         offsets: what the caller passed; an error if anything else is given as well.
         lengths: ``[B]``, the number of items of each list.
         qid: ``[N]``, the query of each item, numbers or text; the items of a query are together.
@@ -455,22 +475,33 @@ def _as_offsets(offsets: Any = None, lengths: Any = None, qid: Any = None) -> Te
         The offsets, ``[B + 1]``.
 
     Raises:
-        ValueError: more than one is given, or the items of a query are not together.
+        ValueError: more than one is given, they are not of N items, or the items of a query are
+            not together.
 
-    >>> _as_offsets(lengths=[2, 1]), _as_offsets(qid=["a", "a", "b"])
+    >>> _as_offsets(3, lengths=[2, 1]), _as_offsets(3, qid=["a", "a", "b"])
     (tensor([0, 2, 3]), tensor([0, 2, 3]))
     """
     if (offsets is not None) + (lengths is not None) + (qid is not None) > 1:
         raise ValueError("give one of offsets, lengths and qid, not several")
     if lengths is not None:
-        sizes = _as_whole_numbers("lengths", lengths)
-        return F.pad(sizes.to(torch.int64).cumsum(0), (1, 0))
+        sizes = _as_whole_numbers("lengths", lengths).to(torch.int64)
+        if not is_unchecked(sizes) and ((sizes < 0).any() or sizes.sum() != n_items):
+            raise ValueError(
+                f"lengths must not be negative, and must add up to the number of items, {n_items}; "
+                f"found {quote(sizes.tolist())}"
+            )
+        return F.pad(sizes.cumsum(0), (1, 0))
     queries = np.asarray(qid.cpu() if isinstance(qid, Tensor) else qid)
     if queries.ndim != 1:
         raise ValueError(f"qid must have one dimension, one query per item, found {queries.shape}")
+    if len(queries) != n_items:
+        raise ValueError(f"qid must have one query per item, {n_items}; found {len(queries)}")
     is_start = np.concatenate([[True], queries[1:] != queries[:-1]])[: len(queries)]
     starts = np.flatnonzero(is_start)
-    _, first, counts = np.unique(queries[starts], return_index=True, return_counts=True)
+    try:
+        _, first, counts = np.unique(queries[starts], return_index=True, return_counts=True)
+    except TypeError:  # values of several types cannot be sorted
+        raise ValueError("qid must be all numbers or all text") from None
     if (counts > 1).any():
         repeated = queries[starts][first[counts > 1][0]]
         raise ValueError(
@@ -499,7 +530,7 @@ def _split_weights(
         return None, weights
     raise ValueError(
         f"weights have shape {_shape_of(weights)}: give one per item, {_shape_of(scores)}, "
-        f"or one per list, {tuple(batch_shape)}"
+        f"or one per list, {tuple(batch_shape) or (1,)}"
     )
 
 

@@ -246,6 +246,9 @@ class Registry(Generic[_T]):
         spec_options = _keep_none_words(spec.options, parameters)
         arguments = _resolve_aliases(factory, {**spec_options, **options})
         for option in arguments:
+            if option == "k" and takes_cutoff(factory):
+                cutoff = quote(arguments["k"])
+                raise ValueError(f"write the cutoff as {spec.name}@{cutoff}, not as an option")
             if option not in parameters:
                 hint = _suggest(option, parameters) or "It takes none"
                 raise ValueError(f"{spec.name} has no option {quote(option)}. {hint}")

@@ -74,6 +74,18 @@ def test_written_and_read_again(pair: tuple[Dataset, Dataset], tmp_path: Path) -
         load(parquet, feature_names=train.feature_names)
 
 
+def test_missing_values_of_a_store(pair: tuple[Dataset, Dataset], tmp_path: Path) -> None:
+    train, _ = pair
+    folder = store.write(train, tmp_path / "store")
+    read = load(folder, missing=["Red", "7"])
+    assert read.categories == (None, ("blue", "green"), ("20", "3"))
+    assert np.isnan(read.features[train.features[:, 1] == 2, 1]).all()
+    assert np.isnan(read.features[train.features[:, 2] == 2, 2]).all()
+    assert read.notes == train.notes
+    with pytest.raises(ValueError, match=r"a list of values, such as \['Red'\]"):
+        load(folder, missing="Red")
+
+
 def test_letor_features_are_named_by_id(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("1 qid:1 1:0.5 2:30\n0 qid:1 1:0.1 2:NA\n0 qid:1 2:4\n")

@@ -171,6 +171,9 @@ def test_csv_keeps_ids_as_written_and_learns_of_fractions_late(tmp_path: Path) -
         ("qid,label,x\n1,1,1\n", {"features": ["y"]}, "no column 'y' for features"),
         ("qid,label,x\n1,1,1\n", {"weight": "w"}, "no column 'w' for weight"),
         ("qid,label,x,x\n1,1,1,1\n", {"features": ["x"]}, "2 columns named 'x'"),
+        ("qid,label,x,x\n1,1,1,1\n", {}, "2 columns named 'x'"),
+        ("qid,label,x\n1,1,1\n,1,1\n", {}, "query 'qid' of row 2 is empty"),
+        ("qid,label,x\n1,1,1\n", {"missing": "-999"}, r"list of values, such as \['-999'\]"),
         ("qid,label,x\n1,1,a\n", {}, r"no numeric columns for features beside \['qid', 'label'\]"),
         ("qid,label,x\n1,1,2020-01-01\n", {"features": ["x"]}, "'x' must be a column of numbers"),
         ("qid,label,x\n", {}, "has no rows"),
@@ -242,6 +245,40 @@ def test_fill_replaces_what_is_missing_and_says_so(tmp_path: Path) -> None:
     read = columnar.read(path, fill=-1)
     assert read.features.tolist() == [[-1, 2], [-1, 3]]
     assert "2 missing feature values were set to -1" in read.notes[0]
+
+
+def test_categories_are_missing_but_not_filled(tmp_path: Path) -> None:
+    rows = "".join(f"1,0,{'' if i % 3 else i},{['x', 'na', -9][i % 3]},u{i}\n" for i in range(60))
+    path = csv(tmp_path / "x.csv", "qid,label,x,c,url\n" + rows + "1,0,5,x,\n")
+    read = columnar.read(path, missing=[-9], fill=7)
+    assert read.categories == (None, ("x",))
+    np.testing.assert_array_equal(read.features[:3], [[0, 0], [7, np.nan], [7, np.nan]])
+    assert read.notes[:2] == (
+        "40 missing feature values were set to 7",
+        "40 feature values are missing",  # not that of url, which is left out
+    )
+
+
+def test_a_column_of_true_and_false_is_one_of_numbers(tmp_path: Path) -> None:
+    path = csv(tmp_path / "x.csv", "qid,label,x\n1,true,False\n1,false,True\n1,true,\n")
+    read = columnar.read(path)
+    np.testing.assert_array_equal(read.features[:, 0], [0, 1, np.nan])
+    assert read.labels.tolist() == [1, 0, 1]
+
+
+def test_lists_without_items_are_not_written(same: Same, tmp_path: Path) -> None:
+    lists = Dataset(np.eye(2), [1, 0], [0, 0, 1, 1, 2, 2], [*"abcde"], feature_names=["x", "y"])
+    read = columnar.read(columnar.write(lists, tmp_path / "x.parquet"))
+    same(read, lists.select([1, 3]))
+
+
+def test_a_compressed_parquet_file_and_a_folder_are_called_so(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(ValueError, match=r"x.parquet.gz is compressed as a whole: unpack it"):
+        columnar.read(tmp_path / "x.parquet.gz")
+    (tmp_path / "y.parquet").mkdir()
+    with pytest.raises(ValueError, match=r"y.parquet is a folder, and has no parts"):
+        columnar.read(tmp_path / "y.parquet")
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.arrow"])

@@ -134,6 +134,11 @@ def test_selecting_twice_is_selecting_the_selection(order: list[int], count: int
     assert there.select(range(count)).checksum() == data.select(order[:count]).checksum()
 
 
+def test_categories_may_be_lists() -> None:
+    data = Dataset([[0.0]], [1], [0, 1], ["a"], categories=[["x"]])
+    assert data.widen(2).categories == (("x",), None)
+
+
 def test_widen_adds_zeros_at_the_end() -> None:
     wide = small().widen(4)
     assert wide.features.tolist() == [[0, 1, 0, 0], [2, 3, 0, 0], [4, 5, 0, 0]]

@@ -139,12 +139,21 @@ def test_a_cut_off_gzip_file(tmp_path):
         ({"a": {"b": float("inf")}}, {}, "the score of document 'b' is inf"),
         ({"a": {"b": 1.0}}, {"tag": "two words"}, "the tag of a run must be one word"),
         ({"a": RankedList(["b"], np.zeros(2))}, {}, "a score for each of 1 documents"),
+        ({"a": RankedList(["b", "b"], np.zeros(2))}, {}, "query 'a' has a document twice"),
     ],
 )
 def test_what_cannot_be_written_leaves_nothing(tmp_path, run, options, message):
     with pytest.raises(ValueError, match=message):
         write_run(tmp_path / "a.run", run, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_grades_that_are_not_whole_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match=r"the grade 1.0 of document 'b' is not whole"):
+        write_qrels(tmp_path / "a", {"q": {"b": 1.0}})
+    assert not list(tmp_path.iterdir())
+    write_qrels(tmp_path / "a", {"q": {"b": True, "c": np.int64(2)}})
+    assert read_qrels(tmp_path / "a") == {"q": {"b": 1, "c": 2}}
 
 
 def test_nothing_is_replaced_unasked(tmp_path):

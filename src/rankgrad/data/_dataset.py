@@ -109,6 +109,7 @@ class Dataset:
         if self.feature_names is not None:
             self._set("feature_names", tuple(map(str, self.feature_names)))
         self._set("notes", tuple(self.notes))
+        self._set("categories", categories_of(self.categories))
         self._check_shapes()
         if check:
             self._check_qids()

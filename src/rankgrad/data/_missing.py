@@ -17,13 +17,20 @@ TEXTS = ("", "?", "na", "nan", "null")  # they mean "missing" in every file; cas
 _BLOCK = 1 << 22  # values compared at a time
 
 
+def as_values(missing: Iterable[str | float]) -> tuple[str | float, ...]:
+    """The argument ``missing`` of readers as a tuple; a single text is an error."""
+    if isinstance(missing, str):
+        raise ValueError(f"missing must be a list of values, such as [{missing!r}]")
+    return tuple(missing)
+
+
 @dataclass(frozen=True)
 class MissingValues:
     """The values that count as missing: those of every file (``TEXTS``), and what the user adds.
 
     >>> from rankgrad.data._missing import MissingValues
     >>> missing = MissingValues.of(["-999", "unknown"])
-    >>> missing.numbers, "Unknown" in missing, "null" in missing, "0" in missing
+    >>> missing.numbers, "Unknown" in missing, "-999.0" in missing, "0" in missing
     ((-999.0,), True, True, False)
     """
 
@@ -34,7 +41,7 @@ class MissingValues:
     def of(cls, values: Iterable[str | float] = ()) -> MissingValues:
         """``TEXTS`` and these values. A text such as ``"-999"`` counts as the number it says."""
         texts, numbers = set(TEXTS), []
-        for value in values:
+        for value in as_values(values):
             text = str(value).strip().lower()
             try:
                 numbers.append(_text_lines.parse_number(text))
@@ -44,7 +51,16 @@ class MissingValues:
         return cls(frozenset(texts), tuple(number for number in numbers if number == number))
 
     def __contains__(self, text: object) -> bool:
-        return isinstance(text, str) and text.strip().lower() in self.texts
+        """Whether a text, such as the name of a category, is a missing value."""
+        if not isinstance(text, str):
+            return False
+        text = text.strip().lower()
+        if text in self.texts or not self.numbers:
+            return text in self.texts
+        try:
+            return _text_lines.parse_number(text) in self.numbers
+        except ValueError:
+            return False
 
     def mark(self, features: np.ndarray[Any, Any], columns: Sequence[int] | None = None) -> int:
         """Set the numbers that are missing values to NaN, in place, and return their count.

@@ -121,7 +121,7 @@ def read(
             and those of few texts. ``Dataset.notes`` says which columns are left out.
         weight: the column of item weights; by default as :func:`write` recorded it in the file.
         id: the column of item ids; by default as :func:`write` recorded it in the file.
-        fill: a value in place of missing features.
+        fill: a value in place of missing features; missing categories stay NaN.
         labeled: False if labels may be missing, as in data to be scored; they are then 0.
         missing: further missing values, such as ``["-999", "unknown"]``.
         categorical: columns that are categorical features, whatever they hold.
@@ -170,7 +170,8 @@ def read(
 def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a data set as a Parquet file: ``qid``, ``label``, then ``weight``, ``id``, features.
 
-    Features without names are called ``f1``, ``f2`` and so on, as LETOR numbers them.
+    Features without names are called ``f1``, ``f2`` and so on, as LETOR numbers them. A list
+    without items has no row, so it is not written.
 
     Args:
         dataset: the data set.
@@ -245,12 +246,12 @@ class _Roles:
         self.role_columns = [name for name in roles if name is not None]
         candidates = _candidates(schema, self.role_columns, self.categorical)
         if self.features is not None:
-            for name in self.features:
-                self._require(name, "features", schema)
             self.names = list(self.features)
         else:
             self.names = candidates
             self.ignored = [n for n in schema.names if n not in {*self.role_columns, *candidates}]
+        for name in self.names:
+            self._require(name, "features", schema)
         self.check_names()
         for name in self.categorical:
             self._require(name, "categorical", schema)
@@ -319,7 +320,7 @@ class _Builder:
     Args:
         roles: which column is what, of the first file.
         total: the number of rows of all files, if it is known.
-        fill: a value in place of missing features.
+        fill: a value in place of missing features that are not categorical.
         missing_values: what counts as missing.
     """
 
@@ -327,7 +328,7 @@ class _Builder:
         self, roles: _Roles, total: int | None, fill: float | None, missing_values: MissingValues
     ) -> None:
         self.roles, self.fill, self.missing_values, self.rows = roles, fill, missing_values, 0
-        self.n_missing = 0  # values
+        self.n_missing = np.zeros(len(roles.names), np.int64)  # values of each feature
         self.n_unlabeled = 0  # rows
         self.changed = False  # whether values differ from those in the file
         self.file_start = 0  # the first row of the file that is being read
@@ -372,14 +373,14 @@ class _Builder:
         self.rows = stop
 
     def _mark_missing(self, features: np.ndarray) -> None:
-        """Set missing features ``[rows, f]`` to NaN and count them; then to ``fill``, if given."""
-        numbers = [j for j, name in enumerate(self.roles.names) if name not in self.categories]
-        self.changed |= self.missing_values.mark(features, numbers) > 0
+        """Set missing features ``[rows, f]`` to NaN and count them; then numbers to ``fill``."""
+        is_number = np.array([name not in self.categories for name in self.roles.names])
+        self.changed |= self.missing_values.mark(features, np.flatnonzero(is_number).tolist()) > 0
         missing = np.isnan(features)
-        self.n_missing += int(missing.sum())
-        if self.fill is not None and missing.any():
-            features[missing] = self.fill
-            self.changed = True
+        self.n_missing += missing.sum(0)
+        if self.fill is not None:
+            features[missing & is_number] = self.fill
+            self.changed |= bool((missing & is_number).any())
 
     def finish(self) -> Dataset:
         """The data set, with the rows of each query brought together."""
@@ -415,10 +416,14 @@ class _Builder:
             yield "there are no labels"
         elif self.n_unlabeled:
             yield f"{self.n_unlabeled:,} rows have no label"
-        if self.n_missing and self.fill is None:
-            yield f"{self.n_missing:,} feature values are missing"
-        elif self.n_missing:
-            yield f"{self.n_missing} missing feature values were set to {self.fill:g}"
+        pairs = zip(self.roles.names, self.n_missing.tolist(), strict=True)
+        n_filled = sum(
+            n for name, n in pairs if self.fill is not None and name not in self.categories
+        )
+        if n_filled:
+            yield f"{n_filled:,} missing feature values were set to {self.fill:g}"
+        if n_missing := int(self.n_missing.sum()) - n_filled:
+            yield f"{n_missing:,} feature values are missing"
         if self.roles.ignored:
             columns = listing(self.roles.ignored)
             yield f"columns left out, which are neither numbers nor few texts: {columns}"
@@ -478,6 +483,7 @@ class _Builder:
         remaining = [j for j, name in enumerate(roles.names) if name not in roles.ignored]
         if len(remaining) < len(roles.names):
             self.features = np.ascontiguousarray(self.features[:, remaining])
+            self.n_missing = self.n_missing[remaining]
             roles.names = [roles.names[j] for j in remaining]
         roles.check_names()
         return tuple(categories.get(name) for name in roles.names) if categories else None
@@ -491,7 +497,7 @@ class _Builder:
         return row_codes
 
     def _checked_texts(self, column: Any, role: str, name: str) -> Any:
-        """A column of ids as pyarrow strings, none of them null or too long."""
+        """A column of ids as pyarrow strings, none of them missing or too long."""
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
         texts = column.cast(load("pyarrow", "columnar").string())
@@ -499,6 +505,9 @@ class _Builder:
         if len(lengths) and lengths.max() > LONGEST_ID:
             problem = f"has {lengths.max():,} characters, and at most {LONGEST_ID:,} are read"
             raise self._error(role, name, problem, lengths > LONGEST_ID)
+        # An id that is missing in a text file is an empty text, not null.
+        if suffix(self.roles.path) in _DELIMITERS and (lengths == 0).any():
+            raise self._error(role, name, "is empty", lengths == 0)
         return texts
 
     def _checked_values(self, batch: Any, name: str, role: str) -> np.ndarray:
@@ -532,6 +541,10 @@ def _open_file(path: Path, roles: _Roles) -> Iterator[tuple[int | None, Iterable
     """Open a file, find the columns, and yield its number of rows, if known, and its batches."""
     arrow = load("pyarrow", "columnar")
     kind = suffix(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, and has no parts called part-0000.parquet and so on")
+    if kind in (*PARQUET, *ARROW) and path.suffix.lower() in _streams.COMPRESSED:
+        raise ValueError(f"{path} is compressed as a whole: unpack it")
     try:
         if kind in PARQUET:
             open_parquet = load("pyarrow.parquet", "columnar").ParquetFile
@@ -606,7 +619,7 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
     """Open a text file twice: to see which columns are numbers, and to read these as float64.
 
     With the types that pyarrow infers from the first block, a column of whole numbers that has a
-    fraction further down would be an error.
+    fraction further down would be an error. Only columns of true and false keep their type.
     """
     csv, arrow = load("pyarrow.csv", "columnar"), load("pyarrow", "columnar")
     delimiter = csv.ParseOptions(delimiter=_DELIMITERS[suffix(path)])
@@ -617,7 +630,8 @@ def _text_batches(path: Path, roles: _Roles) -> Iterator[Any]:
         csv.open_csv(file, block, delimiter, csv.ConvertOptions(null_values=nulls)) as reader,
     ):
         roles.find_columns(reader.schema)
-    types = dict.fromkeys(roles.columns(), arrow.float64())
+        flags = {f.name for f in reader.schema if arrow.types.is_boolean(f.type)}
+    types = {n: arrow.bool_() if n in flags else arrow.float64() for n in roles.columns()}
     texts = [name for name in (roles.query, roles.id, *roles.texts) if name is not None]
     types |= dict.fromkeys(texts, arrow.string())
     convert = csv.ConvertOptions(
@@ -671,15 +685,18 @@ def _schema_checksum(schema: Any, roles: bytes) -> str:
 
 
 def _checksum(dataset: Dataset) -> str:
-    """The checksum of the contents: features, labels, queries, and weights and ids if any."""
+    """The checksum of the contents: features, labels, queries, and weights and ids if any.
+
+    Lists without items do not count, as a file has no rows of them.
+    """
     blocks = range(0, dataset.n_items, _BATCH_ROWS)
     arrays: list[Any] = [dataset.features[start : start + _BATCH_ROWS] for start in blocks]
-    arrays += [dataset.labels, dataset.offsets, dataset.weights]
+    arrays += [dataset.labels, np.unique(dataset.offsets), dataset.weights]
     total = 0
     for array in arrays:
         if array is not None:
             total = zlib.crc32(canonical_nan(np.asarray(array)).data, total)
-    for texts in (dataset.qids, dataset.ids):
+    for texts in (dataset.qids[dataset.lengths > 0], dataset.ids):
         if texts is not None:
             total = zlib.crc32("\0".join(texts.tolist()).encode("utf-8", "surrogatepass"), total)
     return f"{total:08x}"

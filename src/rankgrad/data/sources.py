@@ -24,7 +24,7 @@ from rankgrad._quoting import quote
 from rankgrad.data import _layout, _memory_limit, _streams, _text_lines, catalog, columnar, store
 from rankgrad.data._categories import encode, match, number_columns
 from rankgrad.data._dataset import Categories, Dataset, FeaturesError, features_of
-from rankgrad.data._missing import MissingValues
+from rankgrad.data._missing import MissingValues, as_values
 
 _MAX_NUMBER = 1 << 62  # above the size of any list and any sensible weight
 
@@ -97,7 +97,7 @@ def load(
         finite=finite,
         labeled=labeled,
         ids=ids,
-        missing=tuple(missing),
+        missing=as_values(missing),
         categorical=tuple(categorical),
         categories=categories,
     )
@@ -196,7 +196,7 @@ def load_splits(
     options = _ReadOptions(
         finite=finite,
         ids=ids,
-        missing=tuple(missing),
+        missing=as_values(missing),
         categorical=tuple(categorical),
         columns=columns or {},
     )
@@ -305,8 +305,14 @@ def _read_format(path: Path, options: _ReadOptions) -> Dataset:
 
 
 def _mark_missing(dataset: Dataset, missing: Sequence[str | float]) -> Dataset:
-    """Set the numbers that are missing values to NaN, in a copy of a store's features."""
+    """Set the numbers and categories that are missing values to NaN, in a copy of the features."""
     missing_values = MissingValues.of(missing)
+    if missing and dataset.categories is not None:
+        categories = tuple(
+            names and tuple(name for name in names if name not in missing_values)
+            for names in dataset.categories
+        )
+        dataset = replace(match(dataset, categories), notes=dataset.notes, check=False)
     if not missing_values.numbers:
         return dataset
     features = np.array(dataset.features)

@@ -9,6 +9,7 @@ network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from rankgrad._deprecation import renamed_attributes
+from rankgrad._quoting import quote
 from rankgrad._shapes import Array, Float, Int, Real
 from rankgrad._validation import check_choice, check_positive, check_whole
 from rankgrad.data._blocks import (
@@ -174,6 +176,9 @@ class Transform(HasSpec, nn.Module):
         self._n_features = int(self.columns) if self.columns.dim() == 0 else None
 
 
+transforms.base_class = Transform
+
+
 @transforms.register("standardize", former=["standardise"])
 class Standardize(Transform):
     """``(x - mean) / deviation`` of each feature, and ``x - mean`` of one that is constant.
@@ -248,7 +253,7 @@ class Quantile(Transform):
         check_choice("output", output, ("normal", "uniform"))
         self.quantiles = check_whole("quantiles", quantiles, least=2)
         self.sample = check_whole("sample", sample, least=2)
-        self.output, self.seed = output, seed
+        self.output, self.seed = output, check_whole("seed", seed, least=0, most=math.inf)
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         values = sample_rows(blocks, self.sample, self.seed).numpy()
@@ -408,11 +413,16 @@ class Impute(Transform):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if isinstance(fill, bool) or not isinstance(fill, int | float):
-            check_choice("fill", fill, ("linear", "median", "mean"))
+        is_number = isinstance(fill, int | float | np.number) and not isinstance(fill, bool)
+        words = ("linear", "median", "mean")
+        if not (math.isfinite(float(fill)) if is_number else fill in words):
+            raise ValueError(
+                f"fill must be 'linear', 'median', 'mean' or a finite number, found {quote(fill)}"
+            )
         check_choice("indicator", indicator, (False, True))
         self.fill, self.indicator = fill, indicator
-        self.sample, self.seed = check_whole("sample", sample), seed
+        self.sample = check_whole("sample", sample)
+        self.seed = check_whole("seed", seed, least=0, most=math.inf)
 
     @property
     def n_outputs(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import operator
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -262,7 +263,8 @@ def write_run(
         overwrite: replace a file that exists.
 
     Raises:
-        ValueError: an id or the tag has white space in it, or a score is not finite.
+        ValueError: an id or the tag has white space in it, a query has a document twice, or a
+            score is not finite.
         FileExistsError: the file exists, and ``overwrite`` is False.
     """
     name = tag if tag is not None else run.tag if isinstance(run, Run) else "rankgrad"
@@ -282,7 +284,8 @@ def format_run(
         An iterator over the lines.
 
     Raises:
-        ValueError: an id or the tag has white space in it, or a score is not finite.
+        ValueError: an id or the tag has white space in it, a query has a document twice, or a
+            score is not finite.
 
     >>> from rankgrad.data.trec import format_run
     >>> list(format_run({"7": {"a": 0.5, "b": 2.0}}, "bm25"))
@@ -294,6 +297,8 @@ def format_run(
         _check_id("query", query)
         if isinstance(retrieved, RankedList):
             ranked = RankedList.sort(retrieved.documents, retrieved.scores)
+            if len(set(ranked.documents)) < len(ranked):
+                raise ValueError(f"query {query!r} has a document twice; a document has one rank")
         else:
             ranked = RankedList.sort(retrieved, np.array(list(retrieved.values())))
         texts = ranked.scores.astype(np.str_).tolist()
@@ -397,7 +402,7 @@ def write_qrels(
         overwrite: replace a file that exists.
 
     Raises:
-        ValueError: an id has white space in it.
+        ValueError: an id has white space in it, or a grade is not a whole number.
         FileExistsError: the file exists, and ``overwrite`` is False.
     """
 
@@ -406,7 +411,9 @@ def write_qrels(
             _check_id("query", query)
             for document, grade in grades.items():
                 _check_id("document", document)
-                yield f"{query} 0 {document} {grade}"
+                if not hasattr(grade, "__index__"):
+                    raise ValueError(f"the grade {grade!r} of document {document!r} is not whole")
+                yield f"{query} 0 {document} {operator.index(grade)}"
 
     _write_lines(Path(path), lines(), overwrite)
 
