@@ -204,3 +204,25 @@ def test_intervals_leave_out_what_is_not_there():
     assert found[0] == pytest.approx(bootstrap_interval(values[0]), abs=1e-12)
     assert np.isnan(intervals({"none": np.full(5, np.nan)})["none"]).all()
     assert np.isnan(bootstrap_intervals(np.zeros((0, 1)))).all()
+
+
+@pytest.mark.parametrize("samples", [0, -5])
+def test_numbers_of_samples_out_of_range_are_errors(samples):
+    for drawing in (
+        lambda: Significance("randomization", samples=samples),
+        lambda: randomization_tests(np.ones((30, 1)), samples=samples),
+        lambda: bootstrap_interval([0.0, 1.0], samples=samples),
+    ):
+        with pytest.raises(ValueError, match="samples must be a whole number of at least 1"):
+            drawing()
+
+
+@pytest.mark.parametrize("level", [-0.5, 0, 95])
+def test_levels_of_intervals_out_of_range_are_errors(level):
+    with pytest.raises(ValueError, match="level must be above 0 and at most 1"):
+        bootstrap_interval([0.0, 1.0], level=level)
+
+
+def test_the_level_is_printed_with_its_digits():
+    levels = [str(Significance(level=level)).split()[-1] for level in (0.05, 0.07, 0.025, 0.001)]
+    assert levels == ["5%", "7%", "2.5%", "0.1%"]

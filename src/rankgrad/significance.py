@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad._deprecation import renamed_attributes, renamed_value
-from rankgrad._validation import check_choice
+from rankgrad._validation import check_choice, check_whole
 from rankgrad.extras import requires
 
 __all__ = [
@@ -98,10 +98,16 @@ def bootstrap_intervals(
     Returns:
         The ends ``[rankers, 2]``; NaN where there is no list.
 
+    Raises:
+        ValueError: ``level`` or ``samples`` is out of range.
+
     >>> from rankgrad.significance import bootstrap_intervals
     >>> bootstrap_intervals([[0.0, 1.0], [0.0, 1.0]]).tolist()
     [[0.0, 0.0], [1.0, 1.0]]
     """
+    check_whole("samples", samples)
+    if not 0 < level <= 1:
+        raise ValueError(f"level must be above 0 and at most 1, found {level}")
     columns = np.asarray(values, np.float64)
     lists = len(columns)
     if not lists:
@@ -216,6 +222,7 @@ def randomization_tests(
     [0.25, 1.0]
     """
     check_choice("alternative", alternative, get_args(_Alternative))
+    check_whole("samples", samples)
     array = np.asarray(differences, np.float64)
     values = np.nan_to_num(array[~np.isnan(array).all(1)])
     nonzero = (values != 0).sum(0)  # per ranker: the sign of a difference of 0 changes nothing
@@ -315,12 +322,13 @@ class Significance:
         check_choice("sides", self.sides, (1, 2))
         if not 0 < self.level < 1:
             raise ValueError(f"level must be between 0 and 1, found {self.level}")
+        check_whole("samples", self.samples)
 
     def __str__(self) -> str:
         test = "paired t-test" if self.test == "t" else "paired randomization test"
         sides = "one-sided" if self.sides == 1 else "two-sided"
         name = {"holm": "Holm", "bonferroni": "Bonferroni"}.get(self.correction, "no")
-        return f"{test}, {sides}, {name} correction, at {self.level:.0%}"
+        return f"{test}, {sides}, {name} correction, at {100 * self.level:g}%"
 
     def p_values(self, differences: Any, better: bool) -> NDArray[np.float64]:
         """The p-values ``[rankers]`` of differences of several rankers from one, not corrected.

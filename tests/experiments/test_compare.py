@@ -21,8 +21,10 @@ from scipy.stats import ttest_rel
 from rankgrad import _files
 from rankgrad.data import Dataset, store
 from rankgrad.experiments import _data_checksums, _jobs, compare, plans, tuning
+from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import NetworkEntry, Plan, Significance, run
 from rankgrad.metrics import evaluate
+from rankgrad.report._sections import footnotes, headline
 from rankgrad.results import comparison
 from rankgrad.results._comparison_tables import differences_table, table, tuned_table
 from rankgrad.results._groups import RunGroup
@@ -159,6 +161,30 @@ def test_daggers_are_those_of_the_smoothi_paper(plan):
     assert "‡ significantly better than low (paired randomization test, one" in against.notes[0]
 
 
+def test_an_entry_may_be_better_than_the_best_where_folds_are_of_unequal_sizes(plan):
+    large, small = lists(60, 1), lists(5, 2)
+    evaluated = {}
+    for name, fold, data, sign in (
+        ("small", 1, large, 1),
+        ("small", 2, small, 1),
+        ("large", 1, large, 1),
+        ("large", 2, small, -1),
+    ):
+        noise = 2.0 * np.random.default_rng(0).normal(size=data.n_items)
+        noise = noise if (name, fold) == ("small", 1) else 0.0
+        scores = sign * (data.labels + noise)
+        evaluated[name, fold, 0] = EvaluatedLists.of(scores, data, ["ndcg@5"])
+    entries = [NetworkEntry("large"), NetworkEntry("small")]
+    found = of_runs(plan(entries=entries, metrics=("ndcg@5",)), evaluated)
+    assert found.best("ndcg@5") == "small"
+    assert found.difference("large", "ndcg@5").better
+    made_table = table(found)
+    assert made_table.rows[0][1].mark == "‡"
+    assert "‡ better over the lists of all folds together" in made_table.notes[0]
+    assert headline(found).endswith("Its lead over large is not significant.")
+    assert "‡ significantly better" in footnotes(found, "test")
+
+
 def test_metrics_where_lower_is_better(plan):
     random = np.random.default_rng(0)
     data = lists(30, 0)
@@ -176,6 +202,16 @@ def test_metrics_where_lower_is_better(plan):
     assert not difference.better
     assert difference.significant
     assert table(found).rows[0][1].mark == "†"
+
+
+def test_the_baseline_is_checked_before_training_and_saved_by_its_name(plan, tmp_path):
+    small = plan(folds=(1,))
+    with pytest.raises(ValueError, match="there is no ranker 'mes'"):
+        run(small, tmp_path / "out", workers=0, baseline="mes")
+    assert not (tmp_path / "out").exists()
+    assert run(small, tmp_path / "out", workers=0, baseline="MSE").baseline == "mse"
+    saved = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert saved["test"]["baseline"] == "mse"  # where the report finds it
 
 
 def test_finished_runs_are_not_repeated(plan, tmp_path, monkeypatch):
@@ -461,6 +497,10 @@ def test_how_much_was_searched_is_under_the_table(plan):
         and "the losses as they are given, without a search" in line
         for line in made.conventions
     )
+    grid = GridSearchEntry("Grid", ({"loss": "mse"}, {"loss": "softmax"}))
+    notes = plan(entries=(grid, compare.TreeEntry("LightGBM"))).notes()
+    assert any(line.startswith("Grid: the best of 2 combinations") for line in notes)
+    assert not any("without a search" in line for line in notes)
     tuned = of_runs(plan(entries=both, tune=7), {}).conventions
     assert not any("combinations" in line for line in tuned)
     assert any("7 trials for each ranker and fold" in line for line in tuned)
@@ -634,6 +674,21 @@ def test_a_search_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
     trials = [json.loads((tmp_path / name).read_text()) for name in ("whole.json", "killed.json")]
     assert trials[0] == trials[1]
     assert trials[0]["trials"][0]["reason"] == "diverged"
+
+
+def test_values_that_are_tried_are_in_their_range():
+    # Optuna draws from a range that is a little wider; with this seed, 1.0007.
+    space = {"a": tuning.Range(0.3, 1.0, log=False), "b": tuning.Range(0.3, 1.0, log=False)}
+    done = [{"parameters": {"a": 1.0, "b": 1.0}, "value": 0.5, "reason": None}]
+    assert tuning.Space(space, {}, 2, seed=70).propose(done, False)["a"] == 1.0
+
+
+@pytest.mark.parametrize("delta", [0.005, 0.48])
+def test_the_entrys_own_delta_is_in_the_range_that_is_searched(delta):
+    settings = Settings(loss=f"smoothi_ndcg@5(delta={delta})")
+    space = tuning.Space({"delta": tuning._space_of(settings)["delta"]}, {"delta": delta}, 2, 0)
+    done = [{"parameters": {"delta": delta}, "value": 0.5, "reason": None}]
+    assert 0 < space.propose(done, False)["delta"] < 0.5
 
 
 def test_a_search_of_which_all_trials_fail_is_missing(plan, tmp_path):

@@ -124,3 +124,10 @@ def test_options_under_an_alias_are_not_tuned(plan, tmp_path, monkeypatch, kind,
 def test_there_are_two_kinds():
     with pytest.raises(ValueError, match="kind must be one of 'lightgbm', 'xgboost'"):
         TreeEntry("CatBoost", "catboost")
+
+
+def test_a_comparison_with_a_tuple_among_the_options_is_resumed(plan, tmp_path):
+    options = FIXED["lightgbm"] | {"num_leaves": 7, "monotone_constraints": (0, 0, 0, 0, 0)}
+    small = plan(folds=(1,), entries=[TreeEntry("trees", options=options, rounds=2)])
+    for _ in range(2):
+        assert not run(small, tmp_path / "out", workers=0).missing

@@ -324,7 +324,8 @@ def test_a_grid_search_goes_on_where_it_stopped(source, tmp_path):
 
     options = tuple({"loss": loss, "learning_rate": 0.1} for loss in ("mse", "softmax", "listnet"))
     row = GridSearchEntry("Row", options)
-    plan = Plan(source, (row,), folds=(1,), settings=Settings(**SETTINGS))
+    settings = Settings(**SETTINGS, tensorboard=True)  # of the runs; trials have no folder for it
+    plan = Plan(source, (row,), folds=(1,), settings=settings)
     task = Task(plan, row, 1, 0, tmp_path)
     trial_log = task.trial_log
     trial_log.parent.mkdir(parents=True)
@@ -334,6 +335,7 @@ def test_a_grid_search_goes_on_where_it_stopped(source, tmp_path):
     row.tune(task, load_splits(source, 1), messages.append)
     metadata = _files.read_json(trial_log)
     assert messages == ["trial 2/3", "trial 3/3"]
+    assert not any(trial["reason"] for trial in metadata["trials"])
     assert metadata["trials"][0]["value"] == 2.0 and metadata["chosen"] == dict(options[0])
 
 

@@ -252,3 +252,29 @@ def test_missing_runs_are_counted_not_notes(runs):
     own = found.entry("mse")
     assert len(own.problems) == 3  # of its folder, of the comparison, and what follows from it
     assert "<dt>missing run</dt><dd>1</dd>" in page
+
+
+def test_a_metric_that_is_undefined_on_all_lists(tmp_path, run_folder):
+    data = Dataset(np.ones((4, 1)), [0, 0, 0, 0], [0, 2, 4], ["1", "2"])
+    for loss in ("mse", "ranknet"):
+        run_folder(tmp_path / loss, data, loss=loss, metrics=("rr", "ap(empty=skip)"))
+    text, problems, _ = problems_of(tmp_path)
+    assert "undefined" in text and "None is best" not in text and not any(problems.values())
+    page, _ = report.build([tmp_path], metric="ap(empty=skip)")
+    assert "There is nothing to compare: no ranker has a mean of ap(empty=skip)." in text_of(page)
+
+
+def test_another_part_than_test_is_named(tmp_path, run_folder, lists):
+    for loss in ("mse", "ranknet"):
+        run = run_folder(tmp_path / loss, lists(9), loss=loss)
+        (run / "evaluations" / "test").rename(run / "evaluations" / "vali")
+    text = text_of(report.build([tmp_path], part="vali")[0])
+    assert "mean over the vali lists; vali lists: 9" in text and "over 9 vali lists" in text
+    assert "test lists" not in text
+
+
+def test_seeds_are_counted_for_the_rankers_that_are_compared(tmp_path, run_folder, lists):
+    for loss, seed in (("mse", 0), ("mse", 1), ("ranknet", 0), ("softmax", 7)):
+        path = tmp_path / f"{loss}{seed}"
+        run_folder(path, lists(9), loss=loss, seed=seed, evaluate=loss != "softmax")
+    assert "means over 1 fold × 1 to 2 seeds of" in problems_of(tmp_path)[0]

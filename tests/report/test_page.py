@@ -198,6 +198,15 @@ def test_relaxed_metrics_stand_beside_the_exact_ones(compared):
     np.testing.assert_allclose(own["relaxed"]["mean"], 1 - np.array(loss), atol=1e-5)
 
 
+def test_trees_log_no_loss_that_stands_beside_the_exact_metric(tmp_path, tree_folder, lists):
+    path = tree_folder(tmp_path / "trees", lists(5))
+    facts = json.loads((path / "run.json").read_text())
+    facts["settings"]["loss"] = "approx_ndcg"
+    (path / "run.json").write_text(json.dumps(facts))
+    data = data_of(report.build([tmp_path])[0])
+    assert data["curves"]["series"] and not data["relaxed"]
+
+
 def test_every_query_has_its_value(compared):
     place, page, found = compared
     changes = data_of(page)["changes"]

@@ -50,13 +50,19 @@ class GridSearchEntry:
         """Whether it has several options to choose from."""
         return len(self.options) > 1
 
+    @property
+    def combinations(self) -> int:
+        """How many options are tried."""
+        return len(self.options)
+
     def tune(self, task: Task, data: Splits, on_progress: ProgressCallback) -> None:
         """Try the options that the trial log does not have, and choose the best."""
         shared, seed = task.plan.settings, task.plan.seeds[0]
 
         def objective(option: Mapping[str, Any]) -> float:
-            trial_settings = self._entry(option).training(shared, seed=seed, metrics=())
-            return train_and_validate(trial_settings, data)
+            entry = self._entry(option)
+            settings = entry.training(shared, seed=seed, metrics=(), tensorboard=False)
+            return train_and_validate(settings, data)
 
         metric = self._entry(self.options[0]).training(shared).metric
         best = search(Grid(self.options), objective, metric, task.trial_log, on_progress)

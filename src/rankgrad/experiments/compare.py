@@ -77,13 +77,15 @@ def run(
         The comparison of all finished runs. It lists the missing runs with their reasons.
 
     Raises:
-        ValueError: the folder holds results of other settings or data, or no fold has all
-            splits.
+        ValueError: the folder holds results of other settings or data, no fold has all splits, or
+            the plan has no entry of the name ``baseline``.
     """
     path = Path(folder)
     if workers is not None and workers < 0:
         raise ValueError(f"workers must be at least 0, found {workers}")
     count = default_count(plan.settings) if workers is None else workers
+    if baseline is not None:
+        plan.entry(baseline)  # raises before anything is trained
     check_splits(plan.data, plan.folds)
     _check_folder(path)
     path.mkdir(parents=True, exist_ok=True)
@@ -194,7 +196,8 @@ class _PlanMetadata(TypedDict):
 
 def _check_and_save_plan(plan: Plan, folder: Path) -> None:
     """Raise if settings or data differ from those of the folder's results; else save the plan."""
-    metadata, path = plan.metadata(), folder / _PLAN
+    path = folder / _PLAN
+    metadata = json.loads(json.dumps(plan.metadata()))  # as saved: JSON has lists for tuples
     saved_checksums: _data_checksums.Checksums = {}
     if path.exists():
         saved = _schemas.read_json(path, dict[str, Any])

@@ -254,7 +254,8 @@ class Plan:
                 "for each ranker and fold"
             )
             return tuple(lines)
-        # Without --tune, trees still choose from a grid; networks have one combination, their own.
+        # Without --tune, trees and grid-search entries still choose from a grid; networks have one
+        # combination, their own.
         names_by_count: dict[int, list[str]] = {}
         for entry in self.entries:
             count = getattr(entry, "combinations", 1)

@@ -131,10 +131,8 @@ class Space:
                     state=states.FAIL if trial["value"] is None else states.COMPLETE,
                 )
             )
-        return {
-            name: value if self.ranges[name].integer else float(f"{value:.{_DIGITS}g}")
-            for name, value in study.ask(distributions).params.items()
-        }
+        proposed = study.ask(distributions).params
+        return {name: _rounded(value, self.ranges[name]) for name, value in proposed.items()}
 
     def to_json(self) -> Any:
         """The ranges as the trial log has them; ``whole`` there is :attr:`Range.integer`."""
@@ -273,7 +271,10 @@ def _space_of(settings: Settings) -> dict[str, Range]:
     """
     space = {"learning_rate": _around(settings.learning_rate)}
     for name, value in _scales(settings.loss).items():
-        space[name] = Range(0.01, 0.45, log=False) if name == "delta" else _around(value)
+        if name == "delta":  # with the entry's own value in the range, since it is tried first
+            space[name] = Range(min(0.01, value), max(0.45, value), log=False)
+        else:
+            space[name] = _around(value)
     return space
 
 
@@ -309,13 +310,26 @@ def _around(value: float) -> Range:
     return Range(value / _FACTOR, value * _FACTOR)
 
 
+def _rounded(value: float, interval: Range) -> float:
+    """A value rounded to ``_DIGITS`` significant digits, but never to one outside its range.
+
+    >>> from rankgrad.experiments.tuning import Range, _rounded
+    >>> _rounded(0.123456, Range(0.1, 1.0)), _rounded(1.0006, Range(0.1, 1.0))
+    (0.1235, 1.0)
+    """
+    if interval.integer:
+        return value
+    return min(max(float(f"{value:.{_DIGITS}g}"), interval.low), interval.high)
+
+
 def _distribution(distributions: Any, interval: Range) -> Any:
     """A range for Optuna; ``distributions`` is the module ``optuna.distributions``."""
     if interval.integer:
         return distributions.IntDistribution(
             int(interval.low), int(interval.high), log=interval.log
         )
-    # A value rounded to _DIGITS may lie just outside the range, and Optuna would refuse its trial.
+    # Values in the trial logs of earlier versions may lie just outside the range, by their rounding
+    # to _DIGITS, and Optuna would refuse these trials.
     slack = 10.0 ** (1 - _DIGITS)
     low, high = interval.low * (1 - slack), interval.high * (1 + slack)
     return distributions.FloatDistribution(low, high, log=interval.log)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankgrad import _reference
-from rankgrad.results._comparison_tables import differences_table, mark
+from rankgrad.results._comparison_tables import beats_the_best, differences_table, mark
 from rankgrad.results._groups import INCIDENTAL, RunGroup, varying
 from rankgrad.results.comparison import Comparison
 from rankgrad.results.tables import BETTER, WORSE
@@ -66,8 +66,10 @@ def headline(comparison: Comparison) -> str:
         )
     metric = comparison.primary or comparison.metrics[0]
     best = comparison.best(metric)
-    if best is None:
+    if best is None and all(comparison.entry(name).is_reference for name in comparison.complete):
         return "There is nothing to compare: only reference rankings were evaluated."
+    if best is None:
+        return f"There is nothing to compare: no ranker has a mean of {escape(metric)}."
     winner = (
         f"<strong>{escape(best)}</strong> has the "
         f"{'lowest' if comparison.lower_is_better(metric) else 'highest'} {escape(metric)}: "
@@ -84,7 +86,8 @@ def _significance(comparison: Comparison, metric: str) -> str:
         return "There is nothing to test it against."
     if comparison.baseline is not None:
         return _against_baseline(comparison, tested)
-    close = [escape(d.entry) for d in tested if not d.significant]
+    # One that is significantly better over lists is not beaten either; see beats_the_best.
+    close = [escape(d.entry) for d in tested if d.better or not d.significant]
     n_beaten = len(tested) - len(close)
     if not close:
         others = "the other" if len(tested) == 1 else f"all of the other {len(tested)}"
@@ -117,9 +120,9 @@ def _other_metrics(comparison: Comparison, primary: str) -> str:
     lines = []
     for metric in comparison.metrics:
         conclusion = _conclusion(comparison, metric)
-        if metric == primary or conclusion == main_conclusion:
-            continue
         best = comparison.best(metric)
+        if metric == primary or conclusion == main_conclusion or best is None:
+            continue
         count = sum(d.significant for d in comparison.differences(metric))
         reference = "it" if comparison.baseline is None else "the baseline"
         differ = f"{count} differ{'s' * (count == 1)} significantly from {reference}"
@@ -249,7 +252,11 @@ def _row(comparison: Comparison, entry: RunGroup, shared_model: str) -> str:
 def _cell(comparison: Comparison, entry: RunGroup, metric: str) -> str:
     """The mean of an entry, with its dagger and its interval."""
     if not comparison.has(entry.name, metric):
-        return '<td data-value="" class="none">missing</td>'
+        runs = comparison.runs[entry.name].values() if comparison.is_complete(entry.name) else ()
+        evaluations = [run.evaluated for run in runs if run.evaluated is not None]
+        is_evaluated = evaluations and all(metric in lists.metrics for lists in evaluations)
+        word = "undefined" if is_evaluated else "missing"
+        return f'<td data-value="" class="none">{word}</td>'
     value, sign = comparison.mean(entry.name, metric), mark(comparison, entry.name, metric)
     best = comparison.best(metric) == entry.name
     dagger = ""
@@ -312,10 +319,10 @@ def footnotes(comparison: Comparison, part: str) -> str:
         corrected = ""
     draws = f", {comparison.how.samples:,} draws" if comparison.how.test == "randomization" else ""
     signs = f"{WORSE} significantly worse than {reference}"
-    if comparison.baseline is not None:
+    if comparison.baseline is not None and comparison.how.sides == 1:
+        signs = f"{BETTER} significantly better than {reference}"
+    elif comparison.baseline is not None or beats_the_best(comparison):
         signs = f"{signs}, {BETTER} significantly better"
-        if comparison.how.sides == 1:
-            signs = f"{BETTER} significantly better than {reference}"
     lines = [
         f"{signs}: {comparison.how}, over {len(comparison.queries):,} queries "
         f"(values averaged over seeds{draws}){corrected}.",

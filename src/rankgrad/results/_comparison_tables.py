@@ -18,8 +18,9 @@ def table(comparison: Comparison, *, intervals: bool = False, digits: int = 4) -
     """Means by entry and metric, the best in bold, with daggers as in Table 1 of SmoothI's paper.
 
     † is significantly worse than the baseline or, without one, than the best; ‡ is significantly
-    better than the baseline. The last column, if any entry was timed, has the seconds of training a
-    run. ``intervals`` adds confidence intervals to the means; ``digits`` are those after the point.
+    better (without a baseline, see :func:`beats_the_best`). The last column, if any entry was
+    timed, has the seconds of training a run. ``intervals`` adds confidence intervals to the means;
+    ``digits`` are those after the point.
     """
     timed = any(entry.seconds is not None for entry in comparison.entries)
     rows = []
@@ -77,12 +78,24 @@ def _cell(comparison: Comparison, name: str, metric: str, intervals: bool, digit
 def legend(comparison: Comparison) -> list[str]:
     """The line that says what bold and daggers mean."""
     if comparison.baseline is None:
-        return [f"best in bold; {WORSE} significantly worse than the best one ({comparison.how})"]
-    if comparison.how.sides == 1:
+        words = f"{WORSE} significantly worse than the best one"
+        if beats_the_best(comparison):
+            words += f", {BETTER} better over the lists of all folds together"
+    elif comparison.how.sides == 1:
         words = f"{BETTER} significantly better than {comparison.baseline}"
     else:
         words = f"{WORSE} significantly worse, {BETTER} better than {comparison.baseline}"
     return [f"best in bold; {words} ({comparison.how})"]
+
+
+def beats_the_best(comparison: Comparison) -> bool:
+    """Whether an entry is significantly better than the best one, of a comparison without baseline.
+
+    The best mean is over folds, while tests are over lists. If folds are of unequal sizes, they can
+    disagree.
+    """
+    tested = (d for metric in comparison.metrics for d in comparison.differences(metric))
+    return comparison.baseline is None and any(d.significant and d.better for d in tested)
 
 
 def differences_table(comparison: Comparison, metric: str) -> Table:
@@ -116,7 +129,7 @@ def _count_lists(comparison: Comparison, reference: str, metric: str) -> str:
     values = comparison.values(reference, metric)
     defined = int(np.count_nonzero(~np.isnan(values)))
     total = "" if defined == len(values) else f" of {len(values)}"
-    return f"{defined}{total} test lists"
+    return f"{defined}{total} {comparison.part} lists"
 
 
 def tuned_table(comparison: Comparison) -> Table:

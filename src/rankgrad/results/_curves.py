@@ -104,7 +104,8 @@ def relaxed(entries: Sequence[RunGroup], metric: str | None) -> list[dict[str, A
     """
     relaxed_curves: list[dict[str, Any]] = []
     for index, entry in enumerate(entries):
-        runs = [run for run in entry.runs if run.history]
+        # Boosted trees log no loss.
+        runs = [run for run in entry.runs if run.history and "loss" in run.history[0]]
         loss = _relaxed_loss(entry.loss)
         if not runs or loss is None:
             continue

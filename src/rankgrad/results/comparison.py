@@ -123,6 +123,11 @@ class Comparison:
         keys = [*self.evaluated, *self.missing]
         return tuple(sorted({seed for _, _, seed in keys if seed is not None})) or (0,)
 
+    @property
+    def part(self) -> str:
+        """The part of the data that the runs were evaluated on, such as ``test``."""
+        return next((run.part for run in self._run_by_fold.values()), "test")
+
     def lower_is_better(self, metric: str) -> bool:
         """Whether lower values of a metric are better; False for a metric that is unknown."""
         registered = _registered(metric)
@@ -270,7 +275,8 @@ class Comparison:
 
     def tested(self, how: Significance | None = None, baseline: str | None = None) -> Comparison:
         """The same comparison with another test, or against another baseline."""
-        return replace(self, how=how or self.how, baseline=baseline or self.baseline)
+        name = self.baseline if baseline is None else self.entry(baseline).name
+        return replace(self, how=how or self.how, baseline=name)
 
     # ---------------------------------------------------------------- what the numbers mean
 
@@ -278,12 +284,16 @@ class Comparison:
     def conventions(self) -> tuple[str, ...]:
         """Lines on what the numbers mean: means, empty lists, ties, gain, and the plan's notes."""
         folds = len(self.folds or {key[1] for key in (*self.evaluated, *self.missing)}) or 1
-        counts = ((folds, "fold"), (len(self.seeds), "seed"))
-        over = " × ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in counts)
-        lines = [f"means over {over} of each run's mean over the test lists"]
+        # Of each complete entry that states seeds; some may have more than others.
+        n_seeds = [len({seed for _, seed in self.runs[name]} - {None}) for name in self.complete]
+        n_seeds = [count for count in n_seeds if count] or [len(self.seeds)]
+        fewest, most = min(n_seeds), max(n_seeds)
+        seeds = f"{'' if fewest == most else f'{fewest} to '}{most} seed{'s' * (most > 1)}"
+        over = f"{folds} fold{'s' * (folds > 1)} × {seeds}"
+        lines = [f"means over {over} of each run's mean over the {self.part} lists"]
         if self._run_by_fold:
             sizes = ", ".join(str(len(_evaluation(run).qids)) for run in self._run_by_fold.values())
-            lines += [f"test lists: {sizes}", *self._about_metrics()]
+            lines += [f"{self.part} lists: {sizes}", *self._about_metrics()]
         return (*lines, *self.notes)
 
     def _about_metrics(self) -> list[str]:
@@ -344,8 +354,8 @@ class Comparison:
         for fold, queries in self.without_documents.items():
             where = "" if fold.number is None else f" of fold {fold.number}"
             lines.append(
-                f"{len(queries)} test queries{where} have no documents, such as {queries[0]!r}: "
-                "they count as lists without relevant items"
+                f"{len(queries)} {self.part} queries{where} have no documents, such as "
+                f"{queries[0]!r}: they count as lists without relevant items"
             )
         return tuple(lines)
 
