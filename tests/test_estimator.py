@@ -277,8 +277,35 @@ def test_lists_are_held_out_for_early_stopping(lists):
     assert list(Ranker(**SMALL).fit(X, y, qid).evals_result_) == ["training"]
     patient = Ranker(**SMALL | {"epochs": 90, "learning_rate": 1e-9, "patience": 2}, **own)
     assert patient.fit(X, y, qid).n_iter_ < 90
-    with pytest.raises(ValueError, match=r"one list to train on.*holdout to 0"):
+    with pytest.raises(ValueError, match=r"one list to train on.*early_stopping=False"):
         Ranker(**SMALL, **own).fit(X, y)
+    for fraction in (0.0, 1.0):
+        with pytest.raises(ValueError, match=r"validation_fraction must lie between 0 and 1"):
+            Ranker(**SMALL, **own | {"validation_fraction": fraction}).fit(X, y, qid)
+
+
+def test_random_state_is_a_number_or_a_generator(lists):
+    X, y, qid = lists
+    scores = [
+        Ranker(**SMALL, random_state=np.random.default_rng(seed)).fit(X, y, qid).predict(X, qid)
+        for seed in (0, 0, 1)
+    ]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert not np.array_equal(scores[0], scores[2])
+    with pytest.raises(ValueError, match="random_state must not be negative, found -1"):
+        Ranker(**SMALL, random_state=-1).fit(X, y, qid)
+
+
+def test_labels_that_are_texts_are_read_as_numbers(lists):
+    X, y, qid = lists
+    scores = [
+        Ranker(**SMALL).fit(X, labels, qid).predict(X, qid)
+        for labels in (y, y.astype(str), y.astype(str).astype(object))
+    ]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_array_equal(scores[0], scores[2])
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        Ranker(**SMALL).fit(X, np.where(y > 0, "good", "bad"), qid)
 
 
 def ndcg(y, scores, qid):

@@ -104,8 +104,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             chooses the best epoch, and training stops after ``patience`` epochs without a better
             one.
         validation_fraction: the fraction of the lists that is held out, drawn by ``random_state``.
-        random_state: seed of everything random: a whole number, a generator, or None for a new
-            seed each time.
+        random_state: seed of everything random: a whole number, a generator of NumPy, or None for
+            a new seed each time.
         verbose: show progress.
 
     Attributes:
@@ -219,6 +219,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         eval_data = self._eval_datasets(eval_set, eval_qid, eval_group, len(train) > 1, categories)
         others = {f"{_VALID}{number}": dataset for number, dataset in enumerate(eval_data)}
         vali = others.popitem()[1] if others else None  # the last one chooses the best epoch
+        if vali is None and self.early_stopping:
+            self._check_holdout(len(train))
         network = deepcopy(self.model) if isinstance(self.model, nn.Module) else None
         settings, notes = for_data(self._settings(), train, self._explicit())
         if self.verbose and notes:
@@ -510,6 +512,17 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """Of the parameters that ``for_data`` may choose, those that the user has changed."""
         return {name for name in RULE_SETTINGS if getattr(self, name) != getattr(_DEFAULTS, name)}
 
+    def _check_holdout(self, lists: int) -> None:
+        """Raise if no lists can be held out of this number of training lists."""
+        if not 0 < self.validation_fraction < 1:
+            found = quote(self.validation_fraction)
+            raise ValueError(f"validation_fraction must lie between 0 and 1, found {found}")
+        if lists < 2:
+            raise ValueError(
+                "there is one list to train on, and none to hold out: set early_stopping=False, or "
+                "pass an eval_set"
+            )
+
     def _settings(self) -> Settings:
         """The settings of a training with these parameters."""
         parameters = self.get_params(deep=False).items()
@@ -517,8 +530,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         if isinstance(self.model, nn.Module):
             del values["model"]
         seed = self.random_state
-        if not isinstance(seed, numbers.Integral):
+        if isinstance(seed, np.random.Generator):
+            seed = seed.integers(2**31 - 1)
+        elif not isinstance(seed, numbers.Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
+        if seed < 0:
+            raise ValueError(f"random_state must not be negative, found {seed}")
         holdout = self.validation_fraction if self.early_stopping else 0.0
         settings = Settings(**values, seed=int(seed), holdout=holdout)
         return for_trees(settings) if settings.transforms == _DEFAULTS.transforms else settings
@@ -571,6 +588,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     ) -> Dataset:
         """The data set of rows that scikit-learn has checked; weights are per item."""
         features = self._features(X, categories)
+        if y.dtype.kind in "US":  # texts, which scikit-learn converts only in arrays of objects
+            y = y.astype(np.float64)
         if (y < 0).any():
             row = int((y < 0).argmax())
             raise ValueError(
