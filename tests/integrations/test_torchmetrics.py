@@ -62,6 +62,15 @@ def test_queries_without_relevant_items():
     assert str(RankingMetric("rr(empty=1)").metric) == "rr(empty=1)"
 
 
+@pytest.mark.parametrize("indexes", [[0, 0, 1], [1, 0, 1]])
+def test_float64_stays(indexes):
+    preds = torch.tensor([0.3, 0.2, 0.1], dtype=torch.float64)
+    target = torch.tensor([0.7, 0.7, 0.7], dtype=torch.float64)
+    metric = RankingMetric("rr(threshold=0.7)")  # 0.7 of float32 is less than 0.7
+    metric.update(preds, target, torch.tensor(indexes))
+    assert metric.compute() == 1
+
+
 @pytest.mark.parametrize("scale", [1, 1 << 14, 1 << 40])
 def test_queries_of_any_index_in_any_order(scale):
     generator = torch.Generator().manual_seed(0)

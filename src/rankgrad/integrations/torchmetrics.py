@@ -146,7 +146,7 @@ class RankingMetric(torchmetrics.Metric):
         if preds.dtype != torch.float64:
             preds = preds.float()
         self.preds.append(preds)
-        self.target.append(target.float())
+        self.target.append(target.to(preds.dtype))
         self.indexes.append(indexes.long())
 
     def compute(self) -> Tensor:
