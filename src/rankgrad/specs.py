@@ -1,6 +1,6 @@
 """Specs: ``"neural_ndcg@10(temperature=0.5)"`` <-> object.
 
-One grammar names every loss, metric, relaxation and schedule::
+One grammar names every loss, metric, relaxation, model, transform and schedule::
 
     spec   = name ["@" k] ["(" [option "=" value {"," option "=" value}] ")"]
     value  = true | false | none | number | "text" | [value, ...] | spec

@@ -90,6 +90,7 @@ def test_letor_features_are_named_by_id(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("1 qid:1 1:0.5 2:30\n0 qid:1 1:0.1 2:NA\n0 qid:1 2:4\n")
     data = load(path, categorical=["2"])
+    assert load(path, categorical=[2]).checksum() == data.checksum()
     assert data.categories == (None, ("4", "30"))
     np.testing.assert_array_equal(data.features[:, 1], [1, NAN, 0])
     path.write_text("1 qid:1 1:0.5 2:4\n0 qid:1 2:5\n")

@@ -173,6 +173,7 @@ def test_csv_keeps_ids_as_written_and_learns_of_fractions_late(tmp_path: Path) -
         ("qid,label,x,x\n1,1,1,1\n", {"features": ["x"]}, "2 columns named 'x'"),
         ("qid,label,x,x\n1,1,1,1\n", {}, "2 columns named 'x'"),
         ("qid,label,x\n1,1,1\n,1,1\n", {}, "query 'qid' of row 2 is empty"),
+        ("qid,label,x\n1,1,1\n", {"fill": 1e39}, "fill must be a finite number in float32"),
         ("qid,label,x\n1,1,1\n", {"missing": "-999"}, r"list of values, such as \['-999'\]"),
         ("qid,label,x\n1,1,a\n", {}, r"no numeric columns for features beside \['qid', 'label'\]"),
         ("qid,label,x\n1,1,2020-01-01\n", {"features": ["x"]}, "'x' must be a column of numbers"),

@@ -138,6 +138,9 @@ def test_a_folder_of_nothing_known(tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat.jpg").touch()
     with pytest.raises(ValueError, match=r"photos has cat.jpg"):
         load(tmp_path / "photos", split="train")
+    file = letor(tmp_path / "a.txt", "1 qid:1 1:1\n")
+    with pytest.raises(ValueError, match=r"a.txt is a file, not a folder of splits"):
+        load_splits(file)
 
 
 def test_several_sets_in_one_folder_are_distinguished_by_the_part_before(tmp_path: Path) -> None:
@@ -152,7 +155,7 @@ def test_several_sets_in_one_folder_are_distinguished_by_the_part_before(tmp_pat
 
 def test_lightgbm_side_files(tmp_path: Path) -> None:
     path = letor(tmp_path / "rank.train", "1 1:1\n0 1:2\n2 2:3\n")
-    letor(tmp_path / "rank.train.query", "1\n2\n")
+    letor(tmp_path / "rank.train.query", "\ufeff1\n2\n")  # with a byte order mark
     letor(tmp_path / "rank.train.weight", "1\n0.5\n2\n")
     data = load(path)
     assert data.offsets.tolist() == [0, 1, 3] and data.weights.tolist() == [1, 0.5, 2]

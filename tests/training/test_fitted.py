@@ -36,6 +36,11 @@ def test_blocks_and_lists_apart_give_the_same(ranker, vali, monkeypatch):
         np.testing.assert_allclose(ranker.predict(vali.features[rows]), whole[rows], atol=1e-5)
 
 
+def test_lists_without_items_have_no_scores(ranker, vali):
+    for offsets in ([0], [0, 0], [0, 0, 0]):
+        assert ranker.predict(vali.features[:0], np.array(offsets)).shape == (0,)
+
+
 def test_dropout_is_off_and_the_mode_is_kept(ranker, vali):
     ranker.network.train()
     first = ranker.predict(vali.features, vali.offsets)

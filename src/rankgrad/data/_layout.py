@@ -189,7 +189,9 @@ def check_exists(path: Path) -> None:
 
 
 def describe(path: Path, fold: int | None) -> str:
-    """What a folder holds, in one sentence, for errors."""
+    """What a folder holds, or that a path is a file, in one sentence, for errors."""
+    if path.is_file():
+        return f"{path} is a file, not a folder of splits"
     by_fold = folds(path)
     if by_fold and fold is None:
         return f"{path} is a folder of folds: {', '.join(str(number) for number in by_fold)}"

@@ -121,7 +121,7 @@ def read(
             and those of few texts. ``Dataset.notes`` says which columns are left out.
         weight: the column of item weights; by default as :func:`write` recorded it in the file.
         id: the column of item ids; by default as :func:`write` recorded it in the file.
-        fill: a value in place of missing features; missing categories stay NaN.
+        fill: a finite number in place of missing features; missing categories stay NaN.
         labeled: False if labels may be missing, as in data to be scored; they are then 0.
         missing: further missing values, such as ``["-999", "unknown"]``.
         categorical: columns that are categorical features, whatever they hold.
@@ -143,6 +143,8 @@ def read(
     (('bm25', 'clicks'), [[1.5, 3.0], [0.25, 1.0]])
     """
     path = Path(path)
+    if fill is not None and not abs(fill) <= float(np.finfo(np.float32).max):
+        raise ValueError(f"fill must be a finite number in float32, found {fill!r}")
     missing_values, names = MissingValues.of(missing), frozenset(categorical)
     roles = _Roles(path, query, label, features, weight, id, labeled, missing_values.texts, names)
     builder = None

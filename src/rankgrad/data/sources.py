@@ -98,7 +98,7 @@ def load(
         labeled=labeled,
         ids=ids,
         missing=as_values(missing),
-        categorical=tuple(categorical),
+        categorical=tuple(map(str, categorical)),
         categories=categories,
     )
     return store.snapshot(place, lambda: _load(place, split, fold, options))
@@ -197,7 +197,7 @@ def load_splits(
         finite=finite,
         ids=ids,
         missing=as_values(missing),
-        categorical=tuple(categorical),
+        categorical=tuple(map(str, categorical)),
         columns=columns or {},
     )
     datasets = store.snapshot(path, lambda: _load_splits(path, fold, options))
@@ -426,7 +426,7 @@ def _side_file(path: Path, suffixes: Iterable[str]) -> Path | None:
 def _side_numbers(path: Path, dtype: type[np.number]) -> np.ndarray:
     """The numbers of a side file, one a line: integers of at least 1, or floats of at least 0."""
     is_integer = issubclass(dtype, np.integer)
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     numbers = []
     for line_number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -167,7 +167,8 @@ class FittedRanker:
                     return self._score_prepared(self._preparation, features, offsets)
                 if self.per_item:
                     return self._score_items(features)
-                if (offsets is None or len(offsets) == 2) and len(features) <= _DOCUMENTS:
+                is_one_list = offsets is None or len(offsets) == 2
+                if not len(features) or (is_one_list and len(features) <= _DOCUMENTS):
                     return self._score_list(features)
                 return self._score_lists(features, offsets)
         finally:
