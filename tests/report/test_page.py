@@ -327,6 +327,26 @@ def test_runs_trained_by_themselves_are_distinguished(tmp_path, run_folder, list
     assert not any(entry.problems for entry in found.entries)
 
 
+def test_a_run_beside_one_of_a_comparison_is_not_taken_for_it(tmp_path, run_folder, lists):
+    run_folder(tmp_path / "a", lists(8), loss="mse", candidate="mse", quality=0.5)
+    run_folder(tmp_path / "b", lists(8), loss="softmax", seed=1, quality=3.0)
+    run_folder(tmp_path / "c", lists(8), loss="mse", seed=2)
+    _, found = report.build([tmp_path])
+    assert {entry.name: len(entry.runs) for entry in found.entries} == {"mse": 2, "softmax": 1}
+
+
+def test_runs_of_a_comparison_keep_their_entry_when_evaluated_by_hand(tmp_path, run_folder, lists):
+    for fold in (1, 2):
+        path, data = tmp_path / "tuned" / f"fold{fold}-seed0", lists(8, seed=fold)
+        settings = {"learning_rate": 0.01 * fold}
+        run_folder(path, data, loss="mse", candidate="tuned", fold=fold, settings=settings)
+        by_hand = EvaluatedLists.of(np.zeros(data.n_items), data, METRICS, {"loss": "mse"})
+        by_hand.save(path, "vali")
+    _, found = report.build([tmp_path], part="vali")
+    (entry,) = found.entries
+    assert (entry.name, [run.fold for run in entry.runs]) == ("tuned", [1, 2])
+
+
 @pytest.fixture
 def with_trees(tmp_path, run_folder, tree_folder, lists):
     data = lists(8)

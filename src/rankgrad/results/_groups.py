@@ -7,6 +7,7 @@ itself, because it knows which entry it trains each run for.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from rankgrad.results.runs import FailedRun, Run
 
 #: Settings that do not tell entries apart: the seed, where a run was made, and what was logged.
 INCIDENTAL = ("seed", "metrics", "device", "devices", "graphs", "memory", "tensorboard")
+#: The name of a run folder in a comparison, which is in the folder of its entry.
+_RUN_NAME = re.compile(r"(fold\d+-)?seed\d+|fold\d+")
 
 
 class Fold(NamedTuple):
@@ -96,16 +99,18 @@ def group(runs: Sequence[Run]) -> list[RunGroup]:
     """Group the runs that differ in seed and fold only.
 
     The evaluation of a run usually names its entry, in the label ``candidate``. A run without that
-    label (it was trained by itself, or is not evaluated) joins the entry of the other runs in its
-    parent folder, or of the runs with the same settings.
+    label (it was trained by itself, or is not evaluated) joins the entry of the runs with the same
+    settings or, if it is a run of a comparison, of the other runs in its parent folder.
     """
     by_folder = _unanimous_labels((run.path.parent, run) for run in runs)
     by_settings = _unanimous_labels((_identity(run), run) for run in runs if run.settings)
     groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
         label = run.labels.get("candidate")
+        if label is None and _RUN_NAME.fullmatch(run.path.name):
+            label = by_folder.get(run.path.parent)
         if label is None:
-            label = by_folder.get(run.path.parent) or by_settings.get(_identity(run))
+            label = by_settings.get(_identity(run))
         if label is not None:
             key = "label", str(label)
         else:

@@ -482,8 +482,7 @@ def _mark_lacking_runs(entry: RunGroup, metrics: Sequence[str]) -> RunGroup:
         lacking = [m for m in metrics if run.evaluated and m not in run.evaluated.metrics]
         if lacking:
             problem = f"it was not evaluated with {', '.join(lacking)}"
-            labels = _evaluation(run).labels_of_run
-            run = replace(run, evaluated=None, problems=(problem,), other_labels=labels)
+            run = replace(run, evaluated=None, problems=(problem,), other_labels=run.labels)
         runs.append(run)
     return replace(entry, runs=tuple(runs))
 

@@ -50,7 +50,8 @@ class Run:
         evaluated: the evaluation on ``part``; None if the run has none. Its labels and scores of
             items may have been dropped; :meth:`with_items` has them.
         problems: sentences on what is missing or cannot be read, and why.
-        other_labels: the labels of an evaluation on another part, if this one is missing.
+        other_labels: the labels of evaluations on other parts, if this one is missing, or does not
+            name the entry of the run.
         part: of the data, such as ``test``.
     """
 
@@ -73,10 +74,10 @@ class Run:
     @property
     def labels(self) -> Mapping[str, Any]:
         """What the run is in its experiment: entry (``candidate``), loss, model, fold and seed."""
-        of_run = self.metadata.get("labels")
-        evaluated = self.evaluated
-        of_evaluation = self.other_labels if evaluated is None else evaluated.labels_of_run
-        return {**(of_run if isinstance(of_run, dict) else {}), **of_evaluation}
+        saved = self.metadata.get("labels")
+        of_run = saved if isinstance(saved, dict) else {}
+        of_evaluation = {} if self.evaluated is None else self.evaluated.labels_of_run
+        return {**of_run, **self.other_labels, **of_evaluation}
 
     @property
     def is_tree(self) -> bool:
@@ -300,12 +301,14 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
         problems.append(f"it failed: {metadata['error']}")
     try:
         evaluated = EvaluatedLists.load(path, part)
+        if "candidate" not in evaluated.labels_of_run:
+            other_labels = _labels_of_other_parts(path, part)
         if not items:
             empty = evaluated.labels[:0].copy()  # a copy, as a view would keep the labels in memory
             evaluated = replace(evaluated, labels=empty, scores=empty)
     except FileNotFoundError:
         problems.append(_not_evaluated(path, part, settings, history))
-        other_labels = _labels_of_other_part(path)
+        other_labels = _labels_of_other_parts(path, part)
     except (OSError, ValueError, KeyError, TypeError) as error:
         problems.append(_reason(error, path))
     return Run(
@@ -341,14 +344,17 @@ def read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def _labels_of_other_part(path: Path) -> dict[str, Any]:
-    """The labels of the run from its evaluation on any part; {} if it has none."""
-    for part in _evaluations.names(path):
+def _labels_of_other_parts(path: Path, part: str) -> dict[str, Any]:
+    """The labels of the run from its evaluations on other parts; {} if it has none."""
+    labels: dict[str, Any] = {}
+    for other in _evaluations.names(path):
+        if other == part:
+            continue
         try:
-            return dict(EvaluatedLists.load(path, part).labels_of_run)
+            labels |= EvaluatedLists.load(path, other).labels_of_run
         except (OSError, ValueError, KeyError, TypeError):
             continue  # damaged
-    return {}
+    return labels
 
 
 def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
