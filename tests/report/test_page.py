@@ -241,6 +241,13 @@ def test_the_inspector_has_lists_in_the_order_of_their_scores(compared):
             assert data["queries"][q]["items"] == inside.stop - inside.start
 
 
+def test_labels_that_are_not_grades_are_bounded():
+    labels = np.arange(70_000, dtype=np.float32).reshape(2, -1)
+    grades, codes = _per_query._distinct(labels)
+    assert codes.shape == labels.shape and len(grades) == 1 << 16 and np.isfinite(grades).all()
+    assert np.abs(np.array(grades)[codes] - labels).max() <= 1
+
+
 def test_many_queries_are_bounded(compared, monkeypatch):
     monkeypatch.setattr(_per_query, "_CELLS", 300)
     monkeypatch.setattr(_per_query, "_ITEMS", 600)

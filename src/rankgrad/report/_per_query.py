@@ -208,9 +208,9 @@ def _about(labels: NDArray[np.float32]) -> dict[str, Any]:
 def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint16]]:
     """The distinct labels, and for each item the index of its label among them."""
     grades, codes = np.unique(labels, return_inverse=True)
-    # Labels that are not grades: float16, of which there are at most 2^16, keeps three digits.
-    if len(grades) > 1 << 16:
-        grades, codes = np.unique(labels.astype(np.float16), return_inverse=True)
+    if len(grades) > 1 << 16:  # labels that are not grades: each becomes the next of 2^16 of them
+        kept = grades[np.linspace(0, len(grades) - 1, 1 << 16).round().astype(int)]
+        grades, codes = kept, np.searchsorted(kept, grades)[codes]
     return [_round(grade) for grade in grades], codes.astype("<u2")
 
 
