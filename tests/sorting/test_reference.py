@@ -1,6 +1,7 @@
 """Relaxations against their formulas in loops, and against what the papers print."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -223,3 +224,13 @@ def test_gumbel_noise_has_the_scale_asked_for():
 
 def test_lists_without_items_have_rows_of_no_columns():
     assert sorting.get("softsort").permutation(torch.zeros(2, 0), k=3).shape == (2, 3, 0)
+
+
+@pytest.mark.parametrize("how", ["l2", "entropic"])
+def test_soft_sorting_keeps_its_digits_in_float32(how):
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 1e4
+    for function in (sorting.soft_rank, sorting.soft_sort, partial(sorting.soft_topk_mask, k=5)):
+        found = function(values, regularization=how, regularization_strength=1e-3)
+        exact = function(values.double(), regularization=how, regularization_strength=1e-3)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=1e-6)

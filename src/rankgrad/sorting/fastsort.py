@@ -99,10 +99,10 @@ def soft_rank(
     >>> soft_rank(torch.tensor([8.0, 0, 5, 3, 2, 1, 6, 7, 9]))
     tensor([8., 1., 5., 4., 3., 2., 6., 7., 9.])
     """
-    rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
+    rows, inside, shape, dtype = _rows(values, regularization, regularization_strength, mask)
     sign = -1.0 if descending else 1.0
     ranks = _soft_ranks(sign * rows / regularization_strength, inside, regularization)
-    return ranks.reshape(shape)
+    return ranks.to(dtype).reshape(shape)
 
 
 def soft_sort(
@@ -133,7 +133,7 @@ def soft_sort(
     >>> soft_sort(torch.tensor([5.0, 1.0, 2.0]))
     tensor([1.6667, 2.6667, 3.6667])
     """
-    rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
+    rows, inside, shape, dtype = _rows(values, regularization, regularization_strength, mask)
     sign = 1.0 if descending else -1.0
     order = descending_order(sign * rows, inside)
     sorted_mask = inside.gather(-1, order)
@@ -141,7 +141,7 @@ def soft_sort(
     anchors = _descending_ranks(sorted_mask).to(rows.dtype) / regularization_strength
     project = _project_l2 if regularization == "l2" else _project_entropic
     result = sign * project(anchors, weights, sorted_mask)
-    return torch.where(sorted_mask, result, 0.0).reshape(shape)
+    return torch.where(sorted_mask, result, 0.0).to(dtype).reshape(shape)
 
 
 def soft_topk_mask(
@@ -152,7 +152,7 @@ def soft_topk_mask(
     *,
     mask: Bool[Tensor, "*b n"] | None = None,
 ) -> Float[Tensor, "*b n"]:
-    """A relaxed indicator of the k largest values: numbers in [0, 1] that sum to k.
+    """A relaxed indicator of the k largest values: numbers in [0, 1] that sum to k, or n if less.
 
     The projection of ``values / strength`` onto the permutahedron of k ones and n - k zeros.
 
@@ -170,23 +170,29 @@ def soft_topk_mask(
     tensor([1.0000, 0.0000, 0.7500, 0.2500])
     """
     k = check_whole("k", k)
-    rows, inside, shape = _rows(values, regularization, regularization_strength, mask)
+    rows, inside, shape, dtype = _rows(values, regularization, regularization_strength, mask)
     order = descending_order(rows, inside)
     sorted_mask = inside.gather(-1, order)
     ones = (torch.arange(rows.shape[-1], device=rows.device) < k) & sorted_mask
     ranked = rows.gather(-1, order) / regularization_strength
     result = _project(ranked, ones.to(rows.dtype), sorted_mask, regularization)
-    return result.gather(-1, invert(order)).reshape(shape)
+    return result.gather(-1, invert(order)).to(dtype).reshape(shape)
 
 
 def _rows(
     values: Any, regularization: str, strength: float, mask: Tensor | None
-) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Check the arguments; the values and the mask as ``[b, n]``, and the shape of the values."""
+) -> tuple[Tensor, Tensor, tuple[int, ...], torch.dtype]:
+    """Check the arguments; the values in float64 and the mask, ``[b, n]``, and the results' type.
+
+    Projections subtract numbers of the size of ``values / strength``, so float32 would lose digits.
+
+    Returns:
+        The values, the mask, and the shape and the dtype of the result.
+    """
     check_choice("regularization", regularization, _REGULARIZATIONS)
     check_positive("regularization_strength", strength)
     rows, inside, batch = check_scores(values, mask)
-    return rows, inside, (*batch, rows.shape[-1])
+    return rows.double(), inside, (*batch, rows.shape[-1]), rows.dtype
 
 
 def _soft_ranks(anchors: Tensor, mask: Tensor, regularization: _Regularization) -> Tensor:
