@@ -95,5 +95,7 @@ def test_what_is_wrong_is_said():
         metrics.get("ap")([1.0, 2.0], [0, 1], retrieved=[1, 0])
     with pytest.raises(ValueError, match="retrieved must be True or False for each item"):
         metrics.get("ap")([1.0, 2.0], [0, 1], retrieved=[True])
+    with pytest.raises(ValueError, match=r"of shape \[1, 2\]; found torch.bool of shape \[2, 1\]"):
+        metrics.get("ap")([[1.0, 2.0]], [[0, 1]], retrieved=[[True], [False]])
     with pytest.raises(ValueError, match="arp needs a cutoff"):
         metrics.get("arp")([1.0, 2.0], [0, 1], retrieved=[True, False])

@@ -464,10 +464,12 @@ def _any_too_large(lists: Lists) -> bool:
 def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
     """The caller's ``retrieved``, in the layout of the lists, as padded ``[b, n]`` rows."""
     flags = torch.as_tensor(retrieved, device=lists.mask.device)
-    if flags.dtype != torch.bool or flags.numel() != lists.flat.scores.numel():
+    scores = lists.arguments[0]
+    assert scores is not None  # only mask and weights may be None
+    if flags.dtype != torch.bool or flags.shape != scores.shape:
         raise ValueError(
-            f"retrieved must be True or False for each item, found {flags.dtype} of shape "
-            f"{list(flags.shape)}"
+            f"retrieved must be True or False for each item, of shape {list(scores.shape)}; found "
+            f"{flags.dtype} of shape {list(flags.shape)}"
         )
     if lists.ragged:
         return torch.zeros_like(lists.mask).masked_scatter(lists.mask, flags)

@@ -126,6 +126,7 @@ def _cross_entropy_loop(first: int, last: int, arrays: Arrays, k: int, temperatu
         n_ranks = n if k == 0 else min(k, n)
         low, high, start = 0, 0, 0
         while start < n_ranks:
+            # The masses are sums over the group: of the weights w, of w z and of w times ``sums``.
             end, mass, mass_z, mass_sums = start, 0.0, 0.0, 0.0
             while end < n and y[by_label[end]] == y[by_label[start]]:
                 j = by_label[end]
@@ -145,6 +146,7 @@ def _cross_entropy_loop(first: int, last: int, arrays: Arrays, k: int, temperatu
                 normalizer, _ = _row(
                     factor, z[r], sums[r], z[columns], sums[columns], zeros[columns], row[columns]
                 )
+                # Σ_j w_j (x_rr - x_rj) over the group; x_rr is the row's maximum.
                 below_top = factor * (mass * z[r] - mass_z) - (mass * sums[r] - mass_sums)
                 values[b] += target * (mass * log(normalizer) + below_top)
                 # Values of 0 and a mean of -1 make it the adjoint of the row's log Σ exp.
