@@ -21,6 +21,7 @@ list b at ``offsets[b] + r``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -340,10 +341,15 @@ class RankOperator(_Operator):
 
     def adjoint(self, grad: Tensor) -> Tensor:
         """The gradient with respect to the scores, from that of the ranks; 0 on padding."""
-        self._sorted(grad, self._block[GRAD])
-        grad_scores, adjoint = np.zeros(self._scores.numel()), type(self).relaxation.adjoint
+        row, grad_scores = self._block[GRAD], np.zeros(self._scores.numel())
+        self._sorted(grad, row)
+        # Loops may multiply a gradient by exponentials up to e^600. A power of two, which rounds
+        # nothing, scales it to at most 1, so that no product overflows.
+        scale = 2.0 ** min(max(math.frexp(np.abs(row).max(initial=0.0))[1], 0), 1023)
+        row /= scale
+        adjoint = type(self).relaxation.adjoint
         self._run(lambda a, b: adjoint(a, b, self._lists, self._options, self._block, grad_scores))
-        return self._tensor(grad_scores)
+        return self._tensor(grad_scores * scale)
 
     def _run(self, work: Callable[[int, int], None]) -> None:
         relaxation = type(self).relaxation
