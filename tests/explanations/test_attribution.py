@@ -96,6 +96,26 @@ def test_positions_are_distinguished_from_features():
     assert np.abs(found.values).max() < 1e-9
 
 
+def test_the_order_of_categories_does_not_matter():
+    data = make(40)
+    features = np.array(data.features)
+    features[:, 3] = np.arange(len(features)) % 5
+    names = (None, None, None, tuple("abcde"))
+    ranker = train(replace(data, features=features, categories=names), model="mlp(hidden=[8])")
+    items = features[: data.offsets[1]]
+    found = pair_attributions(ranker, items, [(0, 2), (1, 3)])
+    # The same network with its categories in another order
+    order = [3, 0, 4, 1, 2]  # the new code of each category
+    (table,) = ranker.network.tables
+    with torch.no_grad():
+        table.weight[1 + torch.tensor(order)] = table.weight[1:].clone()
+    renamed = items.copy()
+    renamed[:, 3] = np.array(order)[items[:, 3].astype(int)]
+    again = pair_attributions(ranker, renamed, [(0, 2), (1, 3)])
+    np.testing.assert_allclose(again.differences, found.differences, atol=1e-9)
+    np.testing.assert_allclose(again.values, found.values, atol=1e-9)
+
+
 def test_a_network_of_ones_own():
     class Own(nn.Module):
         def __init__(self):

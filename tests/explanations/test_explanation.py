@@ -87,6 +87,24 @@ def test_files(found, tmp_path):
     assert all(feature in texts for feature in found.features)
 
 
+def test_files_where_the_metric_is_undefined(ranker, data, tmp_path):
+    unlabeled = replace(data, labels=np.zeros(data.n_items))
+    explain(ranker, unlabeled, "ndcg(empty=skip)", repeats=1, lists=0).export(tmp_path / "out")
+    text = (tmp_path / "out" / "explanation.json").read_text()
+    assert "NaN" not in text
+    assert json.loads(text)["mean"] is None
+    assert "nan" not in (tmp_path / "out" / "importance.svg").read_text()
+
+
+def test_wrong_lists(ranker, data):
+    for lists in ([-1], [30]):
+        with pytest.raises(ValueError, match=r"lists must be from 0 to 29, found"):
+            explain(ranker, data, repeats=1, lists=lists)
+    assert len(explain(ranker, data, repeats=1, sample=2, lists=np.int64(3)).lists) == 3
+    with pytest.raises(ValueError, match="sample must be"):
+        explain(ranker, data, sample=0)
+
+
 def test_a_pair_by_query(ranker, data):
     pair = explain_pair(ranker, data, "q3", (2, 0))
     assert pair.items == (2, 0)

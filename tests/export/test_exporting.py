@@ -11,12 +11,13 @@ import onnxruntime
 import pytest
 import torch
 
+from rankgrad.data import Dataset
 from rankgrad.data._dataset import names_of_features
 from rankgrad.data.transforms import transforms
 from rankgrad.export import _engines, _exporting, engine_notes, export, to_onnx
 from rankgrad.export._onnx_format import session
 from rankgrad.export._readers import read_linear, read_solr, read_xgboost_json
-from rankgrad.export._samples import sample_without_data
+from rankgrad.export._samples import sample_of, sample_without_data
 from rankgrad.export._trees import Leaf, Split, Trees
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
@@ -38,6 +39,7 @@ NETWORKS = {
     "learned": ("context_aware(fc=[8], ff=8, positional=learned, positions=3)", ["standardize"]),
     "lightgbm": ("lightgbm(num_leaves=5)", []),
     "xgboost": ("xgboost(max_leaves=5)", ["drop_constant"]),
+    "dart": ("xgboost(max_leaves=5, booster=dart, rate_drop=0.5)", []),
 }
 
 
@@ -376,6 +378,16 @@ def test_categories_have_no_threshold():
     scorer = TreeScorer(LightGBM(), booster.model_to_string().encode())
     with pytest.raises(ValueError, match="split by categories"):
         Trees.of(scorer)
+
+
+def test_data_to_compare_on(lists, ranker, tmp_path):
+    few = replace(lists, features=np.array(lists.features)[:, :2])
+    trained = ranker("mlp(hidden=[])", ())
+    for format in ("onnx", "torch", "solr", "linear"):
+        with pytest.raises(ValueError, match="trained on 8 features, found the shape"):
+            export(trained, tmp_path / "a", format, data=few)
+    long = Dataset(np.zeros((1200, 2)), np.zeros(1200), [0, 0, 1200], ["empty", "long"])
+    assert sample_of(long)[1].sum() == 1200  # scores are compared on items, not on an empty list
 
 
 SLACK = np.float32(1e-6)

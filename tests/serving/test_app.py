@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import re
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -225,6 +226,12 @@ def test_errors_name_the_field(sent, status, field, post):
 def test_the_preferred_form_is_answered(accept, arrow, lists, post):
     response = post(json=body(lists, 0), headers={"accept": accept})
     assert response.headers["content-type"] == (ARROW if arrow else "application/json")
+
+
+def test_without_pyarrow_the_answer_is_json(lists, post, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    response = post(json=body(lists, 0), headers={"accept": ARROW})
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,11 @@ def fitted():
     lists = Dataset(
         features, made.labels, made.offsets, made.qids, feature_names=NAMES, categories=CATEGORIES
     )
-    models = {"network": "mlp(hidden=[4])", "trees": "lightgbm(min_data_in_leaf=1)"}
+    models = {
+        "network": "mlp(hidden=[4])",
+        "trees": "lightgbm(min_data_in_leaf=1)",
+        "xgboost": "xgboost(min_child_weight=0, max_cat_to_onehot=1)",
+    }
     return {
         name: fit(Settings(model=model, transforms=(), epochs=3, device="cpu"), lists).model
         for name, model in models.items()
@@ -46,7 +50,7 @@ SENT = {
 
 
 @pytest.mark.parametrize("form", [*SENT, "objects", "arrow", "dictionary", "arrow numbers"])
-@pytest.mark.parametrize("model", ["network", "trees"])
+@pytest.mark.parametrize("model", ["network", "trees", "xgboost"])
 def test_categories_are_those_of_the_training_data(model, form, fitted, post):
     ours = fitted[model].predict(
         np.array([[0.5, 2, 1], [0.5, 0, 0], [0.5, NAN, NAN], [0.5, NAN, NAN]], np.float32)

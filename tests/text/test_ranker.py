@@ -253,6 +253,23 @@ def test_passages_are_of_equal_length_and_end_at_the_limit():
     assert Passages(3).split("word1", short, 9) == ["word1"]
 
 
+@pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
+def test_document_tokens_without_passages(head):
+    text = "word1 word2 word3 word4"
+    cut = ranker(head=head, document_tokens=2).tokenize(["word5"], [text])
+    whole = ranker(head=head).tokenize(["word5"], ["word1 word2"])
+    assert cut.ids.tolist() == whole.ids.tolist()
+    inputs = ranker(head=head, document_tokens=9).tokenize(["word5"], [text])
+    assert inputs.ids.tolist() == ranker(head=head).tokenize(["word5"], [text]).ids.tolist()
+
+
+def test_document_tokens_of_a_prompt():
+    network, tokenizer = tiny_models.causal(), tiny_models.tokenizer(model_max_length=64)
+    cut = TextRanker(network, tokenizer, Reading(prompt=tiny_models.PROMPT, document_tokens=2))
+    inputs = cut.tokenize(["word5"] * 2, ["word1 word2 word3", "word1 word2"])
+    assert inputs.ids[: inputs.offsets[1]].tolist() == inputs.ids[inputs.offsets[1] :].tolist()
+
+
 @pytest.mark.parametrize(
     ("kind", "attention"),
     [

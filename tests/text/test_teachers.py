@@ -56,6 +56,19 @@ def test_a_teacher_beside_the_grades():
         mixed(scores, grades, offsets=offsets)
 
 
+def test_losses_of_ones_own_are_mixed():
+    class Doubled(type(losses.get("softmax"))):
+        def forward(self, *args, **kwargs):
+            return 2 * super().forward(*args, **kwargs)
+
+    scores, grades = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([0.0, 1.0, 0.0])
+    columns = torch.stack([grades, grades], -1)
+    plain = losses.get("softmax")(scores, grades)
+    for mixed in (MixedLoss(Doubled()), MixedLoss(Doubled(), 0.5, Doubled())):
+        torch.testing.assert_close(mixed(scores, columns), 2 * plain)
+    torch.testing.assert_close(MixedLoss("softmax", 1.0, Doubled())(scores, columns), 2 * plain)
+
+
 def test_wrong_teachers_are_named():
     with pytest.raises(ValueError, match="item 1 is nan"):
         teacher_labels([1.0, float("nan")])

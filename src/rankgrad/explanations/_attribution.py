@@ -7,8 +7,9 @@ items as they are::
     a_j = (x_j - x'_j) ∫ ∂D/∂x_j (x' + t (x - x')) dt,  t from 0 to 1;    Σ_j a_j = D(x) - D(x')
 
 The baseline x' is made for the pair: in every feature, both items have the mean of their two
-values, and the other items of the list are unchanged. At the baseline the two items are equal, so
-``D(x') = 0`` unless the model uses positions, and a feature with equal values in both gets 0.
+values or, of a category, of its two embeddings; the other items of the list are unchanged. At the
+baseline the two items are equal, so ``D(x') = 0`` unless the model uses positions, and a feature
+with equal values in both gets 0.
 
 A model may use the rank of an item by a feature within its list. Such ranks jump along the path, so
 their gradient is 0 and attributions would not add up. Therefore the path is through the inputs of
@@ -102,11 +103,12 @@ def pair_attributions(
         transformed = transform.transform(items)
         if isinstance(ranker.network, TreeScorer):
             return _from_tree_shap(ranker.network, transformed, pairs, sources, features.shape[1])
-        scorer = _Scorer(ranker.network)
-        paths = [_Path.of(scorer, transformed.double(), pair) for pair in pairs]
-    expand: Any = getattr(ranker.network, "expand_sources", None)
-    if expand is not None:  # a categorical feature has several columns
-        sources = expand(sources)
+        scorer, columns = _Scorer(ranker.network), transformed.double()
+        embedded = scorer.network
+        if hasattr(embedded, "expand_sources"):  # it has several columns for each category
+            columns, sources = embedded.embed(columns), embedded.expand_sources(sources)
+            scorer = _Scorer(embedded.network)
+        paths = [_Path.of(scorer, columns, pair) for pair in pairs]
     values = np.zeros((len(paths), features.shape[1]))
     for row, path in zip(values, paths, strict=True):
         # Input c of the layers is derived from column c % g after the transforms.

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
+from rankgrad._validation import check_whole
 from rankgrad.data import Dataset
 from rankgrad.explanations._attribution import pair_attributions
 from rankgrad.explanations._importance import (
@@ -111,7 +112,7 @@ class Explanation:
             "format": _FORMAT,
             "version": _VERSION,
             "metric": importance.metric,
-            "mean": None if np.isnan(importance.mean) else importance.mean,
+            "mean": _or_none(importance.mean),
             "features": importance.features,
             "how": importance.scopes,
             "repeats": importance.repeats,
@@ -200,13 +201,16 @@ class Explanation:
         importance = self.importance
         return {
             "metric": importance.metric,
-            "mean": importance.mean,
+            "mean": _or_none(importance.mean),
             "lists": importance.n_lists,
             "lists_left_out": importance.drops.shape[1] - importance.n_lists,
             "repeats": importance.repeats,
             "seed": importance.seed,
             "unit": f"points: 100 times {importance.metric}",
-            "importance": [row._asdict() for row in self.importance_rows()],
+            "importance": [
+                {name: _or_none(value) for name, value in row._asdict().items()}
+                for row in self.importance_rows()
+            ],
             "explained_queries": list(self.qids),
         }
 
@@ -264,7 +268,7 @@ def explain(
         The importance of each feature, and the attributions of the pairs of the chosen lists.
 
     Raises:
-        ValueError: ``permute``, ``repeats`` or the metric is not valid.
+        ValueError: ``permute``, ``repeats``, ``sample``, ``lists`` or the metric is not valid.
 
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import FittedRanker, Settings
@@ -275,6 +279,12 @@ def explain(
     >>> explanation.qids, explanation.attributions.shape
     (('b',), (1, 1, 3))
     """
+    if sample is not None:
+        check_whole("sample", sample)
+    if isinstance(lists, int | np.integer):
+        lists = check_whole("lists", lists, least=0)
+    elif wrong := [index for index in lists if not 0 <= index < len(data)]:
+        raise ValueError(f"lists must be from 0 to {len(data) - 1}, found {wrong[0]}")
     random = np.random.default_rng(seed)
     sampled = data
     if sample is not None and sample < len(data):
@@ -338,6 +348,11 @@ def _pair_error(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
     upper, lower = np.triu_indices(len(labels), 1)
     unequal = (labels[upper] != labels[lower]).sum()
     return float((labels[upper] < labels[lower]).sum() / max(1, unequal))
+
+
+def _or_none(value: Any) -> Any:
+    """None for NaN, which is not JSON; other values as they are."""
+    return None if value != value else value
 
 
 def _csv(columns: Sequence[str], rows: Any) -> str:

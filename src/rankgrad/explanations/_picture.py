@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -32,7 +33,11 @@ def picture(rows: Sequence[ImportanceRow], metric: str) -> str:
     >>> picture([ImportanceRow("a", 2.0, 1.5, 2.5, "within lists")], "ndcg@10").startswith("<svg")
     True
     """
-    shown = rows[:_MAX_FEATURES]
+    # If the metric is undefined on all lists, there are no intervals.
+    shown = [
+        row._replace(low=row.drop, high=row.drop) if math.isnan(row.low) else row
+        for row in rows[:_MAX_FEATURES]
+    ]
     values = [0.0, *(value for row in shown for value in (row.drop, row.low, row.high))]
     low, high = min(values), max(values)
     scale = _WIDTH / (high - low or 1.0)

@@ -89,9 +89,11 @@ def export(
         )
     content = _file_content(ranker, format, name, non_negative)
     features, mask = sample_without_data(ranker) if data is None else sample_of(data)
+    offsets = np.concatenate([[0], np.cumsum(mask.sum(1))])
+    expected = ranker.predict(features[mask], offsets)  # raises if the data have other features
     scores = _scores_of_file(content, format, ranker, features, mask)
     shifted = format == "linear" or non_negative  # scores are the ranker's plus a constant
-    difference = _check_scores(ranker, scores, features, mask, shifted)
+    difference = _check_scores(scores[mask], expected, features[mask], shifted)
     lowest = float(scores[mask].min(initial=0.0))
     if non_negative and lowest < 0:
         raise ValueError(f"the exported ranker scores {lowest:.7g}, below 0: nothing was written")
@@ -126,31 +128,27 @@ def _file_content(ranker: FittedRanker, format: Format, name: str, non_negative:
 
 
 def _check_scores(
-    ranker: FittedRanker, scores: np.ndarray, features: np.ndarray, mask: np.ndarray, shifted: bool
+    scores: np.ndarray, expected: np.ndarray, features: np.ndarray, shifted: bool
 ) -> float:
     """The largest difference of scores, as :func:`export` returns it; raise if above TOLERANCE.
 
     Args:
-        ranker: the ranker, whose scores are expected.
-        scores: the scores of the file, ``[lists, items]``.
-        features: ``[lists, items, n_features]``.
-        mask: ``[lists, items]``.
+        scores: the scores of the file, ``[N]``.
+        expected: the scores of the ranker, ``[N]``.
+        features: the features of the items, ``[N, n_features]``.
         shifted: whether the file's scores may be the ranker's plus one constant.
     """
-    lengths = mask.sum(1)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    expected = ranker.predict(features[mask], offsets).astype(np.float64)
-    exported = scores[mask].astype(np.float64)
+    expected, exported = expected.astype(np.float64), scores.astype(np.float64)
     if shifted:
         exported = exported - (exported - expected).mean()
     # The file's scores are rounded with their constant, so the scale includes it.
-    scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(scores[mask])))
+    scale = np.maximum(1, np.maximum(np.abs(expected), np.abs(scores)))
     with np.errstate(invalid="ignore"):  # infinite scores give NaN
         differences = np.abs(exported - expected) / scale
     is_wrong = ~(differences <= TOLERANCE)  # also where a difference is NaN
     if is_wrong.any():
         worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-        only_missing_wrong = np.isnan(features[mask]).any(1)[is_wrong].all()
+        only_missing_wrong = np.isnan(features).any(1)[is_wrong].all()
         cause = _MISSING_CAUSE if only_missing_wrong else _SCALE_CAUSE
         raise ValueError(
             f"the exported ranker scores {exported[worst]:.7g} where this one scores "

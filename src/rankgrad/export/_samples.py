@@ -22,7 +22,8 @@ def sample_of(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """The first lists of data: padded features ``[lists, items, f]``, mask ``[lists, items]``."""
     if not data.n_items:
         raise ValueError("the data to compare scores on have no items")
-    count = max(1, int(np.searchsorted(data.offsets, _MAX_ITEMS, side="right")) - 1)
+    first = int(np.argmax(data.lengths > 0))  # the first list that has items; it is always taken
+    count = max(first + 1, int(np.searchsorted(data.offsets, _MAX_ITEMS, side="right")) - 1)
     lists = data.select(np.arange(min(count, len(data))))
     return _pad(np.asarray(lists.features), lists.lengths)
 

@@ -77,9 +77,8 @@ class Trees:
             return cls(tuple(map(_lightgbm_node, dump)), missing=missing)
         learner = json.loads(scorer.saved)["learner"]
         base = learner["learner_model_param"]["base_score"].strip("[]")
-        saved = learner["gradient_booster"]["model"]["trees"]
-        missing = _missing_in_xgboost(learner["attributes"], saved)
-        return cls(tuple(_xgboost_node(tree, 0) for tree in saved), float(base), missing)
+        roots = tuple(_xgboost_node(tree, 0, weight) for tree, weight in _xgboost_trees(learner))
+        return cls(roots, float(base), _missing_in_xgboost(learner))
 
     def least(self) -> np.float32:
         """A lower bound of all scores, with float32 values of leaves added in order.
@@ -164,31 +163,45 @@ def _lightgbm_node(node: dict[str, Any]) -> Node:
     )
 
 
-def _xgboost_node(tree: dict[str, Any], node: int) -> Node:
-    """A node of a tree as XGBoost saves it, by its number, with all nodes below it."""
+def _xgboost_trees(learner: dict[str, Any]) -> list[tuple[dict[str, Any], float]]:
+    """The trees as XGBoost saves them, each with the weight of its leaves.
+
+    DART gives each tree a weight of its own; other weights are 1.
+    """
+    booster = learner["gradient_booster"]
+    if booster["name"] == "dart":
+        return list(zip(booster["gbtree"]["model"]["trees"], booster["weight_drop"], strict=True))
+    return [(tree, 1.0) for tree in booster["model"]["trees"]]
+
+
+def _xgboost_node(tree: dict[str, Any], node: int, weight: float) -> Node:
+    """A node of a tree as XGBoost saves it, by its number, with all nodes below it.
+
+    ``weight`` multiplies the values of leaves.
+    """
     left = tree["left_children"][node]
     value = tree["split_conditions"][node]
     if left == -1:
-        return Leaf(float(value))
+        return Leaf(weight * float(value))
     if tree["split_type"][node]:
         raise NoFormError(_CATEGORIES)
     return Split(
         int(tree["split_indices"][node]),
         np.float32(value),
         bool(tree["default_left"][node]),
-        _xgboost_node(tree, left),
-        _xgboost_node(tree, tree["right_children"][node]),
+        _xgboost_node(tree, left, weight),
+        _xgboost_node(tree, tree["right_children"][node], weight),
     )
 
 
 def features_with_missing(scorer: TreeScorer) -> frozenset[int]:
     """The features that had missing values in training.
 
-    Unlike :meth:`Trees.of`, it accepts LightGBM's trees with categorical splits.
+    Unlike :meth:`Trees.of`, it accepts trees with categorical splits.
     """
-    if scorer.model.name != "lightgbm":
-        return Trees.of(scorer).missing
-    return _missing_in_lightgbm(_dump_lightgbm(scorer))
+    if scorer.model.name == "lightgbm":
+        return _missing_in_lightgbm(_dump_lightgbm(scorer))
+    return _missing_in_xgboost(json.loads(scorer.saved)["learner"])
 
 
 def _dump_lightgbm(scorer: TreeScorer) -> list[dict[str, Any]]:
@@ -207,17 +220,17 @@ def _missing_in_lightgbm(nodes: list[dict[str, Any]]) -> frozenset[int]:
     return _missing_in_lightgbm(children).union(by_nan)
 
 
-def _missing_in_xgboost(attributes: dict[str, str], trees: list[dict[str, Any]]) -> frozenset[int]:
+def _missing_in_xgboost(learner: dict[str, Any]) -> frozenset[int]:
     """Features with missing values in training, by an attribute of the booster.
 
     Boosters of earlier versions lack it. In their trees these are the features whose missing values
     go left in any split, because XGBoost sends them right if there were none in training.
     """
-    recorded = attributes.get(MISSING_ATTRIBUTE)
+    recorded = learner["attributes"].get(MISSING_ATTRIBUTE)
     if recorded is not None:
         return frozenset(json.loads(recorded))
     features: set[int] = set()
-    for tree in trees:
+    for tree, _ in _xgboost_trees(learner):
         nodes = zip(tree["split_indices"], tree["default_left"], tree["left_children"], strict=True)
         features |= {feature for feature, left, child in nodes if left and child != -1}
     return frozenset(features)

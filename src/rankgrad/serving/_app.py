@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -216,7 +217,8 @@ class Service:
             raise RequestError(415, message, "content-encoding")
         body = await self._read_body(request, hold)
         parse = _parse_arrow if content_type == ARROW else parse_json
-        to_arrow = _bodies.prefers_arrow(",".join(request.headers.getlist("accept")))
+        accept = ",".join(request.headers.getlist("accept"))
+        to_arrow = _bodies.prefers_arrow(accept) and find_spec("pyarrow") is not None
         write = _bodies.to_arrow_body if to_arrow else _bodies.to_json_body
         response = await self.batchers[ranker.name].respond(
             _batching.Request(

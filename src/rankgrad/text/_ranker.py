@@ -33,6 +33,7 @@ from rankgrad.text._tokens import (
     InputBatch,
     PairInputs,
     Passages,
+    cut_documents,
     first_position,
     length_limit,
     rows_as_inputs,
@@ -167,6 +168,7 @@ class TextRanker(nn.Module):
         """The tokens of pairs, ``[N]`` queries and ``[N]`` documents, on the ranker's device."""
         if self._prompt is not None:
             padding = int(self.tokenizer.pad_token_id or 0)
+            texts = cut_documents(self.tokenizer, texts, self.reading.document_tokens)
             return rows_as_inputs(self._prompt.rows(queries, texts), padding).to(self.device)
         inputs = tokenize(
             self.tokenizer,

@@ -7,6 +7,7 @@ beside them (:class:`MixedLoss`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -46,9 +47,10 @@ class MixedLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = check_weight(weight)
-        # Always two objects, because a loss with noise has its own generator.
-        self.loss = losses.get(str(loss)) if isinstance(loss, str) else loss
-        self.teacher_loss = losses.get(str(self.loss if teacher_loss is None else teacher_loss))
+        if teacher_loss is None:  # two objects, because a loss with noise has its own generator
+            teacher_loss = copy.deepcopy(loss)
+        self.loss = losses.get(loss) if isinstance(loss, str) else loss
+        self.teacher_loss = losses.get(teacher_loss)
 
     def forward(
         self,

@@ -242,12 +242,11 @@ def tokenize(
     Raises:
         ValueError: the tokenizer is not a fast one, or an input has no space for a document.
     """
-    if not tokenizer.is_fast:
-        raise ValueError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed here"
-        )
+    _check_fast(tokenizer)
     pairs = np.arange(len(texts) + 1)
-    if passages is not None and passages.most > 1:
+    if passages is not None and passages.most == 1:
+        texts = cut_documents(tokenizer, texts, passages.tokens)
+    elif passages is not None:
         splits = _split_documents(tokenizer, queries, texts, max_length, passages)
         queries = [query for query, split in zip(queries, splits, strict=True) for _ in split]
         texts = [passage for split in splits for passage in split]
@@ -274,6 +273,34 @@ def tokenize(
         pairs,
         padding=padding,
     )
+
+
+def cut_documents(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], tokens: int | None
+) -> Sequence[str]:
+    """The beginning of each text, up to ``tokens`` tokens, cut after a word; None for all of it.
+
+    Raises:
+        ValueError: the tokenizer is not a fast one.
+    """
+    if tokens is None:
+        return texts
+    _check_fast(tokenizer)
+
+    @cache
+    def cut(text: str) -> str:
+        encoding = tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
+        return Passages(1, tokens).split(text, encoding, tokens)[0]
+
+    return [cut(text) for text in texts]
+
+
+def _check_fast(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise if a tokenizer is not a fast one, which alone has the words of its tokens."""
+    if not tokenizer.is_fast:
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed here"
+        )
 
 
 def rows_as_inputs(rows: Sequence[Sequence[int]], padding: int) -> PairInputs:
