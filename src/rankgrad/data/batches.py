@@ -70,23 +70,39 @@ class Batch:
 
 @dataclass(frozen=True)
 class _BatchPlan:
-    """What to gather for a batch. Sizes are on the host, tensors where the items are gathered.
+    """Which items make a batch, and how large its tensors are.
 
-    A list longer than ``list_size`` is cut, to a sample of its items.
+    Training may cut long lists to a sample of their items: all lengths and offsets are those of the
+    cut lists, except the two that are called uncut. Numbers are on the host, tensors on the device
+    where items are gathered. A row is the index of an item in the data set.
+
+    Attributes:
+        lists: ``[b]``, the indices of the lists in the data set.
+        starts: ``[b]``, the row of each list's first item.
+        offsets: ``[b + 1]``, of the lists in a flat batch.
+        total: the number of items, without padding.
+        max_length: the length of the longest list.
+        uncut_lengths: ``[b]``.
+        uncut_max_length: the length of the longest list before it is cut.
+        rounded: whether the next two are rounded up, so that few different sizes occur.
+        size: items with padding: of the whole batch if it is flat, of each list if it is padded.
+        max_length_bound: ``max_length`` of the finished batch.
+        rows: ``[N]``, the rows of the items, list after list; None if they must be computed.
+        labels: ``[N]``, the labels of these rows; None if they must be gathered.
     """
 
-    lists: Array  # [b], of the data set
-    max_length: int  # of the lists once cut
+    lists: Array
+    starts: Int[Tensor, " b"]
+    offsets: Int[Tensor, " b+1"]
+    total: int
+    max_length: int
+    uncut_lengths: Int[Tensor, " b"]
     uncut_max_length: int
-    total: int  # items of all lists once cut
-    rounded: bool  # whether ``size`` is rounded up
-    size: int  # items with padding: of the batch if it is flat, of a list if it is padded
-    max_length_bound: int  # ``max_length``, rounded up if ``size`` is
-    starts: Int[Tensor, " b"]  # the first row of each list in the data set
-    lengths: Int[Tensor, " b"]  # of the uncut lists
-    offsets: Int[Tensor, " b+1"]  # of the lists once cut
-    rows: Int[Tensor, " N"] | None  # of all items; for flat batches without cut lists
-    labels: Float[Tensor, " N"] | None  # of the same items, unless ``size`` is rounded up
+    rounded: bool
+    size: int
+    max_length_bound: int
+    rows: Int[Tensor, " N"] | None
+    labels: Float[Tensor, " N"] | None
 
 
 class Batches:
@@ -243,44 +259,40 @@ class Batches:
     def _plans(self, groups: Sequence[Array], cut: bool, rounded: bool) -> Iterator[_BatchPlan]:
         """The plan of each batch. Index arrays are copied to the device once, and then sliced."""
         lists = np.concatenate([np.zeros(0, np.int64), *groups])
-        lengths = self.dataset.lengths[lists]
-        cut_lengths = np.minimum(lengths, self.list_size) if cut and self.list_size else lengths
-        item_offsets = np.concatenate([[0], np.cumsum(cut_lengths)])
-        firsts = np.cumsum([0, *map(len, groups)])  # where each group begins in ``lists``
-        # The offsets of all batches in one array. Those of a batch begin at a place aligned to 16
-        # bytes (two int64), where kernels read them faster: n lists have n + 1 offsets, for which
-        # an even number of places is reserved.
-        places = np.cumsum([0, *(len(group) // 2 * 2 + 2 for group in groups)])
-        batch_offsets = np.zeros(places[-1], np.int64)
-        for place, (first, last) in zip(places, pairwise(firsts), strict=False):
-            batch_offsets[place : place + last - first + 1] = (
-                item_offsets[first : last + 1] - item_offsets[first]
-            )
-        arrays = (self.dataset.offsets[:-1][lists], lengths, batch_offsets)
-        starts, device_lengths, offsets = (self._to_gather_device(numbers) for numbers in arrays)
+        uncut = self.dataset.lengths[lists]
+        lengths = np.minimum(uncut, self.list_size) if cut and self.list_size else uncut
+        # Group g is lists[firsts[g]:firsts[g + 1]], and list i has the items
+        # item_offsets[i]:item_offsets[i + 1] of all batches together.
+        firsts = np.cumsum([0, *map(len, groups)])
+        item_offsets = np.concatenate([[0], np.cumsum(lengths)])
+        list_slices = [slice(first, last) for first, last in pairwise(firsts)]
+        batch_offsets, offset_slices = _aligned_offsets([lengths[part] for part in list_slices])
+        arrays = (self.dataset.offsets[:-1][lists], uncut, batch_offsets)
+        starts, uncut_lengths, offsets = (self._to_gather_device(numbers) for numbers in arrays)
         rows = labels = None
         if self.flat and self.resident and not cut:
-            rows = self._flat_rows(starts, device_lengths, int(item_offsets[-1]))
+            rows = self._flat_rows(starts, uncut_lengths, int(item_offsets[-1]))
             labels = None if rounded else self._labels[rows]
-        for place, group, (first, last) in zip(places, groups, pairwise(firsts), strict=False):
-            max_length = uncut = int(cut_lengths[first:last].max(initial=0))
-            if cut:
-                uncut = int(lengths[first:last].max(initial=0))
-            total = int(item_offsets[last] - item_offsets[first])
+        for group, in_lists, in_offsets in zip(groups, list_slices, offset_slices, strict=True):
+            in_items = slice(int(item_offsets[in_lists.start]), int(item_offsets[in_lists.stop]))
+            max_length, total = (
+                int(lengths[in_lists].max(initial=0)),
+                in_items.stop - in_items.start,
+            )
             size, max_length_bound = self._padded_size(len(group), max_length, total, rounded)
             yield _BatchPlan(
                 lists=group,
-                max_length=max_length,
-                uncut_max_length=uncut,
+                starts=starts[in_lists],
+                offsets=offsets[in_offsets],
                 total=total,
+                max_length=max_length,
+                uncut_lengths=uncut_lengths[in_lists],
+                uncut_max_length=int(uncut[in_lists].max(initial=0)),
                 rounded=rounded,
                 size=size,
                 max_length_bound=max_length_bound,
-                starts=starts[first:last],
-                lengths=device_lengths[first:last],
-                offsets=offsets[place : place + len(group) + 1],
-                rows=None if rows is None else rows[item_offsets[first] : item_offsets[last]],
-                labels=None if labels is None else labels[item_offsets[first] : item_offsets[last]],
+                rows=None if rows is None else rows[in_items],
+                labels=None if labels is None else labels[in_items],
             )
 
     def _padded_size(
@@ -351,7 +363,7 @@ class Batches:
 
     def _sample_items(self, plan: _BatchPlan, keys: Tensor) -> Int[Tensor, "b k"]:
         """The positions, in their lists, of the items that lists are cut to; ascending."""
-        rows, mask = self._padded_rows(plan, plan.lengths, plan.uncut_max_length, None)
+        rows, mask = self._padded_rows(plan, plan.uncut_lengths, plan.uncut_max_length, None)
         keys = keys[rows].masked_fill(~mask, float("inf"))
         # It does not matter which padding is among the smallest: it comes after all real items.
         smallest: Tensor = keys.topk(self.list_size or 1, dim=-1, largest=False).indices
@@ -446,6 +458,29 @@ def _group_by_length(
         batches.append(order[start : start + n_lists])
         start += n_lists
     return batches
+
+
+def _aligned_offsets(lengths: Sequence[Array]) -> tuple[Array, list[slice]]:
+    """The offsets of several batches in one array, and the slice of each batch.
+
+    The offsets of a batch begin at a multiple of 16 bytes (two int64), where kernels read them
+    faster: for the n + 1 offsets of n lists, an even number of places is reserved.
+
+    Args:
+        lengths: of the lists, one array for each batch.
+
+    >>> offsets, slices = _aligned_offsets([np.array([3, 1]), np.array([2])])
+    >>> [offsets[part].tolist() for part in slices], [part.start for part in slices]
+    ([[0, 3, 4], [0, 2]], [0, 4])
+    """
+    slices, end = [], 0
+    for batch in lengths:
+        slices.append(slice(end, end + len(batch) + 1))
+        end += len(batch) // 2 * 2 + 2
+    offsets = np.zeros(end, np.int64)
+    for batch, part in zip(lengths, slices, strict=True):
+        np.cumsum(batch, out=offsets[part][1:])
+    return offsets, slices
 
 
 def _round_up(size: int, steps: int) -> int:
