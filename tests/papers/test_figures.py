@@ -101,6 +101,19 @@ def test_figure_1_of_lambdaloss_says_why_values_are_missing(folder, monkeypatch)
     assert expected in chart.notes and len(chart.notes) >= 16
 
 
+def test_figure_6_has_no_gain_over_nothing(folder, monkeypatch):
+    class Result:
+        model = None
+
+    values = iter([0.0] * 4 + [0.5] * 12)  # trained on lists of 10, then on longer ones
+    monkeypatch.setattr(figures, "fit", lambda *arguments: Result())
+    monkeypatch.setattr(
+        figures, "_evaluate", lambda model, lists, specs: dict.fromkeys(specs, next(values))
+    )
+    chart = FIGURES["pirank_figure6"].make(figures._load_inputs(folder, True))
+    assert np.isnan([line.y for line in chart.series]).all()
+
+
 def test_figure_7_times_three_ways_to_the_same_loss(monkeypatch):
     import torch
 

@@ -187,6 +187,43 @@ def test_rows_of_ours_do_not_change_the_marks_of_the_papers(done):
     assert both.marks("NDCG@5") == {"Bad": "†"}
 
 
+def test_a_row_above_the_best_in_most_lists_is_not_worse(done):
+    """The mean over folds may choose another row than the test over all lists, if folds differ."""
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(1, 42))
+    good, bad = noise + 0.3, noise[:, ::-1] + 0.4
+    good[:, :2] = 0.9  # the first fold
+    result = reproduce.ReproductionResult(
+        protocol(significance={"better": "*", "worse": "v"}), done.data, RunOptions(), None
+    )
+    result.__dict__["values"] = {
+        (name, "NDCG@5"): MetricValues.of((values[:, :2], values[:, 2:]))
+        for name, values in (("Good", good), ("Bad", bad))
+    }
+    assert result.values["Good", "NDCG@5"].mean > result.values["Bad", "NDCG@5"].mean
+    assert result.marks("NDCG@5") == {"Good": "*", "Bad": "*"}
+
+
+def test_the_note_on_the_test_has_its_level_and_its_mark(done):
+    for significance, expected in (
+        ({"level": 0.025, "worse": "v"}, "v significantly worse than the best (two-sided paired "),
+        ({"level": 0.025, "against": "Bad"}, "† significantly worse than Bad (two-sided paired "),
+    ):
+        note = reproduce._about_test(protocol(significance=significance))
+        assert note.startswith(expected) and "over queries at 2.5%" in note
+
+
+def test_the_rules_of_empty_lists_are_in_the_order_of_the_metrics(done):
+    for first, second in (("", "(empty=skip)"), ("(empty=skip)", "(empty=1)"), ("(empty=1)", "")):
+        columns = [
+            {"name": "NDCG@5", "spec": f"ndcg@5{first}"},
+            {"name": "P@1", "spec": f"precision@1{second}"},
+        ]
+        table = protocol(metrics=columns)
+        note = reproduce.ReproductionResult(table, done.data, RunOptions(), None).notes()[1]
+        words = {"": "count 0", "(empty=skip)": "are left out", "(empty=1)": "count 1"}
+        assert f"document {words[first]} or {words[second]};" in note
+
+
 def test_what_validation_chose_is_printed_and_saved(done):
     trial_log = _files.read_json(done.comparison.folder / "tuning" / "Good" / "fold1.json")
     assert [trial["parameters"]["learning_rate"] for trial in trial_log["trials"]] == [

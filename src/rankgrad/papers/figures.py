@@ -416,7 +416,7 @@ def _pirank_6(inputs: Inputs) -> _Chart:
     series = []
     for test_size, train_size in itertools.product(sizes, sizes[1:]):
         pairs = zip(ndcg[train_size, test_size], ndcg[sizes[0], test_size], strict=True)
-        gains = [100 * (value / base - 1) if base > 0 else 0.0 for value, base in pairs]
+        gains = [100 * (value / base - 1) if base > 0 else np.nan for value, base in pairs]
         panel = f"tested on {test_size}"
         series.append(_Series(f"trained on {train_size}", cutoffs, gains, panel=panel))
     return _Chart(

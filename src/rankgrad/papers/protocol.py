@@ -78,7 +78,8 @@ class Data(_Section):
         folds: to run; empty for a set without folds.
         seeds: the number of seeds for each fold.
         split: how the lists are divided; None for the published parts.
-        list_limit: cut every list, in the test part too, to this many items drawn at random.
+        list_limit: cut the lists of the validation and test parts to this many items, drawn at
+            random; the setting ``list_size`` cuts those of the training part.
         test_lists: test on this many lists of the test part, drawn at random; None for all.
         settings: of training; they override those of the table.
         not_run: why this data set is not run; None if it is.

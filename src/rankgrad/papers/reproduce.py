@@ -156,13 +156,16 @@ class ReproductionResult:
             return {}
         of_paper = self._test(metric, [name for name in names if name != reference], reference)
         of_extra = self._test(metric, [row.name for row in rows if row.extra], reference)
+        marks = {True: test.better or BETTER, False: test.worse or WORSE}
+        marked = {d.entry: marks[d.better] for d in (*of_paper, *of_extra)}
         if test.against == "best" and test.better:
             # This paper marks the best row and all that are not significantly worse.
-            of_paper = {name: "" if of_paper.get(name) else test.better for name in names}
-        return {name: mark for name, mark in {**of_paper, **of_extra}.items() if mark}
+            worse = {d.entry for d in of_paper if not d.better}
+            marked |= {name: "" if name in worse else test.better for name in names}
+        return {name: mark for name, mark in marked.items() if mark}
 
-    def _test(self, metric: str, names: list[str], reference: str) -> dict[str, str]:
-        """The mark of each row that differs significantly from the reference, "" for others."""
+    def _test(self, metric: str, names: list[str], reference: str) -> list[significance.Difference]:
+        """The significant differences between rows and the reference."""
         test = self.protocol.significance
         assert test is not None
         differences = significance.differences(
@@ -172,8 +175,7 @@ class ReproductionResult:
             test.how,
             lower_is_better=self._lower_is_better(metric),
         )
-        marks = {True: test.better or BETTER, False: test.worse or WORSE}
-        return {d.entry: marks[d.better] if d.significant else "" for d in differences}
+        return [difference for difference in differences if difference.significant]
 
     def _lower_is_better(self, metric: str) -> bool:
         [spec] = [column.spec for column in self.protocol.metrics if column.name == metric]
@@ -330,7 +332,7 @@ class ReproductionResult:
         specs = ", ".join(f"{metric.name} = {_in_words(metric)}" for metric in metrics)
         scale = self.protocol.scale
         times = "" if scale == 1 else f", times {scale:g}"
-        rules = {known_metrics.get(metric.spec).empty for metric in metrics}
+        rules = dict.fromkeys(known_metrics.get(metric.spec).empty for metric in metrics)
         effects = {"skip": "are left out", 0: "count 0", 1: "count 1"}
         empty = " or ".join(effects[rule] for rule in rules)
         limit = self.data.list_limit
@@ -585,11 +587,11 @@ def _about_test(protocol: Protocol) -> str:
     assert test is not None
     kind = "paired t-test" if test.test == "t" else "paired randomization test"
     correction = "" if test.correction == "none" else f" with {test.correction} correction"
-    name = f"{test.sided}-sided {kind} over queries{correction} at {test.level:.0%}"
+    name = f"{test.sided}-sided {kind} over queries{correction} at {100 * test.level:g}%"
     than = "the best" if test.against == "best" else test.against
     if test.against == "best" and test.better:
         return f"{test.better}: the best, and all not significantly worse ({name})"
-    marks = [f"{test.worse} significantly worse than {than}"]
+    marks = [f"{test.worse or WORSE} significantly worse than {than}"]
     if test.better:
         marks.append(f"{test.better} significantly better")
     return f"{', '.join(marks)} ({name}); seeds averaged in ours"
