@@ -119,6 +119,7 @@ def test_a_missing_run_is_in_the_table_and_the_exit_code(folder, tmp_path):
         (["--losses", "mse", "--seeds", "x"], "--seeds takes whole numbers"),
         (["--losses", "mse", "--seeds", "0"], "at least 1"),
         (["--losses", "mse", "--baseline", "ranknet"], "no ranker 'ranknet'. There are: mse"),
+        (["--trees", "mse", "--baseline", "x"], "There are: softmax, mse × lightgbm"),
         (["--losses", "mse, mse"], "'mse' is there twice: leave one of them out"),
         (["--losses", "mse", "-m", "ndgc"], "Did you mean 'ndcg'"),
     ],

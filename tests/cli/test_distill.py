@@ -29,6 +29,11 @@ def test_a_student_is_trained_measured_and_exported(
     assert kind == expected[model.partition("(")[0]]
 
 
+def test_a_fold_of_files_is_refused(refused, trained, folder, tmp_path):
+    files = [folder / "train.txt", "--vali", folder / "vali.txt", "--fold", 1]
+    assert "leave out" in refused("distill", trained, *files, "-o", tmp_path / "student")
+
+
 def test_what_is_lost_is_printed_with_a_test(rankgrad, trained, folder, tmp_path):
     files = [folder / "train.txt", "--vali", folder / "vali.txt"]
     short = ["--epochs", 1, "--device", "cpu", "-l", "margin_mse", "--teacher-labels", "shift"]

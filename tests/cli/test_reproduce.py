@@ -39,6 +39,8 @@ def test_the_list_names_every_table_its_data_and_where_to_get_them(rankgrad, mq2
     assert "pirank_figure7" in shown and "webscope" in shown and "not run here" in shown
     some = json.loads(rankgrad("reproduce", "pirank", "--list", "--json").stdout)
     assert {line["paper"] for line in some} == {"pirank"}
+    one = ["reproduce", "smoothi", "--table", "smoothi_table2", "--list", "--json"]
+    assert [line["name"] for line in json.loads(rankgrad(*one).stdout)] == ["smoothi_table2"]
 
 
 @pytest.mark.filterwarnings("ignore:.*MQ2008 has")
@@ -88,6 +90,7 @@ def test_figures_that_need_no_data(rankgrad, tmp_path):
     ("arguments", "said"),
     [
         (["reproduce"], "say which paper"),
+        (["reproduce", "--table", "smoothi_table1"], "say which paper has the table"),
         (["reproduce", "smoothi"], "no folder was given"),
         (["reproduce", "pirank", "--data", "."], "webscope.sandbox.yahoo.com"),
         (["reproduce", "smoothi", "--table", "table7", "--data", "."], "smoothi_table1"),

@@ -20,6 +20,7 @@ def test_a_run_of_trees_is_like_any_other(rankgrad, in_json, refused, folder, tm
     library = pytest.importorskip(kind)
     run = tmp_path / "run"
     options = ["--loss", "lambdaloss@5", "--model", kind, "--epochs", "6", "-m", "ndcg@5"]
+    options += ["--device", "cpu"]  # also where the run is resumed, whose settings have none
     printed = in_json("train", folder, *options, "-o", run)
     assert printed["epochs"] == len(printed["history"]) <= 6
     values = [line["ndcg@5"] for line in printed["history"]]

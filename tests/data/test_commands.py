@@ -44,6 +44,9 @@ def test_verify(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert "features.npy does not have the checksum" in refused("data", place, "--verify")
     (tmp_path / "x.txt").write_text("1 qid:1 1:1\n")
     assert "holds no store" in refused("data", tmp_path / "x.txt", "--verify")
+    assert "holds no store" not in refused("data", tmp_path / "gone", "--verify")
+    for options in (["--verify"], ["--fold", 0], ["--missing", -1]):  # the list ignores them
+        assert "go with DATA" in refused("data", *options)
 
 
 @pytest.fixture
@@ -81,6 +84,8 @@ def test_options_that_a_source_would_ignore_are_refused(folds: Path, tmp_path: P
     assert "folder of stores" in refused("import", folds, "-o", tmp_path / "x.parquet")
     (tmp_path / "x.csv").write_text("qid,label,x\n1,1,1\n")
     assert "there is --id" in refused("import", tmp_path / "x.csv", "--docids", "-o", out)
+    for sources in ([tmp_path / "x.csv"], [file, folds / "Fold1" / "test.txt"]):
+        assert "leave out --fold" in refused("import", *sources, "--fold", 1, "-o", out)
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "train.csv").write_text("qid,label,x\n1,1,1\n")
     assert "there is --id" in refused("import", tmp_path / "csv", "--docids", "-o", out)

@@ -4,7 +4,7 @@ import torch
 from learnable import lists
 from rewritten import rewrite
 
-from rankgrad.training import FittedRanker, Settings, _fitted
+from rankgrad.training import FittedRanker, Settings, _fitted, fit
 
 MLP, CONTEXT = "mlp(hidden=[8], dropout=0.5)", "context_aware(fc=[8], ff=8, blocks=1)"
 TABM = "tabm(hidden=[8], members=2, in_list=[rank, score])"
@@ -64,6 +64,20 @@ def test_wrong_features_are_named(ranker):
         FittedRanker.new(Settings(model=MLP), lists().features).predict(
             np.full((2, 5), np.inf, np.float32)
         )
+
+
+def test_offsets_of_other_items_are_an_error(ranker, vali):
+    for offsets in ([0, 3], [1, vali.n_items], [0, 5, vali.n_items + 1]):
+        with pytest.raises(ValueError, match="offsets must run from 0 to the number of items"):
+            ranker.predict(vali.features, np.array(offsets))
+
+
+def test_trees_and_their_transforms_stay_on_the_cpu(train, vali):
+    pytest.importorskip("lightgbm")
+    settings = Settings(model="lightgbm(min_data_in_leaf=1)", epochs=2, transforms=["standardize"])
+    ranker = fit(settings, train, vali).model
+    before = ranker.predict(vali.features)
+    np.testing.assert_array_equal(ranker.to("meta").predict(vali.features), before)
 
 
 def test_a_feature_beyond_float32_is_named(ranker, vali, monkeypatch):

@@ -1,4 +1,4 @@
-"""Trainings in threads draw random numbers of their own."""
+"""What is held out, and trainings in threads, which draw random numbers of their own."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +9,18 @@ import torch
 from learnable import lists
 from torch import nn
 
+from rankgrad.data import Dataset
 from rankgrad.estimator import Ranker
 from rankgrad.models import models
 from rankgrad.training import Settings, fit
-from rankgrad.training._fitting import RandomState
+from rankgrad.training._fitting import RandomState, hold_out
+
+
+def test_holdout_leaves_items_on_both_sides():
+    data = Dataset(np.eye(4), [1, 0, 2, 0], [0, 4, 4], ["a", "b"])  # the second list is empty
+    for seed in range(4):  # either list is held out
+        with pytest.raises(ValueError, match="holdout leaves no items"):
+            hold_out(data, 0.5, seed)
 
 
 class Own(nn.Module):

@@ -144,7 +144,8 @@ def compare(
         validation_metric = metrics[0]
     setting_options |= {"metric": validation_metric, "metrics": metrics}
     shared = options.resolve_settings(setting_options, settings)
-    only_trees = losses is None and (lightgbm or xgboost or trees is not None)
+    has_trees = lightgbm or xgboost or trees is not None
+    only_trees = has_trees and losses is None and models is None
     networks = [] if only_trees else _network_entries(losses, models, shared)
     plan = experiment.Plan(
         data,

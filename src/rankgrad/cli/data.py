@@ -42,6 +42,8 @@ def data(
       rankgrad data web30k/Fold1 --verify
     """  # noqa: D301
     if path is None:
+        if verify or missing or fold is not None:
+            raise ValueError("--fold, --missing and --verify go with DATA: say what to describe")
         return _show_catalog(json)
     if verify:
         _verify(path)
@@ -64,8 +66,9 @@ def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, Dataset
 
 def _verify(path: Path) -> None:
     """Raise if a store, the one at the path or one in that folder, differs from its checksums."""
-    from rankgrad.data import store
+    from rankgrad.data import _layout, store
 
+    _layout.check_exists(path)
     stores = [path] if store.is_store(path) else sorted(filter(store.is_store, path.rglob("*")))
     if not stores:
         raise ValueError(f"{path} holds no store: --verify compares stores with their checksums")

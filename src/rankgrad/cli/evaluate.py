@@ -108,7 +108,7 @@ def evaluate(
 def _reject_options(reason: str, **options: Any) -> None:
     """Raise if one of the options was passed."""
     for name, value in options.items():
-        if value not in (None, False):
+        if value is not None and value is not False:  # 0 is a fold
             raise ValueError(f"{reason}: leave out --{name}")
 
 

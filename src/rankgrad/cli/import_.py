@@ -107,7 +107,10 @@ def _read(
     """
     from rankgrad.data import _categories, _layout, columnar, letor, load
 
-    if all(columnar.is_columnar(path) or _layout.parts(path) for path in sources):
+    is_columnar = all(columnar.is_columnar(path) or _layout.parts(path) for path in sources)
+    if fold is not None and (is_columnar or len(sources) > 1):
+        raise ValueError(f"{sources[0]} is not a folder of folds: leave out --fold")
+    if is_columnar:
         if len(sources) > 1:
             raise ValueError(
                 "several columnar files cannot be imported at once; give one, or a folder of "

@@ -69,12 +69,12 @@ def reproduce(
       rankgrad reproduce comparison --data MQ2008 -o out --format markdown
       rankgrad reproduce neuralndcg --figures -o figures
     """  # noqa: D301
-    from rankgrad.papers.protocol import of_paper, protocols
+    from rankgrad.papers.protocol import protocols
     from rankgrad.papers.reproduce import RunOptions, run_tables
 
     tables = _choose_tables(paper, table)
     if listed:
-        _show_list(list(protocols().values()) if paper is None else of_paper(paper), data, json)
+        _show_list(tables or list(protocols().values()), data, json)
         return
     if paper is None:
         raise ValueError("say which paper, or --list for what there is")
@@ -104,12 +104,14 @@ def _choose_tables(paper: str | None, table: str | None) -> list[Protocol]:
     """The tables of a paper, or the one that is named; no tables without a paper."""
     from rankgrad.papers.protocol import of_paper
 
+    if paper is None and table is not None:
+        raise ValueError(f"say which paper has the table {table!r}: PAPER is missing")
     tables = [] if paper is None else of_paper(paper)
     if table is None:
         return tables
     matches = [protocol for protocol in tables if table in (protocol.name, protocol.table)]
     if not matches:
-        names = ", ".join(protocol.name for protocol in tables) or "say which paper"
+        names = ", ".join(protocol.name for protocol in tables)
         raise ValueError(f"there is no table {table!r}. There are: {names}")
     return matches
 

@@ -25,7 +25,7 @@ from rankgrad._quoting import shorten
 from rankgrad._threads import available, for_work, passes
 from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data._blocks import check_infinite
-from rankgrad.data._dataset import Categories, Dataset, as_float32, categories_of
+from rankgrad.data._dataset import ArrayError, Categories, Dataset, as_float32, categories_of
 from rankgrad.data.batches import Batches
 from rankgrad.data.transforms import Pipeline, SplitColumns
 from rankgrad.models import EmbeddedScorer, Model, Scorer, models
@@ -158,6 +158,12 @@ class FittedRanker:
                 f"the model was trained on {self.n_features} features, found the shape "
                 f"{list(features.shape)}: give [items, {self.n_features}]"
             )
+        if offsets is not None and (offsets[0] != 0 or offsets[-1] != len(features)):
+            raise ArrayError(
+                "offsets",
+                f"must run from 0 to the number of items, {len(features)}; found {offsets[0]} to "
+                f"{offsets[-1]}",
+            )
         was_training = self.network.training
         if was_training:
             self.network.eval()
@@ -273,9 +279,9 @@ class FittedRanker:
         return torch.device("cpu") if parameter is None else parameter.device
 
     def to(self, device: torch.device | str) -> FittedRanker:
-        """Move it to a device, and return it."""
-        self.transform.to(device)
+        """Move it to a device, and return it; trees stay on the CPU."""
         self.network.to(device)
+        self.transform.to(self._device)
         return self
 
     def tensors(self) -> dict[str, Tensor]:

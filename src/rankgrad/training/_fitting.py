@@ -32,7 +32,7 @@ from rankgrad.models._dropout import draw_from
 from rankgrad.training import _processes
 from rankgrad.training._fitted import FitResult, FittedRanker
 from rankgrad.training._settings import Settings
-from rankgrad.training._tree_fitting import fit_trees, is_tree
+from rankgrad.training._tree_fitting import fit_trees, is_tree, without_device
 from rankgrad.training.run import Job, OnEpoch, RunFolder
 from rankgrad.training.trainer import Trainer
 
@@ -135,7 +135,13 @@ def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Datas
     count = min(max(1, round(fraction * len(lists))), len(lists) - 1)
     held_out = np.zeros(len(lists), bool)
     held_out[np.random.default_rng(seed).permutation(len(lists))[:count]] = True
-    return lists.select(~held_out), lists.select(held_out)
+    parts = lists.select(~held_out), lists.select(held_out)
+    if not all(part.n_items for part in parts):
+        raise ValueError(
+            f"of {len(lists)} lists, some without items, holdout leaves no items to train or to "
+            "validate on: set it to 0, leave out empty lists, or give validation data"
+        )
+    return parts
 
 
 def check_data(
@@ -205,7 +211,7 @@ def check_run(settings: Settings, folder: Path, resume: bool) -> None:
     if resume:
         run = RunFolder.open(folder)
         run.check_free()
-        run.check_settings(settings)
+        run.check_settings(without_device(settings) if is_tree(settings) else settings)
     else:
         RunFolder.check_new(folder)
 

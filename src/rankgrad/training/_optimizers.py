@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from rankgrad._validation import check_positive, check_rate, check_whole
+from rankgrad._quoting import quote
+from rankgrad._validation import check_flag, check_positive, check_rate, check_whole
 from rankgrad.specs import HasSpec, Registry
 
 optimizers: Registry[Optimizer] = Registry("optimizer")
@@ -102,6 +103,9 @@ class Adagrad(Optimizer):
 
     initial: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_not_negative("initial", self.initial)
+
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(groups, lr=rate, initial_accumulator_value=self.initial)
 
@@ -121,6 +125,9 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         check_rate("momentum", self.momentum)
+        check_flag("nesterov", self.nesterov)
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
 
     def _make(self, groups: list[dict[str, object]], rate: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, lr=rate, momentum=self.momentum, nesterov=self.nesterov)
@@ -183,12 +190,22 @@ class Cosine(LearningRate):
     end: float = 0.0
     warmup: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_not_negative("end", self.end)
+        _check_not_negative("warmup", self.warmup)
+
     @override
     def factor(self, epoch: float, epochs: int) -> float:
         if epoch < self.warmup:
             return epoch / self.warmup
         progress = min(1.0, (epoch - self.warmup) / max(epochs - self.warmup, 1e-9))
         return self.end + (1 - self.end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _check_not_negative(option: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise ValueError(f"{option} must be a number of at least 0, found {quote(value)}")
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -254,10 +254,10 @@ class Settings(TomlSettings):
     optimizer: _Optimizer = "adamw"
     """The optimizer: adam, adamw, adagrad or sgd, with options."""
 
-    learning_rate: float = Field(default=3e-3, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
     """The highest learning rate."""
 
-    weight_decay: float = Field(default=0.01, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Weight decay, which applies to weights and not to biases and norms."""
 
     schedule: _Schedule = "constant"

@@ -68,6 +68,11 @@ def for_trees(settings: Settings) -> Settings:
     return settings.model_copy(update={"transforms": ()}) if is_tree(settings) else settings
 
 
+def without_device(settings: Settings) -> Settings:
+    """Settings of trees as a run folder has them: it saves no device, so that is ``auto``."""
+    return settings.model_copy(update={"device": "auto"})
+
+
 def fit_trees(job: Job) -> FitResult:
     """Boost trees as :func:`rankgrad.training.fit` trains networks.
 
@@ -77,8 +82,7 @@ def fit_trees(job: Job) -> FitResult:
     when it grows the same trees as a run without a break.
     """
     _check_settings(job.settings)
-    # The settings saved in a run folder have no device, so that of a resumed run is "auto".
-    job = replace(job, settings=job.settings.model_copy(update={"device": "auto"}))
+    job = replace(job, settings=without_device(job.settings))
     with ExitStack() as lock:
         run = _open_folder(job, lock)
         if run is not None and _has_best_only(run):
