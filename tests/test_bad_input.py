@@ -147,6 +147,7 @@ def test_labels_are_named_where_they_stand_in_flat_lists():
         (losses.get, "neural_ndcg(temprature=1)", "Did you mean 'temperature'"),
         (metrics.get, "nddcg", "Did you mean 'ndcg'"),
         (losses.get, "neural_precision(expect=label)", "expect"),
+        (losses.get, "neural_ap(sinkhorn=false, iterations=5)", "iterations is about the Sinkhorn"),
         (losses.get, "neural_ndcg(transposed=no)", "transposed must be true or false, found 'no'"),
         (losses.get, "neural_ndcg(iterations=2.5)", "iterations must be a whole number"),
         (losses.get, "neural_ndcg(temperature=1_)", "'1_' is none"),

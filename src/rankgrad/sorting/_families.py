@@ -54,10 +54,13 @@ def neural(
     sinkhorn(base=neuralsort(temperature=0.5))
     """
     check_flag("sinkhorn", sinkhorn)
-    base = NeuralSort(temperature)
-    if not sinkhorn and transposed:
-        raise ValueError("transposed is about the Sinkhorn scaling, which is off")
-    return Sinkhorn(base, iterations, tolerance, transposed) if sinkhorn else base
+    scaled = Sinkhorn(NeuralSort(temperature), iterations, tolerance, transposed)
+    if sinkhorn:
+        return scaled
+    for name in ("iterations", "tolerance", "transposed"):
+        if getattr(scaled, name) != getattr(Sinkhorn, name):
+            raise ValueError(f"{name} is about the Sinkhorn scaling, which is off")
+    return scaled.base
 
 
 @relaxations.register("pirank")
