@@ -66,6 +66,10 @@ def test_write_refuses(dataset: Dataset, tmp_path: Path) -> None:
         columnar.write(
             replace(dataset, feature_names=("id", "b", "c", "d")), tmp_path / "y.parquet"
         )
+    infinite = dataset.features.copy()
+    infinite[2, 1] = np.inf
+    with pytest.raises(ValueError, match="of item 2 is infinite"):
+        columnar.write(replace(dataset, features=infinite), tmp_path / "y.parquet")
     assert [inside.name for inside in tmp_path.iterdir()] == ["x.parquet"]
 
 

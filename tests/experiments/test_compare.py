@@ -520,6 +520,7 @@ def test_how_much_was_searched_is_under_the_table(plan):
         ({"entries": [NetworkEntry.of("msee")]}, "ranker 'msee': loss: unknown loss 'msee'"),
         ({"entries": [NetworkEntry(" ")]}, "needs a name"),
         ({"seeds": (1, 1)}, "seed 1 is given twice"),
+        ({"metrics": "ndcg@5"}, "metrics are a list of specs; found 'ndcg@5'"),
         ({"metrics": ("ndgc",)}, "Did you mean 'ndcg'"),
         ({"tune": 0}, "at least 1"),
     ],

@@ -185,7 +185,8 @@ def write(dataset: Dataset, path: str | os.PathLike[str], *, overwrite: bool = F
 
     Raises:
         FileExistsError: the file exists, and ``overwrite`` is False.
-        ValueError: the path has another suffix, or features have the names of other columns.
+        ValueError: the path has another suffix, features have the names of other columns, or one is
+            infinite.
     """
     path = Path(path)
     if suffix(path) not in PARQUET:
@@ -723,6 +724,10 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
     others = [array for array in (dataset.weights, dataset.ids) if array is not None]
     columns += [array[start:stop].tolist() for array in others]
     block = np.asarray(dataset.features[start:stop])
+    if np.isinf(block).any():  # read would refuse it
+        row, column = np.argwhere(np.isinf(block))[0]
+        name = schema.names[column - dataset.n_features]
+        raise ValueError(f"the feature {name!r} of item {start + row} is infinite")
     categories = dataset.categories or (None,) * dataset.n_features
     for column, names in zip(block.T, categories, strict=True):
         if names is None:

@@ -186,6 +186,8 @@ class Plan:
     tune: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.metrics, str):
+            raise ValueError(f"metrics are a list of specs; found {self.metrics!r}")
         for name in ("entries", "folds", "seeds", "metrics"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
             if not getattr(self, name):
