@@ -105,7 +105,7 @@ def pair_attributions(
             return _from_tree_shap(ranker.network, transformed, pairs, sources, features.shape[1])
         scorer, columns = _Scorer(ranker.network), transformed.double()
         embedded = scorer.network
-        if hasattr(embedded, "expand_sources"):  # it has several columns for each category
+        if hasattr(embedded, "expand_sources"):  # a categorical feature has several columns
             columns, sources = embedded.embed(columns), embedded.expand_sources(sources)
             scorer = _Scorer(embedded.network)
         paths = [_Path.of(scorer, columns, pair) for pair in pairs]

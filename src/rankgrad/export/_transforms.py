@@ -31,6 +31,7 @@ _CENTER_SHIFT = 0.180625  # 0.425²: the center's quotient is in 0.180625 - (fra
 _TAIL_SHIFT = 1.6  # the tails' quotient is in sqrt(-log(min(fraction, 1 - fraction))) - 1.6
 _NORMAL_LIMIT = 5.1993  # to which the transform clips the normal quantile
 _SMALLEST = 1e-9  # the lowest fraction; its quantile is beyond the limit
+_MARGIN = 1e-6  # relative, above the errors of log1p and the normal quantile, which are up to 4e-7
 
 
 @singledispatch
@@ -61,10 +62,21 @@ def steps_of(pipeline: transforms.Pipeline | SplitColumns) -> list[transforms.Tr
     return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
 
 
+def is_inexact(transform: transforms.Transform) -> bool:
+    """Whether a transform's last digits in ONNX differ from PyTorch's: log1p, a normal quantile."""
+    if isinstance(transform, transforms.Quantile):
+        return transform.output == "normal"
+    return isinstance(transform, transforms.Log1p)
+
+
 @add_transform.register
 def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
+    is_exact = True  # whether the values so far are those of PyTorch to the last digit
     for step in steps_of(transform):
+        if isinstance(step, transforms.Quantile) and not is_exact:
+            values = _add_rounding(step, graph, values)
         values = add_transform(step, graph, values)
+        is_exact = is_exact and not is_inexact(step)
     return values
 
 
@@ -131,8 +143,7 @@ def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
-    knots = Knots(transform.table.cpu().numpy())
-    columns = graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
+    knots, columns = Knots(transform.table.cpu().numpy()), _add_columns(transform, graph, values)
     fractions = _add_fractions(knots, graph, columns)
     if transform.output == "normal":
         fractions = _add_normal_quantile(graph, fractions)
@@ -141,12 +152,33 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
 
 
-def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
-    """The fractions of the training data below values, both ``[features, items]``.
+def _add_rounding(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
+    """Replace values next to a knot by the knot, ``[lists, items, features]``.
 
-    ``count``, the number of knots below each value, is found by a binary search, bit by bit. With
-    it, the fraction is interpolated as :class:`~rankgrad.data._quantile_kernel.Knots` says.
+    The fraction of a knot that many training items have jumps, so a value that is this knot must
+    not miss it by the rounding errors of an inexact transform before.
     """
+    knots, columns = Knots(transform.table.cpu().numpy()), _add_columns(transform, graph, values)
+    margin = graph.add("Mul", graph.add("Abs", columns), _MARGIN)
+    count = _add_count(knots, graph, graph.add("Sub", columns, margin))
+    knot = graph.add("GatherElements", _with_end(knots), count, axis=1)
+    distance = graph.add("Abs", graph.add("Sub", knot, columns))
+    rounded = graph.add("Where", graph.add("LessOrEqual", distance, margin), knot, columns)
+    return graph.reshape_as(graph.add("Transpose", rounded, perm=[1, 0]), values)
+
+
+def _add_columns(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
+    """Reshape ``[lists, items, features]`` to ``[features, lists · items]``."""
+    return graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
+
+
+def _with_end(knots: Knots) -> np.ndarray:
+    """The knots by the number of knots below a value, with infinity after the last."""
+    return np.concatenate([knots.table, np.full((len(knots.table), 1), np.inf, np.float32)], 1)
+
+
+def _add_count(knots: Knots, graph: OnnxGraph, columns: str) -> str:
+    """The number of knots below each value, ``[features, items]``: a binary search, bit by bit."""
     table = graph.constant(knots.table)
     half = 1 << knots.width - 1
     is_above_half = graph.add("Less", knots.table[:, half - 1 : half], columns)
@@ -157,6 +189,15 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
         knot = graph.add("GatherElements", table, probe, axis=1)
         larger = graph.add("Add", count, np.array(step, np.int32))
         count = graph.add("Where", graph.add("Less", knot, columns), larger, count)
+    return count
+
+
+def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
+    """The fractions of the training data below values, both ``[features, items]``.
+
+    They are interpolated as :class:`~rankgrad.data._quantile_kernel.Knots` says.
+    """
+    count = _add_count(knots, graph, columns)
 
     def at(values: np.ndarray) -> str:
         """Each feature's entry at ``count``, from a table ``[features, counts]``."""
@@ -166,8 +207,7 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     distance = graph.add("Sub", scaled, at(knots.below))
     position = graph.add("Add", at(knots.index), graph.add("Div", distance, at(knots.spacing)))
     fraction = graph.add("Div", position, float(knots.last))
-    ends = np.full((len(knots.table), 1), np.inf, np.float32)
-    is_knot = graph.add("Equal", at(np.concatenate([knots.table, ends], 1)), columns)
+    is_knot = graph.add("Equal", at(_with_end(knots)), columns)
     return graph.add("Where", is_knot, at(knots.middle), fraction)
 
 
