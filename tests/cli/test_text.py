@@ -86,6 +86,7 @@ def test_what_is_wrong_is_said(collection, refused):
     for fold in (0, 1):
         assert "leave out --fold" in refused("evaluate", run, qrels, "--fold", fold)
     assert "must be a TREC run" in refused("evaluate", collection, qrels)
+    assert "give --json too" in refused("evaluate", run, qrels, "--per-list")
     data = collection / "test.txt"
     data.write_text("1 qid:1 1:0.5\n")
     assert "has no TREC judgments: leave out --complete" in refused("evaluate", run, data, "-c")

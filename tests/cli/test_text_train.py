@@ -67,6 +67,15 @@ def test_train_rerank_evaluate_report(place, rankgrad, tmp_path):
     assert set(found.names) == set(names)
 
 
+def test_a_loss_without_all_folds_has_no_numbers(place, rankgrad, tmp_path):
+    model = ["--model", place / "model", "-o", tmp_path / "runs"]
+    rankgrad(*train(place, *model, "-l", "hinge", "--fold", 1))
+    said = rankgrad(*train(place, *model, "-l", "softmax")).stdout
+    rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
+    assert rows["hinge"].count(" - ") == rows["hinge"].count("│") - 2
+    assert " - " not in rows["softmax"]
+
+
 def test_options_go_before_a_file_of_settings(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text("epochs = 2\nmax_length = 32\n")

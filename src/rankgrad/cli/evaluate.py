@@ -79,6 +79,8 @@ def evaluate(
       rankgrad evaluate bm25.run qrels.txt -m ndcg_cut_10 -m map -c
       rankgrad evaluate bm25.run reranked.run.gz qrels.txt -m nDCG@10 -m AP
     """  # noqa: D301
+    if per_list and not json:
+        raise ValueError("--per-list adds to JSON, not to a table: give --json too")
     trec_options = {"complete": complete, "level": level, "ties": ties, "double": double}
     if trec.is_qrels(data):
         _reject_options(f"{data} has TREC judgments", split=split, fold=fold, save=save)

@@ -236,11 +236,10 @@ def _show(output: Path, json: bool) -> None:
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
         return
-    columns = list(rows[0]) if rows else []
-    texts = [
-        [value if isinstance(value, str) else f"{value:.4f}" for value in row.values()]
-        for row in rows
-    ]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    # A ranker whose runs are not complete has no values.
+    cells = [[row.get(column, "-") for column in columns] for row in rows]
+    texts = [[cell if isinstance(cell, str) else f"{cell:.4f}" for cell in row] for row in cells]
     show_table(
         columns,
         texts,
@@ -268,7 +267,7 @@ def _weight_notes(output: Path) -> list[str]:
 
 
 def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    """The mean and the p-value of each metric, a row for each ranker."""
+    """The mean and the p-value of each metric that a ranker has, a row for each ranker."""
     for name in comparison.names:
         row: dict[str, Any] = {"candidate": name}
         for metric in comparison.metrics:

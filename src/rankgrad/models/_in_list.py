@@ -171,8 +171,10 @@ def in_list_columns(features: Features, mask: Mask, kinds: Sequence[InList]) -> 
 
 def check_in_list(option: str, kinds: Any) -> tuple[InList, ...]:
     """Check a selection of the kinds, such as ``["rank"]``, each at most once."""
-    if isinstance(kinds, str) or not isinstance(kinds, Sequence) or len(set(kinds)) < len(kinds):
+    if isinstance(kinds, str) or not isinstance(kinds, Sequence):
         raise ValueError(f"{option} must be a list such as [rank, score], found {kinds!r}")
     for kind in kinds:
         check_choice(f"each of {option}", kind, get_args(InList))
+    if len(set(kinds)) < len(kinds):
+        raise ValueError(f"{option} must have each kind at most once, found {kinds!r}")
     return tuple(kinds)

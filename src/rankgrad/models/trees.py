@@ -83,6 +83,8 @@ def _check_options(model: TreeModel, fractions: Sequence[str]) -> None:
         elif "tuple" in option.type:  # annotations are strings here
             if not isinstance(value, list | tuple) or not all(map(_is_number, value)):
                 raise ValueError(f"{name} must be a list of numbers, found {quote(value)}")
+            if name == "monotone_constraints" and not set(value) <= {-1, 0, 1}:
+                raise ValueError(f"each of {name} must be -1, 0 or 1, found {quote(value)}")
             object.__setattr__(model, name, tuple(value))
         elif not _is_number(value):
             raise ValueError(f"{name} must be a number, found {quote(value)}")
@@ -127,7 +129,7 @@ class LightGBM(TreeModel):
         path_smooth: how much the values of leaves are smoothed towards their parents'.
         cat_smooth: how much the statistics of categories with few items are smoothed.
         cat_l2: ``lambda_l2`` of splits by categories.
-        monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall.
+        monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall, else 0.
         device_type: ``cpu``, ``gpu`` or ``cuda``, where LightGBM is built for it.
         label_gain: the gain of each whole label in place of 2^y - 1, for losses with gains.
 
@@ -229,7 +231,7 @@ class XGBoost(TreeModel):
         one_drop: of ``dart``: whether at least one tree is left out.
         max_cat_to_onehot: features of fewer categories are split one category against the others.
         max_cat_threshold: the most categories on one side of a split.
-        monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall.
+        monotone_constraints: of each feature: 1 if scores rise with it, -1 if they fall, else 0.
         device: ``cpu``, or ``cuda`` where XGBoost is built for it; the loss is computed there too.
         label_gain: the gain of each whole label in place of 2^y - 1, for losses with gains.
 
