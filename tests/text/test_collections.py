@@ -86,6 +86,7 @@ def test_topics(tmp_path):
     [
         ("a.jsonl", '{"id": "a", "text": "x"}\n{"id": "b"\n', "line 2: not JSON"),
         ("a.jsonl", '["a"]\n', "line 1: expected an object"),
+        ("a.jsonl", '{"id": "a", "text": "x \\ud83d"}\n', "line 1: .* is half of a surrogate pair"),
         ("a.jsonl", '{"id": "a", "text": 3}\n', "line 1: expected a text, found 3"),
         ("a.jsonl", '{"id": "a", "texts": "x"}\n', "line 1: expected a text under one of text, "),
         ("a.jsonl", '{"text": "x"}\n', "line 1: expected an id under one of"),

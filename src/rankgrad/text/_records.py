@@ -43,7 +43,7 @@ def from_fields(fields: Mapping[str, Any], line: int, where: str) -> TextRecord:
         where: the file and line, with which errors begin.
 
     Raises:
-        ValueError: a field is missing, or is not a text.
+        ValueError: a field is missing, is not a text, or is not valid Unicode.
 
     >>> from rankgrad.text._records import from_fields
     >>> from_fields({"_id": 7, "title": "Wings", "text": "in a slipstream"}, 1, "a.jsonl, line 1")
@@ -61,4 +61,12 @@ def from_fields(fields: Mapping[str, Any], line: int, where: str) -> TextRecord:
             f"{where}: expected a text under one of {', '.join(TEXTS)}; there are: "
             f"{', '.join(fields)}"
         )
-    return TextRecord(line, str(id), join(title or "", body or ""))
+    record = TextRecord(line, str(id), join(title or "", body or ""))
+    try:
+        f"{record.id}{record.text}".encode()
+    except UnicodeEncodeError as error:  # JSON may have it, as of a text that was cut in an emoji
+        half = error.object[error.start]
+        raise ValueError(
+            f"{where}: {half!r} is half of a surrogate pair, not a character"
+        ) from None
+    return record
