@@ -83,6 +83,16 @@ def test_figure_5_follows_relaxed_and_exact(folder):
     assert low < 0.05 < high
 
 
+def test_figure_5_of_data_with_missing_values(folder):
+    parts = {}
+    for name, part in figures._load_inputs(folder, True).data.items():
+        features = np.array(part.features)
+        features[::7, 0] = np.nan
+        parts[name] = Dataset(features, part.labels, part.offsets, part.qids)
+    chart = FIGURES["pirank_figure5"].make(Inputs(True, parts, "gaps"))
+    assert np.isfinite([line.y for line in chart.series]).all()
+
+
 def test_figure_1_of_lambdaloss_has_a_value_for_each_rate(folder):
     chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._load_inputs(folder, True))
     assert len(chart.series) == 4

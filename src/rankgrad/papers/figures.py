@@ -24,6 +24,7 @@ from torch import Tensor
 
 from rankgrad import _files
 from rankgrad.data import Dataset, _layout, catalog, load_splits, synthetic
+from rankgrad.data.transforms import Pipeline
 from rankgrad.extras import requires
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
@@ -375,11 +376,13 @@ def _pirank_5(inputs: Inputs) -> _Chart:
 def _train_and_evaluate(inputs: Inputs, settings: Settings) -> tuple[list[float], list[float]]:
     """Train a network; returns the relaxed and the exact validation metric, ``[epochs]`` each."""
     train, vali = inputs.data["train"], inputs.data["vali"]
+    # What ``fit`` puts in front of the network: it replaces missing values.
+    transform = Pipeline.for_network(settings.transforms).fit(train.features, train.offsets)
     torch.manual_seed(settings.seed)
-    network = models.get(settings.model).build(train.n_features)
+    network = models.get(settings.model).build(transform.n_outputs)
     loss = losses.get(settings.loss)
     offsets, labels = torch.tensor(vali.offsets), torch.tensor(vali.labels)
-    features = torch.tensor(np.asarray(vali.features))
+    features = transform.transform(torch.tensor(np.asarray(vali.features)))
     relaxed: list[float] = []
 
     def record_relaxed(_: dict[str, float]) -> None:
