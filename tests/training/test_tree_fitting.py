@@ -285,3 +285,10 @@ def test_a_metric_that_no_validation_list_has_is_an_error(model, tmp_path):
     with pytest.raises(ValueError, match=r"empty=skip\) is undefined on every list of the valid"):
         fit(settings, TRAIN, nothing, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_option_that_xgboost_refuses():
+    pytest.importorskip("xgboost")
+    with pytest.raises(ValueError, match=r"xgboost refuses it: .*unlimited depth") as refused:
+        fit(Settings(model="xgboost(tree_method=exact)", **FAST), TRAIN, VALI)
+    assert "Stack trace" not in str(refused.value)

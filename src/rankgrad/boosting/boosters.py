@@ -196,7 +196,8 @@ def boost(
     try:
         grow(train, evaluated, config, rounds)
     except _error_class(config.kind) as error:
-        message = str(error).partition(" at /")[0]  # LightGBM appends its source file
+        # LightGBM appends its source file, XGBoost a stack trace.
+        message = str(error).partition(" at /")[0].partition("Stack trace:")[0]
         raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
     return BoostedTrees(config.kind, rounds.best_trees(), rounds.best_round, rounds.state())
 
