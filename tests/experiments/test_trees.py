@@ -121,6 +121,16 @@ def test_options_under_an_alias_are_not_tuned(plan, tmp_path, monkeypatch, kind,
         TreeEntry(kind, kind, {"eta": 0.1, "learning_rate": 0.1})
 
 
+def test_a_bagging_fraction_among_the_options_turns_bagging_on(folds):
+    pytest.importorskip("lightgbm")
+    data = load_splits(folds, 1)
+    entry = TreeEntry("a", options={"subsample": 0.5, "min_data_in_leaf": 5}, rounds=3)
+    saved = [
+        entry.boost(data, "ndcg@5", seed, {}).predict(data["test"].features) for seed in (0, 1)
+    ]
+    assert not np.array_equal(*saved)
+
+
 def test_there_are_two_kinds():
     with pytest.raises(ValueError, match="kind must be one of 'lightgbm', 'xgboost'"):
         TreeEntry("CatBoost", "catboost")

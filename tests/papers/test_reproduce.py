@@ -383,6 +383,10 @@ def test_trees_are_rows_like_others():
     table = protocols()["neuralndcg_table3"]
     made = reproduce._entry(table, table.data[0], table.row("XGBoost"), RunOptions())
     assert made == TreeEntry("XGBoost", "xgboost", {"objective": "rank:pairwise"})
+    assert made.combinations == 24
+    for less in (RunOptions(quick=True), RunOptions(search=False)):
+        made = reproduce._entry(table, table.data[0], table.row("XGBoost"), less)
+        assert made.combinations == 1 and made.options["objective"] == "rank:pairwise"
 
 
 def test_every_table_that_is_run_makes_a_plan(tmp_path):

@@ -14,7 +14,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,10 @@ class TreeEntry:
         """How many points of the grid are tried if the comparison is not tuned."""
         return len(self._grid())
 
+    def first_point(self) -> TreeEntry:
+        """An entry without a search: hyperparameters have the values of the grid's first point."""
+        return replace(self, options={**self._grid()[0], **self.options})
+
     def _grid(self) -> list[dict[str, Any]]:
         """Every combination of the grid's hyperparameters that ``options`` does not set, once."""
         points: list[dict[str, Any]] = []
@@ -213,13 +217,14 @@ class TreeEntry:
         self, data: Splits, metric: str, seed: int, parameters: Mapping[str, Any]
     ) -> BoostedTrees:
         """Train on the training lists; stop early by the validation metric."""
-        if "bagging_fraction" in parameters:
-            parameters = {"bagging_freq": 1, **parameters}  # its default 0 turns bagging off
+        options = {**parameters, **self._fixed()}
+        if "bagging_fraction" in options:
+            options = {"bagging_freq": 1, **options}  # its default 0 turns bagging off
         config = BoostingConfig(
             self.kind,
             self.loss,
             metric,
-            options={**parameters, **self._fixed()},
+            options=options,
             rounds=self.rounds,
             patience=self.patience,
             seed=seed,

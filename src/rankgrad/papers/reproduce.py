@@ -519,11 +519,12 @@ def _plan_of(
 
 def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Entry:
     """A row as an entry of the comparison: boosted trees, or a grid search."""
-    if row.trees is not None:
-        return compare.TreeEntry(row.name, row.trees, dict(row.settings))
     quick = protocol.quick if options.quick else None
-    points = []
     search = quick is None and options.search
+    if row.trees is not None:
+        entry = compare.TreeEntry(row.name, row.trees, dict(row.settings))
+        return entry if search else entry.first_point()
+    points = []
     for point in protocol.grid_points(data.name, row.name, search=search):
         settings = dict(point.settings) | dict(options.settings or {})
         if quick is not None:
