@@ -101,8 +101,14 @@ def test_wrong_lists(ranker, data):
         with pytest.raises(ValueError, match=r"lists must be from 0 to 29, found"):
             explain(ranker, data, repeats=1, lists=lists)
     assert len(explain(ranker, data, repeats=1, sample=2, lists=np.int64(3)).lists) == 3
-    with pytest.raises(ValueError, match="sample must be"):
-        explain(ranker, data, sample=0)
+    for option in ({"sample": 0}, {"top": -1}, {"seed": -1}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} must be a whole number"):
+            explain(ranker, data, **option)
+
+
+def test_a_query_id_may_be_a_number(ranker, data):
+    numbered = replace(data, qids=np.arange(len(data)))
+    assert explain_pair(ranker, numbered, 3).qid == "3"
 
 
 def test_a_pair_by_query(ranker, data):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -268,7 +269,7 @@ def explain(
         The importance of each feature, and the attributions of the pairs of the chosen lists.
 
     Raises:
-        ValueError: ``permute``, ``repeats``, ``sample``, ``lists`` or the metric is not valid.
+        ValueError: an option or the metric is not valid.
 
     >>> from rankgrad.data import Dataset
     >>> from rankgrad.training import FittedRanker, Settings
@@ -279,13 +280,14 @@ def explain(
     >>> explanation.qids, explanation.attributions.shape
     (('b',), (1, 1, 3))
     """
+    check_whole("top", top, least=0)
     if sample is not None:
         check_whole("sample", sample)
     if isinstance(lists, int | np.integer):
         lists = check_whole("lists", lists, least=0)
     elif wrong := [index for index in lists if not 0 <= index < len(data)]:
         raise ValueError(f"lists must be from 0 to {len(data) - 1}, found {wrong[0]}")
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(check_whole("seed", seed, least=0, most=math.inf))
     sampled = data
     if sample is not None and sample < len(data):
         sampled = data.select(np.sort(random.choice(len(data), sample, replace=False)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -126,7 +127,7 @@ def permutation_importance(
         feature was permuted.
 
     Raises:
-        ValueError: ``permute``, ``repeats`` or the metric is not valid.
+        ValueError: ``permute``, ``repeats``, ``seed`` or the metric is not valid.
 
     >>> from rankgrad.training import FittedRanker, Settings
     >>> random = np.random.default_rng(0)
@@ -137,6 +138,7 @@ def permutation_importance(
     """
     check_choice("permute", permute, PERMUTE)
     check_whole("repeats", repeats)
+    check_whole("seed", seed, least=0, most=math.inf)
     metric = metrics.get(metric)
     permutations = _Permutations(data, permute, seed)
     features = np.array(data.features, np.float32)

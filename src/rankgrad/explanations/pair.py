@@ -112,6 +112,7 @@ def explain_pair(
     >>> explanation.items, explanation.attributions.shape
     ((0, 2), (3,))
     """
+    qid = str(qid)  # as data sets have them
     matches = np.flatnonzero(np.asarray(data.qids) == qid)
     if not len(matches):
         first_qids = ", ".join(map(str, data.qids[:5]))
