@@ -275,10 +275,8 @@ class Batches:
             labels = None if rounded else self._labels[rows]
         for group, in_lists, in_offsets in zip(groups, list_slices, offset_slices, strict=True):
             in_items = slice(int(item_offsets[in_lists.start]), int(item_offsets[in_lists.stop]))
-            max_length, total = (
-                int(lengths[in_lists].max(initial=0)),
-                in_items.stop - in_items.start,
-            )
+            total = in_items.stop - in_items.start
+            max_length = int(lengths[in_lists].max(initial=0))
             size, max_length_bound = self._padded_size(len(group), max_length, total, rounded)
             yield _BatchPlan(
                 lists=group,
