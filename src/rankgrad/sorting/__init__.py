@@ -17,6 +17,7 @@ from rankgrad.sorting.sigmoid import SigmoidRanks
 from rankgrad.sorting.sinkhorn import Sinkhorn
 from rankgrad.sorting.smoothi import SmoothI
 from rankgrad.sorting.softsort import SoftSort
+from rankgrad.sorting.standardized import Standardized
 from rankgrad.sorting.tree import Tree
 
 get = relaxations.get
@@ -39,6 +40,7 @@ __all__ = [
     "Sinkhorn",
     "SmoothI",
     "SoftSort",
+    "Standardized",
     "StraightThrough",
     "Tree",
     "get",
