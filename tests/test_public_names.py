@@ -16,9 +16,10 @@ import rankgrad
 SOURCE = Path(__file__).parents[1] / "src"
 #: What the extras install, and packages of the tests: a light install has none of these.
 EXTRAS = (
-    "bm25s datasets huggingface_hub jaxtyping lightgbm lightning lightning_fabric mlflow optuna "
-    "pandas plotly pyarrow pydantic pytorch_lightning rich safetensors scipy sentence_transformers "
-    "sklearn tensorboard tomli_w torchmetrics transformers typer wandb xgboost"
+    "bm25s datasets fastapi huggingface_hub jaxtyping lightgbm lightning lightning_fabric mlflow "
+    "onnx onnxruntime onnxscript optuna pandas plotly prometheus_client pyarrow pydantic "
+    "pydantic_core pytorch_lightning rich safetensors scipy sentence_transformers sklearn "
+    "tensorboard tomli_w torchmetrics transformers typer uvicorn wandb xgboost"
 )
 
 LIGHT = f"""
@@ -67,6 +68,7 @@ print(json.dumps([mean, ranks, bool(scores.grad.isfinite().all())]))
         ("from rankgrad.training import fit", "train"),
         ("import rankgrad.training._settings", "train"),
         ("import rankgrad; rankgrad.report", "report"),
+        ("import rankgrad; rankgrad.serving", "serve"),
         ("from rankgrad.significance import paired_t_test as t; t([1.0, 2], [0.0, 3])", "report"),
     ],
 )

@@ -7,7 +7,7 @@ into the inputs of a network; ``synthetic.py`` makes data, ``catalog.py`` recogn
 and ``trec.py`` reads and writes runs and qrels.
 """
 
-from rankgrad.data import catalog, columnar, store
+from rankgrad.data import catalog, columnar, store, synthetic
 from rankgrad.data._dataset import Dataset
 from rankgrad.data._layout import folds, splits
 from rankgrad.data.sources import load, load_pair, load_splits
@@ -22,4 +22,5 @@ __all__ = [
     "load_splits",
     "splits",
     "store",
+    "synthetic",
 ]
