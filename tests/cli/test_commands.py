@@ -245,6 +245,13 @@ def test_train_without_validation_holds_lists_out_and_says_so(rankgrad, folder, 
     rankgrad("train", data, "-o", tmp_path / "a", "--resume")  # the same lists are held out
 
 
+def test_train_notes_that_no_item_is_relevant(rankgrad, quick, tmp_path):
+    data = tmp_path / "zero.txt"
+    data.write_text("0 qid:1 1:0.5\n0 qid:1 1:0.7\n0 qid:2 1:0.1\n0 qid:2 1:0.2\n")
+    done = rankgrad("train", data, *quick, "-o", tmp_path / "run")
+    assert "no item of the training lists has a label above 0" in done.stderr
+
+
 def test_train_needs_no_option_but_the_data(
     rankgrad, refused, folder, quick, tmp_path, monkeypatch
 ):

@@ -89,6 +89,8 @@ def train(
     training, validation = _read_data(data, vali, fold, resolved)
     check_data(training, validation)
     show_notes(training.notes)
+    if not (training.labels > 0).any():
+        show_notes(["no item of the training lists has a label above 0: there is nothing to learn"])
     if validation is None:
         uses_default_holdout = settings_file is None and "holdout" not in explicit
         if uses_default_holdout and len(training) >= _MIN_LISTS_FOR_HOLDOUT:
