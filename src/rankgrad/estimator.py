@@ -203,6 +203,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             eval_group: instead, the ``group`` of ``eval_set``; ``[len(y)]`` for a single list.
             on_epoch: called with the values of each epoch, such as a logger
                 (:class:`rankgrad.training.TensorBoard`); or several.
+
+        Returns:
+            The ranker itself, fitted.
+
+        Raises:
+            ValueError: a parameter is not valid, a label or a weight is negative, the arrays do not
+                fit together, or there are more than 2,000 rows without ``qid`` and ``group``.
         """
         X, categories = encode_frame(X, categorical=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
@@ -253,6 +260,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 if there are more rows than the longest list of the training data has. Models that
                 score each item by itself, such as ``mlp``, do not use it.
             group: instead, the sizes of the lists.
+
+        Returns:
+            ``[N]`` scores, float32.
+
+        Raises:
+            ValueError: ``X`` does not have the features of the training data, ``qid`` or ``group``
+                does not fit its rows, or both are missing and the rows cannot be one list.
         """
         if not self._passes_checks(X):
             check_is_fitted(self)
@@ -280,6 +294,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             qid: as in :meth:`fit`; this or ``group`` is needed where there were several lists.
             group: as in :meth:`fit`; ``[len(y)]`` for a single list.
             sample_weight: weights of items, on their gain.
+
+        Returns:
+            The value; higher is better, as scikit-learn expects.
+
+        Raises:
+            ValueError: as in :meth:`evaluate`.
         """
         metric = metrics.get(self.metric)
         evaluation = self.evaluate(
@@ -306,6 +326,13 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             group: as in :meth:`score`.
             sample_weight: weights of items, on their gain.
             metrics: their specs; None for the ranker's ``metric`` and ``metrics``.
+
+        Returns:
+            The mean of each metric, by its spec, and its value on each list.
+
+        Raises:
+            ValueError: the arrays do not fit together, or the ranker was fitted on several lists
+                and neither ``qid`` nor ``group`` is given.
         """
         check_is_fitted(self)
         if qid is None and group is None and self.n_lists_ > 1:
@@ -334,6 +361,12 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         """Write the ranker as a folder. A saved ranker is replaced; anything else is an error.
 
         ``rankgrad predict`` and ``rankgrad evaluate`` take the folder too.
+
+        Args:
+            path: the folder.
+
+        Raises:
+            FileExistsError: there is something other than a saved ranker at the path.
         """
         with self._atomic_folder(Path(path)) as folder:
             self._write(folder)
@@ -356,6 +389,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             data: a description of the test data, such as ``"MQ2008, Fold 1, test"``.
             license: the license of the model, an identifier such as ``"apache-2.0"``.
             repo_id: the name that it will have on the Hub, for the card.
+
+        Raises:
+            FileExistsError: there is something other than a saved ranker at the path.
         """
         with self._atomic_folder(Path(path)) as folder:
             self._write(folder)
@@ -412,6 +448,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 in place of a spec.
             **options: options of the download: ``revision``, ``token``, ``cache_dir`` and
                 ``local_files_only``.
+
+        Returns:
+            The fitted ranker.
 
         Raises:
             FileNotFoundError: there is no saved ranker at a path.
@@ -471,6 +510,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             path: the folder.
             model: a network of the same class and sizes, if the ranker was fitted with a network
                 in place of a spec.
+
+        Returns:
+            The fitted ranker.
+
+        Raises:
+            FileNotFoundError: there is no saved ranker at the path.
+            ValueError: a file is damaged, or the ranker was fitted with a network and ``model`` is
+                missing or of other sizes.
         """
         path = Path(path)
         if not (path / _MANIFEST).is_file():
