@@ -148,6 +148,16 @@ class Dataset:
         """The lists at these indices (or where a boolean array is True), in this order.
 
         A run of consecutive lists is returned as views, any other selection as copies.
+
+        Args:
+            lists: indices, each at most once, or ``[B]`` booleans.
+
+        Returns:
+            A data set of these lists.
+
+        Raises:
+            IndexError: there is no list at an index.
+            ValueError: an index is there twice, or ``lists`` is neither indices nor booleans.
         """
         indices = self._list_indices(lists)
         lengths = self.lengths[indices]
@@ -168,6 +178,16 @@ class Dataset:
         """The same lists with features of zeros added at the end, up to ``n_features``.
 
         For sparse files, in which a feature that is zero throughout does not appear.
+
+        Args:
+            n_features: the number of features afterward.
+
+        Returns:
+            The wider data set; this one if it has that many features already.
+
+        Raises:
+            ValueError: there are more features than that already, the features have names, which
+                the new ones would lack, or the wider array does not fit into memory.
         """
         missing = n_features - self.n_features
         if missing < 0:
@@ -193,6 +213,10 @@ class Dataset:
         """Check that offsets do not fall, and that labels and weights are finite and at least 0.
 
         ``check=True`` checks the same, and also the qids and the source rows.
+
+        Raises:
+            ArrayError: one of them is wrong; the message names the array, the position and the
+                value.
         """
         self._check_offsets()
         self._check_non_negative("labels", self.labels)
@@ -203,6 +227,9 @@ class Dataset:
         """A hash of the contents, equal for equal data however they were stored or read.
 
         Item ids are not part of it: no ranker and no metric depends on them.
+
+        Returns:
+            32 hexadecimal digits.
         """
         digest = hashlib.blake2b(digest_size=16)
         for name in ("features", "labels", "offsets", "weights"):
