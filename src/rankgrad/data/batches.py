@@ -197,7 +197,14 @@ class Batches:
         self.flat = True
 
     def steps(self, epoch: int = 0) -> int:
-        """The number of batches of an epoch."""
+        """The number of batches of an epoch.
+
+        Args:
+            epoch: its number; lists are in another order in each.
+
+        Returns:
+            The number, the same on all ranks.
+        """
         return len(self._plan_epoch(epoch))
 
     def epoch(
@@ -207,6 +214,15 @@ class Batches:
 
         The lists of all ranks together are the batch that one process would get. A rank has none if
         a batch has fewer lists than there are ranks.
+
+        Args:
+            epoch: its number, which with the seed determines the order.
+            rank: the index of this process, from 0.
+            ranks: the number of processes.
+            start: the index of the first batch, to resume within an epoch.
+
+        Returns:
+            The batches, on the device.
         """
         parts = [lists[rank::ranks] for lists in self._plan_epoch(epoch)[start:]]
         return self._gather(parts, self._sample_keys(epoch), self.rounded)
@@ -217,6 +233,14 @@ class Batches:
         """All lists, uncut, in batches of similar length; of each batch, this rank's lists.
 
         A batch has at most ``documents`` items with padding; by default ``self.documents``.
+
+        Args:
+            documents: items per batch, padding included; a longer list is a batch by itself.
+            rank: the index of this process, from 0.
+            ranks: the number of processes.
+
+        Returns:
+            The batches, on the device; those without a list of this rank are left out.
         """
         groups = _group_by_length(self.dataset.lengths, documents or self.documents)
         parts = [lists[rank::ranks] for lists in groups if len(lists) > rank]
