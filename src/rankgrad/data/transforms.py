@@ -93,6 +93,13 @@ class Transform(HasSpec, nn.Module):
                 features and in float32 for all others.
             offsets: ``[B + 1]``, for transforms that depend on lists; list b is the rows
                 ``offsets[b]:offsets[b + 1]``.
+
+        Returns:
+            The transform itself, fitted.
+
+        Raises:
+            ValueError: there are no items or no features, a value is infinite, or ``offsets`` do
+                not run from 0 to N.
         """
         if features.ndim != 2 or 0 in features.shape:
             raise ValueError(
@@ -112,7 +119,14 @@ class Transform(HasSpec, nn.Module):
         return self.fit_blocks(blocks)
 
     def fit_blocks(self: _Fitted, blocks: Blocks) -> _Fitted:
-        """Fit on blocks without checking their values; other transforms may have made them."""
+        """Fit on blocks without checking their values; other transforms may have made them.
+
+        Args:
+            blocks: of features.
+
+        Returns:
+            The transform itself, fitted.
+        """
         for name, value in self._learn(blocks).items():
             buffer = value.to(blocks.dtype) if value.is_floating_point() else value
             setattr(self, name, buffer.to(self.columns.device))
@@ -121,7 +135,18 @@ class Transform(HasSpec, nn.Module):
         return self
 
     def transform(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
-        """The transformed features: a new tensor, float32 or, for float64 features, float64."""
+        """The transformed features: a new tensor, float32 or, for float64 features, float64.
+
+        Args:
+            features: ``[..., F]``, raw, on any device.
+
+        Returns:
+            ``[..., g]``.
+
+        Raises:
+            ValueError: the number of features is not the one it was fitted on, or a value is
+                infinite.
+        """
         self._check_width(features)
         check_infinite(features)
         transformed: Tensor = self(features)
@@ -492,6 +517,12 @@ class Pipeline(Transform):
         """The pipeline in front of a network: ``impute`` is added unless it is among the steps.
 
         (Trees can handle missing values.)
+
+        Args:
+            steps: transforms or their specs.
+
+        Returns:
+            The pipeline, not fitted yet.
 
         >>> print(Pipeline.for_network(["log1p"]))
         pipeline(steps=[log1p, impute])
