@@ -86,6 +86,16 @@ class RankedList:
     def sort(cls, documents: Iterable[str], scores: Any) -> RankedList:
         """Rank documents, which may come in any order.
 
+        Args:
+            documents: their ids.
+            scores: ``[n]``, one for each document.
+
+        Returns:
+            The documents, best first.
+
+        Raises:
+            ValueError: there is not one score for each document, or a score is not finite.
+
         >>> from rankgrad.data.trec import RankedList
         >>> RankedList.sort(["a", "b", "c"], [0.5, 2.0, 0.5]).documents
         ['b', 'c', 'a']
