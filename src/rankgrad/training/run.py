@@ -205,6 +205,9 @@ class TrainingFolder(Generic[_Settings]):
     def locked(self) -> AbstractContextManager[None]:
         """Lock the folder: one process at a time trains in it.
 
+        Returns:
+            A context manager, which holds the lock.
+
         Raises:
             LockedError: another process trains in it; the error says which.
         """
@@ -228,7 +231,20 @@ class RunFolder(TrainingFolder[Settings]):
         data: Mapping[str, Dataset],
         command: str | None = None,
     ) -> RunFolder:
-        """Make a new run folder; raises if the path exists."""
+        """Make a new run folder; raises if the path exists.
+
+        Args:
+            path: the folder.
+            settings: of the run.
+            data: the data sets by name: ``train``, ``vali`` and others.
+            command: the command line, for ``run.json``; None for that of this process.
+
+        Returns:
+            The new run folder.
+
+        Raises:
+            FileExistsError: the path exists, or another process has just made it.
+        """
         held_out = {"held_out": data["vali"].qids.tolist()} if settings.holdout > 0 else {}
         cls.write_new(Path(path), settings, lambda: run_metadata(data, command) | held_out)
         return cls(Path(path), settings)
@@ -264,7 +280,15 @@ class RunFolder(TrainingFolder[Settings]):
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Raise if the path exists; the error says whether another process trains there."""
+        """Raise if the path exists; the error says whether another process trains there.
+
+        Args:
+            path: where a run is to be written.
+
+        Raises:
+            LockedError: another process trains there.
+            FileExistsError: the path exists.
+        """
         if path.exists():
             _locks.check(path / LOCK, "training")
             hint = "resume it, or choose another" if RunFolder.is_run(path) else "choose another"
@@ -272,12 +296,30 @@ class RunFolder(TrainingFolder[Settings]):
 
     @staticmethod
     def is_run(path: Path) -> bool:
-        """Whether there is a run in a folder."""
+        """Whether there is a run in a folder.
+
+        Args:
+            path: the folder, which need not exist.
+
+        Returns:
+            Whether it has a ``run.json``.
+        """
         return (path / RUN).is_file()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Open an existing run folder."""
+        """Open an existing run folder.
+
+        Args:
+            path: the folder.
+
+        Returns:
+            The run folder, with the settings of its run.
+
+        Raises:
+            FileNotFoundError: there is no run at the path.
+            ValueError: the run is of a ranker of texts, or its settings are damaged.
+        """
         path = Path(path)
         if not cls.is_run(path):
             reason = "is not a run folder" if path.exists() else "is not there"
@@ -291,7 +333,15 @@ class RunFolder(TrainingFolder[Settings]):
 
     @classmethod
     def of_job(cls, job: Job, lock: ExitStack) -> RunFolder:
-        """The folder of a job, made or resumed, locked until ``lock`` is closed."""
+        """The folder of a job, made or resumed, locked until ``lock`` is closed.
+
+        Args:
+            job: a job with a folder.
+            lock: the stack that the lock is put on.
+
+        Returns:
+            The run folder.
+        """
         assert job.folder is not None
         run = cls.open(job.folder) if job.resume else cls.create(job.folder, job.settings, job.data)
         lock.enter_context(run.locked())
@@ -315,22 +365,44 @@ class RunFolder(TrainingFolder[Settings]):
         return _files.readable_path(self.path / LAST).exists()
 
     def best(self) -> FittedRanker:
-        """The model of the best epoch so far."""
+        """The model of the best epoch so far.
+
+        Returns:
+            The ranker in ``best/``.
+        """
         return FittedRanker.load(self.path / BEST)
 
     def check_free(self) -> None:
-        """Raise if another process trains in the folder."""
+        """Raise if another process trains in the folder.
+
+        Raises:
+            LockedError: another process does; the error says which.
+        """
         _locks.check(self.path / LOCK, "training")
 
     def check_settings(self, settings: Settings) -> None:
         """Raise an error that says what differs, if these are not the settings of this run.
 
         More epochs and more patience are allowed: see :meth:`extend`.
+
+        Args:
+            settings: those to resume with.
+
+        Raises:
+            ValueError: there are differences; the message lists them.
         """
         refuse_differences(self.path, settings.differences(_extended(self.settings, settings)))
 
     def check(self, settings: Settings, data: Mapping[str, Dataset]) -> None:
-        """Raise an error that says what differs from the settings or the data of this run."""
+        """Raise an error that says what differs from the settings or the data of this run.
+
+        Args:
+            settings: those to resume with.
+            data: the data sets by name.
+
+        Raises:
+            ValueError: settings or data differ.
+        """
         self.check_settings(settings)
         original = self.metadata["data"]
         for name in {**original, **data}:
@@ -346,6 +418,9 @@ class RunFolder(TrainingFolder[Settings]):
 
         The checksum of the settings is removed first and written last. So if the process is killed
         between two of the writes, the folder can still be read.
+
+        Args:
+            settings: those to resume with; without more epochs or patience nothing is written.
         """
         if not settings.extension(self.settings):
             return
@@ -356,19 +431,33 @@ class RunFolder(TrainingFolder[Settings]):
         self.settings = settings
 
     def log(self, line: Mapping[str, float]) -> None:
-        """Append an epoch to ``metrics.jsonl``."""
+        """Append an epoch to ``metrics.jsonl``.
+
+        Args:
+            line: the values of the epoch, by name.
+        """
         with _files.appended(self.path / METRICS) as file:
             file.write(history_line(line).encode())
 
     def save_best(self, ranker: FittedRanker) -> None:
-        """Replace ``best/``."""
+        """Replace ``best/``.
+
+        Args:
+            ranker: of the best epoch.
+        """
         with _files.atomic_folder(self.path / BEST) as folder:
             ranker.write(folder)
 
     def save_last(
         self, ranker: FittedRanker, state: TrainState, other: Mapping[str, Tensor]
     ) -> None:
-        """Replace ``last/``; ``other`` are the tensors that are not the ranker's."""
+        """Replace ``last/``; ``other`` are the tensors that are not the ranker's.
+
+        Args:
+            ranker: as it is now.
+            state: of training.
+            other: tensors of optimizer, averaged weights and random number generators, by name.
+        """
         with _files.atomic_folder(self.path / LAST) as folder:
             ranker.write(folder)
             _files.write_tensors(folder / _OPTIMIZER, other)
@@ -379,6 +468,12 @@ class RunFolder(TrainingFolder[Settings]):
 
         ``metrics.jsonl`` is cut back to it, since an epoch is logged before its checkpoint is
         saved.
+
+        Returns:
+            The checkpoint, with the tensors of the best epoch if there is one.
+
+        Raises:
+            FileError: a file of the checkpoint is damaged.
         """
         self.recover()
         last = self.path / LAST
