@@ -118,7 +118,11 @@ class Trainer:
         self.began = time.perf_counter()
 
     def run(self) -> FitResult:
-        """Train to the end."""
+        """Train to the end.
+
+        Returns:
+            The trained ranker with the history of its training.
+        """
         if self.graphs is None:
             return self._run()
         try:
