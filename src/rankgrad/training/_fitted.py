@@ -106,6 +106,9 @@ class FittedRanker:
             feature_names: of the training data; :func:`describe` gives this and the next two.
             zero_based: whether the training data was a sparse file that counts features from 0.
             categories: of the categorical features.
+
+        Returns:
+            The ranker, to be trained.
         """
         transform = _build_transform(settings, categories)
         transform.fit(features, offsets)
@@ -152,6 +155,13 @@ class FittedRanker:
             features: ``[N, F]``, raw; an array or a memory map.
             offsets: ``[B + 1]``: list b is the rows ``offsets[b]:offsets[b + 1]``. Without them all
                 items are one list, which matters to models whose scores depend on the whole list.
+
+        Returns:
+            The scores, in the order of the rows.
+
+        Raises:
+            ValueError: the number of features is not that of the training data.
+            ArrayError: ``offsets`` do not run from 0 to N.
         """
         if features.ndim != 2 or features.shape[1] != self.n_features:
             raise ValueError(
@@ -279,20 +289,38 @@ class FittedRanker:
         return torch.device("cpu") if parameter is None else parameter.device
 
     def to(self, device: torch.device | str) -> FittedRanker:
-        """Move it to a device, and return it; trees stay on the CPU."""
+        """Move it to a device, and return it; trees stay on the CPU.
+
+        Args:
+            device: such as ``"cuda"``.
+
+        Returns:
+            The ranker itself.
+        """
         self.network.to(device)
         self.transform.to(self._device)
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """The learned tensors of transforms and network, by name."""
+        """The learned tensors of transforms and network, by name.
+
+        Returns:
+            The tensors; names begin with ``transform.`` or ``network.``.
+        """
         return {
             **{f"transform.{name}": value for name, value in self.transform.state_dict().items()},
             **{f"network.{name}": value for name, value in self.network.state_dict().items()},
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Load tensors that :meth:`tensors` returned."""
+        """Load tensors that :meth:`tensors` returned.
+
+        Args:
+            tensors: by name.
+
+        Raises:
+            ValueError: they are of another model.
+        """
         self.__dict__.pop("_preparation", None)  # it was made from the previous tensors
         for prefix, module in (("transform.", self.transform), ("network.", self.network)):
             state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -308,13 +336,23 @@ class FittedRanker:
         Trees are saved beside them in their library's own format: ``trees.txt`` or ``trees.json``.
 
         The write is atomic: if it fails, the folder holds the previous model.
+
+        Args:
+            folder: where to write; it need not exist.
+
+        Raises:
+            FileExistsError: there is something other than a model at the path.
         """
         _files.check_folder_replaceable(Path(folder), _FILES, "a model")
         with _files.atomic_folder(Path(folder)) as place:
             self.write(place)
 
     def write(self, folder: Path) -> None:
-        """Write the files of :meth:`save` into an existing folder, beside its other files."""
+        """Write the files of :meth:`save` into an existing folder, beside its other files.
+
+        Args:
+            folder: the folder.
+        """
         _files.write_tensors(folder / WEIGHTS, self.tensors())
         names = [WEIGHTS]
         if isinstance(self.network, TreeScorer):
@@ -329,6 +367,14 @@ class FittedRanker:
         Args:
             folder: a saved model, or the ``best`` or ``last`` folder of a run.
             network: a module of the same class and sizes, if the model is a user's own network.
+
+        Returns:
+            The ranker, for evaluation.
+
+        Raises:
+            FileNotFoundError: there is no model in the folder.
+            ValueError: a file is damaged, or the model is a user's own network and ``network`` is
+                missing or of other sizes.
         """
         return _files.read_folder(Path(folder), MANIFEST, lambda place: cls._load(place, network))
 
