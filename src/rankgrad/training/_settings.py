@@ -143,14 +143,22 @@ class TomlSettings(BaseModel):
         return tuple(dict.fromkeys([self.metric, *self.metrics]))
 
     def to_toml(self) -> str:
-        """The settings that apply to the model, defaults included, as TOML; None is ``"none"``."""
+        """The settings that apply to the model, defaults included, as TOML; None is ``"none"``.
+
+        Returns:
+            The TOML.
+        """
         import tomli_w
 
         values = self.applicable()
         return tomli_w.dumps({k: "none" if v is None else v for k, v in values.items()})
 
     def applicable(self) -> dict[str, Any]:
-        """The settings that apply to the model, as JSON values."""
+        """The settings that apply to the model, as JSON values.
+
+        Returns:
+            The values by name.
+        """
         return self.model_dump(mode="json")
 
     @classmethod
@@ -160,6 +168,9 @@ class TomlSettings(BaseModel):
         Args:
             text: the TOML.
             overrides: settings that override those of the text.
+
+        Returns:
+            The settings.
 
         Raises:
             ValueError: the text is not TOML, or a setting is unknown or invalid.
@@ -171,7 +182,14 @@ class TomlSettings(BaseModel):
         return cls(**values | overrides)
 
     def differences(self, other: Self) -> list[str]:
-        """Each setting that differs from ``other``, such as ``epochs: 100, not 50``."""
+        """Each setting that differs from ``other``, such as ``epochs: 100, not 50``.
+
+        Args:
+            other: settings of the same class.
+
+        Returns:
+            The differences in words; none if the settings are equal.
+        """
         mine = self.model_dump(exclude=set(self.not_compared))
         theirs = other.model_dump(exclude=set(self.not_compared))
         different = (k for k in mine if mine[k] != theirs[k])
@@ -319,6 +337,12 @@ class Settings(TomlSettings):
 
         A run may be resumed with more epochs and patience than it was started with.
 
+        Args:
+            other: the settings a run was started with.
+
+        Returns:
+            The values by name; empty if there is no more of either.
+
         >>> Settings(epochs=150).extension(Settings())
         {'epochs': 150}
         """
@@ -350,6 +374,9 @@ class Settings(TomlSettings):
 
     def applicable(self) -> dict[str, Any]:
         """The settings that apply to the model, as JSON values.
+
+        Returns:
+            The values by name.
 
         >>> sorted({*Settings().applicable()} - {*Settings(model="lightgbm").applicable()})[:3]
         ['accumulate', 'average', 'batch_size']
