@@ -148,7 +148,12 @@ class Logger(HasSpec):
     _settings: Settings | None = None
 
     def begin(self, settings: Settings, folder: Path | None) -> None:
-        """Call when a run starts or is resumed, in the process that logs."""
+        """Call when a run starts or is resumed, in the process that logs.
+
+        Args:
+            settings: of the run.
+            folder: the run folder; None without one.
+        """
         self._settings = settings
         self.start(settings, folder)
 
@@ -159,15 +164,29 @@ class Logger(HasSpec):
         self.log(tags(line, self._settings.logged), int(line["epoch"]))
 
     def start(self, settings: Settings, folder: Path | None) -> None:
-        """Open the log; if the run folder was logged before, continue that log."""
+        """Open the log; if the run folder was logged before, continue that log.
+
+        Args:
+            settings: of the run.
+            folder: the run folder; None without one.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it starts")
 
     def log(self, values: dict[str, float], epoch: int) -> None:
-        """Log the values of an epoch by their tags."""
+        """Log the values of an epoch by their tags.
+
+        Args:
+            values: by tag, such as ``val/ndcg@10``.
+            epoch: its number.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it logs")
 
     def finish(self, failed: bool) -> None:
-        """Close the log; ``failed`` says whether the run ended with an error."""
+        """Close the log; ``failed`` says whether the run ended with an error.
+
+        Args:
+            failed: whether the run ended with an error.
+        """
 
 
 loggers.base_class = Logger
