@@ -65,13 +65,32 @@ class Scorer(nn.Module):
         self.n_features = check_whole("n_features", n_features)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The scores of real items, and 0 for padding; without a mask all items are real."""
+        """The scores of real items, and 0 for padding; without a mask all items are real.
+
+        Args:
+            features: ``[..., n, f]``.
+            mask: ``[..., n]``, True on real items; None if all are.
+
+        Returns:
+            ``[..., n]``; from an ensemble in training, ``[members, ..., n]``.
+
+        Raises:
+            ValueError: features or mask do not have these shapes, or the mask is not boolean.
+        """
         self._check_inputs(features, mask)
         parameter = next(self.parameters())
         return self.score(features.to(parameter.dtype), mask)
 
     def score(self, features: Features, mask: Mask | None) -> Scores:
-        """:meth:`forward` on checked input."""
+        """:meth:`forward` on checked input.
+
+        Args:
+            features: ``[..., n, f]``, of the type of the parameters.
+            mask: ``[..., n]``, True on real items; None if all are.
+
+        Returns:
+            As of :meth:`forward`.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it scores")
 
     def inputs(self, features: Features, mask: Mask | None) -> Float[Tensor, "*b n w"]:
@@ -80,6 +99,13 @@ class Scorer(nn.Module):
         Column c is derived from feature ``c % f``. Derived columns, such as ranks, may be
         discontinuous functions of the features; :meth:`score_inputs` is continuous in its inputs,
         so explanations differentiate that part.
+
+        Args:
+            features: ``[..., n, f]``.
+            mask: ``[..., n]``, True on real items; None if all are.
+
+        Returns:
+            ``[..., n, w]``; the features themselves if no columns are derived.
         """
         return features
 
@@ -87,7 +113,15 @@ class Scorer(nn.Module):
     inputs_score_alone = False
 
     def score_inputs(self, inputs: Float[Tensor, "*b n w"], mask: Mask | None) -> Scores:
-        """The scores of inputs that :meth:`inputs` returned: the second half of :meth:`score`."""
+        """The scores of inputs that :meth:`inputs` returned: the second half of :meth:`score`.
+
+        Args:
+            inputs: ``[..., n, w]``.
+            mask: ``[..., n]``, True on real items; None if all are.
+
+        Returns:
+            As of :meth:`forward`.
+        """
         return self.score(inputs, mask)
 
     def _check_inputs(self, features: Tensor, mask: Tensor | None) -> None:
@@ -115,7 +149,14 @@ class Model(HasSpec):
     """A configuration of a network. ``str(model)`` is its spec; equal specs are equal models."""
 
     def build(self, n_features: int) -> Scorer:
-        """A new network for items of this many features, with random initial weights."""
+        """A new network for items of this many features, with random initial weights.
+
+        Args:
+            n_features: the number of features of an item.
+
+        Returns:
+            The network.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it is built")
 
 
