@@ -54,7 +54,14 @@ class EmbeddedScorer(Scorer):
         self.per_item, self.members = self.network.per_item, self.network.members
 
     def embed(self, features: Features) -> Float[Tensor, "*b n w"]:
-        """The numeric columns, then the columns of all embeddings, w in all."""
+        """The numeric columns, then the columns of all embeddings, w in all.
+
+        Args:
+            features: ``[..., n, f]``: numbers, then codes.
+
+        Returns:
+            ``[..., n, w]``.
+        """
         codes = features[..., self.n_numbers :].long()
         columns = [
             table(codes[..., column].clamp(0, self.sizes[column]))  # padding may hold anything
@@ -68,6 +75,9 @@ class EmbeddedScorer(Scorer):
 
         Args:
             sources: the raw feature behind each input column.
+
+        Returns:
+            ``[w]`` indices of raw features.
         """
         widths = [1] * self.n_numbers + list(map(embedding_width, self.sizes))
         return sources.repeat_interleave(torch.tensor(widths))
