@@ -109,7 +109,15 @@ class MLPNet(Scorer):
         return scores.new_zeros(mask.shape).masked_scatter(mask, scores)
 
     def score_all(self, features: Features, mask: Mask) -> Scores:
-        """Score padding too, with features of 0, and then set its scores to 0."""
+        """Score padding too, with features of 0, and then set its scores to 0.
+
+        Args:
+            features: ``[..., n, f]``.
+            mask: ``[..., n]``, True on real items.
+
+        Returns:
+            ``[..., n]`` scores.
+        """
         items = features.masked_fill(~mask[..., None], 0.0).flatten(0, -2)
         return self.score_items(items, mask.flatten()).reshape(mask.shape).where(mask, 0.0)
 
@@ -119,6 +127,13 @@ class MLPNet(Scorer):
         """The scores of flat items.
 
         Items on which ``real`` is False do not enter the statistics of batch normalization.
+
+        Args:
+            items: ``[N, f]`` features.
+            real: ``[N]``; None if all items are real.
+
+        Returns:
+            ``[N]`` scores.
         """
         for layer in self.layers:
             items = layer(items, real) if isinstance(layer, BatchNorm) else layer(items)
