@@ -54,12 +54,23 @@ class TreeModel(Model):
         return "cpu"
 
     def options(self) -> dict[str, Any]:
-        """The options for the library. Those that are None are omitted, for its defaults."""
+        """The options for the library. Those that are None are omitted, for its defaults.
+
+        Returns:
+            The values by name.
+        """
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         return {k: v for k, v in values.items() if v is not None and k != "label_gain"}
 
     def build(self, n_features: int) -> NoReturn:
-        """Raise: trees are not a network; ``rankgrad.training.fit`` trains them."""
+        """Raise: trees are not a network; ``rankgrad.training.fit`` trains them.
+
+        Args:
+            n_features: not used.
+
+        Raises:
+            TypeError: always.
+        """
         raise TypeError(f"{self} is no network: trees are grown by rankgrad.training.fit")
 
 
