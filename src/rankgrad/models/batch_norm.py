@@ -49,7 +49,16 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(
         self, items: Float[Tensor, "N width"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, "N width"]:
-        """Normalize the items; those on which ``real`` is False do not enter the statistics."""
+        """Normalize the items; those on which ``real`` is False do not enter the statistics.
+
+        Args:
+            items: ``[N, width]``.
+            real: ``[N]``; None if all items are real.
+
+        Returns:
+            ``[N, width]``: in training normalized by the statistics of the batch if it has two
+            real items or more, otherwise by the running statistics.
+        """
         if not self.training:
             return self._by_running_statistics(items)
         if real is not None or _processes() > 1:
