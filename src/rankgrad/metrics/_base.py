@@ -104,7 +104,16 @@ class Ranked:
 
     @classmethod
     def of(cls, lists: Lists, ties: Ties, retrieved: ItemMask | None = None) -> Ranked:
-        """Sort lists by their scores; ``retrieved`` is ``[b, n]``, None if all items were."""
+        """Sort lists by their scores.
+
+        Args:
+            lists: the lists, with their scores and labels.
+            ties: how tied scores are ranked, ``"average"`` or ``"stable"``.
+            retrieved: ``[b, n]``, True on items that were retrieved; None if all were.
+
+        Returns:
+            The lists in the order of their scores.
+        """
         has_rank = lists.mask if retrieved is None else lists.mask & retrieved
         order = descending(lists.scores, has_rank)
         if retrieved is not None:  # so far, items that were not retrieved are among the padding
@@ -129,12 +138,26 @@ class Ranked:
         return torch.arange(1, self.mask.shape[-1] + 1, device=self.mask.device).to(self.labels)
 
     def group_sums(self, values: ItemValues) -> ItemValues:
-        """At each position, the sum of the values over its tie group."""
+        """At each position, the sum of the values over its tie group.
+
+        Args:
+            values: ``[b, n]``, by position.
+
+        Returns:
+            ``[b, n]``, equal at all positions of a tie group.
+        """
         sums = torch.nn.functional.pad(values.double().cumsum(-1), (1, 0))
         return (sums.gather(-1, self.end) - sums.gather(-1, self.start)).to(values.dtype)
 
     def group_means(self, values: ItemValues) -> ItemValues:
-        """At each position, the mean of the values over its tie group."""
+        """At each position, the mean of the values over its tie group.
+
+        Args:
+            values: ``[b, n]``, by position.
+
+        Returns:
+            ``[b, n]``, equal at all positions of a tie group.
+        """
         return self.group_sums(values) / (self.end - self.start)
 
 
@@ -212,7 +235,14 @@ class Metric(HasSpec, DeclaresKernel):
         return values.reshape(lists.shape)
 
     def of(self, ranked: Ranked) -> ListValues:
-        """The exact value of lists that are sorted already."""
+        """The exact value of lists that are sorted already.
+
+        Args:
+            ranked: the lists in the order of their scores.
+
+        Returns:
+            ``[b]``, with ``empty`` for lists without a relevant item.
+        """
         return self.fill(self._exact(ranked), self.relevant(ranked))
 
     def relaxed(
@@ -249,6 +279,13 @@ class Metric(HasSpec, DeclaresKernel):
                 cut it is a power of the distance, which has a gradient at low ranks, too.
             expect: dcg and ndcg through a permutation take the expected ``"gain"`` at each rank, or
                 the gain of the expected ``"label"``, as the SmoothI paper writes it.
+
+        Returns:
+            One value for each list, with ``empty`` for lists without a relevant item.
+
+        Raises:
+            ValueError: an argument is not valid, or the metric has no relaxed form through the
+                relaxation.
         """
         lists = as_lists(
             scores, labels, mask, offsets=offsets, lengths=lengths, qid=qid, weights=weights
@@ -266,7 +303,22 @@ class Metric(HasSpec, DeclaresKernel):
         beta: float = 1.0,
         expect: Expectation = "gain",
     ) -> ListValues:
-        """:meth:`relaxed` of :class:`Lists`; 0 for lists without a relevant item."""
+        """:meth:`relaxed` of :class:`Lists`; 0 for lists without a relevant item.
+
+        Args:
+            relaxation: from :mod:`rankgrad.sorting`.
+            lists: the lists.
+            through: as in :meth:`relaxed`.
+            beta: as in :meth:`relaxed`.
+            expect: as in :meth:`relaxed`.
+
+        Returns:
+            ``[b]``, averaged over the samples of a stochastic relaxation.
+
+        Raises:
+            ValueError: an option is not valid, or the metric has no relaxed form through the
+                relaxation.
+        """
         check_positive("beta", beta)
         check_choice("expect", expect, ("gain", "label"))
         route = self.check_relaxed(relaxation, through)
@@ -285,7 +337,11 @@ class Metric(HasSpec, DeclaresKernel):
 
     @classmethod
     def routes(cls) -> tuple[Route, ...]:
-        """The forms of a relaxation that it can go through; empty if it has no relaxed form."""
+        """The forms of a relaxation that it can go through; empty if it has no relaxed form.
+
+        Returns:
+            ``"permutation"``, ``"ranks"``, both or neither.
+        """
         methods = {"permutation": cls._through_permutation, "ranks": cls._through_ranks}
         base_methods = {"permutation": Metric._through_permutation, "ranks": Metric._through_ranks}
         return tuple(
@@ -293,7 +349,11 @@ class Metric(HasSpec, DeclaresKernel):
         )
 
     def kernel_options(self) -> MetricOptions | None:
-        """The metric as kernels take it; None if it has no kernel."""
+        """The metric as kernels take it; None if it has no kernel.
+
+        Returns:
+            The options that kernels read, or None.
+        """
         if self.kernel is None or not self.kernel_applies:
             return None
         # The defaults are for options that this metric lacks. For err, ``threshold`` is the
@@ -303,7 +363,14 @@ class Metric(HasSpec, DeclaresKernel):
         return MetricOptions(self.kernel, self.k or 0, gain, threshold, persistence)
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
-        """Whether a list has an item that counts, so that the metric is defined on it."""
+        """Whether a list has an item that counts, so that the metric is defined on it.
+
+        Args:
+            lists: the lists, sorted or not.
+
+        Returns:
+            ``[b]``, True for lists with an item of positive weight whose gain is above 0 or NaN.
+        """
         weights = (
             lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
         )
@@ -311,15 +378,40 @@ class Metric(HasSpec, DeclaresKernel):
         return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
 
     def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
-        """The labels, or an error if one is too large for the metric's gain."""
+        """The labels, or an error if one is too large for the metric's gain.
+
+        Args:
+            labels: of the items.
+            mask: True on items, of the same shape; None if there is no padding.
+
+        Returns:
+            The labels; infinity for those that are too large, if values cannot be read now.
+        """
         return labels
 
     def gains(self, labels: ItemValues) -> ItemValues:
-        """The gain of each item, by its label."""
+        """The gain of each item, by its label.
+
+        Args:
+            labels: ``[b, n]``.
+
+        Returns:
+            ``[b, n]``.
+
+        Raises:
+            TypeError: the class does not define its gain.
+        """
         raise TypeError(f"{type(self).__name__} does not say its gain")
 
     def cutoff(self, n: int) -> int:
-        """The last rank that counts in a batch of width n."""
+        """The last rank that counts in a batch of width n.
+
+        Args:
+            n: the width of the batch.
+
+        Returns:
+            The smaller of ``k`` and n; n if ``k`` is None.
+        """
         return n if self.k is None else min(self.k, n)
 
     def __str__(self) -> str:
@@ -347,7 +439,20 @@ class Metric(HasSpec, DeclaresKernel):
         raise ValueError(_not_relaxed(self))
 
     def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> Route:
-        """The form of the relaxation that the metric goes through, or an error if there is none."""
+        """The form of the relaxation that the metric goes through, or an error if there is none.
+
+        Args:
+            relaxation: from :mod:`rankgrad.sorting`.
+            through: the form to go through; None for the first form of the relaxation that the
+                metric goes through.
+
+        Returns:
+            ``"permutation"`` or ``"ranks"``.
+
+        Raises:
+            ValueError: the metric has no relaxed form, or it or the relaxation does not have this
+                form.
+        """
         if not hasattr(relaxation, "forms"):
             raise ValueError(
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
@@ -369,7 +474,15 @@ class Metric(HasSpec, DeclaresKernel):
         return through
 
     def fill(self, values: ListValues, relevant: ListMask) -> ListValues:
-        """The values, with ``empty`` for lists without a relevant item."""
+        """The values, with ``empty`` for lists without a relevant item.
+
+        Args:
+            values: ``[b]``.
+            relevant: ``[b]``, False for lists without a relevant item.
+
+        Returns:
+            ``[b]``; NaN for lists without a relevant item if ``empty`` is ``"skip"``.
+        """
         fill = float("nan") if self.empty == "skip" else float(self.empty)
         return torch.where(relevant, values, fill)
 

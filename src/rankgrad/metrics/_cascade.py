@@ -29,11 +29,25 @@ class CascadeMetric(Metric):
     """
 
     def discount(self, ranks: Tensor) -> Tensor:
-        """The discount of stopping at a rank."""
+        """The discount of stopping at a rank.
+
+        Args:
+            ranks: from 1, of any shape.
+
+        Returns:
+            The discounts, of the same shape.
+        """
         return 1 / ranks
 
     def stops(self, labels: ItemValues) -> ItemValues:
-        """The probability that an item satisfies, by its label."""
+        """The probability that an item satisfies, by its label.
+
+        Args:
+            labels: ``[b, n]``.
+
+        Returns:
+            ``[b, n]``.
+        """
         return self.gains(labels)
 
     def misses(self, labels: ItemValues) -> ItemValues:
@@ -41,6 +55,12 @@ class CascadeMetric(Metric):
 
         Only :meth:`_through_ranks` calls this: it takes the logarithm, where the rounding of a
         probability near 0 matters. In the products of the other methods it does not.
+
+        Args:
+            labels: ``[b, n]``.
+
+        Returns:
+            ``[b, n]``.
         """
         return 1 - self.stops(labels)
 

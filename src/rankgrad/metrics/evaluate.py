@@ -75,7 +75,11 @@ class Evaluation:
         return tuple(lines)
 
     def empty_rules(self) -> list[str]:
-        """How lists without relevant items count, in a line for each rule."""
+        """How lists without relevant items count, in a line for each rule.
+
+        Returns:
+            The lines, with the number of such lists.
+        """
         lines = []
         for rule in dict.fromkeys(metric.empty for metric in self.metrics):
             names = [str(metric) for metric in self.metrics if metric.empty == rule]

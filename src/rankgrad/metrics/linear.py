@@ -31,7 +31,17 @@ class LinearMetric(Metric):
     """
 
     def discount(self, ranks: Tensor) -> Tensor:
-        """The discount of a rank, whole or relaxed."""
+        """The discount of a rank, whole or relaxed.
+
+        Args:
+            ranks: from 1, of any shape.
+
+        Returns:
+            The discounts, of the same shape.
+
+        Raises:
+            TypeError: the class does not define its discount.
+        """
         raise TypeError(f"{type(self).__name__} does not say its discount")
 
     def _beyond(self, length: Float[Tensor, "b 1"]) -> Float[Tensor, "b 1"]:

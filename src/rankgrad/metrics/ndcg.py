@@ -31,7 +31,14 @@ class NDCG(LinearGradedMetric):
         return self.ideal(gains)
 
     def ideal(self, gains: ItemValues) -> ListValues:
-        """The largest DCG@k: gains in descending order."""
+        """The largest DCG@k: gains in descending order.
+
+        Args:
+            gains: ``[b, n]``, 0 on padding.
+
+        Returns:
+            ``[b]``.
+        """
         k = self.cutoff(gains.shape[-1])
         best = gains.sort(dim=-1, descending=True).values[:, :k]
         ranks = best.new_ones(k).cumsum(0)
