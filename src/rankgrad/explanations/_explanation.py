@@ -107,7 +107,12 @@ class Explanation:
         return self.importance.features
 
     def save(self, run: str | os.PathLike[str], name: str = "test") -> None:
-        """Write it into a run folder, for ``rankgrad report``; it replaces one of this name."""
+        """Write it into a run folder, for ``rankgrad report``; it replaces one of this name.
+
+        Args:
+            run: the run folder.
+            name: of the explanation, such as the part of the data.
+        """
         importance = self.importance
         metadata = {
             "format": _FORMAT,
@@ -127,7 +132,18 @@ class Explanation:
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> Explanation:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote.
+
+        Args:
+            run: the run folder.
+            name: of the explanation.
+
+        Returns:
+            The explanation.
+
+        Raises:
+            FileNotFoundError: the run has no explanation of this name.
+        """
         folder = Path(run) / FOLDER / name
         if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{run} has no explanation {name!r}")
@@ -168,6 +184,9 @@ class Explanation:
         """A row for each feature, the most important first.
 
         It has the name, the drop, the ends of the drop's interval, and the scope of permutations.
+
+        Returns:
+            The rows.
         """
         importance = self.importance
         values = importance.values
@@ -179,7 +198,11 @@ class Explanation:
         return rows
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
-        """A row for each feature of each pair, with the columns :attr:`PAIR_COLUMNS`."""
+        """A row for each feature of each pair, with the columns :attr:`PAIR_COLUMNS`.
+
+        Returns:
+            An iterator over the rows; pairs that a list is too short for have none.
+        """
         for q, qid in enumerate(self.qids):
             for p, (upper, lower) in enumerate(pairs(self.items.shape[1])):
                 if np.isnan(self.differences[q, p]):
@@ -198,7 +221,12 @@ class Explanation:
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except values of single lists and pairs, for JSON."""
+        """Everything except values of single lists and pairs, for JSON.
+
+        Returns:
+            The metric, the number of lists, the options, the rows of importance, and the explained
+            queries.
+        """
         importance = self.importance
         return {
             "metric": importance.metric,
@@ -216,7 +244,11 @@ class Explanation:
         }
 
     def export(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``."""
+        """Write ``importance.csv``, ``importance.svg``, ``pairs.csv`` and ``explanation.json``.
+
+        Args:
+            folder: where to write them; a folder that is not there yet, or is empty.
+        """
         columns = ("feature", "drop_points", "low95", "high95", "permuted")
         rows = self.importance_rows()
         with _files.atomic_folder(Path(folder), replace=False) as path:

@@ -84,7 +84,14 @@ class Importance:
         return np.argsort(-self.values, kind="stable")
 
     def interval(self, feature: int) -> Interval:
-        """The 95% bootstrap interval over lists of a feature's mean drop."""
+        """The 95% bootstrap interval over lists of a feature's mean drop.
+
+        Args:
+            feature: its index.
+
+        Returns:
+            The low and the high end, in points.
+        """
         return bootstrap_interval(self.drops[feature])
 
 

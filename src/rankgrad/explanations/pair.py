@@ -59,6 +59,9 @@ class PairExplanation:
         """Name, upper value, lower value and attribution of each feature.
 
         The feature with the largest absolute attribution is first.
+
+        Returns:
+            The rows.
         """
         order = np.argsort(-np.abs(self.attributions), kind="stable")
         return [
@@ -67,7 +70,11 @@ class PairExplanation:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The explanation for JSON; items count from 1."""
+        """The explanation for JSON; items count from 1.
+
+        Returns:
+            The query, both items, their scores and labels, and a row for each feature.
+        """
         columns = ("feature", "upper_value", "lower_value", "attribution")
         return {
             "query": self.qid,
