@@ -85,7 +85,17 @@ class Comparison:
         return tuple(entry.name for entry in self.entries)
 
     def entry(self, name: str) -> RunGroup:
-        """The entry of this name, or of the only name that differs from it in case alone."""
+        """The entry of this name, or of the only name that differs from it in case alone.
+
+        Args:
+            name: of the entry.
+
+        Returns:
+            The entry.
+
+        Raises:
+            ValueError: no entry has this name, or several differ from it in case alone.
+        """
         matches = [entry for entry in self.entries if entry.name.casefold() == name.casefold()]
         matches = [entry for entry in matches if entry.name == name] or matches
         if len(matches) == 1:
@@ -93,7 +103,14 @@ class Comparison:
         raise ValueError(f"there is no ranker {name!r}. There are: {', '.join(self.names)}")
 
     def is_complete(self, name: str) -> bool:
-        """Whether an entry is complete, so that it is compared."""
+        """Whether an entry is complete, so that it is compared.
+
+        Args:
+            name: of the entry.
+
+        Returns:
+            True or False.
+        """
         return self.entry(name).name in self.complete
 
     @cached_property
@@ -129,14 +146,29 @@ class Comparison:
         return next((run.part for run in self._run_by_fold.values()), "test")
 
     def lower_is_better(self, metric: str) -> bool:
-        """Whether lower values of a metric are better; False for a metric that is unknown."""
+        """Whether lower values of a metric are better; False for a metric that is unknown.
+
+        Args:
+            metric: its spec.
+
+        Returns:
+            True or False.
+        """
         registered = _registered(metric)
         return registered is not None and registered.lower_is_better
 
     # ---------------------------------------------------------------- values and means
 
     def has(self, name: str, metric: str) -> bool:
-        """Whether an entry has a mean for a metric."""
+        """Whether an entry has a mean for a metric.
+
+        Args:
+            name: of the entry.
+            metric: one of the columns of tables.
+
+        Returns:
+            True or False.
+        """
         return not np.isnan(self.mean(name, metric))
 
     @cached_property
@@ -163,6 +195,13 @@ class Comparison:
     def metric_values(self, name: str, metric: str) -> MetricValues:
         """The values of an entry by fold and seed.
 
+        Args:
+            name: of the entry.
+            metric: one of the columns of tables.
+
+        Returns:
+            The values of each list, and the mean of each run.
+
         Raises:
             ValueError: a run of the entry is missing, or one was not evaluated with the metric.
         """
@@ -175,16 +214,40 @@ class Comparison:
         return self._values[name, metric]
 
     def values(self, name: str, metric: str) -> Array:
-        """The value of each list ``[lists of all folds]``, averaged over seeds."""
+        """The value of each list ``[lists of all folds]``, averaged over seeds.
+
+        Args:
+            name: of the entry.
+            metric: one of the columns of tables.
+
+        Returns:
+            In the order of :attr:`queries`; NaN for lists that the metric leaves out.
+        """
         return self.metric_values(name, metric).per_list
 
     def mean(self, name: str, metric: str) -> float:
-        """The mean over all runs; NaN if the entry is not complete, or a run lacks the metric."""
+        """The mean over all runs; NaN if the entry is not complete, or a run lacks the metric.
+
+        Args:
+            name: of the entry.
+            metric: one of the columns of tables.
+
+        Returns:
+            The mean over folds and seeds.
+        """
         values = self._values.get((self.entry(name).name, metric))
         return float("nan") if values is None else values.mean
 
     def interval(self, name: str, metric: str) -> Interval:
-        """The 95% bootstrap interval of the mean over lists; NaN where :meth:`mean` is."""
+        """The 95% bootstrap interval of the mean over lists; NaN where :meth:`mean` is.
+
+        Args:
+            name: of the entry.
+            metric: one of the columns of tables.
+
+        Returns:
+            The low and the high end.
+        """
         undefined = Interval(float("nan"), float("nan"))
         return self._intervals.get((self.entry(name).name, metric, ""), undefined)
 
@@ -228,20 +291,40 @@ class Comparison:
     # ---------------------------------------------------------------- the best entry, and tests
 
     def best(self, metric: str) -> str | None:
-        """The entry with the best mean, of those that are not only shown; None if there is none."""
+        """The entry with the best mean, of those that are not only shown; None if there is none.
+
+        Args:
+            metric: one of the columns of tables.
+
+        Returns:
+            The name of the entry, or None.
+        """
         names = [entry.name for entry in self.entries if not entry.is_reference]
         means = {name: self.mean(name, metric) for name in names if self.has(name, metric)}
         best = min if self.lower_is_better(metric) else max
         return best(means, key=lambda name: means[name]) if means else None
 
     def reference(self, metric: str) -> str | None:
-        """The entry that the others are tested against: the baseline or, without it, the best."""
+        """The entry that the others are tested against: the baseline or, without it, the best.
+
+        Args:
+            metric: one of the columns of tables.
+
+        Returns:
+            The name of the entry; None without a baseline if there is no best entry.
+        """
         return self.best(metric) if self.baseline is None else self.entry(self.baseline).name
 
     def differences(self, metric: str) -> tuple[Difference, ...]:
         """The differences of the other entries from :meth:`reference`, with their tests.
 
         Entries that are not complete, or only shown, have none.
+
+        Args:
+            metric: one of the columns of tables.
+
+        Returns:
+            The differences; empty if the reference has no mean.
         """
         return self._differences[metric]
 
@@ -270,11 +353,27 @@ class Comparison:
         return differences
 
     def difference(self, name: str, metric: str) -> Difference | None:
-        """One of :meth:`differences`; None for the reference, and for entries not tested."""
+        """One of :meth:`differences`; None for the reference, and for entries not tested.
+
+        Args:
+            name: of the entry, as :attr:`names` has it.
+            metric: one of the columns of tables.
+
+        Returns:
+            The difference, with its test.
+        """
         return next((d for d in self.differences(metric) if d.entry == name), None)
 
     def tested(self, how: Significance | None = None, baseline: str | None = None) -> Comparison:
-        """The same comparison with another test, or against another baseline."""
+        """The same comparison with another test, or against another baseline.
+
+        Args:
+            how: the significance test; None for the same.
+            baseline: the entry to test against; None for the same.
+
+        Returns:
+            A new comparison of the same runs.
+        """
         name = self.baseline if baseline is None else self.entry(baseline).name
         return replace(self, how=how or self.how, baseline=name)
 
@@ -335,7 +434,11 @@ class Comparison:
         return queries_by_fold
 
     def problems(self) -> tuple[str, ...]:
-        """Lines on missing runs with their reasons, and on anything else that is wrong."""
+        """Lines on missing runs with their reasons, and on anything else that is wrong.
+
+        Returns:
+            The lines; empty if nothing is wrong.
+        """
         by_reason: dict[tuple[str, str], list[Key]] = {}
         for key, reason in self.missing.items():
             by_reason.setdefault((key[0], reason), []).append(key)

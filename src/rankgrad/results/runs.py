@@ -65,7 +65,11 @@ class Run:
     part: str = "test"
 
     def with_items(self) -> EvaluatedLists:
-        """The evaluation with the labels and scores of items, from disk if they were dropped."""
+        """The evaluation with the labels and scores of items, from disk if they were dropped.
+
+        Returns:
+            The evaluated lists.
+        """
         evaluated = self.evaluated
         if evaluated is None or len(evaluated.scores) != evaluated.offsets[-1]:
             return EvaluatedLists.load(self.path, self.part)

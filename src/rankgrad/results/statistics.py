@@ -31,7 +31,15 @@ class MetricValues:
 
     @classmethod
     def of(cls, folds: tuple[Array, ...]) -> MetricValues:
-        """From values alone: the mean of a run is over its lists whose value is not NaN."""
+        """From values alone: the mean of a run is over its lists whose value is not NaN.
+
+        Args:
+            folds: for each fold the values ``[seeds, lists]``; NaN where the metric leaves a list
+                out.
+
+        Returns:
+            The values with the means of the runs.
+        """
         return cls(folds, np.array([np.nanmean(values, 1) for values in folds]))
 
     @cached_property

@@ -95,13 +95,27 @@ class Table:
                 )
 
     def render(self, format: _Format) -> str:
-        """The table as text in one of the formats."""
+        """The table as text in one of the formats.
+
+        Args:
+            format: ``"markdown"``, ``"latex"`` or ``"csv"``.
+
+        Returns:
+            The text.
+
+        Raises:
+            ValueError: the format is none of these.
+        """
         writers = {"markdown": self.to_markdown, "latex": self.to_latex, "csv": self.to_csv}
         check_choice("format", format, tuple(writers))
         return writers[format]()
 
     def to_markdown(self) -> str:
-        """A Markdown table, as GitHub renders it."""
+        """A Markdown table, as GitHub renders it.
+
+        Returns:
+            The title, the table and its notes.
+        """
         lines = [f"**{_markdown(self.title)}**", ""] if self.title else []
         lines.append(_markdown_row(map(_markdown, self.columns)))
         lines.append(_markdown_row([":--", *["--:"] * (len(self.columns) - 1)], ""))
@@ -113,7 +127,11 @@ class Table:
         return "\n".join(lines)
 
     def to_latex(self) -> str:
-        """A LaTeX table, which needs the booktabs package."""
+        """A LaTeX table, which needs the booktabs package.
+
+        Returns:
+            A ``table`` environment with the title as its caption.
+        """
         lines = [r"\begin{table}", r"\centering"]
         if self.title:
             lines.append(rf"\caption{{{_latex(self.title)}}}")
@@ -130,6 +148,9 @@ class Table:
         """CSV with all digits of numbers, and marks in columns of their own.
 
         It has no notes: programs that read CSV would take them for rows.
+
+        Returns:
+            The header and a line for each row, without a newline at the end.
         """
         needs_mark_column = [
             column in self.marked or any(row[index].mark for row in self.rows)
@@ -151,7 +172,11 @@ class Table:
         return out.getvalue().rstrip("\n")
 
     def to_rich(self) -> Group:
-        """The table and its notes for a terminal, to be printed by rich."""
+        """The table and its notes for a terminal, to be printed by rich.
+
+        Returns:
+            The table, then the text of each note.
+        """
         from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
