@@ -110,11 +110,25 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         return self._reduced(lists, self.kernel_call(lists))
 
     def of(self, lists: Lists) -> Float[Tensor, "*out"]:
-        """The loss of lists that :func:`rankgrad.inputs.as_lists` made."""
+        """The loss of lists that :func:`rankgrad.inputs.as_lists` made.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            A scalar, or with ``reduction="none"`` one value per list.
+        """
         return self._reduced(lists, self.kernel_call(lists))
 
     def values(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        """The loss of each list and whether it is defined, by a kernel where there is one."""
+        """The loss of each list and whether it is defined, by a kernel where there is one.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            The values ``[b]``, and ``[b]``, True for lists on which the loss is defined.
+        """
         check_finite(lists)
         return self._values(lists, self.kernel_call(lists))
 
@@ -123,6 +137,12 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
 
         Large labels go to the eager form, which names the one that is too large. So do lists with
         labels or weights that require a gradient, as kernels do not compute it.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            The kernel with its options, or None.
         """
         if not self.kernel_applies or lists.large or lists.learned:
             return None
@@ -134,6 +154,12 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
 
         Training captures such losses. Outside of graphs, an eager form may still wait for a GPU to
         check the labels.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            True or False.
         """
         return self.kernel_call(lists) is not None or declares_capturable(self)
 
@@ -172,7 +198,15 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         return self.reduction != "none"
 
     def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:
-        """The labels; an error if one is too large, or infinity if values cannot be read now."""
+        """The labels; an error if one is too large, or infinity if values cannot be read now.
+
+        Args:
+            labels: of the items.
+            mask: True on items, of the same shape; None if there is no padding.
+
+        Returns:
+            The labels, of the same shape.
+        """
         return labels
 
     def kernel(self, lists: Lists) -> KernelCall | None:
@@ -180,11 +214,27 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
 
         It holds for the class that defines it. A subclass that overrides another method without
         defining this one gets the eager form.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            The kernel with its options, or None.
         """
         return None
 
     def per_list(self, lists: Lists) -> tuple[ListValues, ListMask]:
-        """The loss of each list, and whether it is defined there."""
+        """The loss of each list, and whether it is defined there.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            The values ``[b]``, and ``[b]``, True for lists on which the loss is defined.
+
+        Raises:
+            TypeError: the class does not define its value per list.
+        """
         raise TypeError(f"{type(self).__name__} does not say its value per list")
 
     def gradient_and_hessian(
@@ -245,7 +295,14 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
             )
 
     def derivatives_of_flat(self, lists: Lists) -> tuple[Tensor, Tensor]:
-        """:meth:`gradient_and_hessian` of flat lists, ``[items]``, without the list weights."""
+        """:meth:`gradient_and_hessian` of flat lists, ``[items]``, without the list weights.
+
+        Args:
+            lists: the lists, without padding.
+
+        Returns:
+            Gradient and Hessian diagonal, ``[items]`` each.
+        """
         self.check_labels(lists.flat.labels, None)
         quadratic_memory = not self.linear_memory and self.kernel_call(lists) is None
         return derivatives_of_lists(lists, self._defined_derivatives, quadratic_memory)
@@ -264,6 +321,13 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         exponentials. The second derivative of such a term is at most its first derivative over c;
         of a sigmoid, for example, ``|σ''| = σ' |1 - 2σ| / c``. The Newton step of a tree's leaf,
         ``-Σ g / Σ h``, is then never larger than c.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            Gradient ``[b, n]``, Hessian diagonal ``[b, n]``, and ``[b]``, True for lists on which
+            the loss is defined.
         """
         scores = lists.scores.detach().requires_grad_()
         with torch.enable_grad():
@@ -279,7 +343,14 @@ class Loss(HasSpec, DeclaresKernel, nn.Module):
         return 1.0
 
     def now(self, value: float | Schedule) -> float:
-        """The value of a hyperparameter at the present training progress."""
+        """The value of a hyperparameter at the present training progress.
+
+        Args:
+            value: a number, or a schedule.
+
+        Returns:
+            The number, or the schedule's value at :attr:`progress`.
+        """
         return value.at(self.progress) if isinstance(value, Schedule) else value
 
     @property

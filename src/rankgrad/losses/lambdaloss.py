@@ -142,6 +142,15 @@ class LambdaPairs(PairwiseLoss):
         """A function from a tile's rows to its pair weights, ``[b, r, n]``.
 
         Weights of pairs (i, j) without ``y_i > y_j`` are not used.
+
+        Args:
+            ranking: the current ranks, with the gains and the divisor of the metric.
+
+        Returns:
+            The function.
+
+        Raises:
+            TypeError: the class does not define it.
         """
         raise TypeError(f"{type(self).__name__} must implement lambdas")
 

@@ -43,7 +43,17 @@ class CrossEntropy(Loss):
     linear_memory: ClassVar[bool] = True
 
     def targets(self, lists: Lists) -> ItemValues:
-        """The target of each item, ``[b, n]``, without its weight; of any value on padding."""
+        """The target of each item, ``[b, n]``, without its weight; of any value on padding.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            ``[b, n]``.
+
+        Raises:
+            TypeError: the class does not define its targets.
+        """
         raise TypeError(f"{type(self).__name__} does not say its targets")
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:

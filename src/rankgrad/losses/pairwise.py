@@ -62,11 +62,28 @@ class PairwiseLoss(Loss):
         cls.newton_kernel_applies = declaration_applies(cls, frozenset({"newton_kernel"}))
 
     def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
-        """φ and its derivative at the score differences."""
+        """φ and its derivative at the score differences.
+
+        Args:
+            differences: ``s_i - s_j``, of any shape.
+
+        Returns:
+            φ and its derivative, of the same shape.
+
+        Raises:
+            TypeError: the class does not define its value per pair.
+        """
         raise TypeError(f"{type(self).__name__} does not say its value per pair")
 
     def pair_weights(self, lists: Lists) -> PairWeights:
-        """A function that gives the weights of the pairs of a tile, ``[b, rows, n]``."""
+        """A function that gives the weights of the pairs of a tile, ``[b, rows, n]``.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            The function, from a slice of items i to the weights of their pairs with all items.
+        """
         in_top = self._in_top(lists)
 
         def weigh(rows: slice) -> Tensor:
@@ -92,11 +109,25 @@ class PairwiseLoss(Loss):
         return weigh if weights is None else lambda rows: weigh(rows) * weights[:, rows, None]
 
     def average_duplicates(self, lists: Lists) -> GradientMap:
-        """A function that averages a gradient over duplicates; see :func:`_duplicate_average`."""
+        """A function that averages a gradient over duplicates; see :func:`_duplicate_average`.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            The function, from ``[b, n]`` to ``[b, n]``.
+        """
         return _duplicate_average(lists)
 
     def curvature(self, differences: Tensor) -> Tensor:
-        """φ'' at the score differences, or a positive bound of it; here ``|φ'|``."""
+        """φ'' at the score differences, or a positive bound of it; here ``|φ'|``.
+
+        Args:
+            differences: ``s_i - s_j``, of any shape.
+
+        Returns:
+            The values, of the same shape.
+        """
         return self.term(differences)[1].abs()
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
@@ -105,6 +136,13 @@ class PairwiseLoss(Loss):
         The sign is + in pairs of which i is the first item, and - where it is the second. The
         weights of pairs are held constant, as in the gradient. For logistic pairs
         ``φ'' = σ² p (1 - p)``, and the Hessian diagonal is exact.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            Gradient ``[b, n]``, Hessian diagonal ``[b, n]``, and ``[b]``, True for lists on which
+            the loss is defined.
         """
         weigh, scores = self._item_weighted_pairs(lists), lists.scores
         gradient, hessian = torch.zeros_like(scores), torch.zeros_like(scores)
@@ -132,6 +170,9 @@ class PairwiseLoss(Loss):
 
         As with :meth:`kernel`, a subclass that overrides a method of the formula, such as ``term``,
         does not use it.
+
+        Returns:
+            The options, or None.
 
         >>> class Steeper(RankNet):
         ...     def term(self, differences):

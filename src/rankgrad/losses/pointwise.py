@@ -28,7 +28,18 @@ class PointwiseLoss(LossWithoutCutoff):
     linear_memory: ClassVar[bool] = True
 
     def terms(self, scores: ItemValues, labels: ItemValues) -> ItemValues:
-        """The loss of each item."""
+        """The loss of each item.
+
+        Args:
+            scores: ``[b, n]``.
+            labels: ``[b, n]``.
+
+        Returns:
+            ``[b, n]``.
+
+        Raises:
+            TypeError: the class does not define its value per item.
+        """
         raise TypeError(f"{type(self).__name__} does not say its value per item")
 
     @override
@@ -36,11 +47,27 @@ class PointwiseLoss(LossWithoutCutoff):
         return item_mean(lists, self.terms(lists.scores, lists.labels)), lists.lengths > 0
 
     def term_curvature(self, scores: ItemValues, labels: ItemValues) -> ItemValues | None:
-        """The second derivative of each item's term, or a bound of it; None if it is not known."""
+        """The second derivative of each item's term, or a bound of it; None if it is not known.
+
+        Args:
+            scores: ``[b, n]``.
+            labels: ``[b, n]``.
+
+        Returns:
+            ``[b, n]``, or None.
+        """
         return None
 
     def derivatives(self, lists: Lists) -> tuple[ItemValues, ItemValues, ListMask]:
-        """Gradient and diagonal Hessian of each list, exact if ``term_curvature`` is exact."""
+        """Gradient and diagonal Hessian of each list, exact if ``term_curvature`` is exact.
+
+        Args:
+            lists: the lists.
+
+        Returns:
+            Gradient ``[b, n]``, Hessian diagonal ``[b, n]``, and ``[b]``, True for lists on which
+            the loss is defined.
+        """
         gradient, bound, defined = super().derivatives(lists)
         curvature = self.term_curvature(lists.scores, lists.labels)
         if curvature is None:
