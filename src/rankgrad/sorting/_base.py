@@ -83,7 +83,20 @@ class Relaxation(HasSpec, DeclaresKernel):
     def permutation(
         self, scores: Scores, mask: Mask | None = None, k: int | None = None
     ) -> Float[Tensor, "*b k n"]:
-        """The first ``k`` rows (all, if None) of the relaxed permutation, ``P [..., k, n]``."""
+        """The first ``k`` rows (all, if None) of the relaxed permutation, ``P [..., k, n]``.
+
+        Args:
+            scores: ``[..., n]``.
+            mask: ``[..., n]``, True on real items; None if all are.
+            k: the number of rows; all, if None. Rows past n are 0.
+
+        Returns:
+            ``P [..., k, n]``.
+
+        Raises:
+            ValueError: the relaxation gives no permutation, ``k`` is not valid, a score is not
+                finite, or shapes do not agree.
+        """
         self._require("permutation")
         scores, mask, batch = check_scores(scores, mask)
         n = scores.shape[-1]
@@ -99,7 +112,19 @@ class Relaxation(HasSpec, DeclaresKernel):
         return top.reshape(*batch, rows, n)
 
     def ranks(self, scores: Scores, mask: Mask | None = None) -> Float[Tensor, "*b n"]:
-        """The relaxed rank of every item, ``[..., n]``."""
+        """The relaxed rank of every item, ``[..., n]``.
+
+        Args:
+            scores: ``[..., n]``.
+            mask: ``[..., n]``, True on real items; None if all are.
+
+        Returns:
+            The ranks; they count from 1, at the highest score.
+
+        Raises:
+            ValueError: the relaxation gives no ranks, a score is not finite, or shapes do not
+                agree.
+        """
         self._require("ranks")
         scores, mask, batch = check_scores(scores, mask)
         with torch.autocast(scores.device.type, enabled=False):
@@ -129,6 +154,13 @@ class Relaxation(HasSpec, DeclaresKernel):
         """The relaxed ranks ``[b, n]`` of scores ``[b, n]``.
 
         No noise is added: for a stochastic relaxation, the scores are from :meth:`sample_scores`.
+
+        Args:
+            scores: ``[b, n]``.
+            mask: ``[b, n]``, True on real items.
+
+        Returns:
+            ``[b, n]``.
         """
         self._require("ranks")
         kernel = self.kernel() if self.kernel_applies else None
@@ -140,6 +172,13 @@ class Relaxation(HasSpec, DeclaresKernel):
         """The scores to sort, ``[samples, b, n]``.
 
         A stochastic relaxation gives noisy samples of the scores, others the scores as one sample.
+
+        Args:
+            scores: ``[b, n]``.
+            mask: ``[b, n]``, True on real items.
+
+        Returns:
+            ``[samples, b, n]``.
         """
         return scores[None]
 
@@ -148,11 +187,21 @@ class Relaxation(HasSpec, DeclaresKernel):
 
         It holds for the class that defines it: a subclass that overrides another method without
         defining this one gets the eager form.
+
+        Returns:
+            The kernel with its options; None for the eager form.
         """
         return None
 
     def at(self, progress: float) -> Self:
-        """The same relaxation with every schedule at its value for this training progress."""
+        """The same relaxation with every schedule at its value for this training progress.
+
+        Args:
+            progress: of training, from 0 to 1.
+
+        Returns:
+            The relaxation; the same object if nothing in it follows a schedule.
+        """
         changes: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)

@@ -62,6 +62,15 @@ class NeuralSort(Relaxation):
 
         Items of equal label share their ranks in ``P*`` equally. Only a few rows are in memory at a
         time. :class:`rankgrad.losses.NeuralSortCE` sums these terms.
+
+        Args:
+            scores: ``[b, n]``.
+            labels: ``[b, n]``.
+            mask: ``[b, n]``, True on real items.
+            k: the number of ranks.
+
+        Returns:
+            ``[b, n]``, a term for each item.
         """
         by_label = descending(labels, mask)
         inside = mask.gather(-1, by_label)
