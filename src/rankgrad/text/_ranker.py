@@ -130,6 +130,9 @@ class TextRanker(nn.Module):
             reading: how pairs are read; by default as the folder was saved.
             trained: raise where the head would be new, as its scores would be random.
 
+        Returns:
+            The ranker.
+
         Raises:
             FileNotFoundError: ``name_or_path`` is a path that does not exist.
             ValueError: the folder is damaged, has its weights as pickles only, or, if ``trained``,
@@ -165,7 +168,15 @@ class TextRanker(nn.Module):
         return self.network.device
 
     def tokenize(self, queries: Sequence[str], texts: Sequence[str]) -> PairInputs:
-        """The tokens of pairs, ``[N]`` queries and ``[N]`` documents, on the ranker's device."""
+        """The tokens of pairs, ``[N]`` queries and ``[N]`` documents, on the ranker's device.
+
+        Args:
+            queries: the text of each pair's query.
+            texts: the text of each pair's document.
+
+        Returns:
+            The tokens of the N pairs.
+        """
         if self._prompt is not None:
             padding = int(self.tokenizer.pad_token_id or 0)
             texts = cut_documents(self.tokenizer, texts, self.reading.document_tokens)
@@ -185,6 +196,12 @@ class TextRanker(nn.Module):
 
         A pair is one input of the network or, with passages, several, whose vectors are pooled. A
         mini-batch has m inputs.
+
+        Args:
+            batch: the tokens of the mini-batch.
+
+        Returns:
+            The scores, ``[p]``.
         """
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask.long()}
         if self._prompt is not None:
@@ -247,6 +264,9 @@ class TextRanker(nn.Module):
             pairs: indices of the pairs to score, ``[n]``; by default all.
             batch_size: pairs per mini-batch.
             precision: ``32-true``, or ``bf16-mixed`` for matrix products in bfloat16.
+
+        Returns:
+            The scores, in float32.
         """
         pairs = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
         scores = torch.empty(len(pairs), device=inputs.device)
@@ -268,6 +288,9 @@ class TextRanker(nn.Module):
             pairs: one pair or more.
             options: arguments of :meth:`score`.
 
+        Returns:
+            The scores, in the order of the pairs.
+
         Raises:
             ValueError: there is no pair.
         """
@@ -278,7 +301,11 @@ class TextRanker(nn.Module):
         return self.score(self.tokenize(queries, texts), **options)
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """The parameters that are not part of the encoder; a causal language model has none."""
+        """The parameters that are not part of the encoder; a causal language model has none.
+
+        Returns:
+            The parameters.
+        """
         if self.reading.head == "causal":
             return []
         encoder = {id(parameter) for parameter in self.network.base_model.parameters()}
@@ -289,6 +316,9 @@ class TextRanker(nn.Module):
 
         ``CrossEncoder(folder)`` of sentence-transformers gives the same scores if the head is a
         classification head and documents are read without passages.
+
+        Args:
+            folder: where to write it; a folder that is there already is replaced.
         """
         with _files.atomic_folder(Path(folder)) as unfinished:
             self._save_network(unfinished)

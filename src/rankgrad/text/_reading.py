@@ -50,6 +50,12 @@ class Prompt:
     def read(cls, path: str | Path) -> Prompt:
         """Read a prompt from a TOML file, whose keys are attributes; others keep their defaults.
 
+        Args:
+            path: the file.
+
+        Returns:
+            The prompt.
+
         Raises:
             FileNotFoundError: there is no such file.
             ValueError: the file is not TOML or has an unknown key, or the body lacks ``{query}`` or
@@ -74,7 +80,15 @@ class Prompt:
         return prompt
 
     def pair(self, query: str, document: str) -> str:
-        """The body for a pair; braces in the query and in the document stay as they are."""
+        """The body for a pair; braces in the query and in the document stay as they are.
+
+        Args:
+            query: the text of the query.
+            document: the text of the document.
+
+        Returns:
+            The text of the body.
+        """
         parts = self.body.split("{query}")
         filled = [part.replace("{document}", document) for part in parts]
         return query.join(filled)

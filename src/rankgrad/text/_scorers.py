@@ -83,7 +83,11 @@ class TextScorer(nn.Module):
         raise TypeError(f"{type(self).__name__} does not say how it encodes a mini-batch")
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save model and tokenizer as a Hugging Face folder."""
+        """Save model and tokenizer as a Hugging Face folder.
+
+        Args:
+            folder: where to write them.
+        """
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
@@ -110,6 +114,9 @@ class EncoderScorer(TextScorer):
             name_or_path: a Hugging Face folder, or a name on the hub.
             max_length: tokens per pair; by default the model's limit.
             options: arguments of ``AutoModelForSequenceClassification.from_pretrained``.
+
+        Returns:
+            The scorer.
         """
         auto_class = "AutoModelForSequenceClassification"
         model, tokenizer = load_pretrained(auto_class, name_or_path, num_labels=1, **options)
@@ -127,7 +134,14 @@ class EncoderScorer(TextScorer):
         return dict(encoded)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
+        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device.
+
+        Args:
+            batch: token tensors ``[m, length]`` by name, from :meth:`encode`.
+
+        Returns:
+            The scores, ``[m]``.
+        """
         tokens = {name: tensor.to(self.device) for name, tensor in batch.items()}
         logits: Tensor = self.model(**tokens).logits
         return logits.squeeze(-1).float()
@@ -175,12 +189,22 @@ class CausalScorer(TextScorer):
             max_length: tokens per pair, prompt included; by default the model's limit.
             prompt: what the model is asked; by default the prompt of Qwen3-Reranker.
             options: arguments of ``AutoModelForCausalLM.from_pretrained``.
+
+        Returns:
+            The scorer.
         """
         model, tokenizer = load_pretrained("AutoModelForCausalLM", name_or_path, **options)
         return cls(model, tokenizer, max_length=max_length, prompt=prompt)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device."""
+        """The scores ``[m]`` in float32 of a mini-batch, which is moved to the model's device.
+
+        Args:
+            batch: token tensors ``[m, length]`` by name, from :meth:`encode`.
+
+        Returns:
+            The scores, ``[m]``.
+        """
         tokens, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
         return self.tokens.log_odds(self.model, tokens, mask)
 

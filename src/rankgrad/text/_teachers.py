@@ -67,6 +67,12 @@ class MixedLoss(nn.Module):
             labels: ``[..., n, 2]`` or ``[N, 2]``: the grade and the teacher's label.
             mask: ``[..., n]``, True on real items.
             offsets: ``[B + 1]``, of flat lists.
+
+        Returns:
+            The weighted sum of both losses.
+
+        Raises:
+            ValueError: the labels are not two for each score.
         """
         if labels.shape != (*scores.shape, 2):
             raise ValueError(
