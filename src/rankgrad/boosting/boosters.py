@@ -156,7 +156,14 @@ class BoostedTrees:
         return self.state.curve
 
     def predict(self, features: Any) -> Any:
-        """The scores ``[N]`` of items with features ``[N, F]``."""
+        """The scores ``[N]`` of items with features ``[N, F]``.
+
+        Args:
+            features: ``[N, F]``.
+
+        Returns:
+            The scores, ``[N]``.
+        """
         return predictor(self.kind, self.saved)(features)
 
 

@@ -105,6 +105,9 @@ class CallerLists:
             item_weights: the library's ``[N]``, or None.
             list_weights: the library's ``[B]``, or None.
 
+        Returns:
+            Which rows form a list, and their weights.
+
         Raises:
             ValueError: there are no groups, or they do not fit the rows; both the user and the
                 library have weights of one kind, or there is a wrong number of weights.
@@ -216,6 +219,9 @@ class RowObjective:
             row_scores: ``[N]``.
             labels: ``[N]``.
             lists: which rows belong together, and their weights.
+
+        Returns:
+            The gradient and the Hessian diagonal.
         """
         scores = torch.as_tensor(np.asarray(row_scores)).reshape(-1).to(self.device)
         offsets = lists.offsets
@@ -397,6 +403,9 @@ class RowMetric:
             scores: ``[N]``.
             labels: ``[N]``.
             lists: which rows form a list, and their weights.
+
+        Returns:
+            The mean, weighted by the list weights where there are any.
 
         Raises:
             ValueError: the metric is undefined on all lists.

@@ -112,6 +112,9 @@ class Evaluation(RowMetric):
         Args:
             rounds: how many rounds to wait for a better value.
             options: further arguments of ``EarlyStopping``, such as ``save_best=True``.
+
+        Returns:
+            The callback.
         """
         return library("xgboost").callback.EarlyStopping(
             rounds=rounds, metric_name=self.name, maximize=self.higher_is_better, **options
