@@ -65,6 +65,9 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
                 is no validation if this is None or has no rows.
             qrels_va: judgments of the validation queries.
 
+        Returns:
+            The reranker itself.
+
         Raises:
             ValueError: there are no candidates, or none of them is judged; a document is judged
                 twice for a query; features are not one array per candidate, all of one length; or
@@ -81,7 +84,15 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         return self
 
     def transform(self, inp: DataFrame) -> DataFrame:
-        """The candidates with new columns ``score`` and ``rank``; PyTerrier's ranks start at 0."""
+        """The candidates with new columns ``score`` and ``rank``; PyTerrier's ranks start at 0.
+
+        Args:
+            inp: candidates with the columns ``qid``, ``docno`` and ``features``, an array per
+                candidate.
+
+        Returns:
+            A new frame of the candidates.
+        """
         pyterrier.validate.result_frame(inp, extra_columns=["features"], context=self)
         scores = np.empty(0)
         if len(inp):
@@ -89,7 +100,14 @@ class FeatureReranker(pyterrier.Estimator):  # type: ignore[misc, unused-ignore]
         return add_ranks(inp.assign(score=scores))
 
     def transform_outputs(self, inp_cols: list[str]) -> list[str]:
-        """The columns of the result of :meth:`transform`."""
+        """The columns of the result of :meth:`transform`.
+
+        Args:
+            inp_cols: the columns of the candidates.
+
+        Returns:
+            These columns, with ``score`` and ``rank``.
+        """
         return [*inp_cols, *(name for name in ("score", "rank") if name not in inp_cols)]
 
     def _training_data(self, results: DataFrame, qrels: DataFrame) -> tuple[_Array, _Array, _Array]:

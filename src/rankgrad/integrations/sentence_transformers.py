@@ -115,6 +115,9 @@ class RankingLoss(nn.Module):
             prompt: passed to the model's preprocessing.
             task: passed to the model's preprocessing.
 
+        Returns:
+            The loss.
+
         Raises:
             ValueError: the lengths of inputs and labels differ, or a label is wrong.
         """
@@ -128,7 +131,11 @@ class RankingLoss(nn.Module):
         return value
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The options of this loss in a model card."""
+        """The options of this loss in a model card.
+
+        Returns:
+            The options by name.
+        """
         config: dict[str, Any] = {
             "loss": str(self.loss),
             "mini_batch_size": self.mini_batch_size,

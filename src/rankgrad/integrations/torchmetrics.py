@@ -107,7 +107,11 @@ class RankingMetric(torchmetrics.Metric):
         return not self.metric.lower_is_better
 
     def extra_repr(self) -> str:
-        """The arguments in ``repr``: the spec, and options that are not None."""
+        """The arguments in ``repr``: the spec, and options that are not None.
+
+        Returns:
+            The text between the parentheses.
+        """
         parts = [repr(str(self.metric))]
         for name in ("empty_target_action", "ignore_index"):
             if getattr(self, name) is not None:
@@ -150,7 +154,15 @@ class RankingMetric(torchmetrics.Metric):
         self.indexes.append(indexes.long())
 
     def compute(self) -> Tensor:
-        """The aggregated value of the metric, a scalar."""
+        """The aggregated value of the metric, a scalar.
+
+        Returns:
+            The value; 0 if the metric is undefined on all queries.
+
+        Raises:
+            ValueError: ``empty_target_action`` is ``"error"``, and the metric is undefined on a
+                query.
+        """
         # One thread of PyTorch, as starting more costs more than it saves; the kernels of metrics
         # start threads of their own.
         with for_work(0):

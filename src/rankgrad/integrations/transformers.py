@@ -161,7 +161,17 @@ class CachedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch, attached to the graph; arguments as in ``Trainer``."""
+        """The loss of a batch, attached to the graph; arguments as in ``Trainer``.
+
+        Args:
+            model: the network.
+            inputs: token tensors ``[N, length]`` by name, and the labels.
+            return_outputs: whether to return the logits, too.
+            num_items_in_batch: as in ``Trainer``.
+
+        Returns:
+            A scalar; with ``return_outputs``, the loss and the model's outputs.
+        """
 
         def cached(**tokens: Any) -> Any:
             logits: Any = self._cached_logits(model, tokens)
@@ -266,7 +276,14 @@ class ScheduleCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the loss's progress."""
+        """Set the loss's progress.
+
+        Args:
+            args: not used.
+            state: of the training, with the present step and the number of steps.
+            control: not used.
+            kwargs: not used.
+        """
         self.loss.progress = state.global_step / max(1, state.max_steps)
 
 
