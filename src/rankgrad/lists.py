@@ -114,7 +114,17 @@ class Lists:
         mask: ItemMask,
         item_weights: ItemValues | None,
     ) -> Lists:
-        """Lists from padded tensors that are known to be valid, so nothing is checked."""
+        """Lists from padded tensors that are known to be valid, so nothing is checked.
+
+        Args:
+            scores: ``[b, n]``.
+            labels: ``[b, n]``.
+            mask: ``[b, n]``, True on real items.
+            item_weights: ``[b, n]``, or None.
+
+        Returns:
+            The lists, without list weights.
+        """
         flat = flatten(scores, labels, mask, item_weights)
         return cls(flat, None, (len(scores),), finite=True)
 
@@ -165,7 +175,14 @@ class Lists:
         return requires_grad and torch.is_grad_enabled()
 
     def repeat(self, scores: Float[Tensor, "samples b n"]) -> Lists:
-        """These lists once for each sample of scores, as ``samples * b`` lists."""
+        """These lists once for each sample of scores, as ``samples * b`` lists.
+
+        Args:
+            scores: ``[samples, b, n]``.
+
+        Returns:
+            The lists, sample by sample, without list weights.
+        """
         samples, _, n = scores.shape
         weights = self.item_weights
         return Lists.from_padded(
@@ -176,7 +193,14 @@ class Lists:
         )
 
     def weighted(self, terms: ItemValues) -> ItemValues:
-        """Per-item terms times the item weights, where there are any."""
+        """Per-item terms times the item weights, where there are any.
+
+        Args:
+            terms: ``[b, n]``.
+
+        Returns:
+            ``[b, n]``.
+        """
         return terms if self.item_weights is None else terms * self.item_weights
 
     def _make_mask(self) -> ItemMask:

@@ -60,6 +60,12 @@ class Spec:
     def parse(cls, text: str) -> Spec:
         """Parse a spec.
 
+        Args:
+            text: the spec.
+
+        Returns:
+            The name, the cutoff and the options.
+
         Raises:
             ValueError: the text does not fit the grammar; the message names the character.
         """
@@ -163,6 +169,12 @@ class Registry(Generic[_T]):
                 :class:`HasSpec` that does not define it.
             former: earlier names; they still work, and warn that the first of ``names`` replaces
                 them.
+
+        Returns:
+            The decorator, which returns the class or function as it is.
+
+        Raises:
+            ValueError: from the decorator, if a name is not valid or is taken.
         """
 
         def decorate(factory: Callable[..., _T]) -> Callable[..., _T]:
@@ -199,11 +211,25 @@ class Registry(Generic[_T]):
         return f"{self.kind}es" if self.kind.endswith("s") else f"{self.kind}s"
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """All names, sorted.
+
+        Returns:
+            The names, with those of :meth:`also`, without earlier ones.
+        """
         return sorted([*self._factories, *self._list_names()])
 
     def factory(self, name: str) -> Callable[..., _T]:
-        """The class or function that makes the object of this name."""
+        """The class or function that makes the object of this name.
+
+        Args:
+            name: a name of the registry, or an earlier one.
+
+        Returns:
+            The class or function.
+
+        Raises:
+            ValueError: the name is unknown; the message has the nearest names.
+        """
         if name in self._former:
             name = renamed_value(name, self._former)
         factory = self._factories.get(name) or self._find_factory(name)
@@ -213,7 +239,17 @@ class Registry(Generic[_T]):
         return factory
 
     def parse(self, text: str) -> Spec:
-        """Parse a spec; a registry may override this to accept other names."""
+        """Parse a spec; a registry may override this to accept other names.
+
+        Args:
+            text: the spec.
+
+        Returns:
+            The name, the cutoff and the options.
+
+        Raises:
+            ValueError: the text does not fit the grammar.
+        """
         return Spec.parse(text)
 
     def get(self, spec: str | Spec | _T, **options: Any) -> _T:
@@ -222,6 +258,9 @@ class Registry(Generic[_T]):
         Args:
             spec: the spec, as text or parsed; an object is returned as it is.
             options: further options, which override those of the spec; ``k`` is the cutoff.
+
+        Returns:
+            The object.
 
         Raises:
             ValueError: the spec cannot be parsed, the name or an option is unknown, or a value is
