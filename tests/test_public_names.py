@@ -185,3 +185,29 @@ def test_docstrings_have_every_argument_and_a_result(package):
         if inspect.isfunction(public):
             assert "Args:" in text or not signature.parameters, name
             assert "Returns:" in text or signature.return_annotation in (None, "None"), name
+
+
+@pytest.mark.parametrize("package", [*_packages(), "estimator"])
+def test_docstrings_of_methods_have_every_argument_and_a_result(package):
+    module = importlib.import_module(f"rankgrad.{package}")
+    for name in getattr(module, "__all__", ["Ranker"]):
+        try:
+            public = getattr(module, name)
+        except ImportError:  # a library that is not installed
+            continue
+        if not inspect.isclass(public):
+            continue
+        for method, member in vars(public).items():
+            function = getattr(member, "__func__", member)
+            inherited = any(hasattr(base, method) for base in public.__mro__[1:])
+            if method.startswith("_") or inherited or not inspect.isfunction(function):
+                continue
+            signature = inspect.signature(function)
+            names = [
+                argument for argument in signature.parameters if argument not in ("self", "cls")
+            ]
+            text = function.__doc__ or ""
+            for argument in names:
+                assert re.search(rf"[ *]{argument}:", text), (name, method, argument)
+            assert "Args:" in text or not names, (name, method)
+            assert "Returns:" in text or signature.return_annotation in (None, "None") or not names

@@ -90,7 +90,14 @@ class Schedule(HasSpec):
     """
 
     def at(self, progress: float) -> float:
-        """The value at this progress, which is clamped to [0, 1]."""
+        """The value at this progress, which is clamped to [0, 1].
+
+        Args:
+            progress: of training, from 0 to 1.
+
+        Returns:
+            The value.
+        """
         raise TypeError(f"{type(self).__name__} must implement at(progress)")
 
 

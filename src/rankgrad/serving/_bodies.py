@@ -55,7 +55,14 @@ class Limits:
             )
 
     def most_items(self, n_features: int) -> int:
-        """The largest number of items of a request, whose features must fit ``waiting_bytes``."""
+        """The largest number of items of a request, whose features must fit ``waiting_bytes``.
+
+        Args:
+            n_features: the number of features of an item.
+
+        Returns:
+            The number of items.
+        """
         return min(self.total_items, self.waiting_bytes // (4 * n_features))  # float32
 
 

@@ -67,6 +67,9 @@ class ServedRanker:
             ranker: a ranker of networks or trees.
             name: the name in URLs.
             threads: the number of threads that compute a batch.
+
+        Returns:
+            The ranker, ready for requests.
         """
         try:
             content = to_onnx(ranker)
@@ -99,7 +102,14 @@ class ServedRanker:
         return required
 
     def wrong_values(self, items: np.ndarray) -> np.ndarray:
-        """Which values of items ``[n, f]`` are infinite, or missing and required, ``[n, f]``."""
+        """Which values are infinite, or missing and required.
+
+        Args:
+            items: the features, ``[n, f]``.
+
+        Returns:
+            True on such values, ``[n, f]``.
+        """
         invalid: np.ndarray = ~np.isfinite(items)
         return invalid if self.required.all() else invalid & (self.required | ~np.isnan(items))
 
