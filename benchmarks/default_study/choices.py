@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from data import Data
-from plan import LAMBDA, SOFTMAX, Results, Task
+from plan import LAMBDA, LEVELS, SOFTMAX, Results, Task
 
 from rankgrad.data.synthetic import INFORMATIVE, SIZES
 
@@ -296,6 +296,14 @@ def combined() -> Iterable[Task]:
         yield replace(LONG_ATTENTION, data=data, model=encoded_attention)
 
 
+def levels() -> Iterable[Task]:
+    """Likelihoods of label levels (``candidates.py``), which need the fewest lists (direct.md)."""
+    web30k = replace(LARGE, data=WEB30K, recipe="short")
+    small = replace(LARGE, data=SMALL)
+    for own in (LARGE, web30k, replace(LARGE, data=POINTWISE), small):
+        yield from (replace(own, losses=(loss,)) for loss in ("level_likelihood", LEVELS))
+
+
 #: One loss of each kind, in the order of worth.
 KINDS = (
     *(SOFTMAX, LAMBDA, BOUND, "ranknet", "lambdarank@10", "approx_ndcg@10", "smoothi_ndcg@10"),
@@ -328,6 +336,7 @@ def tasks(results: Results) -> list[Task]:
     """All of them, each once."""
     task = chosen(results)
     found = [
+        *levels(),
         *claims(LARGE),
         *claims(replace(LARGE, model=ENCODED)),
         *encodings(),

@@ -6,6 +6,7 @@
     python benchmarks/direct_study show RESULTS                     tables, on a terminal
     python benchmarks/direct_study pack RESULTS -o FILE.jsonl.gz    results in one small file
     python benchmarks/direct_study tiny -o FILE.json                exact minimization
+    python benchmarks/direct_study efficiency -o FILE.json          how many lists a loss needs
     python benchmarks/direct_study speed                            time of a few losses, on a CPU
     python benchmarks/direct_study page RESULTS -o PAGE.md          the page
 
@@ -18,8 +19,8 @@ library and its ``train`` extra.
 In this folder: ``plan.py`` lists the trainings, ``data.py`` simulates their data, ``candidates.py``
 and ``networks.py`` define the losses and networks, ``train.py`` trains one of them while
 ``diagnose.py`` measures its gradients, and ``pool.py`` trains many side by side. ``show.py``,
-``page.py`` and ``figure.py`` present the results; ``tiny.py`` and ``speed.py`` are experiments of
-their own.
+``page.py`` and ``figure.py`` present the results; ``tiny.py``, ``efficiency.py`` and ``speed.py``
+are experiments of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import functools
 import tempfile
 from pathlib import Path
 
-_TINY = Path(__file__).parents[1] / "results" / "direct_tiny.json"
+_RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
@@ -57,6 +58,10 @@ def main() -> None:
         import tiny
 
         tiny.run(args.output)
+    elif args.command == "efficiency":
+        import efficiency
+
+        efficiency.run(args.output)
     elif args.command == "speed":
         from speed import measure
 
@@ -68,7 +73,7 @@ def main() -> None:
     elif args.command == "page":
         import page
 
-        page.write(args.results, args.tiny, args.output)
+        page.write(args.results, args.tiny, args.efficiency, args.output)
     else:
         from show import show
 
@@ -89,13 +94,17 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("results", type=Path, nargs="+")
     solve = commands.add_parser("tiny", help="exact minimization on tiny problems, some minutes")
     solve.add_argument("-o", "--output", type=Path, required=True)
+    need = commands.add_parser("efficiency", help="how many lists a loss needs, some minutes")
+    need.add_argument("-o", "--output", type=Path, required=True)
     commands.add_parser("speed", help="time of a few losses on a CPU")
     for name, text in (("pack", "results in one file"), ("page", "the page of the study")):
         command = commands.add_parser(name, help=text)
         command.add_argument("results", type=Path, nargs="+")
         command.add_argument("-o", "--output", type=Path, required=True)
         if name == "page":
-            command.add_argument("--tiny", type=Path, default=_TINY)
+            command.add_argument("--tiny", type=Path, default=_RESULTS / "direct_tiny.json")
+            default = _RESULTS / "direct_efficiency.json"
+            command.add_argument("--efficiency", type=Path, default=default)
     return parser
 
 

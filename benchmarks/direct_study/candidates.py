@@ -467,6 +467,56 @@ class LevelLikelihood(StudyLoss):
         return (values * weights).sum(-1), has_pairs(lists.labels, mask)
 
 
+@losses.register("top_likelihood")
+class TopLikelihood(StudyLoss):
+    """``Σ_l w_l Σ_{r<=k} (D_r - D_{r+1}) Σ_i BCE(s_i - c_r, t_ri)``: a convex surrogate of DCG@k.
+
+    DCG@k is a sum over label levels and over r: how many of the first r items are at or above the
+    level l, weighted by ``w_l (D_r - D_{r+1})``. ``σ(s_i - c_r)``, whose sum over the list is r, is
+    a relaxed membership in the first r items, and t is that of the best order: with m items at or
+    above the level, ``min(1, r / m)`` for these, the rest of r for the others. So the gradient is
+    the relaxed discount of an item less its ideal one (a Fenchel-Young loss, Blondel et al. 2020),
+    and does not vanish for confident mistakes. r = 1 alone is nearly softmax's cross-entropy.
+
+    Args:
+        k: the cutoff; 10 without one.
+        levels: labels are compared with 1, 2, ..., levels.
+        reduction: over lists.
+    """
+
+    name: ClassVar[str] = "top_likelihood"
+
+    def __init__(self, k: int | None = None, *, levels: int = 4, reduction: Any = "mean") -> None:
+        super().__init__(k, reduction=reduction)
+        self.levels = levels
+
+    def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        scores, mask, k = lists.scores, lists.mask, self.k or 10
+        length = mask.sum(-1, keepdim=True)
+        ranks = torch.arange(1, k + 1, device=scores.device)
+        discounts = torch.cat([1 / torch.log2(1.0 + ranks), torch.zeros_like(scores[0, :1])])
+        steps = (discounts[:-1] - discounts[1:]) * (ranks < length)  # [b, k]
+        gains = (torch.exp2(lists.labels) - 1) * mask
+        ideal = NDCG(k).ideal(gains)[:, None]
+        ideal = torch.where(ideal > 0, ideal, 1.0)
+        mass, targets = torch.zeros_like(ideal), torch.zeros_like(scores)
+        for level in range(1, self.levels + 1):
+            above = (lists.labels >= level) & mask
+            size = above.sum(-1, keepdim=True)
+            weight = 2.0 ** (level - 1) / ideal * ((size > 0) & (size < length))
+            inside = (steps * (ranks / size.clamp(min=1)).clamp(max=1.0)).sum(-1, keepdim=True)
+            rest = (length - size).clamp(min=1)
+            outside = (steps * ((ranks - size) / rest).clamp(min=0.0)).sum(-1, keepdim=True)
+            targets = targets + weight * torch.where(above, inside, outside)
+            mass = mass + weight
+        size = ranks.expand(len(scores), -1).minimum(length.clamp(min=1))
+        intercepts = _intercepts(scores.detach(), mask, size, length)
+        logits = scores[:, None] - intercepts[..., None]  # [b, k, n]
+        potentials = (F.softplus(logits) * mask[:, None]).sum(-1) + size * intercepts
+        values = mass[:, 0] * (steps * potentials).sum(-1) - (targets * scores * mask).sum(-1)
+        return values, has_pairs(lists.labels, mask)
+
+
 def _intercepts(scores: Tensor, mask: Tensor, size: Tensor, length: Tensor) -> Tensor:
     """The c with ``Σ_i σ(s_i - c) = size``, ``[b, levels]``, by bisection and two Newton steps."""
     rate = (size / length.clamp(min=1)).clamp(1e-4, 1 - 1e-4)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import efficiency
 import numpy as np
 import plan
 import tiny
@@ -23,13 +24,16 @@ from rankgrad.metrics import evaluate
 from rankgrad.significance import holm, paired_t_test
 
 Runs = list[dict[str, Any]]
+POINTWISE = next(iter(plan.second_world())).data
 #: The names in the library of losses that it took over from the study.
 NAMES = {LOGLOG: "ndcg_bound@10(penalty=loglog)", BOUND: "ndcg_bound@10"}
+_STUDY_NAMES = {public: study_name for study_name, public in NAMES.items()}
 #: The groups of the plan, for the table of what was run.
 GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
     "pairs' weights and derivatives, candidates (medium)": plan.field,
     "wider networks (medium)": plan.wider,
     "WEB30K's size": plan.web30k,
+    "likelihoods of label levels": plan.levels,
     "temperatures, standardized scores, continuation": plan.scales,
     "numbers of training lists": plan.budgets,
     "what of the bound does it": plan.parts,
@@ -42,12 +46,15 @@ GROUPS: dict[str, Callable[[], Iterable[Task]]] = {
 }
 
 
-def write(results: Iterable[Path], solved: Path, path: Path, *, best: bool = True) -> None:
+def write(
+    results: Iterable[Path], solved: Path, measured: Path, path: Path, *, best: bool = True
+) -> None:
     """Write the page, and its figures beside it.
 
     Args:
         results: files or folders of results.
         solved: the file that :func:`tiny.run` wrote.
+        measured: the file that :func:`efficiency.run` wrote.
         path: the page to write.
         best: whether to compute the best achievable NDCG, which takes a minute.
     """
@@ -64,15 +71,22 @@ def write(results: Iterable[Path], solved: Path, path: Path, *, best: bool = Tru
         wider=study.wider(),
         wider_web30k=study.wider_web30k(),
         recipes=study.recipes(),
-        temperatures=study.table(MEDIUM, "cosine", _temperatures(), reference="approx_ndcg"),
+        temperatures=study.table(MEDIUM, "cosine", _scaled("approx"), reference="approx_ndcg"),
+        neural_scales=study.table(MEDIUM, "cosine", _scaled("neural"), reference="neural_ndcg"),
         continuation=study.continuation(),
         budgets=study.budgets(),
+        second_world=study.table(POINTWISE, "cosine", _specs(plan.second_world())),
+        worlds=study.worlds(),
         diagnosis=study.diagnosis(),
         free="\n".join(tiny.free_table(tiny_results)),
         linear="\n".join(tiny.linear_table(tiny_results)),
         tiny_lists=tiny_results["lists"],
         tiny_problems=tiny_results["problems"],
         tiny_steps=tiny_results["steps"],
+        efficiency=study.efficiency(json.loads(measured.read_text(encoding="utf-8"))),
+        levels=study.table(MEDIUM, "cosine", [LAMBDA, SOFTMAX, *_specs(plan.levels())]),
+        levels_medium=study.levels_with_ties("medium"),
+        levels_small=study.levels_with_ties("small"),
         coverage=study.coverage(),
         **study.numbers(),
     )
@@ -85,8 +99,12 @@ def _specs(tasks: Iterable[Task]) -> list[str]:
     return list(dict.fromkeys(task.losses[0] for task in tasks if task.model == plan.MODEL))
 
 
-def _temperatures() -> list[str]:
-    return ["approx_ndcg", *(task.losses[0] for task in plan.scales() if len(task.losses) == 1)]
+def _scaled(family: str) -> list[str]:
+    """A relaxed NDCG, the forms of it with other temperatures or scores, and LambdaLoss."""
+    specs = [task.losses[0] for task in plan.scales() if len(task.losses) == 1]
+    specs = [spec for spec in specs if LAMBDA not in spec and "smoothi" not in spec]
+    own = [spec for spec in specs if ("neural" in spec) == (family == "neural")]
+    return [f"{family}_ndcg", *own, LAMBDA]
 
 
 def _best(data: Data, compute: bool) -> str:
@@ -181,6 +199,11 @@ class StudyResults:
             lines.append(_row([*row, _p(p)]))
         return "\n".join(lines)
 
+    def levels_with_ties(self, size: str) -> str:
+        """A table of likelihoods with the default network of a CPU."""
+        rows = {name(t.losses[0]): self.runs(t) for t in plan.levels_with_ties(size)}
+        return self.compare(rows, name(SOFTMAX))
+
     def wider(self) -> str:
         """Tables of the wider networks that have runs."""
         parts = []
@@ -225,6 +248,20 @@ class StudyResults:
                 parts.append(f"{budget:,} lists:\n\n{self.compare(rows, name(LAMBDA))}")
         return "\n\n".join(parts)
 
+    def worlds(self) -> str:
+        """A table for each change of labels or lists that has runs of more than one loss."""
+        parts = []
+        for data in dict.fromkeys(task.data for task in plan.worlds()):
+            label = ", ".join(
+                f"{key} {getattr(data, key):g}"
+                for key in ("noise", "shift", "length")
+                if getattr(data, key) != getattr(MEDIUM, key)
+            )
+            specs = _specs(plan.worlds())
+            if sum(bool(self.runs(Task(data, (spec,)))) for spec in specs) > 1:
+                parts.append(f"{label}:\n\n{self.table(data, 'cosine', specs)}")
+        return "\n\n".join(parts)
+
     def diagnosis(self) -> str:
         """A table of where the gradient goes, after the last epoch."""
         lines = [
@@ -237,6 +274,22 @@ class StudyResults:
                 cells = [f"{last['spread']:.1f}", f"{last['on_mistakes']:.1%}"]
                 cells += [f"{last['on_top']:.1%}", f"{last['curvature']:+.2f}"]
                 lines.append(_row([name(spec), *cells]))
+        return "\n".join(lines)
+
+    def efficiency(self, measured: Mapping[str, Any]) -> str:
+        """Tables of how many lists losses need: at the best scale of scores, and by scale."""
+        lines = ["| | scale | lists needed | test NDCG@10 |", "|:--|--:|--:|--:|"]
+        for spec, values in measured["losses"].items():
+            runs = self.runs(Task(MEDIUM, (_STUDY_NAMES.get(spec, spec),)))[:1]
+            test = _mean(runs, "test") if runs else "not run"
+            needed = efficiency.relative(measured, values["variances"])
+            lines.append(_row([name(spec), f"{values['scale']:g}", _times(needed), test]))
+        scales = list(next(iter(measured["scales"].values())))
+        lines += ["", _row(["scale", *(f"{float(scale):g}" for scale in scales)])]
+        lines.append("|:--" + "|--:" * len(scales) + "|")
+        for spec, by_scale in measured["scales"].items():
+            needed = [efficiency.relative(measured, by_scale[scale]) for scale in scales]
+            lines.append(_row([name(spec), *map(_times, needed)]))
         return "\n".join(lines)
 
     def figure(self) -> str:
@@ -311,6 +364,11 @@ def _versus(rows: Mapping[str, Runs], reference: str) -> dict[str, tuple[str, st
     return {
         label: (*pair, _p(p)) for (label, pair), p in zip(cells.items(), corrected, strict=True)
     }
+
+
+def _times(value: float) -> str:
+    """A ratio with two digits or more."""
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def _p(value: float) -> str:

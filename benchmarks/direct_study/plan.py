@@ -35,6 +35,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 LAMBDA, SOFTMAX = "lambdaloss@10", "softmax"
 BOUND, LOGLOG = "rank_bound@10", "rank_bound@10(p=1.0)"
+LEVELS = "level_likelihood@10(weights=gain)"
 DIRECT = ("approx_ndcg", "neural_ndcg", "smoothi_ndcg@10")
 #: Losses by the two factors of a pair in their gradient: the weight and the surrogate.
 FIELD = {
@@ -56,7 +57,10 @@ CANDIDATES = (
     'mixed(first="rank_bound@10", second="lambdaloss@10", weight=3.0)',
     "pair_field@10(relaxation=softsort)",
     'pair_field@10(relaxation="neural(sinkhorn=false)")',
+    LEVELS,
 )
+#: The network of the model ``medium``.
+CPU_DEFAULT = "tabm(hidden=[256, 128], members=1, dropout=0.2)"
 #: Networks with more parameters, on the same inputs.
 WIDER = {
     "hidden 256": "tabm(hidden=[256], members=8, share=nothing, dropout=0.3)",
@@ -150,10 +154,10 @@ def wider() -> Iterable[Task]:
 
 def web30k() -> Iterable[Task]:
     """The candidates at the size of WEB30K, with three seeds."""
-    specs = (LAMBDA, *CANDIDATES[:2], *CANDIDATES[3:7], SOFTMAX, "approx_ndcg")
+    specs = (LAMBDA, *CANDIDATES[:2], *CANDIDATES[3:], SOFTMAX, "approx_ndcg")
     first = [Task(WEB30K, (spec,), recipe="short") for spec in specs]
     wide = [replace(task, model=WIDER["hidden 256, 128"]) for task in first[:3]]
-    return first + wide + [replace(task, seed=seed) for seed in (1, 2) for task in first[:7]]
+    return first + wide + [replace(task, seed=seed) for seed in (1, 2) for task in first[:8]]
 
 
 def best(results: Results) -> str | None:
@@ -184,6 +188,7 @@ def scales() -> Iterable[Task]:
     specs += [f"standardized(scale={scale})" for scale in (0.5, 1.0, 3.0)]
     specs += [f'standardized(loss="{LAMBDA}", scale={scale})' for scale in (1.0, 3.0)]
     specs += [f'standardized(loss="{loss}", scale=1.0)' for loss in DIRECT[1:]]
+    specs += ['standardized(loss="neural_ndcg", scale=0.3)']
     specs += [f'mixed(first=softmax, second="{loss}", weight=10.0)' for loss in DIRECT[:2]]
     single = [Task(MEDIUM, (spec,)) for spec in specs]
     sequences = [(BOUND, "approx_ndcg"), (BOUND, "neural_ndcg"), (LAMBDA, "approx_ndcg")]
@@ -193,9 +198,15 @@ def scales() -> Iterable[Task]:
 
 def levels() -> Iterable[Task]:
     """Likelihoods of label levels, of which softmax is an approximation."""
-    specs = ("level_likelihood", "level_likelihood@10(weights=gain)")
-    specs += ("level_likelihood(weights=size)",)
+    specs = (LEVELS, "level_likelihood", "level_likelihood(weights=size)")
     return [Task(MEDIUM, (spec,)) for spec in specs]
+
+
+def levels_with_ties(size: str) -> list[Task]:
+    """The same with the inputs and the network that are the default on a CPU."""
+    data = Data(SIZES[size], in_list=("rank", "score", "ties"))
+    specs = (SOFTMAX, "level_likelihood", LAMBDA, LEVELS)
+    return [Task(data, (spec,), model=CPU_DEFAULT, diagnosed=False) for spec in specs]
 
 
 def budgets() -> Iterable[Task]:

@@ -1,6 +1,7 @@
 """The study of direct losses: its losses are what it says, and it runs and goes on."""
 
 import importlib
+import itertools
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rankgrad.inputs import as_lists
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "direct_study"
 MODULES = ("plan", "data", "networks", "candidates", "pair_kernel", "diagnose", "train")
-MODULES = (*MODULES, "pool", "show", "tiny", "figure", "page")
+MODULES = (*MODULES, "pool", "show", "tiny", "efficiency", "figure", "page")
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,44 @@ def test_rank_bound_bounds_ndcg_from_below(study):
     total = gains.sum(-1) / metrics.get("ndcg").ideal(gains).clamp(min=1e-9)
     exact = metrics.get("ndcg")(scores, labels, mask)
     assert bool((total - bound <= exact + 1e-9)[:3].all())
+
+
+def test_level_likelihood_is_nearly_the_conditional_likelihood(study):
+    scores, labels, _ = (x[2] for x in some_lists())
+
+    def gradient(value):
+        own = scores.clone().requires_grad_()
+        return torch.autograd.grad(value(own), own)[0]
+
+    found = gradient(lambda own: losses.get("level_likelihood")(own, labels))
+    exact = gradient(lambda own: sum(_conditional(own, labels >= level) for level in range(1, 5)))
+    with_replacement = gradient(lambda own: losses.get("softmax")(own, labels))
+    assert (found - exact).abs().max() < 0.02 * exact.abs().max()
+    assert (with_replacement - exact).abs().max() > 0.3 * exact.abs().max()
+
+
+def _conditional(scores, chosen):
+    """-log of the probability of these items among all sets of as many, each ∝ exp(Σ s)."""
+    sums = [torch.ones_like(scores[0]), *[torch.zeros_like(scores[0])] * int(chosen.sum())]
+    for weight in scores.exp():  # elementary symmetric polynomials, item by item
+        sums = [sums[0], *(more + weight * less for less, more in itertools.pairwise(sums))]
+    return sums[-1].log() - scores[chosen].sum()
+
+
+@pytest.mark.parametrize("spec", ["top_likelihood@10", "level_likelihood@10(weights=gain)"])
+def test_fitted_intercepts_make_gradients_right(study, spec):
+    scores, labels, mask = some_lists()
+    loss = losses.get(spec)
+    scores.requires_grad_()
+    assert torch.autograd.gradcheck(lambda own: loss(own, labels, mask), (scores,), atol=1e-5)
+
+
+def test_lists_needed_do_not_depend_on_a_factor_of_the_loss(study):
+    problem = study["efficiency"].Problem.simulated(5, 2, 2)
+    once = problem.variances("softmax", 1.0)
+    twice = problem.variances("mixed(first=softmax, second=softmax)", 1.0)
+    assert once == pytest.approx(twice, rel=1e-3)
+    assert problem.variances("approx_ndcg", 64.0)[0] > 2 * once[0]
 
 
 @pytest.mark.parametrize("surrogate", ["logistic", "sigmoid"])
@@ -138,7 +177,8 @@ def test_the_page_is_that_of_the_results(study, tmp_path):
     root = STUDY.parents[1]
     results = [root / "benchmarks/results/direct.jsonl.gz"]
     solved = root / "benchmarks/results/direct_tiny.json"
-    study["page"].write(results, solved, tmp_path / "direct.md", best=False)
+    measured = root / "benchmarks/results/direct_efficiency.json"
+    study["page"].write(results, solved, measured, tmp_path / "direct.md", best=False)
     for name in ("direct.md", "direct_training.svg"):
         made = (tmp_path / name).read_text(encoding="utf-8")
         there = (root / "docs/results" / name).read_text(encoding="utf-8")
