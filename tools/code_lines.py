@@ -3,7 +3,7 @@
 ::
 
     python tools/code_lines.py                 the files as they are
-    python tools/code_lines.py v0.1.0 HEAD     at two commits, side by side
+    python tools/code_lines.py HEAD~9 HEAD     at two commits, side by side
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def by_package(commit: str) -> Counter[str]:
 
 
 def _git(*arguments: str) -> str:
-    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise SystemExit(run.stderr.strip())
     return run.stdout
 
 
