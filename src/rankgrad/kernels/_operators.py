@@ -4,6 +4,11 @@
 :func:`sort` and :func:`rank`. Metrics written in PyTorch, such as a user's own, go through them, so
 that no permutation matrix is built. Metrics that have a kernel need no operator: for them
 :func:`relaxed_metric` names one operation that computes relaxation and metric together.
+
+An operator is called in one of two ways. Usually it is the autograd function :class:`_Operation`,
+which keeps the operator, with its sorted lists, for the backward pass. Under ``torch.compile`` it
+is an operation of ``torch.ops.rankgrad`` (the end of this module), which takes and returns tensors
+only, so the backward pass makes the operator again.
 """
 
 from __future__ import annotations
