@@ -49,6 +49,10 @@ def some_lists():
         ("rank_bound(gain=linear, ideal=false)", "softmax"),
         ("rank_bound@10", "ndcg_bound@10"),
         ("rank_bound@10(p=1.0)", "ndcg_bound@10(penalty=loglog)"),
+        (
+            "standardized(loss=neural_ndcg, scale=0.3)",
+            'relaxed(metric=ndcg, relaxation="standardized(base=neural, deviation=0.3)")',
+        ),
     ],
 )
 def test_known_losses_are_cells_of_the_field(study, cell, known):
