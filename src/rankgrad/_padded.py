@@ -47,6 +47,18 @@ def log_softmax(logits: ItemValues, mask: ItemMask) -> ItemValues:
     return torch.where(mask, real_logits.log_softmax(-1), 0.0)
 
 
+def standardize(scores: ItemValues, mask: ItemMask) -> ItemValues:
+    """``(s - mean) / std`` within each list, 0 on padding.
+
+    1e-6 is added to the variance, which bounds the gradient where all scores are tied.
+    """
+    length = mask.sum(-1, keepdim=True).to(scores.dtype)
+    total = torch.where(mask, scores, 0.0).sum(-1, keepdim=True)
+    centered = torch.where(mask, scores - divide(total, length), 0.0)
+    variance = divide(centered.square().sum(-1, keepdim=True), length)
+    return centered / (variance + 1e-6).sqrt()
+
+
 def descending(
     scores: ItemValues, mask: ItemMask, labels: ItemValues | None = None
 ) -> Int[Tensor, "b n"]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from rankgrad._padded import descending, divide, invert, tie_groups
+from rankgrad._padded import descending, invert, standardize, tie_groups
 from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import (
     Schedule,
@@ -75,10 +75,7 @@ class OptimalTransport(Relaxation):
 
 def _squash(scores: Tensor, mask: Tensor) -> Tensor:
     """The points x, ``[b, n]``: the sigmoids of scores standardized within their list."""
-    length = mask.sum(-1, keepdim=True).to(scores.dtype)
-    centered = torch.where(mask, scores - divide(scores.sum(-1, keepdim=True), length), 0.0)
-    variance = divide(centered.square().sum(-1, keepdim=True), length)
-    return (centered / (variance + 1e-6).sqrt()).sigmoid()
+    return standardize(scores, mask).sigmoid()
 
 
 def _gibbs_kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:

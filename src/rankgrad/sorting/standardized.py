@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 from typing_extensions import override
 
+from rankgrad._padded import standardize
 from rankgrad._shapes import Channels, Float, ItemMask, ItemValues, RankValues
 from rankgrad._validation import Schedule, initial_value, set_temperature
 from rankgrad.sorting._base import Relaxation, Route, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
-
-_LEAST_DEVIATION = 1e-3  # of the scores of a list: bounds the gradient where all scores are tied
 
 
 @relaxations.register("standardized")
@@ -62,9 +61,4 @@ class Standardized(Relaxation):
 
     def _standardize(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
         """Scores of mean 0 and deviation d, 0 on padding."""
-        count = mask.sum(-1, keepdim=True).clamp(min=1)
-        mean = scores.where(mask, 0.0).sum(-1, keepdim=True) / count
-        centered = (scores - mean).where(mask, 0.0)
-        variance = centered.square().sum(-1, keepdim=True) / count
-        deviation = (variance + _LEAST_DEVIATION**2).sqrt()
-        return initial_value(self.deviation) * centered / deviation
+        return initial_value(self.deviation) * standardize(scores, mask)
