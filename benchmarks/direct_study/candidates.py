@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from rankgrad._autograd import differentiable_once
 from rankgrad._padded import hard_ranks, has_pairs, log_softmax
 from rankgrad._validation import check_choice
+from rankgrad.data import synthetic
 from rankgrad.kernels import KernelCall
 from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
@@ -515,6 +516,45 @@ class TopLikelihood(StudyLoss):
         potentials = (F.softplus(logits) * mask[:, None]).sum(-1) + size * intercepts
         values = mass[:, 0] * (steps * potentials).sum(-1) - (targets * scores * mask).sum(-1)
         return values, has_pairs(lists.labels, mask)
+
+
+@losses.register("simulator_likelihood")
+class SimulatorLikelihood(StudyLoss):
+    """``min_c -Σ_i log P(y_i | s_i + c)``: the likelihood of the simulator's own rule of labels.
+
+    A label is the number of thresholds below ``s_i + c + noise``, with normal noise, known
+    thresholds and a generosity c of the list that is fitted (an ordered probit model with an
+    intercept of the list). No other loss of the labels estimates scores more precisely from many
+    lists, so it says what is left to gain. It knows the simulator and is not for other data.
+
+    Args:
+        reduction: over lists.
+    """
+
+    name: ClassVar[str] = "simulator_likelihood"
+
+    def values(self, lists: Lists) -> tuple[Tensor, Tensor]:
+        scores, mask = lists.scores, lists.mask
+        inner = torch.from_numpy(synthetic._THRESHOLDS).to(scores)
+        edge = inner.new_tensor([math.inf])
+        thresholds = torch.cat([-edge, inner, edge])
+        levels = lists.labels.long()
+        low, high = thresholds[levels], thresholds[levels + 1]
+
+        def likelihood(scores: Tensor) -> Tensor:
+            upper, lower = ((edge - scores) / synthetic._NOISE for edge in (high, low))
+            probability = torch.special.ndtr(upper) - torch.special.ndtr(lower)
+            return -(probability.clamp(min=1e-30).log() * mask).sum(-1)
+
+        least = torch.full_like(scores[:, :1], -12.0)
+        most = -least
+        for _ in range(40):  # the likelihood is log-concave in c: bisection of its derivative
+            c = ((least + most) / 2).requires_grad_()
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(likelihood(scores.detach() + c).sum(), c)
+            c = c.detach()
+            least, most = c.where(gradient < 0, least), c.where(gradient >= 0, most)
+        return likelihood(scores + (least + most) / 2), has_pairs(lists.labels, mask)
 
 
 def _intercepts(scores: Tensor, mask: Tensor, size: Tensor, length: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from rankgrad.data import Dataset, synthetic
 LOSSES = (
     *(LAMBDA, LEVELS, "level_likelihood", "ndcg_bound@10", "softmax", "ranknet", "lambdarank@10"),
     *("listmle", "top_likelihood@10", "smoothi_ndcg@10", "neural_ndcg", "softsort_ndcg@10"),
-    "approx_ndcg",
+    *("approx_ndcg", "simulator_likelihood"),
 )
 #: Losses that are also measured at each scale of scores.
 BY_SCALE = (LAMBDA, "approx_ndcg", "neural_ndcg", "smoothi_ndcg@10")

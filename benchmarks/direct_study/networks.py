@@ -18,17 +18,22 @@ from rankgrad.models.tabm import TabM, TabMNet
 
 
 class PreparedNet(TabMNet):
-    """The default network on inputs that were computed before.
+    """A network of the library on inputs that were computed before.
 
-    On a GPU it takes lists as a whole although it scores item by item: training captures such
-    networks in CUDA graphs.
+    With ``in_list`` the inputs are those that the library would compute, features first; without
+    it all inputs count as features. On a GPU it takes lists as a whole although it scores item by
+    item: training captures such networks in CUDA graphs.
     """
 
     capturable = True
 
-    def __init__(self, model: TabM, n_features: int) -> None:
-        super().__init__(model, n_features)
-        self.per_item = self.per_item and not torch.cuda.is_available()
+    def __init__(self, model: TabM, n_inputs: int) -> None:
+        super().__init__(model, n_inputs // (1 + len(model.in_list)))
+        self.n_features = n_inputs
+        self.per_item = self.inputs_score_alone and not torch.cuda.is_available()
+
+    def inputs(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        return features
 
 
 @models.register("noisy_tabm")

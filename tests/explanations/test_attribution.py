@@ -13,7 +13,7 @@ MODELS = {
     "default": {},
     "perceptron": {"model": "mlp(hidden=[16, 8])", "transforms": ("log1p", "standardize")},
     "attention": {"model": "context_aware(fc=[16], blocks=1, ff=16)"},
-    "similar": {"model": "tabm(hidden=[8], members=2, activation=silu, heads=2)"},
+    "similar": {"model": "tabm(hidden=[8], members=2, activation=silu, heads=2, bins=3)"},
     "normed": {"model": "mlp(hidden=[8], batch_norm=true)", "transforms": ("clip(limit=2)",)},
 }
 

@@ -20,7 +20,8 @@ SPECS = [
     "tabm(hidden=[8], members=3)",
     "tabm(hidden=[8, 4], members=2, share=nothing, dropout=0.5, input_dropout=0.2)",
     "tabm(hidden=[8], members=2, in_list=[rank, score])",
-    "tabm(hidden=[8], members=2, heads=2)",
+    "tabm(hidden=[8], members=2, heads=2, bins=4)",
+    "tabm(hidden=[8], members=2, input_dropout=0.2, in_list=[score], bins=1)",
     "tabm(hidden=[8], members=2, in_list=[rank, ties], heads=1)",
     "context_aware(fc=[8], ff=16)",
     "context_aware(fc=[12, 8], blocks=1, heads=2, ff=16, output=tanh)",
@@ -28,6 +29,10 @@ SPECS = [
     "context_aware(fc=[8], ff=16, positional=learned, positions=3)",
 ]
 PRESETS = {
+    "medium": "tabm(hidden=[256, 128], members=1, dropout=0.2, "
+    "in_list=[rank, score, ties], bins=8)",
+    "large": "tabm(hidden=[512, 256], activation=silu, dropout=0.2, "
+    "in_list=[rank, score, ties], bins=8)",
     "attentive": "tabm(hidden=[512, 256], members=32, activation=silu, dropout=0.1, "
     "in_list=[rank, score, ties], heads=8)",
     "neuralndcg_web30k": "context_aware(output=tanh)",
@@ -230,6 +235,7 @@ def test_none_in_quotes_is_none() -> None:
         ("lightgbm(monotone_constraints=[1, 0.5])", "each of monotone_constraints must be -1, 0"),
         ("xgboost(monotone_constraints=[2])", "each of monotone_constraints must be -1, 0 or 1"),
         ("tabm(in_list=rank)", "in_list must be a list such as"),
+        ("tabm(bins=-1)", "bins must be a whole number of at least 0, found -1"),
         ("tabm(heads=-1)", "heads must be a whole number of at least 0, found -1"),
         ("tabm(heads=1.5)", "heads must be a whole number of at least 0, found 1.5"),
         ("tabm(input_dropout=-1)", "input_dropout must be a number of at least 0"),

@@ -98,10 +98,11 @@ def test_folded_layers_are_called_by_several_threads():
 
 
 def test_large_weights_are_not_folded():
-    for model, fits in {"small": True, "medium": True, "large": False}.items():
-        assert FoldedLayers.fits(models.get(model).build(n_features=136)) is fits
-    assert not FoldedLayers.fits(models.get("tabm(in_list=[rank])").build(n_features=4))
-    assert not FoldedLayers.fits(models.get("tabm(hidden=[], in_list=[score])").build(n_features=4))
+    wide = "tabm(hidden=[512, 256], members=16, in_list=[rank, score, ties])"
+    assert not FoldedLayers.fits(models.get(wide).build(n_features=136))
+    assert FoldedLayers.fits(models.get(wide.replace("16", "1")).build(n_features=136))
+    for other in ("in_list=[rank]", "in_list=[score], bins=2", "hidden=[], in_list=[score]"):
+        assert not FoldedLayers.fits(models.get(f"tabm({other})").build(n_features=4))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ def test_other_transforms_are_left_to_onnx(transforms):
     [
         (Settings().model, Settings().transforms),
         (Settings().model, ("standardize",)),
+        ("medium", Settings().transforms),
         ("mlp(hidden=[8])", Settings().transforms),
     ],
 )
@@ -205,7 +207,9 @@ def scores_by_pytorch(ranker, features, offsets):
         return np.concatenate([ranker.network(ranker.transform.transform(each)) for each in lists])
 
 
-@pytest.mark.parametrize("model", ["mlp(hidden=[4])", "tabm(hidden=[4], in_list=[score, rank])"])
+@pytest.mark.parametrize(
+    "model", ["mlp(hidden=[4])", "tabm(hidden=[4], in_list=[score, rank], bins=3)"]
+)
 def test_predictions_are_those_of_transforms_and_network(model, monkeypatch):
     features, offsets = uneven_lists()
     settings = Settings(model=model, transforms=(*TRANSFORMS[0], "impute(fill=median)"))

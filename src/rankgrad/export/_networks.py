@@ -20,6 +20,7 @@ from rankgrad.export._transforms import float32_array
 from rankgrad.export._trees import Trees
 from rankgrad.models._dropout import Dropout, FastDropout
 from rankgrad.models._embedded import EmbeddedScorer
+from rankgrad.models._encoding import PiecewiseLinearEncoding
 from rankgrad.models._similar_items import MIN_NORM, SimilarItems
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAwareNet
@@ -182,6 +183,8 @@ def add_members(network: TabMNet, graph: OnnxGraph, items: str) -> str:
     The first layers of all members are one matrix product. With one hidden layer, so are the last
     layers of all members.
     """
+    if network.encoding is not None:
+        items = graph.add("Concat", items, _add_encoding(network.encoding, graph, items), axis=-1)
     layers = member_layers(network)
     first = layers[0]
     assert isinstance(first, tuple)
@@ -232,6 +235,15 @@ def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndar
     """Add ``values @ weight + bias``; return the name of the output."""
     product = graph.add("MatMul", values, weight.astype(np.float32))
     return graph.add("Add", product, bias.astype(np.float32))
+
+
+def _add_encoding(encoding: PiecewiseLinearEncoding, graph: OnnxGraph, items: str) -> str:
+    """The ramps ``[items, features · bins]`` of the features, the first of the inputs of items."""
+    features = graph.add("Gather", items, np.arange(encoding.n_features), axis=-1)
+    starts = float32_array(encoding.starts)
+    ramps = graph.add("Sub", graph.add("Unsqueeze", features, np.array([-1])), starts)
+    ramps = graph.add("Clip", graph.add("Mul", ramps, encoding.bins_per_unit), 0.0, 1.0)
+    return graph.reshape(ramps, -1, encoding.width)
 
 
 def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:

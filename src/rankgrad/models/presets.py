@@ -43,22 +43,25 @@ def small() -> TabM:
 def medium() -> TabM:
     """The default for many items without a GPU: one perceptron of 256 and 128 hidden units.
 
-    It also takes in ties within the list. A step takes about as long as that of ``small``.
+    It also takes in ties within the list and a piecewise linear encoding of the features.
 
     >>> print(models.get("medium"))
-    tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties])
+    tabm(hidden=[256, 128], members=1, dropout=0.2, in_list=[rank, score, ties], bins=8)
     """
-    return TabM(hidden=(256, 128), members=1, dropout=0.2, in_list=("rank", "score", "ties"))
+    return TabM(
+        hidden=(256, 128), members=1, dropout=0.2, in_list=("rank", "score", "ties"), bins=8
+    )
 
 
 @models.register("large")
 def large() -> TabM:
     """The default for many items with a GPU: sixteen perceptrons that share weights.
 
-    Chosen on simulated data, as ``medium`` was (``docs/results/simulated.md``).
+    They take in what ``medium`` does. Chosen on simulated data, as ``medium`` was
+    (``docs/results/simulated.md``).
 
     >>> print(models.get("large"))
-    tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties])
+    tabm(hidden=[512, 256], activation=silu, dropout=0.2, in_list=[rank, score, ties], bins=8)
     """
     return TabM(
         hidden=(512, 256),
@@ -66,17 +69,18 @@ def large() -> TabM:
         activation="silu",
         dropout=0.2,
         in_list=("rank", "score", "ties"),
+        bins=8,
     )
 
 
 @models.register("attentive")
 def attentive() -> TabM:
-    """Like ``large``, with attention to similar items of the list; it is not a default.
+    """Like ``large``, with attention to similar items in place of the encoding; not a default.
 
     Chosen on simulated data in which items have copies in their list
     (``docs/results/simulated.md``), where it was trained with ``batch_size`` 16. Without copies it
-    is level with ``large`` there, and on few lists it does not help, so compare it with the default
-    on validation lists. It also has twice the members and half the dropout of ``large``. Its memory
+    is behind ``large`` there, and on few lists it does not help, so compare it with the default on
+    validation lists. It also has twice the members and half the dropout of ``large``. Its memory
     grows with the square of the list's length.
 
     >>> print(models.get("attentive"))

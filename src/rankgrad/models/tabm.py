@@ -15,6 +15,7 @@ from rankgrad._shapes import Float
 from rankgrad._validation import check_choice, check_rate, check_whole
 from rankgrad.models._base import ACTIVATIONS, Activation, Model, Scorer, check_sizes, models
 from rankgrad.models._dropout import FastDropout
+from rankgrad.models._encoding import PiecewiseLinearEncoding
 from rankgrad.models._in_list import InList, check_in_list, in_list_columns
 from rankgrad.models._perceptrons import Perceptrons, bias_gradient
 from rankgrad.models._similar_items import SimilarItems
@@ -55,6 +56,9 @@ class TabM(Model):
             differ from an item, and how similar they are, are further inputs, which all members
             share: see :mod:`rankgrad.models._similar_items`. A score then depends on the whole
             list, and memory grows with the square of the list's length.
+        bins: the number of bins of a piecewise linear encoding of the features, which all members
+            take in beside them; 0 for none. It finds thresholds in features, as trees do, and
+            overfits on few items: see :mod:`rankgrad.models._encoding`.
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -70,6 +74,7 @@ class TabM(Model):
     input_dropout: float = 0.0
     in_list: Sequence[InList] = ()
     heads: int = 0
+    bins: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
@@ -80,6 +85,7 @@ class TabM(Model):
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
         object.__setattr__(self, "heads", check_whole("heads", self.heads, least=0))
+        object.__setattr__(self, "bins", check_whole("bins", self.bins, least=0))
 
     @override
     def build(self, n_features: int) -> TabMNet:
@@ -102,6 +108,9 @@ class TabMNet(Scorer):
             width += self.attention.width
             self.inputs_score_alone = False
             self.capturable = False  # the attention is not tested in CUDA graphs
+        self.encoding = PiecewiseLinearEncoding(n_features, model.bins) if model.bins else None
+        if self.encoding is not None:
+            width += self.encoding.width
         layers: list[nn.Module] = []
         if model.input_dropout:
             layers.append(FastDropout(model.input_dropout))
@@ -151,6 +160,9 @@ class TabMNet(Scorer):
 
     def _score_items(self, items: Float[Tensor, "N w"]) -> Float[Tensor, "m N"]:
         """The scores of each member, or their mean ``[1, N]``."""
+        if self.encoding is not None:
+            ramps = self.encoding(items[:, : self.encoding.n_features])
+            items = torch.cat([items, ramps], -1)
         scores: Tensor = self.layers(items.expand(self.members, *items.shape)).squeeze(-1)
         if self._gives_members:
             return scores
@@ -217,13 +229,17 @@ class _AdaptedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
 
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        if items.is_cuda:
+        if items.is_cuda or (self.training and not items.requires_grad):
             return self._with_scaled_weights(items)
         mixed = nn.functional.linear(items * self.scale_in, self.weight)
         return torch.addcmul(self.bias, mixed, self.scale_out)
 
     def _with_scaled_weights(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        """Scale the weights in place of the items, of which there are more in batches on a GPU."""
+        """Scale the weights in place of the items.
+
+        There are more items than weights in batches on a GPU. And in training on a CPU the gradient
+        of ``scale_in`` then follows from that of the weights, without one for the scaled items.
+        """
         weight = self.scale_in.mT * self.weight.mT * self.scale_out
         if items.stride(0) != 0:
             return torch.baddbmm(self.bias, items, weight)

@@ -77,10 +77,10 @@ class FoldedLayers:
 
     @staticmethod
     def fits(network: nn.Module) -> bool:
-        """Whether a network has in-list scores, no attention, and a small enough first layer."""
+        """Whether a network has in-list scores and no further inputs, and few enough weights."""
         if not isinstance(network, TabMNet) or "score" not in network.in_list:
             return False
-        if network.attention is not None:
+        if network.attention is not None or network.encoding is not None:
             return False
         first, *others = member_layers(network)
         return len(others) > 0 and isinstance(first, tuple) and first[0].size <= _MAX_WEIGHTS
