@@ -219,11 +219,10 @@ def boost(
 
 def _check_varies(train: Dataset) -> None:
     """Raise if all training items have the same features."""
-    height = block_height(train.n_features)
+    height, first = block_height(train.n_features), train.features[:1]
     for start in range(0, train.n_items, height):
         block = np.asarray(train.features[start : start + height])
-        first = np.broadcast_to(train.features[0], block.shape)
-        if not np.array_equal(block, first, equal_nan=True):
+        if not ((block == first) | (np.isnan(block) & np.isnan(first))).all():
             return
     raise ValueError(
         f"all {train.n_features} features are constant in the training data, so there is nothing "

@@ -6,7 +6,6 @@ import datetime
 import itertools
 import os
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,12 +100,10 @@ def train(
     if settings_file is None:
         resolved, notes = for_data(resolved, training, explicit)
         show_notes(notes)
-    fit_in = partial(
-        fit, resolved, training, validation, resume=resume, on_epoch=on_epoch, quiet=json
-    )
+    how: dict[str, Any] = {"resume": resume, "on_epoch": on_epoch, "quiet": json}
     while True:
         try:
-            result = fit_in(folder=run)
+            result = fit(resolved, training, validation, folder=run, **how)
             break
         except (FileExistsError, LockedError):
             if output is not None or not run.exists():
