@@ -11,6 +11,7 @@ from rewritten import rewrite
 from typer.testing import CliRunner
 
 from rankgrad.cli import app
+from rankgrad.data import load, store
 
 
 def test_missing_files(refused, folder, trained, tmp_path):
@@ -94,6 +95,9 @@ def test_what_is_there_is_kept(refused, folder, trained, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     assert "overwrite" in refused("predict", trained, folder, "-o", tmp_path / "mine.txt")
     assert "already" in refused("import", folder, "-o", tmp_path)
+    store.write(load(folder / "vali.txt"), tmp_path / "store")
+    there = refused("import", folder / "vali.txt", "-o", tmp_path / "store")
+    assert "--overwrite or overwrite=True replaces it" in there
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
@@ -102,7 +106,8 @@ def test_what_needs_no_data_is_said_before_it_is_read(refused, folder, trained, 
     assert "is there already" in refused("train", alone, "-o", trained)
     assert "other settings" in refused("train", alone, "-o", trained, "--resume", "--seed", 5)
     if not torch.cuda.is_available():
-        assert "no GPU" in refused("train", alone, "-o", tmp_path / "r", "--device", "cuda")
+        line = refused("train", alone, "-o", tmp_path / "r", "--device", "cuda")
+        assert line.endswith("no GPU is found: take cpu or auto")
 
 
 def test_a_run_that_never_began_does_not_stand_in_the_way(

@@ -41,6 +41,7 @@ def test_help_has_examples(command):
     assert result.exit_code == 0
     assert "Examples:" in result.stdout
     assert f"rankgrad {command}" in result.stdout
+    assert "<bool>" not in result.stdout  # a flag takes no value
 
 
 def test_every_setting_is_an_option():
@@ -267,6 +268,13 @@ def test_train_needs_no_option_but_the_data(
     names = sorted(path.name for path in Path("runs").iterdir())
     assert names == [f"{day}-lambdaloss-at-5", f"{day}-softmax", f"{day}-softmax-2"]
     assert f"rankgrad evaluate runs/{day}-softmax folds --fold 1" in first.stdout
+    # Another process takes the next name while this one reads the data.
+    taken = Path("runs", f"{day}-softmax-3")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "rankgrad.training._fitting.check_data", lambda *data: taken.mkdir(exist_ok=True)
+        )
+        assert f"runs/{day}-softmax-4" in rankgrad("train", "folds", *quick).stdout
     said = refused("train", "MQ2008")
     assert "https://www.microsoft.com" in said
     assert "rankgrad demo" in said

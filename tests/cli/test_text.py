@@ -85,6 +85,7 @@ def test_what_is_wrong_is_said(collection, refused):
     assert "a.run, line 2: query '1' has document 'b' twice" in refused("evaluate", run, qrels)
     for fold in (0, 1):
         assert "leave out --fold" in refused("evaluate", run, qrels, "--fold", fold)
+    assert "give two runs or more" in refused("evaluate", run, qrels, "--test", "t")
     assert "must be a TREC run" in refused("evaluate", collection, qrels)
     assert "give --json too" in refused("evaluate", run, qrels, "--per-list")
     data = collection / "test.txt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,36 @@ def test_missing_values_of_a_store(pair: tuple[Dataset, Dataset], tmp_path: Path
     assert read.notes == train.notes
     with pytest.raises(ValueError, match=r"a list of values, such as \['Red'\]"):
         load(folder, missing="Red")
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([7, 3], ("3", "7")),
+        ([7.0, 3.0, NAN], ("3", "7")),
+        ([-0.0, 0.5, 1e-7], ("0", "0.5", "1e-07")),
+        (np.array([0.1, 7], np.float32), ("0.1", "7")),
+        ([Decimal("7.00"), Decimal("7.50")], ("7", "7.5")),
+        ([True, False], ("false", "true")),
+        (["7.0", "007", "1.10", "red"], ("007", "1.10", "7", "red")),
+        ([None, None], ()),
+    ],
+)
+def test_the_same_values_are_the_same_categories_in_every_file(values, names, tmp_path) -> None:
+    frame = pd.DataFrame({"qid": "q", "label": 1, "x": 1.0, "c": values})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_feather(tmp_path / "a.arrow")
+    for name in ("a.csv", "a.parquet", "a.arrow"):
+        found = load(tmp_path / name, categorical=["c"]).categories
+        if names != ("7", "7.5") or name != "a.csv":  # a text file has 7.50 and not 7.5
+            assert found == (None, names), name
+
+
+def test_codes_of_numbers_by_the_names_of_an_earlier_version() -> None:
+    new = Dataset([[0.0], [1.0]], [0, 1], [0, 2], ["q"], categories=[("3", "7")])
+    matched = _categories.match(new, (("0.5", "7.0", "3.0"),))
+    assert matched.features[:, 0].tolist() == [2.0, 1.0]
 
 
 def test_letor_features_are_named_by_id(tmp_path: Path) -> None:

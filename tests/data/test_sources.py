@@ -112,7 +112,7 @@ def test_folds(tmp_path: Path) -> None:
 
 
 def test_a_file_or_store_takes_no_split(tmp_path: Path, dataset: Dataset) -> None:
-    with pytest.raises(ValueError, match="is a file: split= and fold= go with folders"):
+    with pytest.raises(ValueError, match="is a file: a split and a fold are of folders"):
         load(letor(tmp_path / "x.txt"), split="train")
     with pytest.raises(ValueError, match="is one store"):
         load(store.write(dataset, tmp_path / "store"), fold=1)

@@ -66,6 +66,9 @@ def test_lists_of_logits():
     torch.testing.assert_close(found, wanted / 2)
     with pytest.raises(ValueError, match=r"gave 8 logits for labels of shape \[3, 3\] with 6"):
         loss(SimpleNamespace(logits=torch.zeros(8, 1)), labels)
+    for shape in ((3, 3), (3, 2), ()):  # of which the first two have as many as there are items
+        with pytest.raises(ValueError, match=r"shape \[documents, 1\], .*, found .*num_labels=1"):
+            loss(SimpleNamespace(logits=torch.zeros(shape)), labels)
     with pytest.raises(ValueError, match=r"shape \[lists, items\], found none"):
         loss(padded, None)
 

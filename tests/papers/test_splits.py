@@ -1,5 +1,7 @@
 """The data of a table, divided and cut as its paper says."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,14 @@ def test_a_folder_prepared_otherwise_is_not_used(source, tmp_path):
     prepare(source, data, tmp_path / "made")
     with pytest.raises(ValueError, match="prepared in another way"):
         prepare(source, data, tmp_path / "made", lists=10)
+
+
+def test_a_relative_path_is_the_same_data_from_another_folder(source, tmp_path, monkeypatch):
+    data = Data(name="MQ2008", label="x", folds=(1,), split=Split(vali=0.25))
+    monkeypatch.chdir(source.parent)
+    made = prepare(Path(source.name), data, tmp_path / "made")
+    monkeypatch.chdir(tmp_path)
+    assert prepare(source, data, tmp_path / "made") == made
 
 
 def test_a_folder_prepared_from_other_data_is_not_used(source, tmp_path):

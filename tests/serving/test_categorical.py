@@ -8,6 +8,7 @@ from serving_requests import ARROW, stream
 
 from rankgrad.data import Dataset
 from rankgrad.serving import ServedRanker, create_app
+from rankgrad.serving._categorical import CategoricalFeature
 from rankgrad.training import Settings, fit
 
 NAMES = ("bm25", "color", "size")
@@ -113,3 +114,9 @@ def test_categories_may_be_missing_and_numbers_may_not(model, arrow, post):
         answer = post(f"/models/{model}/rank", **sent)
         assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"] == "is missing" and "bm25" in answer.text
+
+
+def test_numbers_are_names_where_a_text_file_had_fractions():
+    size = CategoricalFeature(("0.1", "1.0", "7.0"))
+    assert [size.code(value) for value in (7, "7", "7.0", 1.0, 0.1)] == [2, 2, 2, 1, 0]
+    assert size.codes_of(np.array([0.1, 7], np.float32)).tolist() == [0, 2]

@@ -137,6 +137,33 @@ def _assert_best(done, ranker):
     assert found == pytest.approx(max(values)) == pytest.approx(done.best_value)
 
 
+@pytest.mark.parametrize(("model", "loss"), [at for at in RESUMED if "dart" in at[0]])
+def test_dart_without_validation_copies_no_trees(model, loss):
+    """The last round is the best one, so no earlier weights are needed."""
+    pytest.importorskip(models.get(model).name)
+    config = BoostingConfig(models.get(model).name, options=models.get(model).options(), rounds=3)
+    copies = []
+    boost(TRAIN, None, config, lambda done: copies.append(done.state().best))
+    assert copies == [None] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", ["mse", None])
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_constant_features_are_an_error(kind, loss, value):
+    pytest.importorskip(kind)
+    constant = replace(TRAIN, features=np.full_like(TRAIN.features, value))
+    with pytest.raises(ValueError, match="all 16 features are constant in the training data"):
+        boost(constant, VALI, BoostingConfig(kind, loss, rounds=2))
+
+
+def test_too_few_items_for_a_split_are_an_error():
+    pytest.importorskip("lightgbm")
+    few = TRAIN.select(np.arange(1))
+    with pytest.raises(ValueError, match=r"min_data_in_leaf of the \d+ training items"):
+        boost(few, None, BoostingConfig("lightgbm", "mse", options={"min_data_in_leaf": 99}))
+
+
 def test_trees_are_saved_now_and_then_and_a_kill_costs_the_rest(tmp_path, monkeypatch):
     pytest.importorskip("lightgbm")
     monkeypatch.setattr("rankgrad.training._tree_fitting._SAVE_EVERY", 0.0)

@@ -23,6 +23,7 @@ import numpy as np
 from rankgrad.boosting import lightgbm as lightgbm_adapter
 from rankgrad.boosting import xgboost as xgboost_adapter
 from rankgrad.boosting.objectives import library, undefined_message
+from rankgrad.data._blocks import block_height
 from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
@@ -88,8 +89,8 @@ class BoostingState:
         saved: all trees, in the library's own format.
         curve: the validation metric after each round; empty without validation lists.
         trees: the number of trees after each round. LightGBM may grow no tree in a round.
-        best: for DART only, the trees as they were after the best round, since later rounds change
-            their weights.
+        best: for DART with validation lists only, the trees as they were after the best round,
+            since later rounds change their weights.
     """
 
     saved: bytes
@@ -194,9 +195,11 @@ def boost(
 
     Raises:
         ImportError: the library is not installed.
-        ValueError: the library refuses an option or the data; the metric is undefined on every
-            validation list; the items have weights, which XGBoost's own objective cannot take.
+        ValueError: the library refuses an option or the data; all features are constant; the metric
+            is undefined on every validation list; the items have weights, which XGBoost's own
+            objective cannot take.
     """
+    _check_varies(train)
     rounds = _Rounds(vali, config, on_round, start)
     evaluated = ({} if vali is None else {VALI: vali}) | dict(others or {})
     grow = _boost_lightgbm if config.kind == "lightgbm" else _boost_xgboost
@@ -205,8 +208,26 @@ def boost(
     except _error_class(config.kind) as error:
         # LightGBM appends its source file, XGBoost a stack trace.
         message = str(error).partition(" at /")[0].partition("Stack trace:")[0]
+        if "num_features()) > (0)" in message:  # LightGBM has dropped all features
+            message = (
+                f"no feature can be split so that min_data_in_leaf of the {train.n_items} training "
+                "items, 20 by default, are on either side. Give a lower min_data_in_leaf"
+            )
         raise ValueError(f"{config.kind} refuses it: {' '.join(message.split())}") from error
     return BoostedTrees(config.kind, rounds.best_trees(), rounds.best_round, rounds.state())
+
+
+def _check_varies(train: Dataset) -> None:
+    """Raise if all training items have the same features."""
+    height, first = block_height(train.n_features), train.features[:1]
+    for start in range(0, train.n_items, height):
+        block = np.asarray(train.features[start : start + height])
+        if not ((block == first) | (np.isnan(block) & np.isnan(first))).all():
+            return
+    raise ValueError(
+        f"all {train.n_features} features are constant in the training data, so there is nothing "
+        "to learn from"
+    )
 
 
 def _error_class(kind: Kind) -> Any:
@@ -335,7 +356,7 @@ class _Rounds:
         self.loss = seeded_loss(loss, config.seed) if isinstance(loss, str) else loss
         self.save: Callable[[int], bytes]
         self._lower_is_better = metrics.get(config.metric).lower_is_better
-        self._best_dart_trees = None if start is None else start.best
+        self._best_dart_trees = start.best if start is not None and start.curve else None
         self._on_round = on_round
         #: Of the validation lists: labels ``[N]``, offsets ``[B + 1]``, and weights ``[N]`` or None
         self._lists: tuple[Any, Any, Any] | None = None
@@ -399,7 +420,7 @@ class _Rounds:
         """End a round after which there are ``trees`` trees; returns whether to stop."""
         self.trees.append(trees)
         self._set_progress()
-        if self.config.is_dart and self.best_round == self.done:
+        if self.config.is_dart and self.curve and self.best_round == self.done:
             self._best_dart_trees = self.save(trees)
         stop = False
         if self._on_round is not None:

@@ -14,6 +14,7 @@ from copy import copy
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.models import ParameterInfo
 
 # A section of a docstring: a title such as ``Options:``, then lines indented by four spaces. The
@@ -37,6 +38,26 @@ class _Description(NamedTuple):
     panel: str | None
     help: str
     default: str | None
+
+
+class _FlagsWithoutTypes:
+    """A command whose help shows flags, --help among them, without Typer's ``<bool>``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of the command."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class Command(_FlagsWithoutTypes, TyperCommand):
+    """A command of the application."""
+
+
+class Group(_FlagsWithoutTypes, TyperGroup):
+    """A group of commands."""
 
 
 def epilog(page: str) -> str:
@@ -70,7 +91,7 @@ def add_command(
         for key, parameter in signature.parameters.items()
     ]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    app.command(name, help=text, epilog=epilog(page))(command)
+    app.command(name, cls=Command, help=text, epilog=epilog(page))(command)
 
 
 def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import typer
-from typer.core import TyperGroup
 
 from rankgrad._quoting import shorten
+from rankgrad.cli._docstrings import Group
 
 _MAX_CHARACTERS = 2000  # of a message
 _EXIT_INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
@@ -26,7 +26,7 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "can't start new thr
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """A group of commands that prints expected errors and warnings as single lines."""
 
     def invoke(self, ctx: Any) -> Any:

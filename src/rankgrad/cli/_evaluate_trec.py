@@ -54,6 +54,8 @@ def evaluate_runs(
 
     conventions = Conventions(**{key: value for key, value in options.items() if value is not None})
     significance = Significance(cast("Test", test or "t"), "holm")
+    if test is not None and len(runs) == 1:
+        raise ValueError("--test compares runs with the first one: give two runs or more")
     for run in runs:
         if run.is_dir():
             raise ValueError(

@@ -7,7 +7,7 @@ from functools import partial
 import typer
 
 from rankgrad.cli import evaluate, text_index, text_rerank, text_retrieve, text_train
-from rankgrad.cli._docstrings import add_command, epilog
+from rankgrad.cli._docstrings import Group, add_command, epilog
 from rankgrad.cli._text_arguments import DESCRIPTIONS
 
 __all__ = ["app"]
@@ -15,6 +15,7 @@ __all__ = ["app"]
 _PAGE = "how-to/text.md"
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     help="Index, retrieve, rerank and evaluate text; train rankers that read it.",
     context_settings={"help_option_names": ["-h", "--help"]},

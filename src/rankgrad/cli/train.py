@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankgrad._locks import LockedError
 from rankgrad.cli import _setting_options as options
 from rankgrad.cli._arguments import Data, Fold, check_known_dataset, check_stdin, features_of
 from rankgrad.cli._errors import interrupted
@@ -99,9 +100,15 @@ def train(
     if settings_file is None:
         resolved, notes = for_data(resolved, training, explicit)
         show_notes(notes)
-    result = fit(
-        resolved, training, validation, folder=run, resume=resume, on_epoch=on_epoch, quiet=json
-    )
+    how: dict[str, Any] = {"resume": resume, "on_epoch": on_epoch, "quiet": json}
+    while True:
+        try:
+            result = fit(resolved, training, validation, folder=run, **how)
+            break
+        except (FileExistsError, LockedError):
+            if output is not None or not run.exists():
+                raise
+            run = _new_run(resolved.loss)  # another process has taken that name meanwhile
     if result.stopped == "interrupted":
         command = _resume_command(run, add_output=output is None)
         raise interrupted(f"interrupted and saved; to go on: {command}")

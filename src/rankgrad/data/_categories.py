@@ -10,8 +10,10 @@ data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ import numpy as np
 from rankgrad._quoting import listing, quote
 from rankgrad._shapes import Array
 from rankgrad.data._dataset import Categories, Dataset, FeaturesError, names_of_features
+
+_WHOLE_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(?:\.0*)?")  # without leading zeros
 
 
 def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
@@ -43,7 +47,7 @@ def encode(dataset: Dataset, columns: Sequence[str]) -> Dataset:
     for j in number_indices:
         values = np.unique(features[:, j])
         values = values[~np.isnan(values)]
-        categories[j] = tuple(map(number_text, values.tolist()))
+        categories[j] = tuple(map(category_name, values))
         codes = np.searchsorted(values, features[:, j]).astype(np.float32)
         features[:, j] = np.where(np.isnan(features[:, j]), np.nan, codes)
     return replace(dataset, features=features, categories=tuple(categories), check=False)
@@ -76,8 +80,9 @@ def match(dataset: Dataset, categories: Categories | None) -> Dataset:
             raise FeaturesError(f"feature {names[j]} is categorical here and numeric in training")
         if new is None or old is None or old == new:
             continue
-        codes = {name: code for code, name in enumerate(new)}
-        new_codes = np.array([codes.get(name, np.nan) for name in old], np.float32)  # by old code
+        codes = category_codes(new)
+        by_old_code = [codes.get(category_name(name), np.nan) for name in old]
+        new_codes = np.array(by_old_code, np.float32)
         present = ~np.isnan(features[:, j])
         features[present, j] = new_codes[features[present, j].astype(np.int64)]
         unknown += int(present.sum() - (~np.isnan(features[:, j])).sum())
@@ -100,14 +105,35 @@ def sort_names(names: Sequence[str]) -> tuple[tuple[str, ...], Array]:
     return tuple(names[i] for i in order), codes
 
 
-def number_text(value: float) -> str:
-    """The category name of a number.
+def category_name(value: Any) -> str:
+    """The name of the category that a value stands for, whatever file or request it comes from.
 
-    >>> from rankgrad.data._categories import number_text
-    >>> number_text(7.0), number_text(0.5)
-    ('7', '0.5')
+    Whole numbers are written without a fraction, also in texts, since a text file may have 7.0
+    where a column of integers has 7.
+
+    Args:
+        value: a text, a number, a truth value, or any other object.
+
+    >>> from rankgrad.data._categories import category_name
+    >>> [category_name(value) for value in (7, 7.0, "7.0", np.float32(0.1), True, "True", "red")]
+    ['7', '7', '7', '0.1', 'true', 'true', 'red']
     """
-    return str(int(value)) if np.isfinite(value) and value == int(value) else repr(value)
+    if isinstance(value, float | np.floating | Decimal):
+        is_whole = np.isfinite(float(value)) and value == int(value)
+        value = int(value) if is_whole else float(value) if isinstance(value, Decimal) else value
+    text = str(value)
+    if whole := _WHOLE_NUMBER.fullmatch(text):
+        return "0" if whole[1] == "-0" else whole[1]
+    return text.lower() if text.lower() in ("true", "false") else text
+
+
+def category_codes(names: Sequence[str]) -> dict[str, float]:
+    """The codes of categories by :func:`category_name` of their names.
+
+    Names that are not in that form are those of data that an earlier version read.
+    """
+    codes = {category_name(name): float(code) for code, name in enumerate(names)}
+    return codes | {name: float(code) for code, name in enumerate(names)}
 
 
 def encode_frame(
@@ -139,9 +165,9 @@ def encode_frame(
     for j, names in enumerate(categories):
         if names is None:
             continue
-        codes = {name: float(code) for code, name in enumerate(names)}
+        codes = category_codes(names)
         column = X.iloc[:, j].astype(object) if is_frame else X[:, j]
-        values = [np.nan if _is_missing(v) else codes.get(_name(v), np.nan) for v in column]
+        values = [np.nan if _is_missing(v) else codes.get(category_name(v), np.nan) for v in column]
         if is_frame:
             encoded.isetitem(j, np.array(values, np.float64))
         else:
@@ -166,10 +192,10 @@ def _frame_categories(X: Any, is_frame: bool, categorical: Sequence[str]) -> Cat
     for j, name in enumerate(columns):
         column = X.iloc[:, j] if is_frame else X[:, j]
         if hasattr(column, "cat"):
-            categories[j] = tuple(sorted(map(_name, column.cat.categories)))
+            categories[j] = tuple(sorted(map(category_name, column.cat.categories)))
         elif name in categorical:
             present = (value for value in column if not _is_missing(value))
-            categories[j] = tuple(sorted(set(map(_name, present))))
+            categories[j] = tuple(sorted(set(map(category_name, present))))
     return tuple(categories)
 
 
@@ -177,9 +203,3 @@ def _is_missing(value: Any) -> bool:
     """Whether a value is None, NaN, or pandas' NaT or NA."""
     # NA is recognized by its type: NA != NA is NA, which has no truth value.
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
-
-
-def _name(value: Any) -> str:
-    """The category name of any value."""
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return number_text(float(value)) if is_number and value == value else str(value)

@@ -458,17 +458,19 @@ class _Builder:
             array.resize((rows, *array.shape[1:]), refcheck=False)
 
     def _category_codes(self, column: Any, name: str) -> np.ndarray:
-        """The code of each row's text in a column, ``[rows]``; NaN for missing values."""
-        texts = column.cast(load("pyarrow", "columnar").string())
-        encoded = texts.dictionary_encode()
+        """The code of each row's category in a column, ``[rows]``; NaN for missing values."""
+        if not _is_number(column.type):
+            column = column.cast(load("pyarrow", "columnar").string())
+        encoded = column.dictionary_encode()
         codes = self.categories[name]
-        text_codes = []
-        for text in encoded.dictionary.to_pylist():
-            is_missing = text is None or text in self.missing_values
-            text_codes.append(np.nan if is_missing else codes.setdefault(text, len(codes)))
-        # Null rows take the NaN after the last text's code.
-        indices = encoded.indices.fill_null(len(text_codes)).to_numpy(zero_copy_only=False)
-        row_codes: np.ndarray = np.array([*text_codes, np.nan], np.float32)[indices]
+        value_codes = []
+        for value in encoded.dictionary.to_numpy(zero_copy_only=False):
+            text = _categories.category_name(value)
+            is_missing = value is None or text in self.missing_values
+            value_codes.append(np.nan if is_missing else codes.setdefault(text, len(codes)))
+        # Null rows take the NaN after the last value's code.
+        indices = encoded.indices.fill_null(len(value_codes)).to_numpy(zero_copy_only=False)
+        row_codes: np.ndarray = np.array([*value_codes, np.nan], np.float32)[indices]
         return row_codes
 
     def _finish_categories(self) -> Categories | None:

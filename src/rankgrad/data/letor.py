@@ -419,7 +419,9 @@ class _Parser:
     def _check_ids(self, block: _Block, parsed: _Parsed) -> None:
         counts = parsed.counts
         if self.zero_based is False and counts.zero_rows:
-            raise block.locate(counts.zero_at).error("feature id 0, with zero_based=False")
+            raise block.locate(counts.zero_at).error(
+                "feature id 0, though ids start at 1 (zero_based=False)"
+            )
         if self.n_features is not None and counts.id_bound > self.n_features + 1:
             problem = _too_wide(counts.id_bound - 1, self.n_features)
             raise block.locate(counts.id_bound_at).error(problem, FeaturesError)
@@ -518,8 +520,10 @@ def _problem_text(block: _Block, parsed: _Parsed) -> str:
         kernel.BAD_PAIR: f"expected id:value, found {token}",
         kernel.BAD_ID: f"the feature id of {token} is not a number from 0 to {kernel.MAX_ID}",
         kernel.QID_EMPTY: "the qid is empty",
-        kernel.QID_MISSING: "no qid:... after the label (files without qids need groups=)",
-        kernel.QID_UNEXPECTED: "a qid, though groups= was given, which is for files without qids",
+        kernel.QID_MISSING: "no qid:... after the label (a file without qids needs the sizes of "
+        "its lists: beside it as NAME.query, or in Python as groups)",
+        kernel.QID_UNEXPECTED: "a qid, though there are groups (NAME.query beside the file), "
+        "which are for files without qids",
     }[parsed.problem]
 
 
@@ -561,7 +565,7 @@ def _find_docids(block: _Block, starts: Array, option: bool | Literal["auto"]) -
         return list(ids.values())
     if option is True:
         row = next(row for row in range(len(starts)) if row not in ids)
-        problem = "ids=True, but there is no 'docid = ...' in a comment"
+        problem = "there is no 'docid = ...' in a comment, but --docids (ids=True) asks for it"
         raise block.locate(int(starts[row])).error(problem)
     return []
 

@@ -233,7 +233,7 @@ def _load(path: Path, split: str | None, fold: int | None, options: _ReadOptions
             folder = "one store" if store.is_store(path) else "one data set in parts"
             kind = "a file" if path.is_file() or _streams.is_stream(path) else folder
             raise ValueError(
-                f"{_streams.display_name(path)} is {kind}: split= and fold= go with "
+                f"{_streams.display_name(path)} is {kind}: a split and a fold are of "
                 "folders of splits"
             )
         return _read(path, options)

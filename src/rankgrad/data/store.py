@@ -331,7 +331,8 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     if not _holds_stores_only(folder):
         raise FileExistsError(f"{folder} is there already and is not a store: choose another place")
     if not overwrite:
-        raise FileExistsError(f"there is a store at {folder} already; overwrite=True replaces it")
+        hint = "--overwrite or overwrite=True replaces it"
+        raise FileExistsError(f"there is a store at {folder} already; {hint}")
 
 
 def _holds_stores_only(folder: Path) -> bool:

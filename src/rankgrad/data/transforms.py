@@ -238,7 +238,10 @@ class Log1p(Transform):
     """
 
     def _map(self, values: Tensor) -> Tensor:
-        return values.sign() * values.abs().log1p()
+        # In float64, then rounded: log1p in float32 has other last digits on other devices and in
+        # ONNX, and these decide about ties, quantiles and splits.
+        doubles = values.double()
+        return (doubles.sign() * doubles.abs().log1p()).to(values.dtype)
 
 
 @transforms.register("quantile")
@@ -303,8 +306,8 @@ class Quantile(Transform):
     def _to_distribution(self, levels: Tensor) -> Tensor:
         if self.output == "uniform":
             return levels
-        normal: Tensor = torch.special.ndtri(levels)
-        return normal.clamp(-_MAX_NORMAL, _MAX_NORMAL)
+        normal: Tensor = torch.special.ndtri(levels.double())  # for the reason in Log1p
+        return normal.clamp(-_MAX_NORMAL, _MAX_NORMAL).to(levels.dtype)
 
 
 @transforms.register("clip")

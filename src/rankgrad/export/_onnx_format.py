@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from rankgrad.data._dataset import names_of_features
-from rankgrad.data.transforms import Transform
-from rankgrad.export._graph import NoFormError, OnnxGraph, Shape
+from rankgrad.export._graph import OnnxGraph, Shape
 from rankgrad.export._networks import add_layers, add_members, add_network
-from rankgrad.export._transforms import add_transform, is_inexact
+from rankgrad.export._transforms import add_transform
 from rankgrad.extras import load
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet
 from rankgrad.training import FittedRanker
-from rankgrad.training._fitted import TreeScorer
 
 
 def to_onnx(ranker: FittedRanker) -> bytes:
@@ -37,7 +35,7 @@ def to_onnx(ranker: FittedRanker) -> bytes:
         The bytes of the file.
 
     Raises:
-        NoFormError: a transform or the network has no ONNX form, or trees have only an inexact one.
+        NoFormError: a transform or the network has no ONNX form.
         ImportError: ``onnx`` is not installed; the message has the install line.
 
     >>> import onnxruntime
@@ -50,7 +48,6 @@ def to_onnx(ranker: FittedRanker) -> bytes:
     >>> scores.shape, np.allclose(scores[0], ranker.predict(features), atol=1e-6)
     ((1, 6), True)
     """
-    _check_exact(ranker)
     graph = OnnxGraph()
     shape = graph.add("Shape", "features", start=0, end=2)
     mask = graph.add("Expand", "mask", shape)  # the default of the input is one True, [1, 1]
@@ -69,19 +66,6 @@ def to_onnx(ranker: FittedRanker) -> bytes:
         "mask": ["mask_lists", "mask_items"],
     }
     return graph.model(masked_scores, inputs, ["lists", "items"], metadata)
-
-
-def _check_exact(ranker: FittedRanker) -> None:
-    """Raise for trees after an inexact transform: the last digits decide the side of a split."""
-    if not isinstance(ranker.network, TreeScorer):
-        return
-    for step in ranker.transform.modules():
-        if isinstance(step, Transform) and is_inexact(step):
-            raise NoFormError(
-                f"the trees were trained after the transform {step}, whose last digits differ in "
-                "ONNX and decide the side of a split. Trees need no transforms: train them again "
-                "without --transform"
-            )
 
 
 def layers_to_onnx(network: MLPNet | TabMNet, width: int) -> bytes:

@@ -15,23 +15,28 @@ from rankgrad.data._quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
 from rankgrad.export._graph import DOUBLE, FLOAT, NoFormError, OnnxGraph
 
-# The normal quantile by Wichura's PPND7 (algorithm AS 241, 1988): a quotient of two polynomials
+# The normal quantile by Wichura's PPND16 (algorithm AS 241, 1988): a quotient of two polynomials
 # near the center, and another one in the tails. Coefficients are those of the numerator, then those
 # of the denominator, from the highest power down.
+# fmt: off
 _CENTER = (
-    [5.9109374720e1, 1.5929113202e2, 5.0434271938e1, 3.3871327179],
-    [6.7187563600e1, 7.8757757664e1, 1.7895169469e1, 1.0],
+    [2509.0809287301227, 33430.57558358813, 67265.7709270087, 45921.95393154987,
+     13731.69376550946, 1971.5909503065513, 133.14166789178438, 3.3871328727963665],
+    [5226.495278852854, 28729.085735721943, 39307.89580009271, 21213.794301586597,
+     5394.196021424751, 687.1870074920579, 42.31333070160091, 1.0],
 )
 _TAIL = (
-    [1.7023821103e-1, 1.3067284816, 2.7568153900, 1.4234372777],
-    [1.2021132975e-1, 7.3700164250e-1, 1.0],
+    [0.0007745450142783414, 0.022723844989269184, 0.2417807251774506, 1.2704582524523684,
+     3.6478483247632045, 5.769497221460691, 4.630337846156546, 1.4234371107496835],
+    [1.0507500716444169e-09, 0.0005475938084995345, 0.015198666563616457, 0.14810397642748008,
+     0.6897673349851, 1.6763848301838038, 2.053191626637759, 1.0],
 )
+# fmt: on
 _CENTER_HALF_WIDTH = 0.425  # |fraction - 1/2| up to which the center's quotient is used
 _CENTER_SHIFT = 0.180625  # 0.425²: the center's quotient is in 0.180625 - (fraction - 1/2)²
 _TAIL_SHIFT = 1.6  # the tails' quotient is in sqrt(-log(min(fraction, 1 - fraction))) - 1.6
 _NORMAL_LIMIT = 5.1993  # to which the transform clips the normal quantile
 _SMALLEST = 1e-9  # the lowest fraction; its quantile is beyond the limit
-_MARGIN = 1e-6  # relative, above the errors of log1p and the normal quantile, which are up to 4e-7
 
 
 @singledispatch
@@ -62,21 +67,10 @@ def steps_of(pipeline: transforms.Pipeline | SplitColumns) -> list[transforms.Tr
     return [step for step in pipeline.steps if isinstance(step, transforms.Transform)]
 
 
-def is_inexact(transform: transforms.Transform) -> bool:
-    """Whether a transform's last digits in ONNX differ from PyTorch's: log1p, a normal quantile."""
-    if isinstance(transform, transforms.Quantile):
-        return transform.output == "normal"
-    return isinstance(transform, transforms.Log1p)
-
-
 @add_transform.register
 def _(transform: transforms.Pipeline, graph: OnnxGraph, values: str) -> str:
-    is_exact = True  # whether the values so far are those of PyTorch to the last digit
     for step in steps_of(transform):
-        if isinstance(step, transforms.Quantile) and not is_exact:
-            values = _add_rounding(step, graph, values)
         values = add_transform(step, graph, values)
-        is_exact = is_exact and not is_inexact(step)
     return values
 
 
@@ -98,14 +92,16 @@ def _(transform: transforms.Standardize, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Log1p, graph: OnnxGraph, values: str) -> str:
+    # In float64, then rounded, as in the transform:
     # log1p(a) = log(u) a / (u - 1) with u = 1 + a (Kahan), or a itself where u rounds to 1
-    a = graph.add("Abs", values)
-    u = graph.add("Add", a, 1.0)
-    difference = graph.add("Sub", u, 1.0)
-    is_tiny = graph.add("Equal", difference, 0.0)
-    quotient = graph.add("Div", a, graph.add("Where", is_tiny, 1.0, difference))
-    log = graph.add("Mul", graph.add("Log", u), quotient)
-    return graph.add("Mul", graph.add("Sign", values), graph.add("Where", is_tiny, a, log))
+    doubles, zero, one = graph.add("Cast", values, to=DOUBLE), np.array(0.0), np.array(1.0)
+    a = graph.add("Abs", doubles)
+    u = graph.add("Add", a, one)
+    difference = graph.add("Sub", u, one)
+    is_tiny = graph.add("Equal", difference, zero)
+    quotient = graph.add("Div", a, graph.add("Where", is_tiny, one, difference))
+    log = graph.add("Where", is_tiny, a, graph.add("Mul", graph.add("Log", u), quotient))
+    return graph.add("Cast", graph.add("Mul", graph.add("Sign", doubles), log), to=FLOAT)
 
 
 @add_transform.register
@@ -150,21 +146,6 @@ def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
     rows = graph.add("Transpose", fractions, perm=[1, 0])
     shaped = graph.reshape_as(rows, values)
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
-
-
-def _add_rounding(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
-    """Replace values next to a knot by the knot, ``[lists, items, features]``.
-
-    The fraction of a knot that many training items have jumps, so a value that is this knot must
-    not miss it by the rounding errors of an inexact transform before.
-    """
-    knots, columns = Knots(transform.table.cpu().numpy()), _add_columns(transform, graph, values)
-    margin = graph.add("Mul", graph.add("Abs", columns), _MARGIN)
-    count = _add_count(knots, graph, graph.add("Sub", columns, margin))
-    knot = graph.add("GatherElements", _with_end(knots), count, axis=1)
-    distance = graph.add("Abs", graph.add("Sub", knot, columns))
-    rounded = graph.add("Where", graph.add("LessOrEqual", distance, margin), knot, columns)
-    return graph.reshape_as(graph.add("Transpose", rounded, perm=[1, 0]), values)
 
 
 def _add_columns(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:

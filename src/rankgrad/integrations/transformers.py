@@ -95,7 +95,8 @@ class ListLoss:
                 processes; with a teacher beside the labels, two per document.
 
         Raises:
-            ValueError: labels are missing, or their number is not that of the logits.
+            ValueError: labels are missing, their number is not that of the logits, or the model
+                gives several logits per document.
         """
         mixed = isinstance(self.loss, MixedLoss)
         if labels is None or labels.ndim != 2 + mixed or (mixed and labels.shape[2] != 2):
@@ -189,7 +190,7 @@ class CachedTrainer(Trainer):
             _select_rows(tokens, attention_mask, rows) for rows in order.split(self.mini_batch_size)
         ]
         scores = cached_scores(
-            lambda batch: model(**batch).logits.reshape(-1),
+            lambda batch: _flat_logits(model(**batch).logits),
             mini_batches,
             # Under DDP, gradients are synchronized once, and not after each mini-batch.
             no_sync=getattr(model, "no_sync", None),
@@ -289,7 +290,7 @@ class ScheduleCallback(TrainerCallback):
 
 def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
     """Logits ``[N]`` or ``[N, 1]`` as ``[lists, items]``; 0 on padding that has no logits."""
-    flat = logits.reshape(-1)
+    flat = _flat_logits(logits)
     if flat.numel() == mask.numel():
         return flat.reshape(mask.shape)
     real = int(mask.sum())
@@ -299,6 +300,16 @@ def _as_lists(logits: Tensor, mask: Tensor) -> Tensor:
             f"{real} documents: expected one logit per document"
         )
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
+
+
+def _flat_logits(logits: Tensor) -> Tensor:
+    """Logits ``[N]`` or ``[N, 1]`` as ``[N]``; raises for other shapes."""
+    if logits.ndim != 1 and logits.shape[1:] != (1,):
+        raise ValueError(
+            f"the model's logits must have shape [documents, 1], one score per document, found "
+            f"{list(logits.shape)}: load the model with num_labels=1"
+        )
+    return logits.reshape(-1)
 
 
 def _select_rows(tokens: dict[str, Any], attention_mask: Tensor, rows: Tensor) -> dict[str, Any]:

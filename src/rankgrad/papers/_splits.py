@@ -96,7 +96,11 @@ def prepare(
         return source, source_folds[:folds]
     drawings = [(fold, i) for fold in source_folds for i in range(1, repeats + 1)][:folds]
     has_no_folds = source_folds == (None,) and repeats == 1
-    metadata = {"source": str(source), "data": data.model_dump(mode="json"), "lists": lists}
+    metadata = {
+        "source": str(source.resolve()),
+        "data": data.model_dump(mode="json"),
+        "lists": lists,
+    }
     _check_and_save_metadata(folder, metadata, source, [fold for fold, _ in drawings])
     for number, (fold, drawing) in enumerate(drawings, 1):
         fold_number = number if repeats > 1 or fold is None else fold
@@ -116,6 +120,8 @@ def _check_and_save_metadata(
     saved = _schemas.read_json(path, dict[str, Any]) if path.exists() else {}
     saved_checksums = saved.pop("checksums", {})
     _schemas.check(path, saved_checksums, _data_checksums.Checksums)
+    if saved:  # earlier versions saved a relative path as it was given
+        saved["source"] = str(Path(saved["source"]).resolve())
     if saved and saved != json.loads(json.dumps(metadata)):
         raise ValueError(
             f"{folder} holds data that were prepared in another way: choose another folder"

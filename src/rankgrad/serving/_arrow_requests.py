@@ -120,7 +120,7 @@ class _Columns:
     def _codes(self, values: np.ndarray, index: int) -> np.ndarray:
         """The codes ``[N]`` of a categorical feature from numbers ``[N]``."""
         try:
-            return self.ranker.categorical[index].codes_of(np.asarray(values, np.float64))
+            return self.ranker.categorical[index].codes_of(values)
         except ValueError as error:
             message, row = error.args
             raise RequestError(422, message, f"column {quote(self.names[index])}[{row}]") from None

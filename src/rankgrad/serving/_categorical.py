@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rankgrad.data._categories import number_text
+from rankgrad.data._categories import category_codes, category_name
 from rankgrad.data._dataset import Categories
 
 
@@ -33,7 +33,7 @@ class CategoricalFeature:
     @cached_property
     def codes(self) -> dict[str, float]:
         """The code of each category by its name."""
-        return {name: float(code) for code, name in enumerate(self.names)}
+        return category_codes(self.names)
 
     @cached_property
     def are_numbers(self) -> bool:
@@ -56,10 +56,8 @@ class CategoricalFeature:
         Raises:
             ValueError: ``value`` is a number, but not a code.
         """
-        if isinstance(value, str):
-            return self.codes.get(value, float("nan"))
-        if self.are_numbers:
-            return self.codes.get(number_text(float(value)), float("nan"))
+        if isinstance(value, str) or self.are_numbers:
+            return self.codes.get(category_name(value), float("nan"))
         if not (0 <= value < len(self.names) and value == int(value)):
             raise ValueError(f"must be {self.expected}")
         return float(value)
@@ -74,7 +72,7 @@ class CategoricalFeature:
         """
         unique, inverse = np.unique(values, return_inverse=True)
         codes = np.full(len(unique), np.nan, np.float32)
-        for i, value in enumerate(unique.tolist()):
+        for i, value in enumerate(unique):
             try:
                 codes[i] = value if math.isnan(value) else self.code(value)
             except (ValueError, OverflowError):
@@ -84,7 +82,7 @@ class CategoricalFeature:
 
     def codes_of_texts(self, names: list[Any]) -> np.ndarray:
         """The codes ``[N]`` of names, in float32; NaN for None and for unknown names."""
-        return np.array([self.codes.get(name, np.nan) for name in names], np.float32)
+        return np.array([self.codes.get(category_name(n), np.nan) for n in names], np.float32)
 
 
 def categorical_features(categories: Categories | None) -> dict[int, CategoricalFeature]:
@@ -94,8 +92,8 @@ def categorical_features(categories: Categories | None) -> dict[int, Categorical
 
 
 def _is_number(name: str) -> bool:
-    """Whether a name is a number as ``number_text`` writes it."""
+    """Whether a name is a number as ``category_name`` writes it."""
     try:
-        return number_text(float(name)) == name
+        return category_name(float(name)) == category_name(name)
     except ValueError:
         return False

@@ -430,7 +430,7 @@ def accelerator(settings: Settings) -> str:
     """The kind of device to train on, ``"cpu"`` or ``"cuda"``; raises if there is no GPU for it."""
     has_gpu = torch.cuda.is_available()
     if settings.device == "cuda" and not has_gpu:
-        raise ValueError("device is cuda, but no GPU is found: take device=cpu or auto")
+        raise ValueError("device is cuda, but no GPU is found: take cpu or auto")
     return "cuda" if has_gpu and settings.device != "cpu" else "cpu"
 
 
