@@ -12,7 +12,14 @@ import typer
 from rankgrad.cli import _text_arguments as arguments
 from rankgrad.cli._arguments import Run, TeacherLabels
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import console, progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._printing import (
+    Number,
+    console,
+    progress_bar,
+    show_json,
+    show_notes,
+    show_table,
+)
 from rankgrad.cli._setting_options import read_settings, settings_options
 from rankgrad.text._text_settings import TextSettings
 
@@ -160,7 +167,7 @@ def _show_published(paper: Protocol) -> None:
         names = {row.name: row.losses[0] for row in paper.rows}
         show_table(
             ("published", *paper.printed),
-            [(names[name], *cells) for name, cells in rows.items()],
+            [(names[name], *map(Number, cells)) for name, cells in rows.items()],
             title=f"{paper.reference}, {paper.table}, {data}",
         )
 
@@ -236,13 +243,11 @@ def _show(output: Path, json: bool) -> None:
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
         return
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    # A ranker whose runs are not complete has no values.
-    cells = [[row.get(column, "-") for column in columns] for row in rows]
-    texts = [[cell if isinstance(cell, str) else f"{cell:.4f}" for cell in row] for row in cells]
+    # A ranker whose runs are not complete lacks columns.
+    name, *numbers = dict.fromkeys(column for row in rows for column in row)
     show_table(
-        columns,
-        texts,
+        (name, *numbers),
+        [(row[name], *(_number(row.get(column)) for column in numbers)) for row in rows],
         title=f"test, {len(comparison.queries)} queries",
         footer=[f"p: against the {FIRST_STAGE} ({comparison.how})", *comparison.conventions],
     )
@@ -276,3 +281,10 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
                 difference = comparison.difference(name, metric)
                 row[f"p ({metric})"] = "" if difference is None else difference.corrected
         yield row
+
+
+def _number(value: float | str | None) -> Number:
+    """A mean or a p-value of :func:`_rows` as a cell of the table; None is missing."""
+    if value is None:
+        return Number("-")
+    return Number(value if isinstance(value, str) else f"{value:.4f}")
