@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from rankgrad._deprecation import RenamedWarning
 from rankgrad._quoting import shorten
 
 _MAX_CHARACTERS = 2000  # of a message
@@ -33,8 +34,8 @@ class Commands(TyperGroup):
         """Run the command that the context names."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            # Python hides deprecations by default: show those of rankgrad._deprecation.
-            warnings.filterwarnings("default", ".* is now ", DeprecationWarning)
+            # Python hides deprecations by default.
+            warnings.simplefilter("default", RenamedWarning)
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
