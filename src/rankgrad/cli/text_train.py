@@ -32,23 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["settings_of", "train", "train_all"]
 
-#: The panels of the help, and which settings are in each. The loss, the seed and the prompt are not
-#: in a panel: :func:`train` has parameters for them.
-_PANELS = {
-    "How documents are read": (
-        *("model", "head", "cross_attention", "max_length", "passages", "document_tokens"),
-        "pooling",
-    ),
-    "How it is learned": (
-        *("teacher_weight", "teacher_loss", "metric", "metrics", "epochs", "patience"),
-        *("learning_rate", "head_learning_rate", "schedule", "warmup", "weight_decay"),
-        *("lists_per_step", "documents", "clip"),
-    ),
-    "Machine": ("mini_batch_size", "cache", "precision", "device"),
-}
 
-
-@settings_options(settings=TextSettings, panels=_PANELS)
+@settings_options(settings=TextSettings)
 def train(
     run: Run,
     collection: str,
