@@ -168,9 +168,9 @@ def check(path: Path, values: Any, schema: Any) -> None:
         messages = [each["msg"] for each in errors if _keys_of(each, values) == keys]
         problem = " or ".join(message.removeprefix("Input ") for message in messages)
         problem = problem[0].lower() + problem[1:].replace(" or should be ", " or ")
-        found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
+        actual = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
         name = quote(".".join(map(str, keys))) if keys else "it"
-        raise _files.damaged(path, f"{name}: {problem}{found}") from None
+        raise _files.damaged(path, f"{name}: {problem}{actual}") from None
 
 
 def _keys_of(error: Mapping[str, Any], values: Any) -> list[str | int]:

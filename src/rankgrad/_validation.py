@@ -40,8 +40,8 @@ def check_cutoff(k: int | None) -> int | None:
 def check_whole(option: str, value: Any, least: int = 1, most: float = _LARGEST_COUNT) -> int:
     """Check a whole number, which may be NumPy's, and return it as an int."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
-        found = quote(value)
-        raise ValueError(f"{option} must be a whole number of at least {least}, found {found}")
+        expected = f"a whole number of at least {least}"
+        raise ValueError(f"{option} must be {expected}, found {quote(value)}")
     if operator.index(value) > most:
         raise ValueError(f"{option} must be at most {most:,}, found {quote(value)}")
     return operator.index(value)

@@ -562,8 +562,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""
         if not 0 < self.validation_fraction < 1:
-            found = quote(self.validation_fraction)
-            raise ValueError(f"validation_fraction must lie between 0 and 1, found {found}")
+            raise ValueError(
+                "validation_fraction must lie between 0 and 1, found "
+                f"{quote(self.validation_fraction)}"
+            )
         if lists < 2:
             raise ValueError(
                 "there is one list to train on, and none to hold out: set early_stopping=False, or "

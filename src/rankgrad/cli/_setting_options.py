@@ -52,14 +52,15 @@ def settings_options(
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        added = [
+        declared = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        from_settings = [
             _parameter(settings.model_fields[name], name, panel, defaults or {})
             for panel, panel_names in panels_of(settings).items()
             for name in panel_names
             if (not names or name in names) and name not in exclude
         ]
-        command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        parameters = [*declared, *from_settings]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -29,7 +29,7 @@ import numpy as np
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
 from rankgrad.data import _memory_limit, _streams, _text_lines
-from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, group_rows, id_array
+from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset, FeaturesError, group_rows, id_array
 from rankgrad.data._missing import MissingValues
 from rankgrad.data._ordered_map import ordered_map
 
@@ -567,9 +567,9 @@ def _find_docids(block: _Block, starts: Array, option: bool | Literal["auto"]) -
 
 
 def _check_length(block: _Block, position: int, kind: str, text: str) -> None:
-    if len(text) > LONGEST_ID:
+    if len(text) > MAX_ID_LENGTH:
         raise block.locate(position).error(
-            f"the {kind} has {len(text):,} characters, and at most {LONGEST_ID:,} are read"
+            f"the {kind} has {len(text):,} characters, and at most {MAX_ID_LENGTH:,} are read"
         )
 
 

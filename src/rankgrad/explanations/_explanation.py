@@ -126,8 +126,8 @@ class Explanation:
             "qids": self.qids,
             "checksum": self.checksum,
         }
-        own = [key for key in _AXES if key != "drops"]
-        arrays = {"drops": importance.drops} | {key: getattr(self, key) for key in own}
+        fields = [key for key in _AXES if key != "drops"]
+        arrays = {"drops": importance.drops} | {key: getattr(self, key) for key in fields}
         _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod

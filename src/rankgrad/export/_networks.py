@@ -144,8 +144,8 @@ def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
     operator = _ACTIVATIONS.get(type(layer))
     if operator is None:
         raise NoFormError(f"the layer {layer} has no ONNX form")
-    slope = {"alpha": layer.negative_slope} if isinstance(layer, nn.LeakyReLU) else {}
-    return graph.add(operator, values, **slope)
+    attributes = {"alpha": layer.negative_slope} if isinstance(layer, nn.LeakyReLU) else {}
+    return graph.add(operator, values, **attributes)
 
 
 def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:

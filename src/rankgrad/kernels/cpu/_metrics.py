@@ -80,16 +80,17 @@ def _lists(
     """
     scores, labels, mask, weights, offsets, _, _, _ = arrays
     table, levels, discount = options
-    longest = 0
+    max_length = 0
     for b in range(first, last):
-        longest = max(longest, offsets[b + 1] - offsets[b])
-    ranks, ranked_labels, ones = np.arange(longest + 1), np.empty(longest), np.ones(longest)
+        max_length = max(max_length, offsets[b + 1] - offsets[b])
+    ranks, ones = np.arange(max_length + 1), np.ones(max_length)
+    ranked_labels = np.empty(max_length)
     for b in range(first, last):
         n = offsets[b + 1] - offsets[b]
         tied = untied = ranks[: n + 1]  # edges of tie groups, see _edges; here of one item each
         y, w = ranked_labels[:n], ones[:n]  # labels and weights by rank
-        own = slice(offsets[b], offsets[b + 1])
-        if mask.size or weights.size or not _place_relevant(scores[own], labels[own], y):
+        in_list = slice(offsets[b], offsets[b + 1])
+        if mask.size or weights.size or not _place_relevant(scores[in_list], labels[in_list], y):
             items = real_items(mask, offsets[b], offsets[b + 1])
             n = items.size
             sort_descending(scores, items)
