@@ -54,7 +54,7 @@ def _check_size(body: bytes, ranker: ServedRanker, limits: Limits) -> None:
     size = measure(body)
     check_count(size.batches, _MAX_BATCHES, "body", "record batches")
     check_count(size.rows, limits.most_items(len(ranker.feature_names)), "body", "rows")
-    check_count(size.expanded, limits.body, "body", "bytes once it is decompressed")
+    check_count(size.decompressed, limits.body, "body", "bytes once it is decompressed")
 
 
 class _Columns:
