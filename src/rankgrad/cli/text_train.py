@@ -24,7 +24,7 @@ from rankgrad.cli._setting_options import read_settings, settings_options
 from rankgrad.text._text_settings import TextSettings
 
 if TYPE_CHECKING:
-    from rankgrad.experiments._text import CrossValidation, OneRun
+    from rankgrad.experiments._cross_validation import CrossValidation, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
     from rankgrad.text._candidates import Candidates
@@ -89,7 +89,7 @@ def train(
           --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
-    from rankgrad.experiments._text import CrossValidation
+    from rankgrad.experiments._cross_validation import CrossValidation
 
     setting_options["prompt"] = arguments.read_prompt(prompt)
     paper = _get_protocol(protocol)
@@ -123,7 +123,7 @@ def train(
 
 def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
     """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
-    from rankgrad.experiments._text import cross_validate
+    from rankgrad.experiments._cross_validation import cross_validate
     from rankgrad.training._processes import Interrupts
 
     with Interrupts() as interrupts, progress_bar("runs", quiet) as update:
@@ -217,7 +217,7 @@ def _callbacks(
 
 def _show(output: Path, json: bool) -> None:
     """Print the means of all rankers on the test folds, with p-values against the first stage."""
-    from rankgrad.experiments._text import FIRST_STAGE
+    from rankgrad.experiments._cross_validation import FIRST_STAGE
     from rankgrad.results._groups import group
     from rankgrad.results.comparison import compare
     from rankgrad.results.runs import find, read
@@ -243,7 +243,7 @@ def _show(output: Path, json: bool) -> None:
 
 def _weight_notes(output: Path) -> list[str]:
     """A note for each loss on the weights of the first stage, which validation chose."""
-    from rankgrad.text._runs import INTERPOLATION, TextRun
+    from rankgrad.text._text_run import INTERPOLATION, TextRun
 
     weights_by_loss: dict[str, list[str]] = {}
     for path in sorted(output.glob(f"*/*/*/{INTERPOLATION}")):

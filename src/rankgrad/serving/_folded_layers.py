@@ -28,9 +28,9 @@ from torch import nn
 
 from rankgrad._compilation import compile_cached
 from rankgrad.data._preparation_kernel import Entries
-from rankgrad.export._graph import OnnxGraph
-from rankgrad.export._networks import add_after_first, member_layers, side_by_side
 from rankgrad.export._onnx_format import session
+from rankgrad.export._onnx_graph import OnnxGraph
+from rankgrad.export._onnx_networks import add_after_first, member_layers, side_by_side
 from rankgrad.models.tabm import TabMNet
 
 _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
