@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from rankgrad._deprecation import RenamedWarning
-from rankgrad._quoting import shorten
+from rankgrad._quoting import message_of, shorten
 
 _MAX_CHARACTERS = 2000  # of a message
 _EXIT_INTERRUPTED = 130  # what shells return for a command that Ctrl-C ended
@@ -94,7 +94,7 @@ def one_line(error: BaseException) -> str:
         path = f"{error.filename}: " if error.filename is not None else ""
         is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return f"{path}{error.strerror}{'; free some and try again' if is_disk_full else ''}"
-    return " ".join(str(error).split()) or type(error).__name__
+    return message_of(error, _MAX_CHARACTERS)
 
 
 def _is_closed_pipe(error: BaseException) -> bool:
