@@ -29,7 +29,7 @@ from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
 from rankgrad.data import Dataset
 from rankgrad.data._categories import encode_frame, number_columns
-from rankgrad.data._dataset import Categories, as_float32
+from rankgrad.data._dataset import Categories, as_float32, check_sizes
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
@@ -749,7 +749,10 @@ class _ListRows:
         if qid is not None and group is not None:
             raise ValueError("give qid or group, not both")
         if group is not None:
-            return cls(np.arange(n), _offsets(_check_sizes(n, group)))
+            sizes = check_sizes("group", group)
+            if sizes.sum() != n:
+                raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
+            return cls(np.arange(n), _offsets(sizes))
         if qid is None:
             return cls(np.arange(n), np.array([0, n]))
         qids = np.asarray(qid)
@@ -770,16 +773,6 @@ class _ListRows:
         list_of_code[np.argsort(first_rows)] = np.arange(len(first_rows))
         lists = list_of_code[codes]
         return cls(np.argsort(lists, kind="stable"), _offsets(np.bincount(lists)))
-
-
-def _check_sizes(n: int, group: Any) -> Array:
-    """The sizes of lists as an array; raise if they do not add up to n rows."""
-    sizes = np.asarray(group)
-    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-        raise ValueError("group must be the sizes of the lists, whole numbers of at least 1")
-    if sizes.sum() != n:
-        raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
-    return sizes
 
 
 def _offsets(sizes: Array) -> Array:

@@ -30,7 +30,14 @@ from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
 from rankgrad._validation import check_whole
 from rankgrad.data import _memory_limit, _streams, _text_lines
-from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset, FeaturesError, group_rows, id_array
+from rankgrad.data._dataset import (
+    MAX_ID_LENGTH,
+    Dataset,
+    FeaturesError,
+    check_sizes,
+    group_rows,
+    id_array,
+)
 from rankgrad.data._missing import MissingValues
 from rankgrad.data._ordered_map import ordered_map
 
@@ -107,7 +114,7 @@ def read(
     for option, value in (("n_features", n_features), ("threads", threads)):
         if value is not None:
             check_whole(option, value)
-    sizes = None if groups is None else _check_groups(groups)
+    sizes = None if groups is None else check_sizes("groups", groups)
     threads = threads or cores()
     threads = threads if threads > 1 else 0  # a single thread is the calling one
     buffers: list[bytearray] = []
@@ -744,10 +751,3 @@ def _group_offsets(sizes: Array, rows: int, file_names: str) -> Array:
     if sizes.sum() != rows:
         raise ValueError(f"{file_names}: groups add up to {sizes.sum()} rows, found {rows}")
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-
-def _check_groups(groups: Sequence[int] | Array) -> Array:
-    sizes = np.asarray(groups)
-    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-        raise ValueError("groups must be the sizes of the lists, whole numbers of at least 1")
-    return sizes.astype(np.int64)

@@ -76,24 +76,12 @@ def _launch(
     rows = max(1, _VALUES // columns)
     with torch.cuda.device_of(values):
         _activate_and_drop[(triton.cdiv(members * n_items, rows), triton.cdiv(width, columns))](
-            values,
-            grad,
-            seed,
-            results,
-            n_rows=members * n_items,
-            n_items=n_items,
-            width=width,
-            value_member_stride=values.stride(0),
-            value_item_stride=values.stride(1),
-            result_member_stride=results.stride(0),
-            result_item_stride=results.stride(1),
-            dropped=dropped,
-            scale=scale_of_kept(dropped),
-            KIND=kind,
-            IS_BACKWARD=is_backward,
-            ROWS=rows,
-            COLUMNS=columns,
-        )
+            values, grad, seed, results, n_rows=members * n_items, n_items=n_items, width=width,
+            value_member_stride=values.stride(0), value_item_stride=values.stride(1),
+            result_member_stride=results.stride(0), result_item_stride=results.stride(1),
+            dropped=dropped, scale=scale_of_kept(dropped),
+            KIND=kind, IS_BACKWARD=is_backward, ROWS=rows, COLUMNS=columns,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -72,6 +72,7 @@ _Model = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.models", "m
 _OPTIMIZERS = "rankgrad.training._optimizers"
 _Optimizer = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "optimizers"))]
 _Schedule = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "learning_rates"))]
+_Texts = tuple[str, ...]
 
 # Numbers; those that may be None also accept the word none.
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -269,21 +270,17 @@ class Settings(TomlSettings):
     metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
 
-    metrics: _Task[tuple[str, ...]] = DEFAULT_METRICS
+    metrics: _Task[_Texts] = DEFAULT_METRICS
     """Further validation metrics, logged each epoch."""
 
-    transforms: _Task[tuple[str, ...]] = (
-        "drop_constant",
-        "quantile(output=uniform)",
-        "standardize",
-    )
+    transforms: _Task[_Texts] = ("drop_constant", "quantile(output=uniform)", "standardize")
     """Transforms of the features, applied in this order and fitted on the training data."""
 
-    missing: _Task[tuple[str, ...]] = ()
+    missing: _Task[_Texts] = ()
     """Values of features that count as missing, such as -999, besides empty ones, ?, NA, NaN and
     NULL."""
 
-    categorical: _Task[tuple[str, ...]] = ()
+    categorical: _Task[_Texts] = ()
     """Categorical features, by column name or LETOR id, besides columns with few distinct texts."""
 
     list_size: _Task[MaybeCount] = None
