@@ -66,6 +66,16 @@ def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{option} must be one of {listed}; found {quote(value)}")
 
 
+def check_sizes(option: str, sizes: Any) -> Any:
+    """Check the sizes of lists ``[B]``, and return them as an array of int64."""
+    import numpy as np
+
+    array = np.asarray(sizes)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 1).any():
+        raise ValueError(f"{option} must be the sizes of the lists, whole numbers of at least 1")
+    return array.astype(np.int64)
+
+
 def check_positive(option: str, value: Any) -> None:
     """Check a number above zero, such as a temperature; it may be NumPy's."""
     is_number = not isinstance(value, bool | str) and hasattr(value, "__float__")

@@ -27,9 +27,10 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas, hub
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
+from rankgrad._validation import check_sizes
 from rankgrad.data import Dataset
 from rankgrad.data._categories import encode_frame, number_columns
-from rankgrad.data._dataset import Categories, as_float32, check_sizes
+from rankgrad.data._dataset import Categories, as_float32
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
@@ -561,10 +562,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""
-        if not 0 < self.validation_fraction < 1:
+        fraction = self.validation_fraction
+        if not 0 < fraction < 1:
             raise ValueError(
-                "validation_fraction must lie between 0 and 1, found "
-                f"{quote(self.validation_fraction)}"
+                f"validation_fraction must lie between 0 and 1, found {quote(fraction)}"
             )
         if lists < 2:
             raise ValueError(

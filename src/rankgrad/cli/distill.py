@@ -107,11 +107,8 @@ def _read(
 
     if _layout.is_single(data):
         paths = {"train": data, "vali": vali, "test": test}
-        return {
-            name: load(path, fold=fold, like=teacher)
-            for name, path in paths.items()
-            if path is not None
-        }
+        files = {name: path for name, path in paths.items() if path is not None}
+        return {name: load(path, fold=fold, like=teacher) for name, path in files.items()}
     if vali is not None or test is not None:
         raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
     return {name: load(data, name, fold, teacher) for name in _layout.splits(data, fold)}

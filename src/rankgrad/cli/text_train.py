@@ -12,14 +12,7 @@ import typer
 from rankgrad.cli import _text_arguments as arguments
 from rankgrad.cli._arguments import Run, TeacherLabels
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import (
-    Number,
-    console,
-    progress_bar,
-    show_json,
-    show_notes,
-    show_table,
-)
+from rankgrad.cli._printing import Number, console, progress_bar, show_json, show_notes, show_table
 from rankgrad.cli._setting_options import read_settings, settings_options
 from rankgrad.text._text_settings import TextSettings
 

@@ -442,14 +442,6 @@ def group_rows(codes: np.ndarray, lists: int) -> tuple[np.ndarray, np.ndarray | 
     return offsets, np.argsort(codes, kind="stable") if scattered else None, scattered
 
 
-def check_sizes(option: str, sizes: Any) -> np.ndarray:
-    """The sizes of lists ``[B]`` as int64; an error that names the option if they are not sizes."""
-    array = np.asarray(sizes)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 1).any():
-        raise ValueError(f"{option} must be the sizes of the lists, whole numbers of at least 1")
-    return array.astype(np.int64)
-
-
 def canonical_nan(array: np.ndarray) -> np.ndarray:
     """The array with the same bits for every NaN, so that equal data have equal checksums."""
     if array.dtype.kind != "f" or not (missing := np.isnan(array)).any():

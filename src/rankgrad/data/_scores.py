@@ -21,6 +21,7 @@ import numpy as np
 from rankgrad import _files
 from rankgrad._quoting import listing, quote, shorten
 from rankgrad._shapes import Array
+from rankgrad._validation import check_choice
 from rankgrad.data import _layout, _streams, _text_lines, columnar, trec
 from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset
 from rankgrad.extras import load
@@ -69,8 +70,7 @@ def write(
             f"{list(scores.shape)}"
         )
     kind = format or format_of(path)
-    if kind not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
+    check_choice("format", kind, FORMATS)
     with _output(path, overwrite) as file:
         if kind == "parquet":
             _write_parquet(file, scores, dataset)

@@ -28,16 +28,9 @@ import numpy as np
 
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
-from rankgrad._validation import check_whole
+from rankgrad._validation import check_sizes, check_whole
 from rankgrad.data import _memory_limit, _streams, _text_lines
-from rankgrad.data._dataset import (
-    MAX_ID_LENGTH,
-    Dataset,
-    FeaturesError,
-    check_sizes,
-    group_rows,
-    id_array,
-)
+from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset, FeaturesError, group_rows, id_array
 from rankgrad.data._missing import MissingValues
 from rankgrad.data._ordered_map import ordered_map
 

@@ -119,8 +119,7 @@ def make(
     queries = check_whole("queries", queries, least=0)
     seed = check_whole("seed", seed, least=0, most=math.inf)
     names = _column_names(check_whole("features", features, least=len(INFORMATIVE)))
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
+    check_choice("split", split, SPLITS)
     check_choice("world", world, _WORLDS)
     blocks = [_Queries.draw(seed, split, block) for block in range(-(-queries // _BLOCK))]
     lengths = np.concatenate([block.lengths for block in blocks] or [np.zeros(0, np.int64)])
@@ -161,8 +160,7 @@ def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> di
     Raises:
         ValueError: there is no such size or world.
     """
-    if size not in SIZES:
-        raise ValueError(f"size must be one of {', '.join(SIZES)}; found {size!r}")
+    check_choice("size", size, tuple(SIZES))
     return {
         split: make(queries, seed=seed, split=split, world=world)
         for split, queries in zip(SPLITS, SIZES[size], strict=True)
