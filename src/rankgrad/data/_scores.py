@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from rankgrad.extras import load
 
 Format = Literal["plain", "parquet", "trec"]
 
-FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")
+FORMATS: tuple[Format, ...] = get_args(Format)
 _TREC_SUFFIXES = (".run", ".trec")
 
 

@@ -47,6 +47,26 @@ class MetricOptions(NamedTuple):
     persistence: float
 
 
+class ExactMetric(NamedTuple):
+    """A metric of the operation ``exact_metrics``, which computes several at once.
+
+    Attributes:
+        name: as in :class:`MetricOptions`, without ``spearman``.
+        k: the cutoff, 0 for none.
+        average_ties: whether the value is the mean over the orders of tied items.
+        linear: whether the gains of ndcg and dcg are linear.
+        threshold: as in :class:`MetricOptions`.
+        persistence: as in :class:`MetricOptions`.
+    """
+
+    name: str
+    k: int
+    average_ties: bool
+    linear: bool
+    threshold: float
+    persistence: float
+
+
 class PairOptions(NamedTuple):
     """Which pairs a pairwise loss sums over, and their weights.
 
