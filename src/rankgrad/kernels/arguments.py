@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 from rankgrad.lists import FlatLists
 
-__all__ = ["LARGEST_LABEL", "FlatLists", "KernelCall", "MetricOptions", "PairOptions"]
+__all__ = [
+    "LARGEST_LABEL",
+    "ExactMetric",
+    "FlatLists",
+    "KernelCall",
+    "MetricOptions",
+    "PairOptions",
+]
 
 
 #: The largest label for which sums of gains 2^y - 1 do not overflow in float32.
