@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from rankgrad.cli import app
 from rankgrad.data import Dataset, columnar
 from rankgrad.data.trec import write_qrels, write_run
-from rankgrad.text._ranker import TextRanker
 from rankgrad.text._reading import Reading
+from rankgrad.text._text_ranker import TextRanker
 from rankgrad.training import Settings, fit
 
 FEATURES = 46  # MQ2008's

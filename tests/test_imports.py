@@ -109,6 +109,7 @@ MAY_IMPORT = {
         *(
             "_files",
             "hub",
+            "_validation",
             "_quoting",
             "_schemas",
             "metrics",

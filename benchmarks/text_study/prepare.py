@@ -14,8 +14,8 @@ from torch import nn
 
 from rankgrad.text import _classic, _smart
 from rankgrad.text._candidates import Candidates
-from rankgrad.text._ranker import TextRanker
 from rankgrad.text._reading import Reading
+from rankgrad.text._text_ranker import TextRanker
 from rankgrad.text._tokens import PairInputs
 
 _PARTS = ("ids", "segments", "offsets", "pairs")

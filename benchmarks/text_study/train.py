@@ -16,7 +16,7 @@ from prepare import load_candidates, load_tokens
 from torch import Tensor, nn
 
 from rankgrad.text._candidates import Candidates, folds
-from rankgrad.text._ranker import TextRanker
+from rankgrad.text._text_ranker import TextRanker
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs
 from rankgrad.text._training import TextData, fit

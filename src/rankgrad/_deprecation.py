@@ -11,9 +11,13 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class RenamedWarning(DeprecationWarning):
+    """A former name was used: the message has the current one."""
+
+
 def warn_renamed(former: str, name: str, stacklevel: int = 3) -> None:
     """Warn the caller's caller that ``former`` is now called ``name``."""
-    warnings.warn(f"{former} is now {name}", DeprecationWarning, stacklevel=stacklevel)
+    warnings.warn(f"{former} is now {name}", RenamedWarning, stacklevel=stacklevel)
 
 
 def renamed_value(value: str, former: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ other special files are refused. Errors of the disk name the target, not the tem
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import errno
 import io
@@ -56,6 +57,13 @@ def write(path: Path, content: str | bytes) -> None:
     """
     with atomic_write(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """The text of a CSV file: a header and a line for each row."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([columns, *rows])
+    return out.getvalue()
 
 
 def write_json(path: Path, values: Mapping[str, Any], parts: Iterable[str] = ()) -> None:

@@ -41,6 +41,16 @@ def quote(value: object, max_length: int = _MAX_LENGTH) -> str:
         return f"a {type(value).__name__}"
 
 
+def message_of(error: BaseException, max_length: int = 200) -> str:
+    r"""The message of an error in one line, shortened; the name of its class if it has none.
+
+    >>> from rankgrad._quoting import message_of
+    >>> message_of(ValueError("a\n   b")), message_of(KeyError())
+    ('a b', 'KeyError')
+    """
+    return shorten(" ".join(str(error).split()), max_length) or type(error).__name__
+
+
 def listing(names: Iterable[str], most: int = _MAX_NAMES) -> str:
     """Names with commas between them; of many, the first ones and how many more there are.
 

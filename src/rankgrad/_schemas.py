@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from rankgrad import _files
-from rankgrad._quoting import quote, shorten
+from rankgrad._quoting import message_of, quote
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -135,8 +135,7 @@ def read_array(path: Path, metadata: Mapping[str, Any], kinds: str, dims: int) -
         # np.load would also accept a zip archive, and return something other than an array.
         array = np.lib.format.read_array(content, allow_pickle=False)
     except Exception as error:  # a damaged header makes NumPy raise errors of many types
-        reason = shorten(" ".join(str(error).split()), 200) or type(error).__name__
-        raise _files.damaged(path, reason) from None
+        raise _files.damaged(path, message_of(error)) from None
     if array.dtype.kind not in kinds or array.ndim != dims:
         problem = f"it holds {array.dtype} of {array.ndim} dimensions"
         expected = f"a dtype of kind {' or '.join(kinds)} and {dims} dimensions"
@@ -168,9 +167,9 @@ def check(path: Path, values: Any, schema: Any) -> None:
         messages = [each["msg"] for each in errors if _keys_of(each, values) == keys]
         problem = " or ".join(message.removeprefix("Input ") for message in messages)
         problem = problem[0].lower() + problem[1:].replace(" or should be ", " or ")
-        found = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
+        actual = "" if first["type"] == "missing" else f", found {quote(first['input'])}"
         name = quote(".".join(map(str, keys))) if keys else "it"
-        raise _files.damaged(path, f"{name}: {problem}{found}") from None
+        raise _files.damaged(path, f"{name}: {problem}{actual}") from None
 
 
 def _keys_of(error: Mapping[str, Any], values: Any) -> list[str | int]:

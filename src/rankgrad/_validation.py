@@ -40,8 +40,8 @@ def check_cutoff(k: int | None) -> int | None:
 def check_whole(option: str, value: Any, least: int = 1, most: float = _LARGEST_COUNT) -> int:
     """Check a whole number, which may be NumPy's, and return it as an int."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
-        found = quote(value)
-        raise ValueError(f"{option} must be a whole number of at least {least}, found {found}")
+        expected = f"a whole number of at least {least}"
+        raise ValueError(f"{option} must be {expected}, found {quote(value)}")
     if operator.index(value) > most:
         raise ValueError(f"{option} must be at most {most:,}, found {quote(value)}")
     return operator.index(value)
@@ -64,6 +64,16 @@ def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{option} must be one of {listed}; found {quote(value)}")
+
+
+def check_sizes(option: str, sizes: Any) -> Any:
+    """Check the sizes of lists ``[B]``, and return them as an array of int64."""
+    import numpy as np
+
+    array = np.asarray(sizes)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array < 1).any():
+        raise ValueError(f"{option} must be the sizes of the lists, whole numbers of at least 1")
+    return array.astype(np.int64)
 
 
 def check_positive(option: str, value: Any) -> None:

@@ -27,6 +27,7 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas, hub
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
+from rankgrad._validation import check_sizes
 from rankgrad.data import Dataset
 from rankgrad.data._categories import encode_frame, number_columns
 from rankgrad.data._dataset import Categories, as_float32
@@ -561,9 +562,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""
-        if not 0 < self.validation_fraction < 1:
-            found = quote(self.validation_fraction)
-            raise ValueError(f"validation_fraction must lie between 0 and 1, found {found}")
+        fraction = self.validation_fraction
+        if not 0 < fraction < 1:
+            raise ValueError(
+                f"validation_fraction must lie between 0 and 1, found {quote(fraction)}"
+            )
         if lists < 2:
             raise ValueError(
                 "there is one list to train on, and none to hold out: set early_stopping=False, or "
@@ -747,7 +750,10 @@ class _ListRows:
         if qid is not None and group is not None:
             raise ValueError("give qid or group, not both")
         if group is not None:
-            return cls(np.arange(n), _offsets(_check_sizes(n, group)))
+            sizes = check_sizes("group", group)
+            if sizes.sum() != n:
+                raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
+            return cls(np.arange(n), _offsets(sizes))
         if qid is None:
             return cls(np.arange(n), np.array([0, n]))
         qids = np.asarray(qid)
@@ -768,16 +774,6 @@ class _ListRows:
         list_of_code[np.argsort(first_rows)] = np.arange(len(first_rows))
         lists = list_of_code[codes]
         return cls(np.argsort(lists, kind="stable"), _offsets(np.bincount(lists)))
-
-
-def _check_sizes(n: int, group: Any) -> Array:
-    """The sizes of lists as an array; raise if they do not add up to n rows."""
-    sizes = np.asarray(group)
-    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-        raise ValueError("group must be the sizes of the lists, whole numbers of at least 1")
-    if sizes.sum() != n:
-        raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
-    return sizes
 
 
 def _offsets(sizes: Array) -> Array:

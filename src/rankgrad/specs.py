@@ -268,8 +268,8 @@ class Registry(Generic[_T]):
         """
         if not isinstance(spec, str | Spec):
             if not isinstance(spec, self.base_class):
-                found = spec.__name__ if isinstance(spec, type) else type(spec).__name__
-                raise ValueError(f"expected a {self.kind} or its spec, found {found}")
+                type_name = spec.__name__ if isinstance(spec, type) else type(spec).__name__
+                raise ValueError(f"expected a {self.kind} or its spec, found {type_name}")
             if options:
                 raise ValueError(
                     f"options go with a spec, not with an object: {', '.join(options)}"

@@ -19,7 +19,7 @@ def test_importance_as_a_table_json_and_files(rankgrad, in_json, run, folder, tm
     shown = rankgrad(*given, "--top", 3, "-o", tmp_path / "out").stdout
     found = in_json(*given)
     assert found["explained_queries"] == []  # nothing would show their pairs
-    assert [row["feature"] for row in found["importance"][:3]] == re.findall(r"│ +(\d+) │", shown)
+    assert [row["feature"] for row in found["importance"][:3]] == re.findall(r"│ +(\d+) +│", shown)
     assert "13 more features" in shown
     assert "95% interval" in shown
     assert (found["lists"], found["metric"]) == (6, "ndcg@10")

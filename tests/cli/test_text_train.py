@@ -12,8 +12,8 @@ from rankgrad.cli import app
 from rankgrad.cli.text_train import settings_of
 from rankgrad.data.trec import read_run, write_qrels, write_run
 from rankgrad.report import write
-from rankgrad.text._ranker import TextRanker
 from rankgrad.text._reading import Reading
+from rankgrad.text._text_ranker import TextRanker
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ class TestShape:
             ({"queries": 1, "seed": -3}, "seed must be a whole number of at least 0, found -3"),
             ({"queries": 1, "seed": True}, "seed must be a whole number"),
             ({"queries": 1, "features": 13}, "features must be a whole number of at least 14"),
-            ({"queries": 1, "split": "dev"}, "one of train, vali, test; found 'dev'"),
+            ({"queries": 1, "split": "dev"}, "one of 'train', 'vali', 'test'; found 'dev'"),
         ],
     )
     def test_bad_arguments(self, arguments: dict[str, object], message: str) -> None:
@@ -91,7 +91,7 @@ class TestShape:
             synthetic.make(**arguments)  # type: ignore[arg-type]
 
     def test_bad_size(self) -> None:
-        with pytest.raises(ValueError, match="one of small, medium, web30k; found 'huge'"):
+        with pytest.raises(ValueError, match="one of 'small', 'medium', 'web30k'; found 'huge'"):
             synthetic.splits("huge")
 
 

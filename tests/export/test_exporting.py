@@ -16,9 +16,9 @@ from rankgrad.data._dataset import names_of_features
 from rankgrad.data.transforms import transforms
 from rankgrad.export import _engines, _exporting, engine_notes, export, to_onnx
 from rankgrad.export._onnx_format import session
+from rankgrad.export._parsed_trees import Leaf, Split, Trees
 from rankgrad.export._readers import read_linear, read_solr, read_xgboost_json
 from rankgrad.export._samples import sample_of, sample_without_data
-from rankgrad.export._trees import Leaf, Split, Trees
 from rankgrad.models import models
 from rankgrad.training import FittedRanker, Settings, fit
 
@@ -368,7 +368,7 @@ def test_categories_and_missing_values(model, missing, tmp_path):
 def test_categories_have_no_threshold():
     import lightgbm
 
-    from rankgrad.export._trees import Trees
+    from rankgrad.export._parsed_trees import Trees
     from rankgrad.models.trees import LightGBM
     from rankgrad.training._fitted import TreeScorer
 

@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 from rankgrad import losses
 from rankgrad.inputs import unchecked_lists
 from rankgrad.kernels import _backends, gpu, ops
-from rankgrad.kernels.arguments import FlatLists, PairOptions
+from rankgrad.kernels.arguments import ExactMetric, FlatLists, PairOptions
 
 TARGET = GPUTarget("cuda", 90, 32)
 BACKEND = make_backend(TARGET)
@@ -118,12 +118,12 @@ def compile_operators(one):
 def compile_others(one):
     scores, labels, mask, weights, offsets, max_length = one
     values = scores[: offsets.numel() - 1]
-    described = [
-        (metric, k, True, False, 1.0, 0.8)
+    exact_metrics = [
+        ExactMetric(metric, k, True, False, 1.0, 0.8)
         for metric in ("ndcg", "precision", "recall", "rbp", "arp", "ap", "rr", "err", "hits")
         for k in (0, 10)
     ]
-    modules["metrics"].exact_metrics(one, described)
+    modules["metrics"].exact_metrics(one, exact_metrics)
     modules["value_check"].check_values(scores, labels, mask, weights, None)
     modules["reduce"].reduce(values, values > 0, None, True)
     modules["scale_by_list"].scale_by_list(values, scores, offsets, max_length, values[0])

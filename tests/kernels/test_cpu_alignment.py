@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rankgrad.kernels import ops
+from rankgrad.kernels.arguments import ExactMetric
 from rankgrad.lists import FlatLists
 
 pytest.importorskip("numba")
@@ -51,8 +52,8 @@ OPTIONS = {
     "margin_mse": [()],
     "neuralsort_ce": [(0, 1.0), (4, 0.3)],
 }
-DESCRIBED = [
-    (metric, k, ties, False, 1.0, 0.8)
+EXACT_METRICS = [
+    ExactMetric(metric, k, ties, False, 1.0, 0.8)
     for metric in METRICS
     for k in (0, 4)
     for ties in (False, True)
@@ -146,7 +147,7 @@ def test_exact_metrics_and_means_have_the_same_bits_wherever_their_buffers_lie(w
 
         def compute(scores, labels, weights=None, mask=mask, offsets=offsets, length=length):
             batch = FlatLists(scores, labels, mask, weights, offsets, length)
-            values, _ = ops.exact_metrics(batch, DESCRIBED)
+            values, _ = ops.exact_metrics(batch, EXACT_METRICS)
             defined = torch.ones(len(scores), dtype=torch.bool)
             mean, normalized_weights = torch.ops.rankgrad.reduce(scores, defined, labels, True)
             scaled = torch.ops.rankgrad.scale_by_list(

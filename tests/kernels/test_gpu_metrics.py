@@ -22,7 +22,7 @@ from rankgrad.kernels.gpu import _segmented_sort
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-def described(metric):
+def exact_metric(metric):
     """The metric as the kernel takes it."""
     few = torch.zeros(1, 2)
     return _exact_options(metric, as_lists(few, few))
@@ -69,7 +69,7 @@ def check(batch, specs):
     """Values within 1e-6 of the eager form, list by list."""
     chosen = [replace(metrics.get(spec), empty="skip") for spec in specs]
     values, relevant = kernel.exact_metrics(
-        FlatLists(*batch.arguments), [described(each) for each in chosen]
+        FlatLists(*batch.arguments), [exact_metric(each) for each in chosen]
     )
     assert values.dtype == torch.float32
     for metric, row, counts, right in zip(
@@ -128,7 +128,7 @@ def test_infinite_scores_are_ranked():
     batch.labels = torch.tensor([1.0, 0.0, 1.0, 0.0], device=DEVICE)
     values, _ = kernel.exact_metrics(
         FlatLists(*batch.arguments),
-        [described(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")],
+        [exact_metric(metrics.get(spec)) for spec in ("ndcg", "ndcg(ties=stable)")],
     )
     with kernels.using("eager"):
         arguments = batch.scores.cpu(), batch.labels.cpu()
@@ -186,7 +186,7 @@ def test_lists_of_nothing(offsets):
     nothing = torch.empty(0, device=DEVICE)
     values, relevant = kernel.exact_metrics(
         FlatLists(nothing, nothing, None, None, torch.tensor(offsets, device=DEVICE), 0),
-        [described(metrics.get("ndcg"))],
+        [exact_metric(metrics.get("ndcg"))],
     )  # fmt: skip
     assert values.tolist() == [[0.0] * (len(offsets) - 1)]
     assert not relevant.any() and relevant.shape == values.shape

@@ -86,7 +86,7 @@ def test_lists_of_several_blocks(monkeypatch, epsilon):
     """Entries far from the diagonal are left out; both ways to add up logits."""
     ot = kernel_module("gpu")
     if DEVICE == "cpu":
-        tile = {"OWN": 4, "OTHER": 8, "num_warps": 1}
+        tile = {"BLOCK_M": 4, "BLOCK_N": 8, "num_warps": 1}
         monkeypatch.setattr(ot, "_tile", lambda _: dict(tile))
         monkeypatch.setattr(ot, "_SHARP", 0.1)
     batch = FlatBatch.random([13, 6], masked=True, ties=True)

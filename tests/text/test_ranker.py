@@ -17,8 +17,8 @@ from transformers import (
 
 import rankgrad.text
 from rankgrad import _files
-from rankgrad.text._ranker import TextRanker
 from rankgrad.text._reading import Reading
+from rankgrad.text._text_ranker import TextRanker
 from rankgrad.text._tokens import DOCUMENT, QUERY, Passages, length_limit, tokenize
 
 # transformers compiles parts of DeBERTa-v2 so when it is imported.

@@ -10,15 +10,15 @@ import tiny_models
 import torch
 
 from rankgrad.data.trec import RankedList, read_run
-from rankgrad.experiments._text import CrossValidation, cross_validate, save_first_stage
+from rankgrad.experiments._cross_validation import CrossValidation, cross_validate, save_first_stage
 from rankgrad.results._groups import group
 from rankgrad.results.runs import find, read
-from rankgrad.text import _runs
+from rankgrad.text import _text_run
 from rankgrad.text._candidates import Candidates, folds
 from rankgrad.text._interpolation import choose_weight, interpolate
-from rankgrad.text._ranker import TextRanker
 from rankgrad.text._reading import Reading
-from rankgrad.text._runs import TextRun
+from rankgrad.text._text_ranker import TextRanker
+from rankgrad.text._text_run import TextRun
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._training import Callbacks, TextData, fit
 
@@ -275,7 +275,7 @@ def test_a_run_that_another_process_makes_meanwhile_stays(tmp_path, monkeypatch)
         (tmp_path / "run" / "theirs").write_text("")
         return {}
 
-    monkeypatch.setattr(_runs, "metadata", other)
+    monkeypatch.setattr(_text_run, "metadata", other)
     with pytest.raises(FileExistsError, match="is there already: choose another"):
         TextRun.create(tmp_path / "run", settings(), {})
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "theirs"]
@@ -287,7 +287,7 @@ def test_the_best_ranker_is_read_as_a_whole_while_it_is_replaced(tmp_path, monke
     with torch.no_grad():
         second.network.classifier.bias.add_(1)
     first.save(run.path / "best")
-    real = _runs.TextRanker.from_pretrained
+    real = _text_run.TextRanker.from_pretrained
 
     def replaced(place):
         found = real(place)
@@ -295,7 +295,7 @@ def test_the_best_ranker_is_read_as_a_whole_while_it_is_replaced(tmp_path, monke
             second.save(run.path / "best")
         return found
 
-    monkeypatch.setattr(_runs.TextRanker, "from_pretrained", replaced)
+    monkeypatch.setattr(_text_run.TextRanker, "from_pretrained", replaced)
     torch.testing.assert_close(
         run.best().network.classifier.bias, second.network.classifier.bias, rtol=0, atol=0
     )

@@ -11,7 +11,7 @@ from learnable import lists as learnable
 from rankgrad.export._onnx_format import session, to_onnx
 from rankgrad.models import models
 from rankgrad.models.tabm import TabMNet
-from rankgrad.serving._layers import FoldedLayers
+from rankgrad.serving._folded_layers import FoldedLayers
 from rankgrad.serving._served_ranker import ServedRanker
 from rankgrad.training import FittedRanker, Settings
 from rankgrad.training._preparation import Preparation
@@ -62,7 +62,7 @@ def test_inputs_are_those_of_the_network(transforms, impute):
 @pytest.mark.parametrize("units", [32, 64])
 def test_scores_in_the_list_are_folded_into_the_weights(model, units, monkeypatch):
     """As in default models; features of few distinct values, of many, of one, and of missing."""
-    monkeypatch.setattr("rankgrad.serving._layers._UNITS", units)  # as on other processors
+    monkeypatch.setattr("rankgrad.serving._folded_layers._UNITS", units)  # as on other processors
     features, offsets = uneven_lists()
     features[:, 3] = np.where(features[:, 3] > 0, -0.0, 0.0)
     features[:, 4] = features[:, 4].clip(-0.5, 0.5)

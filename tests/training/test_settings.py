@@ -1,10 +1,12 @@
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
 import typer
 
 from rankgrad.cli import app
-from rankgrad.cli._setting_options import PANELS
+from rankgrad.cli._setting_options import panels_of
 from rankgrad.data import Dataset, batches
 from rankgrad.estimator import Ranker
 from rankgrad.models import models
@@ -70,7 +72,7 @@ def test_settings_do_not_change():
 
 
 def test_every_setting_has_a_place_and_a_text_in_the_help():
-    assert sorted(sum(PANELS.values(), ())) == sorted(Settings.model_fields)
+    assert [*chain(*panels_of(Settings).values())] == list(Settings.model_fields)
     options = typer.main.get_command(app).commands["train"].params
     shown = {option.name: option.help for option in options}
     for name, field in Settings.model_fields.items():

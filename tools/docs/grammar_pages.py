@@ -12,7 +12,7 @@ from typing import Any
 
 import rankgrad.specs
 from rankgrad._reference import describe_options, plain_markdown
-from rankgrad.cli._setting_options import PANELS
+from rankgrad.cli._setting_options import panels_of
 from rankgrad.data.transforms import transforms
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
@@ -118,7 +118,7 @@ def _settings() -> str:
         "each (`learning_rate` is `--learning-rate`), `Ranker` a parameter for most, and a run "
         "folder holds them all in `settings.toml`, which `--settings` reads back.",
     ]
-    for panel, names in PANELS.items():
+    for panel, names in panels_of(Settings).items():
         rows = [
             f"| `{name}` | `{_format_default(Settings.model_fields[name].default)}` | "
             f"{plain_markdown(Settings.model_fields[name].description)} |"

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 Kind = Literal["lightgbm", "xgboost"]
-KINDS: tuple[Kind, ...] = ("lightgbm", "xgboost")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: The name of each library's own ranking objective.
 BUILT_IN: Mapping[Kind, str] = {"lightgbm": "lambdarank", "xgboost": "rank:ndcg"}

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 import typer
 
-from rankgrad._quoting import shorten
+from rankgrad._deprecation import RenamedWarning
+from rankgrad._quoting import message_of, shorten
 from rankgrad.cli._docstrings import Group
 
 _MAX_CHARACTERS = 2000  # of a message
@@ -33,8 +34,8 @@ class Commands(Group):
         """Run the command that the context names."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            # Python hides deprecations by default: show those of rankgrad._deprecation.
-            warnings.filterwarnings("default", ".* is now ", DeprecationWarning)
+            # Python hides deprecations by default.
+            warnings.simplefilter("default", RenamedWarning)
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
@@ -93,7 +94,7 @@ def one_line(error: BaseException) -> str:
         path = f"{error.filename}: " if error.filename is not None else ""
         is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return f"{path}{error.strerror}{'; free some and try again' if is_disk_full else ''}"
-    return " ".join(str(error).split()) or type(error).__name__
+    return message_of(error, _MAX_CHARACTERS)
 
 
 def _is_closed_pipe(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rankgrad.cli._printing import show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data.trec import Qrels
@@ -133,18 +133,18 @@ class Results:
         )
         show_notes(self._notes())
 
-    def _comparison_table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
+    def _comparison_table(self) -> tuple[Sequence[str], list[Sequence[object]]]:
         """Columns and rows for two or more runs: means, and p-values against the first run."""
         columns = ["metric", self.names[0]]
         for name in self.names[1:]:
             columns += [name, "p"]
-        rows: list[Sequence[str]] = []
+        rows: list[Sequence[object]] = []
         for metric, p_values in self.p_values.items():
             first, *others = (evaluation.values.mean[metric] for evaluation in self.evaluations)
-            cells = [metric, f"{first:.4f}"]
+            cells = [f"{first:.4f}"]
             for mean, p in zip(others, p_values, strict=True):
                 cells += [f"{mean:.4f}", "-" if math.isnan(p) else f"{p:.4f}"]
-            rows.append(cells)
+            rows.append((metric, *map(Number, cells)))
         return columns, rows
 
     def _gains(self) -> list[str]:
@@ -187,10 +187,10 @@ def intervals(evaluation: Evaluation) -> dict[str, Interval]:
     return significance.intervals(evaluation.per_list)
 
 
-def interval_rows(evaluation: Evaluation) -> list[Sequence[str]]:
+def interval_rows(evaluation: Evaluation) -> list[Sequence[object]]:
     """Rows of a table: each metric, its mean and the interval of the mean."""
     return [
-        (name, f"{evaluation.mean[name]:.4f}", f"{low:.4f} to {high:.4f}")
+        (name, Number(f"{evaluation.mean[name]:.4f}"), Number(f"{low:.4f} to {high:.4f}"))
         for name, (low, high) in intervals(evaluation).items()
     ]
 

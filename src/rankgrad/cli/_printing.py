@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +47,15 @@ def progress_bar(task: str, quiet: bool = False) -> Iterator[Callable[..., None]
         yield partial(bar.update, bar.add_task(task, total=None))
 
 
+class Number(NamedTuple):
+    """The text of a numeric cell: a number, a range or a value with its error; ``-`` for none."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def show_json(value: Any) -> None:
     """Print a value as JSON; NaN and infinity become null."""
     print(json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False))
@@ -60,16 +68,24 @@ def show_table(
     title: str | None = None,
     footer: Iterable[str] = (),
 ) -> None:
-    """Print a table, and the lines of the footer under it; columns of numbers are right-aligned."""
+    """Print a table, and the lines of the footer under it.
+
+    Args:
+        columns: the heading of each column.
+        rows: cells, which are shown as ``str`` of them. A column is right-aligned if all its cells
+            are numbers or :class:`Number`.
+        title: the line above the table.
+        footer: the lines under it.
+    """
     from rich.table import Table
 
-    texts = [[str(cell) for cell in row] for row in rows]
+    cells = [list(row) for row in rows]
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
-        is_numeric = texts and all(_is_number(row[index]) for row in texts)
+        is_numeric = cells and all(_is_number(row[index]) for row in cells)
         table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
-    for row in texts:
-        table.add_row(*row)
+    for row in cells:
+        table.add_row(*map(str, row))
     out = console()
     out.print(table)
     for line in footer:
@@ -94,9 +110,8 @@ def show_notes(notes: Iterable[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _is_number(text: str) -> bool:
-    """Whether a cell is a number, a range ``1 to 2``, a value with error ``1 ±2``, or ``-``."""
-    return re.fullmatch(r"-|[+-]?[\d.,]+(( to |\s±)[+-]?[\d.,]+)?", text) is not None
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, Number | int | float) and not isinstance(cell, bool)
 
 
 def _to_json(value: Any) -> Any:

@@ -13,27 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from rankgrad.training._settings import Settings, TomlSettings
+from rankgrad.training._settings import Panel, Settings, TomlSettings
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Command = TypeVar("Command", bound=Callable[..., None])
 AnySettings = TypeVar("AnySettings", bound=TomlSettings)
-Panels = dict[str, tuple[str, ...]]
 
-#: The panels of the help, and which settings are in each.
-PANELS: Panels = {
-    "What is learned": (
-        *("loss", "model", "metric", "metrics", "transforms", "missing", "categorical"),
-        *("list_size", "holdout"),
-    ),
-    "How it is learned": (
-        *("optimizer", "learning_rate", "weight_decay", "schedule", "epochs", "patience"),
-        *("batching", "batch_size", "documents", "clip", "average", "accumulate", "seed"),
-    ),
-    "Machine and logs": ("precision", "device", "devices", "graphs", "memory", "tensorboard"),
-}
 #: The names of options on the command line, where that is not only ``--`` and the setting's name.
 _FLAGS = {
     "loss": ("--loss", "-l"),
@@ -49,7 +36,6 @@ def settings_options(
     exclude: Collection[str] = (),
     defaults: dict[str, str] | None = None,
     settings: type[TomlSettings] = Settings,
-    panels: Panels = PANELS,
 ) -> Callable[[Command], Command]:
     """A decorator that gives a command an option for each setting.
 
@@ -62,22 +48,32 @@ def settings_options(
         exclude: settings that get no option.
         defaults: for the help, by setting: the default in words, where the command has its own.
         settings: the class of the settings.
-        panels: the panels of the help, and which settings are in each.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        added = [
+        declared = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        from_settings = [
             _parameter(settings.model_fields[name], name, panel, defaults or {})
-            for panel, panel_names in panels.items()
+            for panel, panel_names in panels_of(settings).items()
             for name in panel_names
             if (not names or name in names) and name not in exclude
         ]
-        command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        parameters = [*declared, *from_settings]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def panels_of(settings: type[TomlSettings]) -> dict[str, list[str]]:
+    """The titles of the panels of the help, and the names of the settings in each."""
+    panels: dict[str, list[str]] = {}
+    for name, field in settings.model_fields.items():
+        for metadata in field.metadata:
+            if isinstance(metadata, Panel):
+                panels.setdefault(metadata.title, []).append(name)
+    return panels
 
 
 def setting_option(name: str) -> Any:

@@ -84,7 +84,7 @@ def _train(data: Path, output: Path, texts: Texts, options: _Options) -> None:
     """Train every loss, fold and seed that the output folder does not have yet."""
     from rankgrad.cli import _text_arguments
     from rankgrad.cli.text_train import settings_of, train_all
-    from rankgrad.experiments._text import CrossValidation
+    from rankgrad.experiments._cross_validation import CrossValidation
     from rankgrad.specs import split
     from rankgrad.text._text_settings import TextSettings
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankgrad.cli._arguments import Fold, Missing
-from rankgrad.cli._printing import show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -108,8 +108,9 @@ def show_data(metadata: dict[str, dict[str, Any]], title: str) -> None:
     """
     rows = []
     for name, entry in metadata.items():
-        counts = (f"{entry[key]:,}" for key in ("lists", "items", "features"))
-        rows.append((name, *counts, _format_range(entry["lengths"]), _format_labels(entry)))
+        numbers = [f"{entry[key]:,}" for key in ("lists", "items", "features")]
+        numbers.append(_format_range(entry["lengths"]))
+        rows.append((name, *map(Number, numbers), _format_labels(entry)))
     columns = ("", "lists", "items", "features", "items per list", "labels")
     show_table(columns, rows, title=title)
     for name, entry in metadata.items():
@@ -135,8 +136,9 @@ def _show_catalog(json: bool) -> None:
         return show_json([_entry_dict(entry) for entry in catalog.ENTRIES])
     rows = []
     for entry in catalog.ENTRIES:
-        counts = (f"{entry.total.queries:,}", f"{entry.total.documents:,}", entry.features)
-        rows.append((entry.name, *counts, entry.folds or "-", entry.url))
+        counts = (entry.total.queries, entry.total.documents, entry.features)
+        numbers = [*(f"{count:,}" for count in counts), str(entry.folds or "-")]
+        rows.append((entry.name, *map(Number, numbers), entry.url))
     show_table(
         ("data set", "lists", "items", "features", "folds", "where a person gets it"),
         rows,

@@ -5,12 +5,13 @@ The work is done by :mod:`rankgrad.experiments.demo`; this shows its progress an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._printing import console, show_json, show_table
+from rankgrad.cli._printing import Number, console, show_json, show_table
 
 if TYPE_CHECKING:
     from rankgrad.experiments.demo import Demo
@@ -162,7 +163,7 @@ def _command_line(command: str, purpose: str) -> str:
     return f"  rankgrad {command:<50} {purpose}"
 
 
-def _table_row(comparison: Comparison, entry: RunGroup) -> list[str]:
+def _table_row(comparison: Comparison, entry: RunGroup) -> Sequence[object]:
     from rankgrad.experiments.demo import LOSSES  # the kind of each loss, by its name
 
     values = []
@@ -171,4 +172,5 @@ def _table_row(comparison: Comparison, entry: RunGroup) -> list[str]:
         values.append(f"{comparison.mean(entry.name, metric):.4f} ±{(high - low) / 2:.3f}")
     # JSON repeats the name of the reference row as its kind; the table says where it comes from.
     kind = LOSSES.get(entry.name, "reference: known, as the data are simulated")
-    return [entry.name, kind, *values, "-" if entry.seconds is None else f"{entry.seconds:.1f}"]
+    values.append("-" if entry.seconds is None else f"{entry.seconds:.1f}")
+    return (entry.name, kind, *map(Number, values))

@@ -12,7 +12,7 @@ import typer
 from rankgrad.cli import _setting_options as options
 from rankgrad.cli._arguments import Data, Fold, Run, TeacherLabels, load
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import console, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, console, show_json, show_notes, show_table
 from rankgrad.cli.predict import load_ranker
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def _read(
 
     if _layout.is_single(data):
         paths = {"train": data, "vali": vali, "test": test}
-        given = {name: path for name, path in paths.items() if path is not None}
-        return {name: load(path, fold=fold, like=teacher) for name, path in given.items()}
+        files = {name: path for name, path in paths.items() if path is not None}
+        return {name: load(path, fold=fold, like=teacher) for name, path in files.items()}
     if vali is not None or test is not None:
         raise ValueError(f"{data} is a folder of splits: leave out --vali and --test")
     return {name: load(data, name, fold, teacher) for name in _layout.splits(data, fold)}
@@ -120,8 +120,12 @@ def _show(quality_losses: list[QualityLoss], title: str, n_lists: int) -> None:
 
     rows = [
         (
-            *(loss.metric, f"{loss.teacher:.4f}", f"{loss.student:.4f}", f"{loss.difference:+.4f}"),
-            *(f"{loss.interval.low:+.4f} to {loss.interval.high:+.4f}", p_value(loss.p)),
+            loss.metric,
+            Number(f"{loss.teacher:.4f}"),
+            Number(f"{loss.student:.4f}"),
+            Number(f"{loss.difference:+.4f}"),
+            Number(f"{loss.interval.low:+.4f} to {loss.interval.high:+.4f}"),
+            Number(p_value(loss.p)),
         )
         for loss in quality_losses
     ]

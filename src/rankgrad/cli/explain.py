@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from rankgrad.cli._arguments import Data, Fold, Run, check_run_folder
-from rankgrad.cli._printing import progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, progress_bar, show_json, show_notes, show_table
 from rankgrad.cli.predict import open_ranker
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> N
     """Print the importance of features, the most important first."""
     importance = explanation.importance
     rows = [
-        (name, f"{value:.2f}", f"{low:.2f} to {high:.2f}", permuted)
+        (name, Number(f"{value:.2f}"), Number(f"{low:.2f} to {high:.2f}"), permuted)
         for name, value, low, high, permuted in explanation.importance_rows()[:top]
     ]
     metric, lists = importance.metric, importance.n_lists
@@ -199,7 +199,7 @@ def _show_pair(pair: PairExplanation, top: int, json: bool, method: str) -> None
         )
     show_table(
         ("feature", *items, "adds"),
-        rows,
+        [(feature, *map(Number, numbers)) for feature, *numbers in rows],
         title=f"query {pair.qid}: {descriptions[0]} {pair.order} {descriptions[1]}",
         footer=footer,
     )

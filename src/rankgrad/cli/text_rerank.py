@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rankgrad.text._ranker import TextRanker
-    from rankgrad.text._runs import TextRun
+    from rankgrad.text._text_ranker import TextRanker
+    from rankgrad.text._text_run import TextRun
 
 __all__ = ["rerank"]
 
@@ -66,9 +66,9 @@ def rerank(
     """  # noqa: D301
     from rankgrad import _files
     from rankgrad.data.trec import read_run, write_run
-    from rankgrad.experiments._text import device_of
+    from rankgrad.experiments._cross_validation import device_of
     from rankgrad.text._interpolation import interpolate as mix
-    from rankgrad.text._runs import TextRun, is_text_run
+    from rankgrad.text._text_run import TextRun, is_text_run
 
     _files.check_file_free(output, overwrite)
     text_run = TextRun.open(model) if is_text_run(Path(model)) else None
@@ -104,8 +104,8 @@ def _load_ranker(model: str, text_run: TextRun | None, prompt: Path | None) -> T
         text_run: the run folder, if ``model`` is one.
         prompt: a file with another prompt for a pretrained causal language model.
     """
-    from rankgrad.text._ranker import TextRanker
     from rankgrad.text._reading import Reading
+    from rankgrad.text._text_ranker import TextRanker
 
     custom_prompt = arguments.read_prompt(prompt)
     if text_run is None:

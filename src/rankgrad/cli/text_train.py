@@ -12,12 +12,12 @@ import typer
 from rankgrad.cli import _text_arguments as arguments
 from rankgrad.cli._arguments import Run, TeacherLabels
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import console, progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, console, progress_bar, show_json, show_notes, show_table
 from rankgrad.cli._setting_options import read_settings, settings_options
 from rankgrad.text._text_settings import TextSettings
 
 if TYPE_CHECKING:
-    from rankgrad.experiments._text import CrossValidation, OneRun
+    from rankgrad.experiments._cross_validation import CrossValidation, OneRun
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
     from rankgrad.text._candidates import Candidates
@@ -25,23 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["settings_of", "train", "train_all"]
 
-#: The panels of the help, and which settings are in each. The loss, the seed and the prompt are not
-#: in a panel: :func:`train` has parameters for them.
-_PANELS = {
-    "How documents are read": (
-        *("model", "head", "cross_attention", "max_length", "passages", "document_tokens"),
-        "pooling",
-    ),
-    "How it is learned": (
-        *("teacher_weight", "teacher_loss", "metric", "metrics", "epochs", "patience"),
-        *("learning_rate", "head_learning_rate", "schedule", "warmup", "weight_decay"),
-        *("lists_per_step", "documents", "clip"),
-    ),
-    "Machine": ("mini_batch_size", "cache", "precision", "device"),
-}
 
-
-@settings_options(settings=TextSettings, panels=_PANELS)
+@settings_options(settings=TextSettings)
 def train(
     run: Run,
     collection: str,
@@ -97,7 +82,7 @@ def train(
           --teacher-weight 0.5 --teacher-loss margin_mse -l lambdaloss@10 -o runs/mixed
     """  # noqa: D301
     from rankgrad.data.trec import read_run
-    from rankgrad.experiments._text import CrossValidation
+    from rankgrad.experiments._cross_validation import CrossValidation
 
     setting_options["prompt"] = arguments.read_prompt(prompt)
     paper = _get_protocol(protocol)
@@ -131,7 +116,7 @@ def train(
 
 def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
     """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
-    from rankgrad.experiments._text import cross_validate
+    from rankgrad.experiments._cross_validation import cross_validate
     from rankgrad.training._processes import Interrupts
 
     with Interrupts() as interrupts, progress_bar("runs", quiet) as update:
@@ -160,7 +145,7 @@ def _show_published(paper: Protocol) -> None:
         names = {row.name: row.losses[0] for row in paper.rows}
         show_table(
             ("published", *paper.printed),
-            [(names[name], *cells) for name, cells in rows.items()],
+            [(names[name], *map(Number, cells)) for name, cells in rows.items()],
             title=f"{paper.reference}, {paper.table}, {data}",
         )
 
@@ -225,7 +210,7 @@ def _callbacks(
 
 def _show(output: Path, json: bool) -> None:
     """Print the means of all rankers on the test folds, with p-values against the first stage."""
-    from rankgrad.experiments._text import FIRST_STAGE
+    from rankgrad.experiments._cross_validation import FIRST_STAGE
     from rankgrad.results._groups import group
     from rankgrad.results.comparison import compare
     from rankgrad.results.runs import find, read
@@ -236,13 +221,11 @@ def _show(output: Path, json: bool) -> None:
     if json:
         show_json({"runs": str(output), "candidates": [dict(row) for row in rows]})
         return
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    # A ranker whose runs are not complete has no values.
-    cells = [[row.get(column, "-") for column in columns] for row in rows]
-    texts = [[cell if isinstance(cell, str) else f"{cell:.4f}" for cell in row] for row in cells]
+    # A ranker whose runs are not complete lacks columns.
+    name, *numbers = dict.fromkeys(column for row in rows for column in row)
     show_table(
-        columns,
-        texts,
+        (name, *numbers),
+        [(row[name], *(_number(row.get(column)) for column in numbers)) for row in rows],
         title=f"test, {len(comparison.queries)} queries",
         footer=[f"p: against the {FIRST_STAGE} ({comparison.how})", *comparison.conventions],
     )
@@ -253,7 +236,7 @@ def _show(output: Path, json: bool) -> None:
 
 def _weight_notes(output: Path) -> list[str]:
     """A note for each loss on the weights of the first stage, which validation chose."""
-    from rankgrad.text._runs import INTERPOLATION, TextRun
+    from rankgrad.text._text_run import INTERPOLATION, TextRun
 
     weights_by_loss: dict[str, list[str]] = {}
     for path in sorted(output.glob(f"*/*/*/{INTERPOLATION}")):
@@ -276,3 +259,10 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
                 difference = comparison.difference(name, metric)
                 row[f"p ({metric})"] = "" if difference is None else difference.corrected
         yield row
+
+
+def _number(value: float | str | None) -> Number:
+    """A mean or a p-value of :func:`_rows` as a cell of the table; None is missing."""
+    if value is None:
+        return Number("-")
+    return Number(value if isinstance(value, str) else f"{value:.4f}")

@@ -15,7 +15,7 @@ from rankgrad._locks import LockedError
 from rankgrad.cli import _setting_options as options
 from rankgrad.cli._arguments import Data, Fold, check_known_dataset, check_stdin, features_of
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import console, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, console, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
     from rankgrad.data import Dataset
@@ -222,7 +222,7 @@ def _show(result: FitResult, run: Path, data: Path, fold: int | None) -> None:
 
     unit = "tree" if is_tree(result.settings) else "epoch"
     best = result.history[result.best_epoch - 1] if result.history else {}
-    rows = [(name, f"{best[name]:.4f}") for name in result.settings.logged if name in best]
+    rows = [(name, Number(f"{best[name]:.4f}")) for name in result.settings.logged if name in best]
     if rows:
         show_table(("validation", f"{unit} {result.best_epoch}"), rows)
     out = console()

@@ -20,7 +20,7 @@ from rankgrad.data._checksummed import ChecksummedArray
 #: By feature: the names of its categories, or None if it is a number.
 Categories = tuple[tuple[str, ...] | None, ...]
 
-LONGEST_ID = 1024  # characters of an id; NumPy stores every id of an array as wide as the longest
+MAX_ID_LENGTH = 1024  # characters; NumPy stores every id of an array as wide as the longest
 _BLOCK = 1 << 24  # bytes hashed, or values checked, at a time
 _PER_ITEM = ("features", "labels", "weights", "ids", "source_rows")  # arrays with a row per item
 _SHOWN = 8  # distinct labels that repr spells out
@@ -401,22 +401,22 @@ def id_array(name: str, values: Sequence[str]) -> np.ndarray:
         values: the ids.
 
     Raises:
-        ValueError: an id is longer than ``LONGEST_ID``, or the array would not fit in memory.
+        ValueError: an id is longer than ``MAX_ID_LENGTH``, or the array would not fit in memory.
 
     >>> from rankgrad.data._dataset import id_array
     >>> id_array("qids", ["a", "bc"]).dtype
     dtype('<U2')
     """
     lengths = [len(value) for value in values]
-    longest = max(lengths, default=0)
-    if longest > LONGEST_ID:
+    max_length = max(lengths, default=0)
+    if max_length > MAX_ID_LENGTH:
         raise ValueError(
-            f"{name}[{lengths.index(longest)}] has {longest:,} characters, and at most "
-            f"{LONGEST_ID:,} are taken: {quote(values[lengths.index(longest)])}"
+            f"{name}[{lengths.index(max_length)}] has {max_length:,} characters, and at most "
+            f"{MAX_ID_LENGTH:,} are taken: {quote(values[lengths.index(max_length)])}"
         )
-    request = f"{name}: {len(values):,} ids, the longest of {longest:,} characters,"
+    request = f"{name}: {len(values):,} ids, the longest of {max_length:,} characters,"
     limit = _memory_limit.available()
-    _memory_limit.check(4 * longest * len(values), limit, request, "give shorter ids")
+    _memory_limit.check(4 * max_length * len(values), limit, request, "give shorter ids")
     return np.array(values, np.str_)
 
 
@@ -501,7 +501,7 @@ def _as_texts(name: str, values: Any) -> np.ndarray:
         return id_array(name, list(map(str, array)))
     if array.dtype.kind != "U":
         return array.astype(np.str_)
-    if array.dtype.itemsize > 4 * LONGEST_ID:  # NumPy takes 4 bytes per character
+    if array.dtype.itemsize > 4 * MAX_ID_LENGTH:  # NumPy takes 4 bytes per character
         return id_array(name, array.tolist())
     return array
 

@@ -14,20 +14,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import numpy as np
 
 from rankgrad import _files
 from rankgrad._quoting import listing, quote, shorten
 from rankgrad._shapes import Array
+from rankgrad._validation import check_choice
 from rankgrad.data import _layout, _streams, _text_lines, columnar, trec
-from rankgrad.data._dataset import LONGEST_ID, Dataset
+from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset
 from rankgrad.extras import load
 
 Format = Literal["plain", "parquet", "trec"]
 
-FORMATS: tuple[Format, ...] = ("plain", "parquet", "trec")
+FORMATS: tuple[Format, ...] = get_args(Format)
 _TREC_SUFFIXES = (".run", ".trec")
 
 
@@ -69,8 +70,7 @@ def write(
             f"{list(scores.shape)}"
         )
     kind = format or format_of(path)
-    if kind not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}; found {kind!r}")
+    check_choice("format", kind, FORMATS)
     with _output(path, overwrite) as file:
         if kind == "parquet":
             _write_parquet(file, scores, dataset)
@@ -248,10 +248,10 @@ def _item_qids(dataset: Dataset) -> list[str]:
 def _read_lines(path: Path, dataset: Dataset) -> list[tuple[int, bytes]]:
     """The lines of a file of scores, with their numbers from 1.
 
-    Raises an error for a file of more than ``4 * LONGEST_ID`` bytes an item, instead of reading it
+    Raises an error for a file of more than ``4 * MAX_ID_LENGTH`` bytes an item, instead of reading
     to the end.
     """
-    max_size, size = (dataset.n_items + 1) * 4 * LONGEST_ID, 0
+    max_size, size = (dataset.n_items + 1) * 4 * MAX_ID_LENGTH, 0
     lines = []
     for number, line in _text_lines.numbered(path):
         lines.append((number, line))

@@ -29,7 +29,7 @@ from rankgrad._deprecation import renamed_arguments
 from rankgrad._quoting import listing, quote, shorten
 from rankgrad.data import _categories, _memory_limit, _streams
 from rankgrad.data._dataset import (
-    LONGEST_ID,
+    MAX_ID_LENGTH,
     Categories,
     Dataset,
     FeaturesError,
@@ -507,9 +507,9 @@ class _Builder:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
         texts = column.cast(load("pyarrow", "columnar").string())
         lengths = np.asarray(load("pyarrow.compute", "columnar").utf8_length(texts))
-        if len(lengths) and lengths.max() > LONGEST_ID:
-            problem = f"has {lengths.max():,} characters, and at most {LONGEST_ID:,} are read"
-            raise self._error(role, name, problem, lengths > LONGEST_ID)
+        if len(lengths) and lengths.max() > MAX_ID_LENGTH:
+            problem = f"has {lengths.max():,} characters, and at most {MAX_ID_LENGTH:,} are read"
+            raise self._error(role, name, problem, lengths > MAX_ID_LENGTH)
         # An id that is missing in a text file is an empty text, not null.
         if suffix(self.roles.path) in _DELIMITERS and (lengths == 0).any():
             raise self._error(role, name, "is empty", lengths == 0)

@@ -28,8 +28,9 @@ import numpy as np
 
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
+from rankgrad._validation import check_sizes, check_whole
 from rankgrad.data import _memory_limit, _streams, _text_lines
-from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, group_rows, id_array
+from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset, FeaturesError, group_rows, id_array
 from rankgrad.data._missing import MissingValues
 from rankgrad.data._ordered_map import ordered_map
 
@@ -103,9 +104,10 @@ def read(
     files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not files:
         raise ValueError("paths must name at least one file, found none")
-    _check_count("n_features", n_features)
-    _check_count("threads", threads)
-    sizes = None if groups is None else _check_groups(groups)
+    for option, value in (("n_features", n_features), ("threads", threads)):
+        if value is not None:
+            check_whole(option, value)
+    sizes = None if groups is None else check_sizes("groups", groups)
     threads = threads or cores()
     threads = threads if threads > 1 else 0  # a single thread is the calling one
     buffers: list[bytearray] = []
@@ -571,9 +573,9 @@ def _find_docids(block: _Block, starts: Array, option: bool | Literal["auto"]) -
 
 
 def _check_length(block: _Block, position: int, kind: str, text: str) -> None:
-    if len(text) > LONGEST_ID:
+    if len(text) > MAX_ID_LENGTH:
         raise block.locate(position).error(
-            f"the {kind} has {len(text):,} characters, and at most {LONGEST_ID:,} are read"
+            f"the {kind} has {len(text):,} characters, and at most {MAX_ID_LENGTH:,} are read"
         )
 
 
@@ -746,15 +748,3 @@ def _group_offsets(sizes: Array, rows: int, file_names: str) -> Array:
     if sizes.sum() != rows:
         raise ValueError(f"{file_names}: groups add up to {sizes.sum()} rows, found {rows}")
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-
-def _check_groups(groups: Sequence[int] | Array) -> Array:
-    sizes = np.asarray(groups)
-    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
-        raise ValueError("groups must be the sizes of the lists, whole numbers of at least 1")
-    return sizes.astype(np.int64)
-
-
-def _check_count(option: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{option} must be a whole number of at least 1, or None; found {value!r}")

@@ -32,7 +32,7 @@ import numpy as np
 
 import rankgrad
 from rankgrad import _checksums, _files
-from rankgrad._quoting import quote, shorten
+from rankgrad._quoting import message_of, quote
 from rankgrad.data._checksummed import ChecksummedArray, ChecksummedFile
 from rankgrad.data._dataset import ArrayError, Dataset, categories_of
 
@@ -364,7 +364,7 @@ def _map_file(folder: Path, name: str, entry: Mapping[str, Any]) -> np.ndarray:
     except OSError:
         raise
     except Exception as error:  # NumPy evaluates the header: a damaged one may raise anything
-        reason = shorten(" ".join(str(error).split()), 200)
+        reason = message_of(error)
         raise _damage_error(folder, f"{path.name} is not readable as .npy ({reason})") from error
     layout = f"{array.dtype.str} {list(array.shape)}"
     expected = f"{entry['dtype']} {entry['shape']}"

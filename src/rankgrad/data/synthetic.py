@@ -119,8 +119,7 @@ def make(
     queries = check_whole("queries", queries, least=0)
     seed = check_whole("seed", seed, least=0, most=math.inf)
     names = _column_names(check_whole("features", features, least=len(INFORMATIVE)))
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}; found {split!r}")
+    check_choice("split", split, SPLITS)
     check_choice("world", world, _WORLDS)
     blocks = [_Queries.draw(seed, split, block) for block in range(-(-queries // _BLOCK))]
     lengths = np.concatenate([block.lengths for block in blocks] or [np.zeros(0, np.int64)])
@@ -161,8 +160,7 @@ def splits(size: str = "small", *, seed: int = 0, world: str = "listwise") -> di
     Raises:
         ValueError: there is no such size or world.
     """
-    if size not in SIZES:
-        raise ValueError(f"size must be one of {', '.join(SIZES)}; found {size!r}")
+    check_choice("size", size, tuple(SIZES))
     return {
         split: make(queries, seed=seed, split=split, world=world)
         for split, queries in zip(SPLITS, SIZES[size], strict=True)
@@ -233,15 +231,15 @@ class _Queries:
         rarity = terms * np.exp(1.45 + 0.35 * normal[2])
         # By stream: the factor of the idf, and how much it varies from query to query.
         scale = np.array([1.0, 1.9, 1.7, 1.8, 0.98])[:, None]
-        spread = np.array([0.02, 0.12, 0.08, 0.1, 0.0])[:, None]
+        variation = np.array([0.02, 0.12, 0.08, 0.1, 0.0])[:, None]
         # A few lists have no relevant pages, whatever their features say.
-        barren = np.where(uniform[2] < 0.028, -6.0, 0.0)
+        penalty = np.where(uniform[2] < 0.028, -6.0, 0.0)
         return cls(
             key,
             np.clip(lengths, 1, _MAX_LENGTH).astype(np.int64),
             terms.astype(np.float32),
-            (rarity * scale * np.exp(spread * normal[3])).astype(np.float32),
-            0.5 * normal[8] + 0.25 * normal[2] + barren,
+            (rarity * scale * np.exp(variation * normal[3])).astype(np.float32),
+            0.5 * normal[8] + 0.25 * normal[2] + penalty,
             *normal[4:8].astype(np.float32),  # coverage, fame, traffic and verbosity
         )
 
@@ -365,9 +363,9 @@ def _count_features(
     frequencies = out[4:9]
     for row, statistic in enumerate((total, least, most, mean, variance)):
         frequencies[row] = statistic
-    share = 1 / np.maximum(length, 1)
+    per_term = 1 / np.maximum(length, 1)
     weight = idf / terms
-    for target, factor in ((out[9:14], share), (out[14:19], weight)):
+    for target, factor in ((out[9:14], per_term), (out[14:19], weight)):
         np.multiply(frequencies[:4], factor, out=target[:4])
         np.multiply(variance, factor * factor, out=target[4])
     out[19] = covered == terms

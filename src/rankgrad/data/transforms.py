@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -278,7 +278,7 @@ class Quantile(Transform):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_choice("output", output, ("normal", "uniform"))
+        check_choice("output", output, get_args(Distribution))
         self.quantiles = check_whole("quantiles", quantiles, least=2)
         self.sample = check_whole("sample", sample, least=2)
         self.output, self.seed = output, check_whole("seed", seed, least=0, most=math.inf)

@@ -38,12 +38,12 @@ def of_data(
         options: of :func:`rankgrad.data.load_splits`.
     """
     checksums: Checksums = {}
-    given_options = {name: value for name, value in (options or {}).items() if value}
+    load_options = {name: value for name, value in (options or {}).items() if value}
     for fold in folds:
         saved_splits = saved.get(_key(fold), {})
         try:
             fingerprints = {
-                name: _fingerprint(path, given_options)
+                name: _fingerprint(path, load_options)
                 for name, path in _layout.splits(data, fold).items()
             }
             if fingerprints == {name: split.get("files") for name, split in saved_splits.items()}:
@@ -51,7 +51,7 @@ def of_data(
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the runs that read the data warn
-                splits = load_splits(data, fold, **given_options)
+                splits = load_splits(data, fold, **load_options)
         except (ValueError, OSError):
             continue  # the runs on this fold report the error
         checksums[_key(fold)] = {

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rankgrad.experiments._text import FIRST_STAGE
+from rankgrad.experiments._cross_validation import FIRST_STAGE
 from rankgrad.experiments.plans import RUNS
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.results._groups import group
 from rankgrad.results.comparison import Comparison, check_same_data, compare
 from rankgrad.results.runs import Run, read
-from rankgrad.text._runs import is_text_run
+from rankgrad.text._text_run import is_text_run
 from rankgrad.training.run import RUN
 
 

@@ -147,7 +147,7 @@ class TreeEntry:
         space: Space | Grid = Grid(self._grid())
         if plan.tune is not None:
             fixed, options = self._fixed(), _SPACE[self.kind]
-            free = {k: v for k, v in options.items() if self._own_name(k) not in fixed}
+            free = {k: v for k, v in options.items() if self._resolve_alias(k) not in fixed}
             ranges = {name: option_range for name, (option_range, _) in free.items()}
             first = {name: value for name, (_, value) in free.items()}
             space = Space(ranges, first, plan.tune, seed)
@@ -174,9 +174,9 @@ class TreeEntry:
 
     def _fixed(self) -> dict[str, Any]:
         """``options`` by their own names in place of aliases."""
-        return {self._own_name(name): value for name, value in self.options.items()}
+        return {self._resolve_alias(name): value for name, value in self.options.items()}
 
-    def _own_name(self, name: str) -> str:
+    def _resolve_alias(self, name: str) -> str:
         """The name of an option in the model of the library, for this name or alias of it."""
         aliases: Mapping[str, str] = getattr(models.factory(self.kind), "option_aliases", {})
         return aliases.get(name, name)

@@ -19,8 +19,6 @@ are explained, K of their first ranks, and P = K (K - 1) / 2 of pairs of these r
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -126,8 +124,8 @@ class Explanation:
             "qids": self.qids,
             "checksum": self.checksum,
         }
-        own = [key for key in _AXES if key != "drops"]
-        arrays = {"drops": importance.drops} | {key: getattr(self, key) for key in own}
+        fields = [key for key in _AXES if key != "drops"]
+        arrays = {"drops": importance.drops} | {key: getattr(self, key) for key in fields}
         _schemas.write_arrays(Path(run) / FOLDER / name, METADATA, metadata, arrays)
 
     @classmethod
@@ -252,9 +250,10 @@ class Explanation:
         columns = ("feature", "drop_points", "low95", "high95", "permuted")
         rows = self.importance_rows()
         with _files.atomic_folder(Path(folder), replace=False) as path:
-            _files.write(path / "importance.csv", _csv(columns, rows))
+            _files.write(path / "importance.csv", _files.csv_text(columns, rows))
             _files.write(path / "importance.svg", picture(rows, self.importance.metric))
-            _files.write(path / "pairs.csv", _csv(self.PAIR_COLUMNS, self.pair_rows()))
+            pair_table = _files.csv_text(self.PAIR_COLUMNS, self.pair_rows())
+            _files.write(path / "pairs.csv", pair_table)
             _files.write_json(path / "explanation.json", self.to_dict())
 
 
@@ -387,12 +386,3 @@ def _pair_error(data: Dataset, scores: NDArray[np.float32], b: int) -> float:
 def _or_none(value: Any) -> Any:
     """None for NaN, which is not JSON; other values as they are."""
     return None if value != value else value
-
-
-def _csv(columns: Sequence[str], rows: Any) -> str:
-    """The text of a CSV file with a header."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return out.getvalue()

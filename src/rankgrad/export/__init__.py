@@ -1,8 +1,8 @@
 """Rankers for use outside of rankgrad: ONNX, search engines, and students that engines can score.
 
 - ``_exporting`` writes a ranker in one of the formats, and checks the scores of the file first;
-- ``_onnx_format`` builds an ONNX graph (``_graph``) from ``_transforms``, ``_networks`` and
-  ``_trees``; ``rankgrad.serving`` runs it, too;
+- ``_onnx_format`` builds an ONNX graph (``_onnx_graph``) from ``_onnx_transforms``,
+  ``_onnx_networks`` and ``_parsed_trees``; ``rankgrad.serving`` runs it, too;
 - ``_engines`` writes the JSON of Solr, OpenSearch and Elasticsearch; ``_readers`` scores with it;
 - ``_program`` writes programs of ``torch.export``;
 - ``_distillation`` trains a student for a ranker that an engine cannot score.

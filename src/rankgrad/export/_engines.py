@@ -19,9 +19,9 @@ from torch import nn
 from rankgrad.data import transforms
 from rankgrad.data._dataset import names_of_features
 from rankgrad.data.transforms import Transform
-from rankgrad.export._networks import norm_coefficients
-from rankgrad.export._transforms import steps_of
-from rankgrad.export._trees import Leaf, Node, Trees
+from rankgrad.export._onnx_networks import norm_coefficients
+from rankgrad.export._onnx_transforms import steps_of
+from rankgrad.export._parsed_trees import Leaf, Node, Trees
 from rankgrad.models._dropout import Dropout
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.mlp import MLPNet

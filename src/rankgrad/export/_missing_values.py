@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankgrad.data.transforms import Impute, Pipeline
-from rankgrad.export._trees import features_with_missing
+from rankgrad.export._parsed_trees import features_with_missing
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 

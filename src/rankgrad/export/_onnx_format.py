@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from rankgrad.data._dataset import names_of_features
-from rankgrad.export._graph import OnnxGraph, Shape
-from rankgrad.export._networks import add_layers, add_members, add_network
-from rankgrad.export._transforms import add_transform
+from rankgrad.export._onnx_graph import OnnxGraph, Shape
+from rankgrad.export._onnx_networks import add_layers, add_members, add_network
+from rankgrad.export._onnx_transforms import add_transform
 from rankgrad.extras import load
 from rankgrad.models.mlp import MLPNet
 from rankgrad.models.tabm import TabMNet

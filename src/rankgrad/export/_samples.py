@@ -8,8 +8,8 @@ import numpy as np
 
 from rankgrad.data import transforms
 from rankgrad.data._dataset import Dataset
-from rankgrad.export._transforms import steps_of
-from rankgrad.export._trees import Split, Trees, walk
+from rankgrad.export._onnx_transforms import steps_of
+from rankgrad.export._parsed_trees import Split, Trees, walk
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 

@@ -233,7 +233,9 @@ class ListCollator:
             # All lists are empty. The model must still run, so that processes can synchronize
             # gradients: each list gets one document of padding.
             pairs = [(example[query], "") for example in examples]
-            list_labels = [own.new_full((1, *own.shape[1:]), _PADDING_LABEL) for own in list_labels]
+            list_labels = [
+                labels.new_full((1, *labels.shape[1:]), _PADDING_LABEL) for labels in list_labels
+            ]
         queries, texts = zip(*pairs, strict=True)
         encoded = self.tokenizer(
             list(queries),

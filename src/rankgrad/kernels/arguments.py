@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 from rankgrad.lists import FlatLists
 
-__all__ = ["LARGEST_LABEL", "FlatLists", "KernelCall", "MetricOptions", "PairOptions"]
+__all__ = [
+    "LARGEST_LABEL",
+    "ExactMetric",
+    "FlatLists",
+    "KernelCall",
+    "MetricOptions",
+    "PairOptions",
+]
 
 
 #: The largest label for which sums of gains 2^y - 1 do not overflow in float32.
@@ -43,6 +50,26 @@ class MetricOptions(NamedTuple):
     name: str
     k: int
     gain: str
+    threshold: float
+    persistence: float
+
+
+class ExactMetric(NamedTuple):
+    """A metric of the operation ``exact_metrics``, which computes several at once.
+
+    Attributes:
+        name: as in :class:`MetricOptions`, without ``spearman``.
+        k: the cutoff, 0 for none.
+        average_ties: whether the value is the mean over the orders of tied items.
+        linear: whether the gains of ndcg and dcg are linear.
+        threshold: as in :class:`MetricOptions`.
+        persistence: as in :class:`MetricOptions`.
+    """
+
+    name: str
+    k: int
+    average_ties: bool
+    linear: bool
     threshold: float
     persistence: float
 

@@ -37,7 +37,7 @@ from rankgrad.kernels._backends import (
     on_device,
     recorded,
 )
-from rankgrad.kernels.arguments import FlatLists, KernelCall, MetricOptions
+from rankgrad.kernels.arguments import ExactMetric, FlatLists, KernelCall, MetricOptions
 
 __all__ = [
     "LOSSES",
@@ -550,12 +550,12 @@ def refuse_large(labels: Tensor, mask: Tensor | None, most: float) -> None:
         )
 
 
-def exact_metrics(lists: FlatLists, described: Sequence[Any]) -> tuple[Tensor, Tensor]:
+def exact_metrics(lists: FlatLists, metrics: Sequence[ExactMetric]) -> tuple[Tensor, Tensor]:
     """The values of metrics, and whether a list has a relevant item of positive weight.
 
-    Both are ``[metrics, lists]``. :mod:`rankgrad.kernels.cpu._metrics` defines ``described``.
+    Both are ``[metrics, lists]``.
     """
     with on_device(lists.scores):
         values: Tensor
-        values, relevant = backend_of("exact_metrics", lists.scores)(lists, described)
+        values, relevant = backend_of("exact_metrics", lists.scores)(lists, metrics)
     return values, relevant

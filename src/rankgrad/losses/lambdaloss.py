@@ -343,8 +343,8 @@ class LambdaLoss(LambdaPairs):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(k, metric, sigma, gain, threshold, reduction)
-        check_choice("scheme", scheme, ("ndcg_loss1", "ndcg_loss2", "ndcg_loss2++"))
-        check_choice("truncation", truncation, ("corrected", "heuristic"))
+        check_choice("scheme", scheme, get_args(_Scheme))
+        check_choice("truncation", truncation, get_args(_Truncation))
         check_positive("mu", mu)
         self.scheme = scheme
         self.truncation = truncation

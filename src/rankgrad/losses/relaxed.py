@@ -471,15 +471,15 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
 
     A deterministic cell that is a paper's loss is made by the class of that loss, if it has one.
     """
-    own_class: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
-    class_options: dict[str, Any] = {} if own_class is None else {"metric": metric}
-    if metric == "ndcg" and own_class is None:
-        own_class = {"neural": NeuralNDCG, "approx": ApproxNDCG}.get(family)
+    paper_class: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
+    class_options: dict[str, Any] = {} if paper_class is None else {"metric": metric}
+    if metric == "ndcg" and paper_class is None:
+        paper_class = {"neural": NeuralNDCG, "approx": ApproxNDCG}.get(family)
 
     def make(k: int | None = None, **options: Any) -> Loss:
-        if own_class is None or stochastic:
+        if paper_class is None or stochastic:
             return GridLoss(family, metric, k, stochastic, **options)
-        loss: Loss = own_class(k=k, **class_options, **options)
+        loss: Loss = paper_class(k=k, **class_options, **options)
         return loss
 
     parameters = list(_cell_options(family, metric, stochastic).values())

@@ -21,7 +21,7 @@ from rankgrad._shapes import Float, Int, ItemMask, ItemValues, Labels, ListMask,
 from rankgrad._validation import check_choice, check_cutoff, check_positive
 from rankgrad.inputs import as_lists, check_finite, largest_exponent
 from rankgrad.kernels import DeclaresKernel, ops, ready
-from rankgrad.kernels.arguments import MetricOptions
+from rankgrad.kernels.arguments import ExactMetric, MetricOptions
 from rankgrad.lists import Lists
 from rankgrad.metrics import _other_names
 from rankgrad.specs import HasSpec, Registry, Spec, spec_of
@@ -537,21 +537,19 @@ def exact_values(
     if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
         return results
     options = [_exact_options(metric, lists) for metric in metrics]
-    has_kernel = [i for i in range(len(metrics)) if options[i] is not None]
-    if has_kernel:
-        values, relevant = ops.exact_metrics(lists.flat, [options[i] for i in has_kernel])
-        for row, i in enumerate(has_kernel):
+    with_kernel = {i: each for i, each in enumerate(options) if each is not None}
+    if with_kernel:
+        values, relevant = ops.exact_metrics(lists.flat, list(with_kernel.values()))
+        for row, i in enumerate(with_kernel):
             results[i] = values[row], relevant[row]
     return results
 
 
-def _exact_options(
-    metric: Metric, lists: Lists
-) -> tuple[str, int, bool, bool, float, float] | None:
+def _exact_options(metric: Metric, lists: Lists) -> ExactMetric | None:
     """The metric as the kernel of exact metrics takes it; None if that kernel does not compute it.
 
-    The tuple is defined in :mod:`rankgrad.kernels.cpu._metrics`. Lists with labels that are too
-    large for their gain go to the eager form, which raises the error.
+    Lists with labels that are too large for their gain go to the eager form, which raises the
+    error.
     """
     options = metric.kernel_options()
     if options is None or options.name == "spearman":
@@ -562,7 +560,7 @@ def _exact_options(
     if (name == "err" or gain != "linear") and _any_too_large(lists):
         return None
     linear = gain == "linear" and name in ("ndcg", "dcg")
-    return name, k, metric.ties == "average", linear, threshold, persistence
+    return ExactMetric(name, k, metric.ties == "average", linear, threshold, persistence)
 
 
 def _any_too_large(lists: Lists) -> bool:

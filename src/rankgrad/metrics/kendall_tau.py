@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rankgrad._padded import divide
 from rankgrad._shapes import ListValues
 from rankgrad.metrics._base import Ranked, metrics
-from rankgrad.metrics._pairs import PairCounts, PairMetric
+from rankgrad.metrics._pair_counts import PairCounts, PairMetric
 
 
 @metrics.register("kendall_tau")

@@ -8,7 +8,7 @@ from rankgrad._padded import divide
 from rankgrad._shapes import ListMask, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import Ranked, metrics
-from rankgrad.metrics._pairs import PairCounts, PairMetric
+from rankgrad.metrics._pair_counts import PairCounts, PairMetric
 
 
 @metrics.register("opa")

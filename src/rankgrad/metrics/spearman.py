@@ -11,7 +11,7 @@ from rankgrad._padded import descending, divide, hard_ranks, invert, tie_groups
 from rankgrad._shapes import ItemMask, ItemValues, ListMask, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import Metric, Ranked, metrics
-from rankgrad.metrics._pairs import has_weighted_pairs
+from rankgrad.metrics._pair_counts import has_weighted_pairs
 
 
 @metrics.register("spearman")

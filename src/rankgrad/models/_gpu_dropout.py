@@ -1,7 +1,9 @@
 """An activation and dropout in one Triton kernel, for ``FastDropout`` of :mod:`._dropout`.
 
 Which values are dropped is decided by a hash of each value's position and a seed. The backward pass
-computes the hash again, so that no mask is saved.
+computes the hash again, so that no mask is saved. Forward and backward pass are the same kernel,
+:func:`_activate_and_drop`: with ``IS_BACKWARD`` it takes the activation's derivative, and
+multiplies by the gradient of the output.
 """
 
 from __future__ import annotations
@@ -74,9 +76,11 @@ def _launch(
     rows = max(1, _VALUES // columns)
     with torch.cuda.device_of(values):
         _activate_and_drop[(triton.cdiv(members * n_items, rows), triton.cdiv(width, columns))](
-            values, grad, seed, results, members * n_items, n_items, width,
-            *values.stride()[:2], *results.stride()[:2],
-            dropped, scale_of_kept(dropped), kind, is_backward, rows, columns,
+            values, grad, seed, results, n_rows=members * n_items, n_items=n_items, width=width,
+            value_member_stride=values.stride(0), value_item_stride=values.stride(1),
+            result_member_stride=results.stride(0), result_item_stride=results.stride(1),
+            dropped=dropped, scale=scale_of_kept(dropped),
+            KIND=kind, IS_BACKWARD=is_backward, ROWS=rows, COLUMNS=columns,
         )  # fmt: skip
 
 
@@ -105,10 +109,11 @@ def _activate_and_drop(
     dropped, scale, KIND: tl.constexpr, IS_BACKWARD: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write the results of ROWS rows (items of members) times COLUMNS columns.
+    """One program's part of the work: a tile of ROWS rows times COLUMNS columns.
 
-    The strides of values and results are those of a member and of an item; columns have stride 1.
-    The hash is that of ``_drop_by_hash`` in :mod:`rankgrad.models._dropout`, of the position in the
+    A row is an item of a member: the tensors ``[m, N, w]`` are seen as matrices of m N rows and w
+    columns. Members and items have strides, columns have stride 1; ``grad`` is contiguous. The hash
+    is that of ``_drop_by_hash`` in :mod:`rankgrad.models._dropout`, of the position in the
     contiguous tensor.
     """
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,7 @@ class TabM(Model):
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
         object.__setattr__(self, "members", check_whole("members", self.members))
-        check_choice("share", self.share, ("adapters", "nothing"))
+        check_choice("share", self.share, get_args(_Sharing))
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_rate("dropout", self.dropout)
         check_rate("input_dropout", self.input_dropout)

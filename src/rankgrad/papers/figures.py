@@ -7,9 +7,7 @@ and its numbers as JSON and CSV. Each figure has a function that computes its :c
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import itertools
 import json
 import time
@@ -71,13 +69,12 @@ class _Chart:
 
     def to_csv(self) -> str:
         """CSV with a row for each point."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("panel", "series", self.x, self.y))
-        for line in self.series:
-            for x, y in zip(line.x, line.y, strict=True):
-                writer.writerow((line.panel, line.name, repr(float(x)), repr(float(y))))
-        return out.getvalue()
+        rows = (
+            (line.panel, line.name, repr(float(x)), repr(float(y)))
+            for line in self.series
+            for x, y in zip(line.x, line.y, strict=True)
+        )
+        return _files.csv_text(("panel", "series", self.x, self.y), rows)
 
     def to_html(self, title: str) -> str:
         """A self-contained page."""

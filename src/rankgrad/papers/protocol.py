@@ -41,7 +41,7 @@ __all__ = [
     "read",
 ]
 
-_Share = Annotated[float, Field(gt=0, lt=1)]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Count = Annotated[int, Field(ge=1)]
 _NUMBER = re.compile(r"(-?\d+(?:\.(\d+))?)(.*)")
 
@@ -64,8 +64,8 @@ class Split(_Section):
     """
 
     pool: bool = False
-    test: _Share | None = None
-    vali: _Share | None = None
+    test: _Fraction | None = None
+    vali: _Fraction | None = None
     repeats: _Count = 1
 
 
@@ -164,7 +164,7 @@ class Significance(_Section):
     test: Literal["t", "randomization"] = "t"
     against: str = "best"
     sided: Literal["one", "two"] = "two"
-    level: _Share = 0.05
+    level: _Fraction = 0.05
     correction: Literal["none", "bonferroni", "holm"] = "none"
     worse: str = ""
     better: str = ""

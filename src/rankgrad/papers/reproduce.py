@@ -122,13 +122,11 @@ class ReproductionResult:
         if values is None:
             return None
         folds, seeds = values.means.shape
-        # With drawn test parts, a fold is a drawing: its mean over seeds, [folds].
-        drawings = values.means.mean(1) if self.drawn and folds > 1 else None
         return _Estimate(
             mean=values.mean,
             over_queries=values.error_over_lists,
             over_seeds=values.error_over_seeds if seeds > 1 else None,
-            of_drawing=None if drawings is None else float(drawings.std(ddof=1)),
+            of_drawing=values.deviation_over_folds if self.drawn and folds > 1 else None,
         )
 
     @property

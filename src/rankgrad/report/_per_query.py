@@ -209,8 +209,8 @@ def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint
     """The distinct labels, and for each item the index of its label among them."""
     grades, codes = np.unique(labels, return_inverse=True)
     if len(grades) > 1 << 16:  # labels that are not grades: each becomes the next of 2^16 of them
-        kept = grades[np.linspace(0, len(grades) - 1, 1 << 16).round().astype(int)]
-        grades, codes = kept, np.searchsorted(kept, grades)[codes]
+        representatives = grades[np.linspace(0, len(grades) - 1, 1 << 16).round().astype(int)]
+        grades, codes = representatives, np.searchsorted(representatives, grades)[codes]
     return [_round(grade) for grade in grades], codes.astype("<u2")
 
 

@@ -317,7 +317,8 @@ def footnotes(comparison: Comparison, part: str) -> str:
     corrected = ", corrected over the rankers of a column"
     if comparison.how.correction == "none":
         corrected = ""
-    draws = f", {comparison.how.samples:,} draws" if comparison.how.test == "randomization" else ""
+    is_random = comparison.how.test == "randomization"
+    samples = f", {comparison.how.samples:,} draws" if is_random else ""
     signs = f"{WORSE} significantly worse than {reference}"
     if comparison.baseline is not None and comparison.how.sides == 1:
         signs = f"{BETTER} significantly better than {reference}"
@@ -325,7 +326,7 @@ def footnotes(comparison: Comparison, part: str) -> str:
         signs = f"{signs}, {BETTER} significantly better"
     lines = [
         f"{signs}: {comparison.how}, over {len(comparison.queries):,} queries "
-        f"(values averaged over seeds{draws}){corrected}.",
+        f"(values averaged over seeds{samples}){corrected}.",
         "Bold: best of its column, references aside. Intervals say how much a mean would move with "
         "other queries, not with other seeds.",
         f"Evaluated on {part}; {'; '.join(comparison.conventions)}.",

@@ -67,6 +67,16 @@ class MetricValues:
         """The standard error over seeds, folds averaged."""
         return _standard_error(self.means.mean(0))
 
+    @property
+    def deviation_over_folds(self) -> float:
+        """The standard deviation between folds, seeds averaged."""
+        return _deviation(self.means.mean(1))
+
+
+def _deviation(values: Array) -> float:
+    """The standard deviation of a sample ``[n]``; NaN if there are fewer than two values."""
+    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+
 
 def _standard_error(values: Array) -> float:
     """The standard error of the mean of values ``[n]``; NaN if there are fewer than two.
@@ -75,6 +85,4 @@ def _standard_error(values: Array) -> float:
     >>> _standard_error(np.array([1.0, 3.0]))
     1.0
     """
-    if len(values) < 2:
-        return float("nan")
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
+    return float(_deviation(values) / np.sqrt(max(len(values), 1)))

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rankgrad import _files
 from rankgrad._validation import check_choice
 
 if TYPE_CHECKING:
@@ -156,20 +155,16 @@ class Table:
             column in self.marked or any(row[index].mark for row in self.rows)
             for index, column in enumerate(self.columns)
         ]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         header: list[str] = []
         for column, has_marks in zip(self.columns, needs_mark_column, strict=True):
             name = column or "line"  # what CSV calls a column without a heading
             header += [name, f"{name} mark"] if has_marks else [name]
-        writer.writerow(header)
-        for row in self.rows:
-            line: list[str] = []
+        lines: list[list[str]] = [[] for _ in self.rows]
+        for line, row in zip(lines, self.rows, strict=True):
             for cell, has_marks in zip(row, needs_mark_column, strict=True):
                 text = cell.text if cell.value is None else repr(cell.value)
                 line += ["" if cell.missing else text, *([cell.mark] if has_marks else [])]
-            writer.writerow(line)
-        return out.getvalue().rstrip("\n")
+        return _files.csv_text(header, lines).rstrip("\n")
 
     def to_rich(self) -> Group:
         """The table and its notes for a terminal, to be printed by rich.

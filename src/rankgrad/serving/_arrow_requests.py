@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rankgrad._quoting import quote
+from rankgrad._quoting import message_of, quote
 from rankgrad.serving._arrow_metadata import measure
 from rankgrad.serving._bodies import NO_FEATURE, Limits, Lists, RequestError, check_count
 from rankgrad.serving._categorical import CategoricalFeature
@@ -40,8 +40,8 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RequestError(400, f"the body is not an Arrow stream: {reason}") from None
+        problem = f"the body is not an Arrow stream: {message_of(error)}"
+        raise RequestError(400, problem) from None
     list_names = _values(table.column("list")) if columns.has_list_column else None
     offsets, ids = _group(list_names, len(table), limits)
     items = columns.features(table)
@@ -54,7 +54,7 @@ def _check_size(body: bytes, ranker: ServedRanker, limits: Limits) -> None:
     size = measure(body)
     check_count(size.batches, _MAX_BATCHES, "body", "record batches")
     check_count(size.rows, limits.most_items(len(ranker.feature_names)), "body", "rows")
-    check_count(size.expanded, limits.body, "body", "bytes once it is decompressed")
+    check_count(size.decompressed, limits.body, "body", "bytes once it is decompressed")
 
 
 class _Columns:

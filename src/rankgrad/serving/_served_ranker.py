@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from rankgrad.data._dataset import names_of_features
-from rankgrad.export._graph import NoFormError
 from rankgrad.export._missing_values import takes_missing_values
 from rankgrad.export._onnx_format import layers_to_onnx, session, to_onnx
+from rankgrad.export._onnx_graph import NoFormError
 from rankgrad.serving._categorical import CategoricalFeature, categorical_features
-from rankgrad.serving._layers import FoldedLayers
+from rankgrad.serving._folded_layers import FoldedLayers
 from rankgrad.training import FittedRanker
 from rankgrad.training._fitted import TreeScorer
 from rankgrad.training._preparation import Preparation

@@ -10,7 +10,7 @@ Below, the *anchors* z are the vector that is projected, and the *weights* w spa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from rankgrad.sorting._base import Relaxation, Route, check_scores, relaxations
 __all__ = ["FastSort", "soft_rank", "soft_sort", "soft_topk_mask"]
 
 _Regularization = Literal["l2", "entropic", "kl"]
-_REGULARIZATIONS: tuple[_Regularization, ...] = ("l2", "entropic", "kl")
+_REGULARIZATIONS: tuple[_Regularization, ...] = get_args(_Regularization)
 
 
 @relaxations.register("fastsort")

@@ -185,12 +185,12 @@ class Tree(Relaxation):
             nodes = top_scores.reshape(-1, width * top_scores.shape[-1])
             inside = real.reshape(nodes.shape)
             last = level == len(widths) - 1
-            kept = k if last or self.keep is None else max(k, int(self.keep[level]))
-            kept = min(kept, nodes.shape[-1])
-            merge = self._base_at(level)._permutation(nodes, inside, kept)
+            n_rows = k if last or self.keep is None else max(k, int(self.keep[level]))
+            n_rows = min(n_rows, nodes.shape[-1])
+            merge = self._base_at(level)._permutation(nodes, inside, n_rows)
             merges.append(merge)
             top_scores = (merge @ nodes[:, :, None]).squeeze(-1)
-            real = torch.arange(kept, device=scores.device) < inside.sum(-1, keepdim=True)
+            real = torch.arange(n_rows, device=scores.device) < inside.sum(-1, keepdim=True)
         return merges
 
     def _base_at(self, level: int) -> Relaxation:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
+from rankgrad._quoting import message_of
 from rankgrad._validation import check_between, check_choice, check_positive, check_whole
 from rankgrad.data import _layout
 from rankgrad.data.trec import RankedList, Run
@@ -244,7 +245,7 @@ class BM25Index:
             bm25 = load("bm25s", "text").BM25.load(folder, allow_pickle=False, load_corpus=False)
             _check_arrays(bm25, documents, metadata["documents"])
         except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
-            raise _files.damaged(folder, str(error) or type(error).__name__) from None
+            raise _files.damaged(folder, message_of(error)) from None
         return cls(documents, bm25, settings)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from rankgrad.data.trec import RankedList
 from rankgrad.losses import Loss, losses
 
 Transform = Literal["shift", "minmax", "softmax", "rank"]
-TRANSFORMS = ("shift", "minmax", "softmax", "rank")
+TRANSFORMS: tuple[Transform, ...] = get_args(Transform)
 
 
 class MixedLoss(nn.Module):

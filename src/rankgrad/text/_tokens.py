@@ -1,6 +1,6 @@
 """Tokens of (query, document) pairs, and padded mini-batches of pairs of similar length.
 
-``_ranker`` tokenizes all pairs once, with :func:`tokenize`; training and scoring then take
+``_text_ranker`` tokenizes all pairs once, with :func:`tokenize`; training and scoring then take
 mini-batches from :class:`PairInputs`. An input is what the encoder reads at once. A pair has one
 input or, if its document is read in passages, several: the query with each passage.
 """

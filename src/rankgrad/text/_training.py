@@ -23,9 +23,9 @@ from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import metrics
 from rankgrad.text._cached import cached_backward
 from rankgrad.text._candidates import Candidates
-from rankgrad.text._ranker import TextRanker, autocast
-from rankgrad.text._runs import TextRun
 from rankgrad.text._teachers import MixedLoss
+from rankgrad.text._text_ranker import TextRanker, autocast
+from rankgrad.text._text_run import TextRun
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs, to_device
 from rankgrad.training._fitting import isolated

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
-from rankgrad._quoting import shorten
+from rankgrad._quoting import message_of
 from rankgrad._threads import available, for_work, passes
 from rankgrad.boosting.boosters import contributor, predictor
 from rankgrad.data._blocks import check_infinite
@@ -327,7 +327,7 @@ class FittedRanker:
             try:
                 module.load_state_dict(state)
             except RuntimeError as error:
-                reason = shorten(" ".join(str(error).split()), 300)
+                reason = message_of(error, 300)
                 raise ValueError(f"the weights are of another model: {reason}") from None
 
     def save(self, folder: str | os.PathLike[str]) -> None:

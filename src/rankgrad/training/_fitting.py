@@ -177,11 +177,12 @@ def _check_same_features(train: Dataset, name: str, data: Dataset) -> None:
         )
     if train.feature_names and data.feature_names:
         pairs = zip(train.feature_names, data.feature_names, strict=True)
-        for index, (expected, found) in enumerate(pairs):
-            if expected != found:
+        for index, (train_feature, feature) in enumerate(pairs):
+            if train_feature != feature:
                 raise ValueError(
-                    f"feature {index} (counting from 0) is {expected!r} in the training data and "
-                    f"{found!r} in the {name} data: they must be the same ones in the same order"
+                    f"feature {index} (counting from 0) is {train_feature!r} in the training data "
+                    f"and {feature!r} in the {name} data: they must be the same ones in "
+                    "the same order"
                 )
 
 

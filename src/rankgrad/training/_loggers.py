@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import Tensor
 from typing_extensions import TypedDict, override
@@ -357,7 +357,7 @@ class WandB(Logger):
 
     def __post_init__(self) -> None:
         if self.mode is not None:
-            check_choice("mode", self.mode, ("online", "offline", "disabled"))
+            check_choice("mode", self.mode, get_args(Mode))
 
     @override
     def start(self, settings: Settings, folder: Path | None) -> None:

@@ -1,8 +1,8 @@
 """Settings: everything a training run depends on besides its data, validated, to and from TOML.
 
-Names, types, defaults and help texts of settings are defined here only; the options of ``rankgrad
-train`` and ``rankgrad compare`` are generated from them. So that ``--help`` is fast, this module
-does not import PyTorch; registries are imported when a spec is validated.
+Names, types, defaults, help texts and panels of the help are defined here only; the options of
+``rankgrad train`` and ``rankgrad compare`` are generated from them. So that ``--help`` is fast,
+this module does not import PyTorch; registries are imported when a spec is validated.
 
 :func:`for_data` changes some defaults by the size of the training data. The effect of its rules is
 measured in ``docs/results/simulated.md``.
@@ -14,10 +14,11 @@ import difflib
 import math
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from rankgrad._quoting import quote, shorten
 from rankgrad._validation import DEFAULT_METRICS
@@ -71,12 +72,29 @@ _Model = Annotated[str, AfterValidator(partial(_canonical, "rankgrad.models", "m
 _OPTIMIZERS = "rankgrad.training._optimizers"
 _Optimizer = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "optimizers"))]
 _Schedule = Annotated[str, AfterValidator(partial(_canonical, _OPTIMIZERS, "learning_rates"))]
+_Texts = tuple[str, ...]
 
 # Numbers; those that may be None also accept the word none.
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeCount = Annotated[Count | None, BeforeValidator(parse_none)]
 MaybePositive = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(parse_none)]
+_MaybeBytes = Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(parse_none)]
 MaybeRate = Annotated[Annotated[float, Field(ge=0, lt=1)] | None, BeforeValidator(parse_none)]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Metadata of a setting: the title of the panel of ``--help`` that its option is in."""
+
+    title: str
+
+
+# Settings by the panel of their options: ``_Task[int]`` is an int in the first of these panels.
+_Task = Annotated[_T, Panel("What is learned")]
+_Method = Annotated[_T, Panel("How it is learned")]
+_Machine = Annotated[_T, Panel("Machine and logs")]
 
 #: ``patience="auto"`` waits at most this many epochs for a gain, or this many trees: see
 #: :func:`rankgrad.training._evaluations.is_over`.
@@ -94,6 +112,9 @@ def _parse_patience(value: Any) -> Any:
     if not is_whole or not 1 <= int(value) < 2**31:
         raise ValueError(f"a whole number of at least 1, auto or none; found {quote(value)}")
     return int(value)
+
+
+_Patience = Annotated[int | Literal["auto"] | None, BeforeValidator(_parse_patience)]
 
 
 def _longest_wait(patience: int | str | None) -> float:
@@ -235,10 +256,10 @@ class Settings(TomlSettings):
     # CUDA graphs change results by rounding only.
     not_compared = frozenset({"graphs"})
 
-    loss: LossSpec = "softmax"
+    loss: _Task[LossSpec] = "softmax"
     """The loss that is minimized: see `rankgrad losses`."""
 
-    model: _Model = (
+    model: _Task[_Model] = (
         "tabm(hidden=[64], members=8, share=nothing, dropout=0.3, in_list=[rank, score])"
     )
     """The network, or boosted trees such as 'lightgbm(num_leaves=15)': see `rankgrad models`.
@@ -246,90 +267,90 @@ class Settings(TomlSettings):
     50,000 training items or more it is medium, or large on a GPU, with 10 or 20 epochs of the
     cosine schedule."""
 
-    metric: MetricSpec = "ndcg@10"
+    metric: _Task[MetricSpec] = "ndcg@10"
     """The validation metric that chooses the best epoch and stops training."""
 
-    metrics: tuple[str, ...] = DEFAULT_METRICS
+    metrics: _Task[_Texts] = DEFAULT_METRICS
     """Further validation metrics, logged each epoch."""
 
-    transforms: tuple[str, ...] = ("drop_constant", "quantile(output=uniform)", "standardize")
+    transforms: _Task[_Texts] = ("drop_constant", "quantile(output=uniform)", "standardize")
     """Transforms of the features, applied in this order and fitted on the training data."""
 
-    missing: tuple[str, ...] = ()
+    missing: _Task[_Texts] = ()
     """Values of features that count as missing, such as -999, besides empty ones, ?, NA, NaN and
     NULL."""
 
-    categorical: tuple[str, ...] = ()
+    categorical: _Task[_Texts] = ()
     """Categorical features, by column name or LETOR id, besides columns with few distinct texts."""
 
-    list_size: MaybeCount = None
+    list_size: _Task[MaybeCount] = None
     """Cut longer lists to this many items in training, sampled anew each epoch."""
 
-    holdout: float = Field(default=0.0, ge=0, lt=1)
+    holdout: _Task[float] = Field(default=0.0, ge=0, lt=1)
     """The fraction of training lists held out for validation if there is no validation data, drawn
     by the seed; 0 for none."""
 
-    optimizer: _Optimizer = "adamw"
+    optimizer: _Method[_Optimizer] = "adamw"
     """The optimizer: adam, adamw, adagrad or sgd, with options."""
 
-    learning_rate: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
+    learning_rate: _Method[float] = Field(default=3e-3, gt=0, allow_inf_nan=False)
     """The highest learning rate."""
 
-    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    weight_decay: _Method[float] = Field(default=0.01, ge=0, allow_inf_nan=False)
     """Weight decay, which applies to weights and not to biases and norms."""
 
-    schedule: _Schedule = "constant"
+    schedule: _Method[_Schedule] = "constant"
     """The schedule of the learning rate: constant, 'step(every=50, by=0.1)' or cosine."""
 
-    epochs: Count = 100
+    epochs: _Method[Count] = 100
     """The number of epochs, at most; for boosted trees, the number of trees."""
 
-    patience: Annotated[int | Literal["auto"] | None, BeforeValidator(_parse_patience)] = "auto"
+    patience: _Method[_Patience] = "auto"
     """Stop after this many epochs without a better value of the metric; none for never. auto waits
     for the average of three epochs to rise by half a percent. If the last rise was at epoch e, it
     waits 2/3 e + 3 epochs, at least 60 steps and at most 20 epochs. For boosted trees it is 20."""
 
-    batching: Literal["queries", "documents", "query"] = "queries"
+    batching: _Method[Literal["queries", "documents", "query"]] = "queries"
     """queries for batches of batch_size lists; documents for batches of lists of similar length,
     as many as fit into the setting documents; query for batches of one list."""
 
-    batch_size: Count = 32
+    batch_size: _Method[Count] = 32
     """Lists per batch, over all devices together."""
 
-    documents: Count = 8192
+    documents: _Method[Count] = 8192
     """Items per batch, padding included, if batching is by documents."""
 
-    clip: MaybePositive = None
+    clip: _Method[MaybePositive] = None
     """The largest norm of the gradient; none for no clipping."""
 
-    average: MaybeRate = None
+    average: _Method[MaybeRate] = None
     """The decay per step, such as 0.99, of an exponential moving average of the weights, which is
     validated and saved in place of the weights; none for no average."""
 
-    accumulate: Count = 1
+    accumulate: _Method[Count] = 1
     """Batches per step of the optimizer."""
 
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: _Method[int] = Field(default=0, ge=0, lt=2**63)
     """The seed of everything random."""
 
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    precision: _Machine[Literal["32-true", "bf16-mixed"]] = "32-true"
     """32-true, or bf16-mixed for the network's matrix products."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: _Machine[Literal["auto", "cpu", "cuda"]] = "auto"
     """cpu, cuda, or auto for a GPU where there is one."""
 
-    devices: Count = 1
+    devices: _Machine[Count] = 1
     """How many processes train together, each on a GPU of its own or on the CPU."""
 
-    graphs: bool = True
+    graphs: _Machine[bool] = True
     """On a GPU, run forward and backward passes as CUDA graphs, one for each size of batch, if
     steps are alike: one device, no accumulation, a fused loss without schedules."""
 
-    memory: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(parse_none)] = None
+    memory: _Machine[_MaybeBytes] = None
     """Bytes of features that may be stored on the device; none for half of its free memory. Larger
     data sets are read from the memory map."""
 
-    tensorboard: bool = False
+    tensorboard: _Machine[bool] = False
     """Also log for TensorBoard, in the run folder."""
 
     def extension(self, other: Settings) -> dict[str, Any]:

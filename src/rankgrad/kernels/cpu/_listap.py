@@ -38,16 +38,16 @@ def _lists(first: int, last: int, arrays: Arrays, bins: int, threshold: float) -
             n_relevant += relevant
             place, membership, _ = _place(scores[i], bins)
             weight = weights[i] if weights.size else 1.0
-            for at, share in ((place, membership), (place + 1, 1.0 - membership)):
-                histogram[ALL, at] += share
-                histogram[RELEVANT, at] += share * relevant
-                histogram[WEIGHTED, at] += share * relevant * weight
+            for at, fraction in ((place, membership), (place + 1, 1.0 - membership)):
+                histogram[ALL, at] += fraction
+                histogram[RELEVANT, at] += fraction * relevant
+                histogram[WEIGHTED, at] += fraction * relevant * weight
         defined[b] = items.size > 1 and n_relevant > 0
         if not defined[b]:
             continue
         values[b] = 1.0 - _average_precision(histogram[:, :bins])
         for i in items:
-            place, membership, slope = _place(scores[i], bins)
+            place, membership, derivative = _place(scores[i], bins)
             weight = weights[i] if weights.size else 1.0
             low, high = place, place + 1
             if membership == 1.0:  # on a bin's center, whose own membership has no derivative
@@ -57,7 +57,7 @@ def _lists(first: int, last: int, arrays: Arrays, bins: int, threshold: float) -
                 grad += histogram[GRADS + RELEVANT, high] - histogram[GRADS + RELEVANT, low]
                 by_weight = histogram[GRADS + WEIGHTED, high] - histogram[GRADS + WEIGHTED, low]
                 grad += weight * by_weight
-            grad_scores[i] = grad * slope
+            grad_scores[i] = grad * derivative
 
 
 @compiled

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.arguments import ExactMetric, FlatLists
 from rankgrad.kernels.cpu._arithmetic import dot
 from rankgrad.kernels.cpu._compiled import compiled, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import (
@@ -36,17 +36,13 @@ from rankgrad.kernels.cpu._flat_arrays import (
 
 _FEW_RELEVANT = 32  # finding the ranks of so few items by counting is faster than sorting
 
-#: A metric: its name, its cutoff (0 for none), whether ties are averaged, whether gains are linear,
-#: its threshold or (for err) top grade, and its persistence.
-Described = tuple[str, int, bool, bool, float, float]
-
-#: Described metrics as the loop takes them: the metric's code, the cutoff, and whether ties are
-#: averaged and gains are linear ``[metrics, 4]``; thresholds or (for err) top grades ``[metrics]``;
-#: discounts by rank ``[metrics, max_length]``.
+#: Metrics as the loop takes them: the metric's code, the cutoff, and whether ties are averaged and
+#: gains are linear ``[metrics, 4]``; thresholds or (for err) top grades ``[metrics]``; discounts by
+#: rank ``[metrics, max_length]``.
 Options = tuple[Array, Array, Array]
 
 
-def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
+def exact_metrics(batch: FlatLists, metrics: Sequence[ExactMetric]) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has a relevant item.
 
     A relevant item has a positive gain and a positive weight; without one the value is 0. Both
@@ -57,14 +53,14 @@ def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Ten
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
     flat = FlatArrays.of(batch._replace(scores=ranked))
     lists = len(flat.offsets) - 1
-    values = np.zeros((len(described), lists))
-    relevant = np.zeros((len(described), lists), np.bool_)
-    discount = np.zeros((len(described), max_length))
-    for row, (name, _, _, _, _, persistence) in zip(discount, described, strict=True):
-        row[:] = discounts(name, persistence, max_length)
-    table = [(METRICS[name], k, ties, linear) for name, k, ties, linear, _, _ in described]
+    values = np.zeros((len(metrics), lists))
+    relevant = np.zeros((len(metrics), lists), np.bool_)
+    discount = np.zeros((len(metrics), max_length))
+    for row, metric in zip(discount, metrics, strict=True):
+        row[:] = discounts(metric.name, metric.persistence, max_length)
+    table = [(METRICS[m.name], m.k, m.average_ties, m.linear) for m in metrics]
     # Thresholds are rounded as labels are, so that a label of 0.7 reaches a threshold of 0.7.
-    levels = numbers(torch.tensor([each[4] for each in described], dtype=scores.dtype))
+    levels = numbers(torch.tensor([metric.threshold for metric in metrics], dtype=scores.dtype))
     options = np.array(table, np.int64).reshape(-1, 4), levels, discount
     flat.run(_lists, options, values, relevant)
     return torch.from_numpy(values).to(scores.dtype), torch.from_numpy(relevant)
@@ -80,16 +76,17 @@ def _lists(
     """
     scores, labels, mask, weights, offsets, _, _, _ = arrays
     table, levels, discount = options
-    longest = 0
+    max_length = 0
     for b in range(first, last):
-        longest = max(longest, offsets[b + 1] - offsets[b])
-    ranks, ranked_labels, ones = np.arange(longest + 1), np.empty(longest), np.ones(longest)
+        max_length = max(max_length, offsets[b + 1] - offsets[b])
+    ranks, ones = np.arange(max_length + 1), np.ones(max_length)
+    ranked_labels = np.empty(max_length)
     for b in range(first, last):
         n = offsets[b + 1] - offsets[b]
         tied = untied = ranks[: n + 1]  # edges of tie groups, see _edges; here of one item each
         y, w = ranked_labels[:n], ones[:n]  # labels and weights by rank
-        own = slice(offsets[b], offsets[b + 1])
-        if mask.size or weights.size or not _place_relevant(scores[own], labels[own], y):
+        in_list = slice(offsets[b], offsets[b + 1])
+        if mask.size or weights.size or not _place_relevant(scores[in_list], labels[in_list], y):
             items = real_items(mask, offsets[b], offsets[b + 1])
             n = items.size
             sort_descending(scores, items)

@@ -102,28 +102,28 @@ def sigmoid_sums_adjoint(block: Array) -> None:
 
 
 @compiled_reduction
-def _sum_row(own: float, factor: float, e: Array, v: Array, sums: Array) -> float:
+def _sum_row(e_i: float, v_i: float, e: Array, v: Array, sums: Array) -> float:
     """Add the pairs of point i and later points j to the sums of j; returns their sum for i.
 
-    ``own`` and ``factor`` are e_i and v_i; the arrays are those of the later points.
+    The arrays are those of the later points.
     """
     total = 0.0
     for j in range(e.size):
-        sigmoid = e[j] / (own + e[j])
+        sigmoid = e[j] / (e_i + e[j])
         total += v[j] * sigmoid
-        sums[j] -= factor * sigmoid
+        sums[j] -= v_i * sigmoid
     return total
 
 
 @compiled_reduction
 def _adjoint_row(
-    own: float, factor: float, grad: float, e: Array, v: Array, c: Array, out: Array
+    e_i: float, v_i: float, c_i: float, e: Array, v: Array, c: Array, out: Array
 ) -> float:
-    """As :func:`_sum_row`, for the gradient; ``grad`` is c_i."""
+    """As :func:`_sum_row`, for the gradient."""
     total = 0.0
     for j in range(e.size):
-        inverse = 1.0 / (own + e[j])
-        term = (own * inverse) * (e[j] * inverse) * (factor * c[j] - grad * v[j])
+        inverse = 1.0 / (e_i + e[j])
+        term = (e_i * inverse) * (e[j] * inverse) * (v_i * c[j] - c_i * v[j])
         total += term
         out[j] -= term
     return total

@@ -186,14 +186,14 @@ def absolute_differences_adjoint(z: Array, grad: Array, out: Array) -> None:
     n = z.size
     sum_of_all, above, start = total(grad), 0.0, 0
     while start < n:
-        end, own = start, 0.0
+        end, tied = start, 0.0
         while end < n and z[end] == z[start]:
-            own += grad[end]
+            tied += grad[end]
             end += 1
-        below = sum_of_all - above - own
+        below = sum_of_all - above - tied
         for i in range(start, end):
             out[i] += (n - end - start) * grad[i] + (below - above)
-        above += own
+        above += tied
         start = end
 
 
@@ -315,8 +315,8 @@ def _softsort_adjoint(
         for i in range(start, end):
             change = row_terms / size + of_rows * values[i] - of_means
             if size > 1:
-                own = tie_offset * (values[i] - means[start])
-                change += (within - own) / (size - 1) - own
+                centered = tie_offset * (values[i] - means[start])
+                change += (within - centered) / (size - 1) - centered
             grad_scores[items[i]] -= change / temperature
         start = end
 

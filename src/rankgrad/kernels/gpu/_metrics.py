@@ -27,28 +27,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankgrad.kernels.arguments import FlatLists
+from rankgrad.kernels.arguments import ExactMetric, FlatLists
 from rankgrad.kernels.gpu._flat_lists import chunk_size, list_span, load_weights
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._segmented_sort import Sorted, sort_lists, tie_group
-
-#: A metric: its name, cutoff (0 for none), whether ties are averaged, whether the gains of ndcg and
-#: dcg are linear, its threshold (the top grade of err), and the persistence of rbp.
-Described = tuple[str, int, bool, bool, float, float]
 
 _SPAN = 2048  # the most ranks that a program reads at a time
 _TILE = 256  # ranks of a program where several programs share a list
 _NO_CUTOFF = 2**31 - 1  # the largest int32
 
 
-def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Tensor, Tensor]:
+def exact_metrics(batch: FlatLists, metrics: Sequence[ExactMetric]) -> tuple[Tensor, Tensor]:
     """The value of each metric on each list, and whether the list has a relevant item.
 
     A relevant item has a positive weight and a positive gain, as the metric defines it; without one
     the value is 0. Both results are ``[metrics, lists]``.
     """
     scores, labels, mask, weights, offsets, max_length = batch
-    values = scores.new_zeros(len(described), offsets.shape[0] - 1)
+    values = scores.new_zeros(len(metrics), offsets.shape[0] - 1)
     relevant = torch.zeros_like(values, dtype=torch.bool)
     if values.numel() == 0 or max_length == 0:
         return values, relevant
@@ -57,8 +53,8 @@ def exact_metrics(batch: FlatLists, described: Sequence[Described]) -> tuple[Ten
     ranked = scores.detach().clamp(min=torch.finfo(scores.dtype).min)
     by_score = sort_lists(ranked, mask, offsets, max_length)
     ordered = _Batch(labels, mask, weights, offsets, max_length, by_score)
-    for row, metric in enumerate(described):
-        launch = _launch_err if metric[0] == "err" else _launch
+    for row, metric in enumerate(metrics):
+        launch = _launch_err if metric.name == "err" else _launch
         launch(ordered, metric, row, values, relevant)
     return values, relevant
 
@@ -147,7 +143,7 @@ class _Batch:
         return rows[:, :items]
 
 
-def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor) -> None:
+def _launch(batch: _Batch, metric: ExactMetric, row: int, values: Tensor, relevant: Tensor) -> None:
     """Write one metric other than err to a row of the results, with one program per list."""
     name, k, averaged, linear, threshold, persistence = metric
     grid, sorted_lists = (batch.lists,), (*batch.arrays, *batch.tie_groups(averaged))
@@ -174,19 +170,17 @@ def _launch(batch: _Batch, metric: Described, row: int, values: Tensor, relevant
 
 
 def _launch_err(
-    batch: _Batch, metric: Described, row: int, values: Tensor, relevant: Tensor
+    batch: _Batch, metric: ExactMetric, row: int, values: Tensor, relevant: Tensor
 ) -> None:
     """Write err to a row of the results; several programs of a list compute its probabilities."""
-    _, k, averaged, _, grade, _ = metric
+    k, grade = metric.k, float(metric.threshold)  # for err, the threshold is the top grade
     tops = torch.empty(batch.lists, dtype=torch.float64, device=values.device)
     stops, passes = batch.scratch
     one_program, options = batch.options(_SPAN), batch.options(_TILE)
-    _write_top_grades[(batch.lists,)](
-        *batch.arrays, tops, relevant, float(grade), row, **one_program
-    )
+    _write_top_grades[(batch.lists,)](*batch.arrays, tops, relevant, grade, row, **one_program)
     _write_probabilities[(batch.lists, cdiv(batch.max_length, options["SPAN"]))](
-        *batch.arrays, *batch.tie_groups(averaged), tops, stops, passes, _counted_ranks(k),
-        **options,
+        *batch.arrays, *batch.tie_groups(metric.average_ties), tops, stops, passes,
+        _counted_ranks(k), **options,
     )  # fmt: skip
     _cascade[(batch.lists,)](
         batch.offsets, batch.by_score.scores, stops, passes, values, _counted_ranks(k), row,

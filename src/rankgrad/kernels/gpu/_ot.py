@@ -96,7 +96,7 @@ class OptimalTransportOperator(SortOperator):
         columns: ``[(iterations + 1) items]``, the column scalings v of every iteration from 1 on.
         launch: the constants of launches over K: :func:`_tile`, and ``PRECISE``, whether logits are
             summed in float64.
-        grid: lists, and blocks of ``OWN`` rows or columns of the longest list.
+        grid: lists, and blocks of ``BLOCK_M`` rows or columns of the longest list.
         limits: ``[lists, blocks, 4]`` int32, what :func:`_find_limits` writes.
     """
 
@@ -117,7 +117,7 @@ class OptimalTransportOperator(SortOperator):
         self.rows = scores.new_empty((self.iterations + 1) * items)
         self.columns = scores.new_empty((self.iterations + 1) * items)
         self.launch = _tile(self.max_length)
-        self.grid = lists, cdiv(self.max_length, self.launch["OWN"])
+        self.grid = lists, cdiv(self.max_length, self.launch["BLOCK_M"])
         self.launch["PRECISE"] = self.epsilon * self.max_length < _SHARP
         size = 4 * lists * self.grid[1]
         self.limits = torch.empty(size, dtype=torch.int32, device=scores.device)
@@ -171,7 +171,7 @@ class OptimalTransportOperator(SortOperator):
         )  # fmt: skip
         _find_limits[(self.lists, cdiv(self.grid[1], 64))](
             *self._list_arguments, self.items, self.grid[1], self.max_length.bit_length(),
-            OWN=self.launch["OWN"], WIDTH=64,
+            BLOCK_M=self.launch["BLOCK_M"], WIDTH=64,
         )  # fmt: skip
 
     def _scale(self) -> None:
@@ -202,15 +202,15 @@ class OptimalTransportOperator(SortOperator):
 def _tile(max_length: int) -> dict[str, int]:
     """The sizes of a tile of K, and the warps of a program.
 
-    OWN is the number of rows (or columns) for which a program computes sums, OTHER the number of
-    columns (or rows) that it reads at a time.
+    BLOCK_M is the number of rows (or columns) for which a program computes sums, BLOCK_N the
+    number of columns (or rows) that it reads at a time.
 
     With long lists a program has more rows, since it loads all columns for them. With short lists
     it has fewer threads, since the sum over threads costs more.
     """
     if max_length <= 1024:
-        return {"OWN": 16, "OTHER": 64, "num_warps": 2}
-    return {"OWN": 16 if max_length <= 4096 else 32, "OTHER": 128, "num_warps": 4}
+        return {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 2}
+    return {"BLOCK_M": 16 if max_length <= 4096 else 32, "BLOCK_N": 128, "num_warps": 4}
 
 
 @cached_launch
@@ -274,11 +274,11 @@ def _squash(
 
 
 @triton.jit
-def _is_large_entry(points, items, begin, own, other, OF_ROWS: tl.constexpr):
+def _is_large_entry(points, items, begin, at, other, OF_ROWS: tl.constexpr):
     """Whether single entries of K exceed 2^-64; smaller ones are skipped."""
-    row, column = own, other
+    row, column = at, other
     if not OF_ROWS:
-        row, column = other, own
+        row, column = other, at
     x = tl.load(points + begin + column)
     term = tl.load(points + 2 * items + begin + column)
     return tl.load(points + items + begin + row) + term - 2.0 * row.to(tl.float64) * x > -64.0
@@ -287,8 +287,9 @@ def _is_large_entry(points, items, begin, own, other, OF_ROWS: tl.constexpr):
 @cached_launch
 @triton.jit(do_not_specialize=["items", "blocks", "steps"])
 def _find_limits(
-    points, offsets, counts, limits, items, blocks, steps, OWN: tl.constexpr, WIDTH: tl.constexpr
-):
+    points, offsets, counts, limits, items, blocks, steps,
+    BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """Find the entries that count, for WIDTH blocks of a list, by binary search.
 
     Writes to ``limits`` ``[lists, blocks, 4]`` the first and one past the last row in which the
@@ -299,14 +300,14 @@ def _find_limits(
     begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
     items = items.to(tl.int64)
     block = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    inside = (block < blocks) & (block * OWN < count)
+    inside = (block < blocks) & (block * BLOCK_M < count)
     last = tl.maximum(count - 1, 0)
-    first = tl.where(inside, block * OWN, 0)
-    last_own = tl.where(inside, tl.minimum(first + OWN - 1, last), 0)
+    first = tl.where(inside, block * BLOCK_M, 0)
+    last_in_block = tl.where(inside, tl.minimum(first + BLOCK_M - 1, last), 0)
     if count > 0:
         for of_rows in tl.static_range(2):
             low, high = tl.zeros_like(first), first
-            down, up = last_own, tl.where(inside, last, 0)
+            down, up = last_in_block, tl.where(inside, last, 0)
             for _ in range(steps):
                 middle = (low + high) // 2
                 is_near = _is_large_entry(points, items, begin, first, middle, of_rows)
@@ -314,7 +315,7 @@ def _find_limits(
                 high = tl.where(is_open & is_near, middle, high)
                 low = tl.where(is_open & (is_near == 0), middle + 1, low)
                 middle = (down + up + 1) // 2
-                is_near = _is_large_entry(points, items, begin, last_own, middle, of_rows)
+                is_near = _is_large_entry(points, items, begin, last_in_block, middle, of_rows)
                 is_open = down < up
                 down = tl.where(is_open & is_near, middle, down)
                 up = tl.where(is_open & (is_near == 0), middle - 1, up)
@@ -345,7 +346,7 @@ class _Center(NamedTuple):
 
 
 @triton.jit
-def _block(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.constexpr):
+def _block(points, offsets, counts, limits, items, SIDE: tl.constexpr, BLOCK_M: tl.constexpr):
     """The rows or columns of this program."""
     list_index, block = tl.program_id(0), tl.program_id(1)
     begin, count = tl.load(offsets + list_index), tl.load(counts + list_index * 2)
@@ -353,13 +354,13 @@ def _block(points, offsets, counts, limits, items, SIDE: tl.constexpr, OWN: tl.c
     # Loaded for blocks past the list's end, too: waiting for the count would cost time.
     low, high = tl.load(place), tl.load(place + 1)
     steps = tl.load(counts + list_index * 2 + 1)
-    return _Block(points, items.to(tl.int64), begin, count, block * OWN, steps, low, high)
+    return _Block(points, items.to(tl.int64), begin, count, block * BLOCK_M, steps, low, high)
 
 
 @triton.jit
-def _center(block, OWN: tl.constexpr):
+def _center(block, BLOCK_M: tl.constexpr):
     """The position p in the middle of the program's rows or columns."""
-    middle = tl.minimum(block.first + OWN // 2, block.count - 1)
+    middle = tl.minimum(block.first + BLOCK_M // 2, block.count - 1)
     x = tl.load(block.points + block.begin + middle)
     return _Center(middle, x, tl.load(block.points + block.items + block.begin + middle))
 
@@ -409,18 +410,18 @@ def _inverse(sums):
 @triton.jit
 def _product(
     block, vector,
-    SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+    SIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """``K vector`` for the program's rows, or ``Kᵀ vector`` for its columns."""
-    center = _center(block, OWN)
-    at = block.first + tl.arange(0, OWN)
+    center = _center(block, BLOCK_M)
+    at = block.first + tl.arange(0, BLOCK_M)
     if SIDE == "rows":
         factor, term = _row_terms(block, center, at, PRECISE)
     else:
         factor, term = _column_terms(block, center, at, PRECISE)
-    total = tl.zeros([OWN, OTHER], tl.float32)
-    for first_other in range(block.low, block.high, OTHER):
-        other = first_other + tl.arange(0, OTHER)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first_other in range(block.low, block.high, BLOCK_N):
+        other = first_other + tl.arange(0, BLOCK_N)
         if SIDE == "rows":
             other_factor, other_term = _column_terms(block, center, other, PRECISE)
         else:
@@ -434,7 +435,7 @@ def _product(
 @triton.jit(do_not_specialize=["step", "items"])
 def _half_step(
     points, offsets, counts, limits, rows, columns, errors, step, items, tolerance,
-    SIDE: tl.constexpr, OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+    SIDE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write ``v = 1 / (Kᵀ u)`` for the program's columns, or ``u = 1 / (K v)`` for its rows.
 
@@ -442,8 +443,8 @@ def _half_step(
     iteration is the last one: the new v is not used, and the row step stores the number of
     iterations.
     """
-    block = _block(points, offsets, counts, limits, items, SIDE, OWN)
-    at, items = block.first + tl.arange(0, OWN), block.items
+    block = _block(points, offsets, counts, limits, items, SIDE, BLOCK_M)
+    at, items = block.first + tl.arange(0, BLOCK_M), block.items
     inside = at < block.count
     error_place = errors + step * tl.num_programs(0) + tl.program_id(0)
     running = (step <= block.steps) & (block.first < block.count)
@@ -456,7 +457,7 @@ def _half_step(
         running &= (step <= 1) | (error >= tolerance) | (error != error)
     if running:
         vector = columns + step * items if SIDE == "rows" else rows + (step - 1) * items
-        sums = _product(block, vector, SIDE, OWN, OTHER, PRECISE)
+        sums = _product(block, vector, SIDE, BLOCK_M, BLOCK_N, PRECISE)
         if SIDE == "rows":
             target = rows + step * items + block.begin + at
         else:
@@ -479,18 +480,18 @@ def _counted_ranks(count, k):
 def _sort(
     points, offsets, counts, limits, values, second, order, rows, columns, result, result_second,
     k, items, TWO: tl.constexpr, CHANGE: tl.constexpr,
-    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write ``Σ_j P_rj value_j`` for the program's ranks r, of one or TWO vectors of values.
 
     With CHANGE it is ``Σ_j P_rj (value_j - value_r)``, small where the sort is nearly exact.
     """
-    block = _block(points, offsets, counts, limits, items, "rows", OWN)
+    block = _block(points, offsets, counts, limits, items, "rows", BLOCK_M)
     begin, count, steps, items = block.begin, block.count, block.steps, block.items
     cut = _counted_ranks(count, k)
     if (steps > 0) & (block.first < cut):
-        center = _center(block, OWN)
-        row = block.first + tl.arange(0, OWN)
+        center = _center(block, BLOCK_M)
+        row = block.first + tl.arange(0, BLOCK_M)
         inside = row < cut
         factor, term = _row_terms(block, center, row, PRECISE)
         item = tl.load(order + begin + row, mask=inside & CHANGE, other=0)
@@ -498,10 +499,10 @@ def _sort(
         value_second = value
         if TWO:
             value_second = tl.load(second + item, mask=inside & CHANGE, other=0.0)
-        total = tl.zeros([OWN, OTHER], tl.float32)
-        total_second = tl.zeros([OWN, OTHER], tl.float32)
-        for first_column in range(block.low, block.high, OTHER):
-            column = first_column + tl.arange(0, OTHER)
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        total_second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for first_column in range(block.low, block.high, BLOCK_N):
+            column = first_column + tl.arange(0, BLOCK_N)
             valid = column < count
             column_factor, column_term = _column_terms(block, center, column, PRECISE)
             scale = tl.load(columns + steps * items + begin + column, mask=valid, other=0.0)
@@ -524,7 +525,7 @@ def _sort(
 def _backward_columns(
     points, offsets, counts, limits, values, second, grad, grad_second, order, rows, columns,
     changes, changes_second, work, k, step, items, LAST: tl.constexpr, TWO: tl.constexpr,
-    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Backward through an iteration ``v = 1 / (Kᵀ u)``, ``u = 1 / (K v)``, for its columns.
 
@@ -532,15 +533,15 @@ def _backward_columns(
     ``K_rj u_r grad_r (value_j - Σ_l P_rl value_l)``, in which the large terms next to the diagonal
     cancel before rounding.
     """
-    block = _block(points, offsets, counts, limits, items, "columns", OWN)
+    block = _block(points, offsets, counts, limits, items, "columns", BLOCK_M)
     begin, count, items = block.begin, block.count, block.items
     if LAST:
         running, step = block.steps > 0, block.steps
     else:
         running = step < block.steps
     if running & (block.first < count):
-        center = _center(block, OWN)
-        column = block.first + tl.arange(0, OWN)
+        center = _center(block, BLOCK_M)
+        column = block.first + tl.arange(0, BLOCK_M)
         inside = column < count
         factor, term = _column_terms(block, center, column, PRECISE)
         value, value_second = term, term
@@ -549,11 +550,11 @@ def _backward_columns(
             value = tl.load(values + item, mask=inside, other=0.0)
             if TWO:
                 value_second = tl.load(second + item, mask=inside, other=0.0)
-        sums = tl.zeros([OWN, OTHER], tl.float32)
-        distance_sums = tl.zeros([OWN, OTHER], tl.float32)
-        earlier_sums = tl.zeros([OWN, OTHER], tl.float32)
-        for first_row in range(block.low, block.high, OTHER):
-            row = first_row + tl.arange(0, OTHER)
+        sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        distance_sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        earlier_sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for first_row in range(block.low, block.high, BLOCK_N):
+            row = first_row + tl.arange(0, BLOCK_N)
             valid = row < count
             distance, row_term = _row_terms(block, center, row, PRECISE)
             entries = _entries(factor, term, distance, row_term, PRECISE)
@@ -577,7 +578,7 @@ def _backward_columns(
                 sums += entries * weight[None, :]
                 distance_sums += entries * (weight * distance)[None, :]
             earlier_sums += entries * earlier_weight[None, :]
-        grad_points = tl.zeros([OWN], tl.float32)
+        grad_points = tl.zeros([BLOCK_M], tl.float32)
         if not LAST:
             grad_points = tl.load(work + 2 * items + begin + column, mask=inside, other=0.0)
         _store_columns(
@@ -628,16 +629,16 @@ def _store_columns(
 @triton.jit(do_not_specialize=["step", "items"])
 def _backward_rows(
     points, offsets, counts, limits, work, step, items,
-    OWN: tl.constexpr, OTHER: tl.constexpr, PRECISE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient with respect to u of the iteration before, for the program's rows.
 
     It is the product of K and the column factors of :func:`_store_columns`.
     """
-    block = _block(points, offsets, counts, limits, items, "rows", OWN)
+    block = _block(points, offsets, counts, limits, items, "rows", BLOCK_M)
     if (step <= block.steps) & (block.first < block.count):
-        grad_rows = _product(block, work + block.items, "rows", OWN, OTHER, PRECISE)
-        row = block.first + tl.arange(0, OWN)
+        grad_rows = _product(block, work + block.items, "rows", BLOCK_M, BLOCK_N, PRECISE)
+        row = block.first + tl.arange(0, BLOCK_M)
         tl.store(work + block.begin + row, grad_rows, mask=row < block.count)
 
 

@@ -161,10 +161,10 @@ def _length_ranges(max_length: int) -> list[tuple[int, int]]:
     >>> _length_ranges(300), _length_ranges(540)
     ([(0, 512)], [(0, 256), (256, 512), (512, 1024)])
     """
-    longest = max(16, triton.next_power_of_2(max_length))
-    if longest <= _ONE_RANGE:
-        return [(0, longest)]
-    tops = [_FIRST_RANGE << step for step in range((longest // _FIRST_RANGE).bit_length())]
+    padded_length = max(16, triton.next_power_of_2(max_length))
+    if padded_length <= _ONE_RANGE:
+        return [(0, padded_length)]
+    tops = [_FIRST_RANGE << step for step in range((padded_length // _FIRST_RANGE).bit_length())]
     return list(zip([0, *tops], tops, strict=False))
 
 

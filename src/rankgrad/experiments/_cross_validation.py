@@ -21,8 +21,8 @@ from rankgrad import _files
 from rankgrad.experiments.plans import RUNS, folder_name
 from rankgrad.text._candidates import Candidates, Split, folds
 from rankgrad.text._interpolation import choose_weight, interpolate
-from rankgrad.text._ranker import TextRanker
-from rankgrad.text._runs import TextRun, metadata, save_evaluation
+from rankgrad.text._text_ranker import TextRanker
+from rankgrad.text._text_run import TextRun, metadata, save_evaluation
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs
 from rankgrad.text._training import Callbacks, TextData, fit

@@ -1,6 +1,6 @@
 """Trees of LightGBM and XGBoost in one form, and as an ONNX node.
 
-``_networks`` adds them to ONNX graphs, ``_engines`` writes them for search engines.
+``_onnx_networks`` adds them to ONNX graphs, ``_engines`` writes them for search engines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rankgrad.boosting.boosters import MISSING_ATTRIBUTE
 from rankgrad.boosting.objectives import library
-from rankgrad.export._graph import NoFormError, OnnxGraph
+from rankgrad.export._onnx_graph import NoFormError, OnnxGraph
 from rankgrad.training._fitted import TreeScorer
 
 #: The error for categorical splits.

@@ -34,7 +34,7 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas
 from rankgrad.data.trec import write_run
 from rankgrad.text._candidates import Candidates
-from rankgrad.text._ranker import MANIFEST, TextRanker
+from rankgrad.text._text_ranker import MANIFEST, TextRanker
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.training._evaluations import EVALUATIONS, EvaluatedLists
 from rankgrad.training._optimizers import load_state_tensors, state_tensors

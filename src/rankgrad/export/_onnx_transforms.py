@@ -1,6 +1,6 @@
 """Transforms of features as ONNX nodes.
 
-Functions take and return names of tensors in an :class:`~rankgrad.export._graph.OnnxGraph`.
+Functions take and return names of tensors in an :class:`~rankgrad.export._onnx_graph.OnnxGraph`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from rankgrad.data import transforms
 from rankgrad.data._quantile_kernel import Knots
 from rankgrad.data.transforms import SplitColumns
-from rankgrad.export._graph import DOUBLE, FLOAT, NoFormError, OnnxGraph
+from rankgrad.export._onnx_graph import DOUBLE, FLOAT, NoFormError, OnnxGraph
 
 # The normal quantile by Wichura's PPND16 (algorithm AS 241, 1988): a quotient of two polynomials
 # near the center, and another one in the tails. Coefficients are those of the numerator, then those
@@ -56,7 +56,7 @@ def add_transform(transform: transforms.Transform, graph: OnnxGraph, values: str
     """
     raise NoFormError(
         f"the transform {transform} has no ONNX form: register one with "
-        "rankgrad.export._transforms.add_transform.register, or train without it"
+        "rankgrad.export._onnx_transforms.add_transform.register, or train without it"
     )
 
 

@@ -1,7 +1,7 @@
 """Networks as ONNX nodes: the evaluation mode of each class in ``rankgrad.models``, and trees.
 
-Functions take and return names of tensors in an :class:`~rankgrad.export._graph.OnnxGraph`. Shapes
-in docstrings are those of the tensors.
+Functions take and return names of tensors in an :class:`~rankgrad.export._onnx_graph.OnnxGraph`.
+Shapes in docstrings are those of the tensors.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from rankgrad.export._graph import BOOL, DOUBLE, FLOAT, INT32, INT64, NoFormError, OnnxGraph
-from rankgrad.export._transforms import float32_array
-from rankgrad.export._trees import Trees
+from rankgrad.export._onnx_graph import BOOL, DOUBLE, FLOAT, INT32, INT64, NoFormError, OnnxGraph
+from rankgrad.export._onnx_transforms import float32_array
+from rankgrad.export._parsed_trees import Trees
 from rankgrad.models._dropout import Dropout, FastDropout
 from rankgrad.models._embedded import EmbeddedScorer
 from rankgrad.models._encoding import PiecewiseLinearEncoding
@@ -60,7 +60,7 @@ def add_network(network: Any, graph: OnnxGraph, values: str, mask: str) -> str:
     """
     raise NoFormError(
         f"{type(network).__qualname__} has no ONNX form here: export it with torch.onnx.export, or "
-        "register a form with rankgrad.export._networks.add_network.register"
+        "register a form with rankgrad.export._onnx_networks.add_network.register"
     )
 
 
@@ -145,8 +145,8 @@ def add_activation(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
     operator = _ACTIVATIONS.get(type(layer))
     if operator is None:
         raise NoFormError(f"the layer {layer} has no ONNX form")
-    slope = {"alpha": layer.negative_slope} if isinstance(layer, nn.LeakyReLU) else {}
-    return graph.add(operator, values, **slope)
+    attributes = {"alpha": layer.negative_slope} if isinstance(layer, nn.LeakyReLU) else {}
+    return graph.add(operator, values, **attributes)
 
 
 def norm_coefficients(layer: BatchNorm) -> tuple[np.ndarray, np.ndarray]:

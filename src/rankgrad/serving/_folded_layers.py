@@ -1,7 +1,13 @@
-"""FoldedLayers: the layers of a network, applied to the sparse inputs of one list.
+"""FoldedLayers: the layers of a TabM network, applied to the sparse inputs of one list.
 
-``_served_ranker`` uses it for TabM networks and long lists, where it takes less time than
-onnxruntime, which computes the first layer as one dense matrix product.
+Serving scores long lists with it. Most features have one value for many items of a list, such as 0,
+so the first layer multiplies few numbers by its weights; onnxruntime would compute one dense matrix
+product. The file goes from Python to machine code:
+
+- :class:`FoldedLayers` arranges the weights, and calls the first layer and then onnxruntime.
+- :func:`_first_layer`, compiled by Numba, goes through the features and adds their products.
+- :func:`_add_columns`, its inner loop, is written in LLVM instructions; its docstring has the same
+  loop in NumPy.
 """
 
 # mypy: disable-error-code="call-arg, import-untyped"
@@ -22,9 +28,9 @@ from torch import nn
 
 from rankgrad._compilation import compile_cached
 from rankgrad.data._preparation_kernel import Entries
-from rankgrad.export._graph import OnnxGraph
-from rankgrad.export._networks import add_after_first, member_layers, side_by_side
 from rankgrad.export._onnx_format import session
+from rankgrad.export._onnx_graph import OnnxGraph
+from rankgrad.export._onnx_networks import add_after_first, member_layers, side_by_side
 from rankgrad.models.tabm import TabMNet
 
 _MAX_WEIGHTS = 1 << 20  # a larger first layer is faster as one matrix product of all lists
@@ -61,7 +67,7 @@ class FoldedLayers:
         not_scores = [i for i in range(1 + len(kinds)) if i == 0 or kinds[i - 1] != "score"]
         by_kind = by_kind[[*not_scores, 1 + kinds.index("score")]]  # those of scores are the last
         by_kind = np.pad(by_kind, [(0, 0), (0, 0), (0, -width % _UNITS)])
-        # [blocks, g, 1 + kinds, units]
+        # [blocks, g, 1 + kinds, units]: the weights that are used together lie together
         tiled = by_kind.reshape(*by_kind.shape[:2], -1, _UNITS).transpose(2, 1, 0, 3)
         self._weight = _aligned(tiled.shape)
         self._weight[:] = tiled
@@ -174,18 +180,29 @@ def _first_layer(
 def _add_columns(
     context: Any, tile: Any, entries: Any, weight: Any, sizes: Any, block: Any, columns: Any
 ) -> Any:
-    """Add the products of one or two columns with their weights to the rows of a tile.
+    """Add the products of one or two features with their weights to the rows of a tile.
 
-    Two columns must have entries of the same items. The LLVM code is built by hand because Numba
-    would load the weights again for each item: it cannot know that they do not overlap the tile.
+    ``columns`` is a tuple of one or two indices of features; two must have entries of the same
+    items. The other arguments are those of :func:`_first_layer`. In NumPy it would be::
 
-    As in every Numba intrinsic, the arguments here are Numba types, and ``build`` has the LLVM
-    values. The arguments ``tile`` to ``block`` are those of :func:`_first_layer`; ``columns`` is a
-    tuple of one or two indices of features.
+        for c in columns:
+            *weights, score_weights = weight[block, c]  # k + 1 rows of units
+            factor, summand = entries.scores[:, c]
+            tile[0] += entries.values[c, :, 0] @ weights + summand * score_weights
+            weights[0] += factor * score_weights  # folds the score into the feature
+            for entry in range(1, entries.counts[c]):
+                tile[entries.rows[c, entry]] += entries.values[c, :, entry] @ weights
+
+    The loop over entries goes through both columns at once, so that it loads and stores each row of
+    the tile once. Compiled from this code, it would also load the weights again for each entry,
+    since Numba cannot know that they do not overlap the tile: hence the LLVM instructions.
+
+    A Numba intrinsic is called with the types of its arguments. It returns its signature, and a
+    function that gets the arguments as LLVM values and emits the instructions.
     """
     kinds, n_vectors = range(len(sizes[0])), len(sizes[1])
 
-    def build(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def emit(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code = _VectorCode(target, builder, n_vectors)
         fields = cgutils.unpack_tuple(builder, arguments[1])
         rows, values, counts, scores = map(code.array, signature.args[1].types, fields)
@@ -209,7 +226,7 @@ def _add_columns(
             code.add_products(tile, row, factors, folded)
         return target.get_dummy_value()
 
-    return types.void(tile, entries, weight, sizes, block, columns), build
+    return types.void(tile, entries, weight, sizes, block, columns), emit
 
 
 class _VectorCode:
