@@ -279,7 +279,7 @@ def test_lists_are_held_out_for_early_stopping(lists):
     assert patient.fit(X, y, qid).n_iter_ < 90
     with pytest.raises(ValueError, match=r"one list to train on.*early_stopping=False"):
         Ranker(**SMALL, **own).fit(X, y)
-    for fraction in (0.0, 1.0):
+    for fraction in (0.0, 1.0, "0.5"):
         with pytest.raises(ValueError, match=r"validation_fraction must lie between 0 and 1"):
             Ranker(**SMALL, **own | {"validation_fraction": fraction}).fit(X, y, qid)
 
@@ -450,7 +450,8 @@ def test_own_network(lists, tmp_path):
         ({"group": [100, 100]}, "group adds up to 200 rows, X has 240"),
         ({"group": [1.5]}, "whole numbers"),
         ({"qid": np.zeros(240), "group": [240]}, "not both"),
-        ({"qid": np.full(240, np.nan)}, "NaN"),
+        ({"qid": np.full(240, np.nan)}, "row 0 is NaN"),
+        ({"qid": np.array([0] * 239 + ["NaT"], "datetime64[s]")}, "row 239 is NaN or NaT"),
         ({"eval_qid": [1]}, "go with an eval_set"),
         ({"qid": [1] * 239 + [None]}, "qid of row 239 is None"),
         ({"qid": np.array(["a", pd.NA] * 120, object)}, "qid of row 1 is <NA>"),

@@ -561,9 +561,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""
-        if not 0 < self.validation_fraction < 1:
-            found = quote(self.validation_fraction)
-            raise ValueError(f"validation_fraction must lie between 0 and 1, found {found}")
+        fraction = self.validation_fraction
+        if not isinstance(fraction, numbers.Real) or not 0 < fraction < 1:
+            raise ValueError(
+                f"validation_fraction must lie between 0 and 1, found {quote(fraction)}"
+            )
         if lists < 2:
             raise ValueError(
                 "there is one list to train on, and none to hold out: set early_stopping=False, or "
@@ -753,8 +755,9 @@ class _ListRows:
         qids = np.asarray(qid)
         if qids.shape != (n,):
             raise ValueError(f"qid must have one value per row, {n}; found {list(qids.shape)}")
-        if qids.dtype.kind == "f" and np.isnan(qids).any():
-            raise ValueError(f"qid of row {int(np.isnan(qids).argmax())} is NaN")
+        if qids.dtype.kind in "fmM" and np.isnan(qids).any():
+            row = int(np.isnan(qids).argmax())
+            raise ValueError(f"qid of row {row} is NaN or NaT: every row must have one")
         if qids.dtype.kind == "O":
             for row, value in enumerate(qids):
                 if not isinstance(value, str) and str(value) in _MISSING:
