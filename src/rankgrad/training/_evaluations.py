@@ -151,11 +151,20 @@ class EvaluatedLists:
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> EvaluatedLists:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such evaluation.
+            FileError: one of its files is damaged or missing.
+        """
         folder = Path(run) / EVALUATIONS / name
         if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
-        return _files.read_folder(folder, METADATA, cls._load)
+        try:
+            return _files.read_folder(folder, METADATA, cls._load)
+        except FileNotFoundError as error:
+            missing = folder / Path(error.filename or METADATA).name
+            raise _files.damaged(missing, "it is missing") from None
 
     @classmethod
     def _load(cls, folder: Path) -> EvaluatedLists:
