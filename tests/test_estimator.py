@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 
 import numpy as np
 import pandas as pd
@@ -282,6 +283,15 @@ def test_lists_are_held_out_for_early_stopping(lists):
     for fraction in (0.0, 1.0, "0.5"):
         with pytest.raises(ValueError, match=r"validation_fraction must lie between 0 and 1"):
             Ranker(**SMALL, **own | {"validation_fraction": fraction}).fit(X, y, qid)
+
+
+@pytest.mark.parametrize("model", ["mlp(hidden=[])", "lightgbm"])
+def test_ctrl_c_is_not_swallowed(lists, model):
+    X, y, qid = lists
+    ranker = Ranker(model=model, device="cpu", epochs=3)
+    with pytest.raises(KeyboardInterrupt):
+        ranker.fit(X, y, qid, on_epoch=lambda line: signal.raise_signal(signal.SIGINT))
+    assert not hasattr(ranker, "model_")
 
 
 def test_random_state_is_a_number_or_a_generator(lists):

@@ -210,6 +210,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: a parameter is not valid, a label or a weight is negative, the arrays do not
                 fit together, or there are more than 2,000 rows without ``qid`` and ``group``.
+            KeyboardInterrupt: Ctrl-C was pressed; the ranker is then as before.
         """
         X, categories = encode_frame(X, categorical=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
@@ -241,6 +242,8 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch=on_epoch,
             quiet=not self.verbose,
         )
+        if result.stopped == "interrupted":  # fit swallows the first Ctrl-C, to save what it has
+            raise KeyboardInterrupt
         self.model_ = result.model
         self.n_lists_, self.longest_list_ = len(train), int(train.lengths.max())
         self.best_iteration_ = result.best_epoch
