@@ -33,7 +33,8 @@ from rankgrad.data._dataset import Categories, as_float32
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
-from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training import FittedRanker, Settings
+from rankgrad.training._fitting import fit_to_end
 from rankgrad.training._settings import RULE_SETTINGS, for_data
 from rankgrad.training._tree_fitting import for_trees
 from rankgrad.training.run import OnEpoch
@@ -233,7 +234,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         settings, notes = for_data(self._settings(), train, self._explicit())
         if self.verbose and notes:
             print(*notes, sep="\n")
-        result = fit(
+        result = fit_to_end(
             settings,
             train,
             vali,
@@ -242,8 +243,6 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             on_epoch=on_epoch,
             quiet=not self.verbose,
         )
-        if result.stopped == "interrupted":  # fit swallows the first Ctrl-C, to save what it has
-            raise KeyboardInterrupt
         self.model_ = result.model
         self.n_lists_, self.longest_list_ = len(train), int(train.lengths.max())
         self.best_iteration_ = result.best_epoch
@@ -468,8 +467,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         settings = self.model_.settings
         names = getattr(self, "feature_names_in_", None)
         score = self.best_score_
+        own = {"model": type(self.model_.network).__name__} if self.model_.custom else {}
         return {
-            "settings": settings.applicable(),
+            "settings": settings.applicable() | own,
+            "custom": self.model_.custom,
             "features": self.n_features_in_ if names is None else names.tolist(),
             "lists": self.n_lists_,
             "best_epoch": self.best_iteration_,
