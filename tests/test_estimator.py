@@ -294,6 +294,15 @@ def test_ctrl_c_is_not_swallowed(lists, model):
     assert not hasattr(ranker, "model_")
 
 
+def test_large_values_and_parameters_set_after_fit_leave_predict_alone(lists):
+    X, y, qid = lists
+    X = np.where(X > 1, -999, X).astype(np.float32)
+    ranker = Ranker(**SMALL, missing=[-999]).fit(X, y, qid)
+    scores = ranker.predict(X)
+    np.testing.assert_array_equal(ranker.set_params(missing=()).predict(X), scores)
+    assert np.isfinite(ranker.predict(np.full_like(X, 3e38))).all()  # whose sum is infinite
+
+
 def test_random_state_is_a_number_or_a_generator(lists):
     X, y, qid = lists
     scores = [

@@ -276,7 +276,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             X = validate_data(self, X, reset=False, **_CHECKS)
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
-        features = self._features(X, self.model_.categories)
+        features = self._features(X, self.model_.categories, self.model_.settings.missing)
         if _is_one_list(len(features), qid, group):
             return self.model_.predict(features)
         rows = _ListRows.of(len(features), qid, group)
@@ -640,7 +640,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights: Array | None = None,
     ) -> Dataset:
         """The data set of rows that scikit-learn has checked; weights are per item."""
-        features = self._features(X, categories)
+        features = self._features(X, categories, self.missing)
         if y.dtype.kind in "US":  # texts, which scikit-learn converts only in arrays of objects
             y = y.astype(np.float64)
         if (y < 0).any():
@@ -662,7 +662,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         If so, :meth:`predict` skips them. A finite sum means that no value is NaN or infinite.
         """
-        return (
+        plain = (
             type(X) is np.ndarray
             and X.dtype in _FLOATS
             and hasattr(self, "model_")
@@ -671,8 +671,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             and X.ndim == 2
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
-            and math.isfinite(X.sum())
         )
+        with np.errstate(over="ignore", invalid="ignore"):  # sums of large or infinite values
+            return plain and math.isfinite(X.sum())
 
     def _check_one_list(self, rows: int) -> None:
         """Check that rows without ``qid`` and ``group`` may be one list: raise, or warn once."""
@@ -693,14 +694,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def _features(self, X: Any, categories: Categories | None) -> Array:
+    def _features(self, X: Any, categories: Categories | None, missing: Sequence[str]) -> Array:
         """Features that scikit-learn has checked, dense, in float32; missing values are NaN."""
         dense = X.toarray() if hasattr(X, "toarray") else X
         features = as_float32("X", dense, getattr(self, "feature_names_in_", None))
-        if not self.missing:
+        if not missing:
             return features
         features = features.copy()
-        MissingValues.of(self.missing).mark(features, number_columns(categories, features.shape[1]))
+        MissingValues.of(missing).mark(features, number_columns(categories, features.shape[1]))
         return features
 
 
