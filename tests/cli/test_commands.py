@@ -441,6 +441,8 @@ def test_the_demo_replaces_only_its_own(rankgrad, tmp_path, monkeypatch):
         )
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {"mse", "best-achievable", "demo.json", "report.html"}
+    with pytest.raises(FileExistsError, match="was not made by the demonstration"):
+        demo.run(folder=tmp_path / "demo" / "report.html")
 
 
 def test_the_bars_of_the_demo_start_with_training_and_stop_with_it(rankgrad, tmp_path, monkeypatch):

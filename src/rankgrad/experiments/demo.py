@@ -138,7 +138,8 @@ def run(
 
 def _create(folder: Path) -> None:
     """Create the folder, in place of an earlier demonstration; raise if it holds anything else."""
-    if folder.exists() and not (folder / _MARKER).is_file() and any(folder.iterdir()):
+    is_other = folder.is_file() or (folder.exists() and any(folder.iterdir()))
+    if is_other and not (folder / _MARKER).is_file():
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"
         )

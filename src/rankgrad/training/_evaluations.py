@@ -261,15 +261,14 @@ def validate(
     return {str(metric): mean for metric, mean in zip(metrics, means, strict=True)}
 
 
-def score(network: nn.Module, batch: Batch) -> Tensor:
+def score(network: nn.Module, batch: Batch, members: int = 1) -> Tensor:
     """The scores of a batch, in the shape of its labels.
 
-    Those of an ensemble in training are ``[members, ...]``: the scores of each member.
+    With several members, as an ensemble in training has, ``[members, ...]``.
     """
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
     expected = batch.labels.shape
-    members = getattr(network, "members", 1) if network.training else 1
     if members > 1:
         expected = torch.Size([members, *expected])
     if scores.shape != expected:

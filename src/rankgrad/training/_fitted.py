@@ -147,7 +147,7 @@ class FittedRanker:
     @property
     def members(self) -> int:
         """The number of networks in an ensemble; each has its own loss in training."""
-        return int(getattr(self.network, "members", 1))
+        return self.network.members if isinstance(self.network, Scorer) else 1
 
     def predict(self, features: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
         """The scores of items, ``[N]`` float32; higher is better.
