@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 
 import numpy as np
 import pandas as pd
@@ -279,9 +280,27 @@ def test_lists_are_held_out_for_early_stopping(lists):
     assert patient.fit(X, y, qid).n_iter_ < 90
     with pytest.raises(ValueError, match=r"one list to train on.*early_stopping=False"):
         Ranker(**SMALL, **own).fit(X, y)
-    for fraction in (0.0, 1.0):
+    for fraction in (0.0, 1.0, "0.5"):
         with pytest.raises(ValueError, match=r"validation_fraction must lie between 0 and 1"):
             Ranker(**SMALL, **own | {"validation_fraction": fraction}).fit(X, y, qid)
+
+
+@pytest.mark.parametrize("model", ["mlp(hidden=[])", "lightgbm"])
+def test_ctrl_c_is_not_swallowed(lists, model):
+    X, y, qid = lists
+    ranker = Ranker(model=model, device="cpu", epochs=3)
+    with pytest.raises(KeyboardInterrupt):
+        ranker.fit(X, y, qid, on_epoch=lambda line: signal.raise_signal(signal.SIGINT))
+    assert not hasattr(ranker, "model_")
+
+
+def test_large_values_and_parameters_set_after_fit_leave_predict_alone(lists):
+    X, y, qid = lists
+    X = np.where(X > 1, -999, X).astype(np.float32)
+    ranker = Ranker(**SMALL, missing=[-999]).fit(X, y, qid)
+    scores = ranker.predict(X)
+    np.testing.assert_array_equal(ranker.set_params(missing=()).predict(X), scores)
+    assert np.isfinite(ranker.predict(np.full_like(X, 3e38))).all()  # whose sum is infinite
 
 
 def test_random_state_is_a_number_or_a_generator(lists):
@@ -450,7 +469,8 @@ def test_own_network(lists, tmp_path):
         ({"group": [100, 100]}, "group adds up to 200 rows, X has 240"),
         ({"group": [1.5]}, "whole numbers"),
         ({"qid": np.zeros(240), "group": [240]}, "not both"),
-        ({"qid": np.full(240, np.nan)}, "NaN"),
+        ({"qid": np.full(240, np.nan)}, "row 0 is NaN"),
+        ({"qid": np.array([0] * 239 + ["NaT"], "datetime64[s]")}, "row 239 is NaN or NaT"),
         ({"eval_qid": [1]}, "go with an eval_set"),
         ({"qid": [1] * 239 + [None]}, "qid of row 239 is None"),
         ({"qid": np.array(["a", pd.NA] * 120, object)}, "qid of row 1 is <NA>"),

@@ -69,6 +69,9 @@ def test_the_card_has_metrics_with_conventions_and_intervals(ranker, data, tmp_p
     for part in (row, "gain: y", "count 0 for ndcg@5", "are left out for rr", "mean over 30 lists"):
         assert part in text
     assert "`feature\\|0`" in text
+    undefined = ranker.evaluate(X, 0 * y, qid, metrics=["rr(empty=skip)"])
+    ranker.save_pretrained(tmp_path / "b", evaluation=undefined)
+    assert "| `rr(empty=skip)` | undefined | - |" in (tmp_path / "b" / "README.md").read_text()
     ranker.save_pretrained(tmp_path / "b")
     without = (tmp_path / "b" / "README.md").read_text()
     assert f"validation data, which chose the epoch, ndcg@10 is {ranker.best_score_:.4f}" in without
@@ -160,6 +163,9 @@ def test_a_network_of_ones_own(data, tmp_path):
     network(torch.zeros(1, X.shape[1]))
     ranker = Ranker(model=network, epochs=1, transforms=[], device="cpu").fit(X, y, qid)
     ranker.save_pretrained(tmp_path / "own")
+    card = (tmp_path / "own" / "README.md").read_text()
+    assert card.count("| model | `Own` |") == 2 and "tabm" not in card
+    assert 'from_pretrained("FOLDER", model=Own(...))' in card
     again = Ranker.from_pretrained(tmp_path / "own", model=network)
     assert np.array_equal(again.predict(X, qid), ranker.predict(X, qid))
 

@@ -226,3 +226,6 @@ def test_levels_of_intervals_out_of_range_are_errors(level):
 def test_the_level_is_printed_with_its_digits():
     levels = [str(Significance(level=level)).split()[-1] for level in (0.05, 0.07, 0.025, 0.001)]
     assert levels == ["5%", "7%", "2.5%", "0.1%"]
+    for level in (0, 5, "0.05"):
+        with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+            Significance(level=level)

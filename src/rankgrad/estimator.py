@@ -34,7 +34,8 @@ from rankgrad.data._dataset import Categories, as_float32
 from rankgrad.data._missing import MissingValues
 from rankgrad.extras import requires
 from rankgrad.metrics import Evaluation, Metric, evaluate, metrics
-from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training import FittedRanker, Settings
+from rankgrad.training._fitting import fit_to_end
 from rankgrad.training._settings import RULE_SETTINGS, for_data
 from rankgrad.training._tree_fitting import for_trees
 from rankgrad.training.run import OnEpoch
@@ -211,6 +212,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: a parameter is not valid, a label or a weight is negative, the arrays do not
                 fit together, or there are more than 2,000 rows without ``qid`` and ``group``.
+            KeyboardInterrupt: Ctrl-C was pressed; the ranker is then as before.
         """
         X, categories = encode_frame(X, categorical=self.categorical)
         X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=2, **_CHECKS)
@@ -233,7 +235,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         settings, notes = for_data(self._settings(), train, self._explicit())
         if self.verbose and notes:
             print(*notes, sep="\n")
-        result = fit(
+        result = fit_to_end(
             settings,
             train,
             vali,
@@ -275,7 +277,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             X = validate_data(self, X, reset=False, **_CHECKS)
         if qid is None and group is None:
             self._check_one_list(X.shape[0])
-        features = self._features(X, self.model_.categories)
+        features = self._features(X, self.model_.categories, self.model_.settings.missing)
         if _is_one_list(len(features), qid, group):
             return self.model_.predict(features)
         rows = _ListRows.of(len(features), qid, group)
@@ -466,8 +468,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         settings = self.model_.settings
         names = getattr(self, "feature_names_in_", None)
         score = self.best_score_
+        own = {"model": type(self.model_.network).__name__} if self.model_.custom else {}
         return {
-            "settings": settings.applicable(),
+            "settings": settings.applicable() | own,
+            "custom": self.model_.custom,
             "features": self.n_features_in_ if names is None else names.tolist(),
             "lists": self.n_lists_,
             "best_epoch": self.best_iteration_,
@@ -563,7 +567,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
     def _check_holdout(self, lists: int) -> None:
         """Raise if no lists can be held out of this number of training lists."""
         fraction = self.validation_fraction
-        if not 0 < fraction < 1:
+        if not isinstance(fraction, numbers.Real) or not 0 < fraction < 1:
             raise ValueError(
                 f"validation_fraction must lie between 0 and 1, found {quote(fraction)}"
             )
@@ -637,7 +641,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         weights: Array | None = None,
     ) -> Dataset:
         """The data set of rows that scikit-learn has checked; weights are per item."""
-        features = self._features(X, categories)
+        features = self._features(X, categories, self.missing)
         if y.dtype.kind in "US":  # texts, which scikit-learn converts only in arrays of objects
             y = y.astype(np.float64)
         if (y < 0).any():
@@ -659,7 +663,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
 
         If so, :meth:`predict` skips them. A finite sum means that no value is NaN or infinite.
         """
-        return (
+        plain = (
             type(X) is np.ndarray
             and X.dtype in _FLOATS
             and hasattr(self, "model_")
@@ -668,8 +672,9 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             and X.ndim == 2
             and X.shape[0] > 0
             and X.shape[1] == self.n_features_in_
-            and math.isfinite(X.sum())
         )
+        with np.errstate(over="ignore", invalid="ignore"):  # sums of large or infinite values
+            return plain and math.isfinite(X.sum())
 
     def _check_one_list(self, rows: int) -> None:
         """Check that rows without ``qid`` and ``group`` may be one list: raise, or warn once."""
@@ -690,14 +695,14 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def _features(self, X: Any, categories: Categories | None) -> Array:
+    def _features(self, X: Any, categories: Categories | None, missing: Sequence[str]) -> Array:
         """Features that scikit-learn has checked, dense, in float32; missing values are NaN."""
         dense = X.toarray() if hasattr(X, "toarray") else X
         features = as_float32("X", dense, getattr(self, "feature_names_in_", None))
-        if not self.missing:
+        if not missing:
             return features
         features = features.copy()
-        MissingValues.of(self.missing).mark(features, number_columns(categories, features.shape[1]))
+        MissingValues.of(missing).mark(features, number_columns(categories, features.shape[1]))
         return features
 
 
@@ -759,8 +764,9 @@ class _ListRows:
         qids = np.asarray(qid)
         if qids.shape != (n,):
             raise ValueError(f"qid must have one value per row, {n}; found {list(qids.shape)}")
-        if qids.dtype.kind == "f" and np.isnan(qids).any():
-            raise ValueError(f"qid of row {int(np.isnan(qids).argmax())} is NaN")
+        if qids.dtype.kind in "fmM" and np.isnan(qids).any():
+            row = int(np.isnan(qids).argmax())
+            raise ValueError(f"qid of row {row} is NaN or NaT: every row must have one")
         if qids.dtype.kind == "O":
             for row, value in enumerate(qids):
                 if not isinstance(value, str) and str(value) in _MISSING:

@@ -59,8 +59,9 @@ def card(
     """A model card in Markdown, with the metadata that the Hub reads.
 
     Args:
-        metadata: about the ranker: ``settings``, ``features`` (their names, or their number),
-            ``lists``, ``best_epoch`` and ``validation`` (the metric and its value, or None).
+        metadata: about the ranker: ``settings``, ``custom`` (whether the model is a network of the
+            user's own), ``features`` (their names, or their number), ``lists``, ``best_epoch`` and
+            ``validation`` (the metric and its value, or None).
         evaluation: the evaluation on test data, if there is one.
         data: a description of the test data.
         license: an identifier such as ``"apache-2.0"``.
@@ -77,7 +78,7 @@ def card(
         "scores the items of a list by their features, higher is better.",
         _summary_table(metadata),
         "## Use",
-        _example(repo or "FOLDER"),
+        _example(repo or "FOLDER", settings["model"] if metadata["custom"] else None),
         "## Evaluation",
         _results(metadata, evaluation, data),
         "## Settings",
@@ -194,11 +195,13 @@ def _summary_table(metadata: Mapping[str, Any]) -> str:
     return _table(("", ""), rows)
 
 
-def _example(repo: str) -> str:
+def _example(repo: str, network: str | None) -> str:
+    """Code that loads the ranker; ``network`` is the class of a network of the user's own."""
+    model = "" if network is None else f", model={network}(...)"
     return (
         "```python\n"
         "from rankgrad import Ranker\n\n"
-        f"ranker = Ranker.from_pretrained({json.dumps(repo)})\n"
+        f"ranker = Ranker.from_pretrained({json.dumps(repo)}{model})\n"
         "scores = ranker.predict(X, qid)  # [items, features] and the list of each item\n"
         "```"
     )
@@ -216,7 +219,9 @@ def _results(metadata: Mapping[str, Any], evaluation: Evaluation | None, data: s
         )
     rows = []
     for spec, (low, high) in intervals(evaluation.per_list).items():
-        rows.append((f"`{spec}`", f"{evaluation.mean[spec]:.4f}", f"{low:.4f} to {high:.4f}"))
+        mean, interval = f"{evaluation.mean[spec]:.4f}", f"{low:.4f} to {high:.4f}"
+        is_undefined = math.isnan(evaluation.mean[spec])
+        rows.append((f"`{spec}`", *(("undefined", "-") if is_undefined else (mean, interval))))
     return "\n\n".join(
         [
             f"On {data or 'test data'}:",

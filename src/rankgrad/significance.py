@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankgrad._deprecation import renamed_attributes, renamed_value
-from rankgrad._validation import check_choice, check_whole
+from rankgrad._validation import check_between, check_choice, check_whole
 from rankgrad.extras import requires
 
 __all__ = [
@@ -320,8 +320,7 @@ class Significance:
         check_choice("test", self.test, get_args(Test))
         check_choice("correction", self.correction, get_args(Correction))
         check_choice("sides", self.sides, (1, 2))
-        if not 0 < self.level < 1:
-            raise ValueError(f"level must be between 0 and 1, found {self.level}")
+        check_between("level", self.level, 0, 1)
         check_whole("samples", self.samples)
 
     def __str__(self) -> str:

@@ -449,12 +449,14 @@ def test_the_demo_replaces_only_its_own(rankgrad, tmp_path, monkeypatch):
         )
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {"mse", "best-achievable", "demo.json", "report.html"}
+    with pytest.raises(FileExistsError, match="was not made by the demonstration"):
+        demo.run(folder=tmp_path / "demo" / "report.html")
 
 
 def test_the_bars_of_the_demo_start_with_training_and_stop_with_it(rankgrad, tmp_path, monkeypatch):
     monkeypatch.setattr(synthetic, "SIZES", {"small": (12, 6, 6)})
     monkeypatch.setattr(demo, "LOSSES", {"mse": "pointwise", "softmax": "likelihood"})
-    settings_for, fit, bars, results = demo.settings_for, demo.fit, [], []
+    settings_for, fit, bars, results = demo.settings_for, demo.fit_to_end, [], []
     fixed = {"patience": 1, "learning_rate": 1.0, "metric": "ap"}
     monkeypatch.setattr(demo, "settings_for", lambda *a, **o: settings_for(*a, **o | fixed))
 
@@ -471,7 +473,7 @@ def test_the_bars_of_the_demo_start_with_training_and_stop_with_it(rankgrad, tmp
         return results[-1]
 
     monkeypatch.setattr(rich.progress, "Progress", Bars)
-    monkeypatch.setattr(demo, "fit", watched_fit)
+    monkeypatch.setattr(demo, "fit_to_end", watched_fit)
     rankgrad("demo", "--epochs", 30, "--device", "cpu", "-o", tmp_path / "demo")
     for task, result in zip(bars[0].tasks, results, strict=True):
         assert result.stopped == "patience" and task.stop_time is not None

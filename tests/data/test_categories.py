@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from rankgrad.data import Dataset, _categories, columnar, load, load_pair, load_splits, store
 from rankgrad.data._dataset import FeaturesError
@@ -188,6 +189,11 @@ def test_pandas_categories(tmp_path: Path) -> None:
     unknown, absent = array[:2].copy(), array[:2].copy()
     unknown[:, 1], absent[:, 1] = 7, np.nan
     assert np.array_equal(ranker.predict(unknown), ranker.predict(absent))
+    scores = ranker.predict(array[:8])
+    for same in (sparse.csr_matrix(array), array.tolist(), array.astype(object)):
+        assert np.array_equal(ranker.predict(same[:8]), scores)
+        _, categories = _categories.encode_frame(same, categorical=["1"])
+        assert categories == ranker.model_.categories
 
 
 def test_missing_values_of_pandas_are_no_category() -> None:

@@ -523,11 +523,27 @@ def test_how_much_was_searched_is_under_the_table(plan):
         ({"metrics": "ndcg@5"}, "metrics are a list of specs; found 'ndcg@5'"),
         ({"metrics": ("ndgc",)}, "Did you mean 'ndcg'"),
         ({"tune": 0}, "at least 1"),
+        ({"tune": 1.5}, "tune must be a whole number"),
+        ({"seeds": (0, -1)}, "each seed must be a whole number of at least 0, found -1"),
+        ({"seeds": (0.5,)}, "each seed must be a whole number"),
+        ({"folds": ("1",)}, "each fold must be a whole number"),
     ],
 )
 def test_plans_that_make_no_sense(plan, options, words):
     with pytest.raises(ValueError, match=words):
         plan(**options)
+
+
+def test_numbers_of_a_plan_may_be_numpys(plan):
+    numbers = plan(seeds=np.arange(2), folds=np.array([1]), tune=np.int64(3)).metadata()
+    assert json.loads(json.dumps(numbers))["seeds"] == [0, 1]
+
+
+def test_names_that_differ_in_case_alone(plan):
+    both = plan(entries=[NetworkEntry.of("mse", name=name) for name in ("a b", "A B", "c")])
+    assert [both.entry(name).name for name in ("a b", "A B", "C")] == ["a b", "A B", "c"]
+    with pytest.raises(ValueError, match="no ranker 'A b'"):
+        both.entry("A b")
 
 
 def test_names_of_folders_are_safe_and_last():

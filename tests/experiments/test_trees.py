@@ -10,6 +10,7 @@ import pytest
 from rankgrad.data import load_splits
 from rankgrad.experiments import _tree_entries
 from rankgrad.experiments.compare import TreeEntry, run
+from rankgrad.training import Settings
 from rankgrad.training._evaluations import EvaluatedLists
 
 FIXED = {
@@ -134,6 +135,14 @@ def test_a_bagging_fraction_among_the_options_turns_bagging_on(folds):
 def test_there_are_two_kinds():
     with pytest.raises(ValueError, match="kind must be one of 'lightgbm', 'xgboost'"):
         TreeEntry("CatBoost", "catboost")
+
+
+def test_numbers_of_an_entry_are_checked_and_may_be_numpys():
+    entry = TreeEntry("a", options={"num_leaves": np.int64(3)}, rounds=np.int64(2))
+    assert json.loads(json.dumps(entry.metadata(Settings())))["options"] == {"num_leaves": 3}
+    for wrong in ({"rounds": 0}, {"rounds": 1.5}, {"patience": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a whole number"):
+            TreeEntry("a", **wrong)
 
 
 def test_a_comparison_with_a_tuple_among_the_options_is_resumed(plan, tmp_path):

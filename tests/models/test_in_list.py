@@ -102,6 +102,15 @@ def test_scores_are_deviations_from_the_lists_mean() -> None:
     assert (found[1] == 0).all()
 
 
+def test_scores_of_tied_items_have_a_finite_gradient() -> None:
+    features = torch.tensor([[[0.5], [0.5], [0.5]], [[0.5], [1.0], [7.0]]], requires_grad=True)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    list_scores(features, mask)[..., :1, :].sum().backward()
+    assert features.grad is not None
+    torch.testing.assert_close(features.grad[0, :, 0], torch.tensor([20.0, -10.0, -10.0]) / 3)
+    assert features.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("padding", [0, 40])  # with most of it padding, items alone are sorted
 def test_ties_count_other_items_of_the_same_value(padding: int) -> None:
     features, mask = drawn([7, 1, 9, 0], 3, 0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from rankgrad.data import Dataset, store
 from rankgrad.papers import figures
 from rankgrad.papers.figures import FIGURES, Inputs, _vary_last_score
+from rankgrad.training import trainer
 
 
 @pytest.fixture
@@ -53,6 +55,20 @@ def test_figure_2_tends_to_ndcg_as_the_temperature_falls():
     away = [i for i, x in enumerate(exact.x) if abs(x - round(x)) > 0.2]  # from the jumps
     gaps = [max(abs(one.y[i] - exact.y[i]) for i in away) for one in relaxed]
     assert gaps[0] < 1e-3 and gaps == sorted(gaps)
+
+
+@pytest.mark.parametrize("name", ["pirank_figure5", "pirank_figure6", "lambdaloss_at_k_figure1"])
+def test_no_figure_is_drawn_after_ctrl_c(folder, tmp_path, monkeypatch, name):
+    validate = trainer.validate
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return validate(*arguments)
+
+    monkeypatch.setattr(trainer, "validate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        figures.write(FIGURES[name], tmp_path / "out", data=folder, quick=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_vary_last_score_takes_any_loss():
@@ -105,7 +121,7 @@ def test_figure_1_of_lambdaloss_says_why_values_are_missing(folder, monkeypatch)
     def fail(settings, train, vali):
         raise ValueError("an infinite feature")
 
-    monkeypatch.setattr(figures, "fit", fail)
+    monkeypatch.setattr(figures, "fit_to_end", fail)
     chart = FIGURES["lambdaloss_at_k_figure1"].make(figures._load_inputs(folder, True))
     expected = "Softmax at learning rate 0.01 has no value: an infinite feature"
     assert expected in chart.notes and len(chart.notes) >= 16
@@ -116,7 +132,7 @@ def test_figure_6_has_no_gain_over_nothing(folder, monkeypatch):
         model = None
 
     values = iter([0.0] * 4 + [0.5] * 12)  # trained on lists of 10, then on longer ones
-    monkeypatch.setattr(figures, "fit", lambda *arguments: Result())
+    monkeypatch.setattr(figures, "fit_to_end", lambda *arguments: Result())
     monkeypatch.setattr(
         figures, "_evaluate", lambda model, lists, specs: dict.fromkeys(specs, next(values))
     )

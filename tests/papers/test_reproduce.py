@@ -137,6 +137,22 @@ def test_a_metric_of_lists_of_one_length(done):
     assert np.isnan(reproduce._values(run, other)).all()
 
 
+def test_numbers_that_are_undefined_are_no_nan(done):
+    columns = [
+        {"name": "NDCG@5", "spec": "ndcg@5"},
+        {"name": "P@1", "spec": "precision@1(empty=skip)"},
+        {"name": "eight", "spec": "ndcg(empty=skip)", "length": 8, "printed": False},
+    ]
+    result = dataclasses.replace(done, protocol=protocol(metrics=columns))
+    assert result.estimate("Good", "eight") is None and result.marks("eight") == {}
+    lines = [[cell.text for cell in row] for row in result.table().rows[:4]]
+    assert [line[4] for line in lines] == ["", "undefined", "", ""]
+    rows = json.loads(json.dumps(result.to_json(), allow_nan=False))["rows"]
+    assert [row["reason"] for row in rows[:3]] == [None, None, "undefined"]
+    single = reproduce._Estimate(0.5, float("nan"), None, None)  # the mean of one query
+    assert reproduce._our_cell(single, 3, "").text == "0.500"
+
+
 def test_the_comparison_is_tested_as_the_paper_does(done):
     kept = json.loads((done.comparison.folder / "comparison.json").read_text())["test"]
     assert (kept["test"], kept["correction"], kept["sides"]) == ("t", "none", 2)

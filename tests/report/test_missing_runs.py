@@ -214,6 +214,13 @@ def test_nothing_was_evaluated(tmp_path, run_folder, lists):
     assert "not evaluated on test" in problems["mse"][0]
 
 
+def test_an_evaluation_that_lacks_a_file(tmp_path, run_folder, lists):
+    run_folder(tmp_path / "mse", lists(5), loss="mse")
+    (tmp_path / "mse" / "evaluations" / "test" / "values.npy").unlink()
+    _, problems, _ = problems_of(tmp_path)
+    assert "evaluations/test/values.npy is damaged (it is missing)" in problems["mse"][0]
+
+
 def test_a_part_that_was_asked_for(runs):
     page, _ = report.build([runs], part="vali")
     assert "not evaluated on vali (it has test)" in text_of(page)

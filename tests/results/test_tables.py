@@ -57,6 +57,8 @@ def test_csv_has_numbers_in_full_and_nothing_but_rows():
 def test_marks_that_mean_something_to_markdown():
     table = Table(("a", "b"), ((Cell("x"), Cell("0.5", mark="*")),))
     assert r"| x | 0.5\* |" in table.to_markdown()
+    table = Table(("a", "b"), ((Cell("two\nlines"), Cell("1")),), title="its\ntitle")
+    assert table.to_markdown().splitlines()[0::4] == ["**its title**", "| two lines | 1 |"]
 
 
 def test_terminal():

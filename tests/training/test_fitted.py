@@ -60,10 +60,11 @@ def test_a_model_is_replaced_but_nothing_else_is(ranker, tmp_path):
 def test_wrong_features_are_named(ranker):
     with pytest.raises(ValueError, match=r"trained on 5 features, found the shape \[2, 4\]"):
         ranker.predict(np.zeros((2, 4), np.float32))
-    with pytest.raises(ValueError, match="infinite"):
-        FittedRanker.new(Settings(model=MLP), lists().features).predict(
-            np.full((2, 5), np.inf, np.float32)
-        )
+    infinite = lists().features.copy()
+    infinite[4, 3] = np.inf
+    for offsets in (None, np.array([0, 2, len(infinite)])):
+        with pytest.raises(ValueError, match=r"infinite: features\[4, 3\] = inf"):
+            ranker.predict(infinite, offsets)
 
 
 def test_offsets_of_other_items_are_an_error(ranker, vali):

@@ -176,6 +176,7 @@ def test_a_module_of_ones_own(train, vali):
         def __init__(self):
             super().__init__()
             self.linear = torch.nn.Linear(5, 1)
+            self.members = [self.linear]  # which means nothing to the trainer
 
         def forward(self, features, mask):
             assert mask.shape == features.shape[:2]

@@ -14,7 +14,7 @@ from rankgrad.boosting.boosters import KINDS, BoostingConfig, boost
 from rankgrad.data import Dataset, synthetic
 from rankgrad.metrics import evaluate
 from rankgrad.models import models
-from rankgrad.training import FittedRanker, RunFolder, Settings, fit
+from rankgrad.training import FittedRanker, RunFolder, Settings, _tree_fitting, fit
 from rankgrad.training._loggers import TensorBoard
 
 TRAIN, VALI = (synthetic.make(20, features=16, split=split) for split in ("train", "vali"))
@@ -212,6 +212,29 @@ def test_an_interrupt_before_the_first_tree_is_saved_starts_anew(tmp_path):
     assert [line["epoch"] for line in resumed.history] == [1, 2, 3, 4, 5]
     name = "best/trees.txt"
     assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("write", ["save_best", "_save"])
+def test_a_kill_as_the_trees_are_saved(tmp_path, monkeypatch, write):
+    pytest.importorskip("lightgbm")
+    settings, run = Settings(model="lightgbm", **FAST), tmp_path / "run"
+
+    def interrupt(line):
+        if line["epoch"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    def die(*arguments):
+        raise SystemExit
+
+    owner = RunFolder if write == "save_best" else _tree_fitting._TreeTrainer
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, write, die)
+        with pytest.raises(SystemExit):
+            fit(settings, TRAIN, VALI, folder=run, on_epoch=interrupt)
+    resumed = fit(settings, TRAIN, VALI, folder=run, resume=True)
+    assert (resumed.stopped, len(resumed.history)) == ("epochs", 5)
+    whole = fit(settings, TRAIN, VALI).model.network.saved
+    assert (run / "best" / "trees.txt").read_bytes() == whole
 
 
 @pytest.mark.parametrize("kind", KINDS)

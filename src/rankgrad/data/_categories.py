@@ -139,7 +139,7 @@ def category_codes(names: Sequence[str]) -> dict[str, float]:
 def encode_frame(
     X: Any, categories: Categories | None = None, categorical: Sequence[str] = ()
 ) -> tuple[Any, Categories | None]:
-    """Encode the categorical columns of a data frame or an array.
+    """Encode the categorical columns of a data frame, an array or a sparse matrix.
 
     Args:
         X: ``[N, F]``; columns of pandas' dtype ``category`` are categorical features.
@@ -149,19 +149,23 @@ def encode_frame(
             indices of an array.
 
     Returns:
-        X with codes in place of categories, and the categories. X is returned unchanged if it has
-        no categorical columns; also if it is neither a data frame nor a matrix, or has another
-        number of columns than ``categories``, which scikit-learn's validation reports.
+        X with codes in place of categories, and the categories. X is returned as it is, with None,
+        if no column is categorical; also if it is not a matrix, or has another number of columns
+        than ``categories``, which scikit-learn's validation reports.
     """
     is_frame = hasattr(X, "isetitem")  # a method of pandas, which need not be installed
-    is_matrix = isinstance(X, np.ndarray) and X.ndim == 2
-    if not is_frame and not (is_matrix and (categories or categorical)):
-        return X, categories
+    if not is_frame:
+        if not categorical and not any(names is not None for names in categories or ()):
+            return X, None
+        X = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+        if X.ndim != 2:
+            return X, None
     if categories is None:
         categories = _frame_categories(X, is_frame, list(map(str, categorical)))
     if len(categories) != X.shape[1] or not any(names is not None for names in categories):
         return X, None
-    encoded = X.copy() if is_frame else X.astype(np.float64)
+    # An array of texts or objects has numbers, too, which scikit-learn's validation reads later.
+    encoded = X.copy() if is_frame else X.astype(object if X.dtype.kind in "OUS" else np.float64)
     for j, names in enumerate(categories):
         if names is None:
             continue

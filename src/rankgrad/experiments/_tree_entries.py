@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rankgrad import _files
-from rankgrad._validation import check_choice
+from rankgrad._validation import check_choice, check_whole
 from rankgrad.boosting.boosters import (
     BUILT_IN,
     KINDS,
@@ -106,6 +106,11 @@ class TreeEntry:
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
+        for name in ("rounds", "patience"):
+            object.__setattr__(self, name, check_whole(name, getattr(self, name)))
+        # NumPy's numbers would not be JSON.
+        values = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.options.items()}
+        object.__setattr__(self, "options", values)
         if self.loss is not None:
             object.__setattr__(self, "loss", str(losses.get(self.loss)))
         if len(self._fixed()) < len(self.options):

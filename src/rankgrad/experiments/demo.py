@@ -19,8 +19,9 @@ from rankgrad.data import Dataset, synthetic
 from rankgrad.results._groups import group
 from rankgrad.results.comparison import Comparison, compare
 from rankgrad.results.runs import read
-from rankgrad.training import FitResult, Settings, fit
+from rankgrad.training import FitResult, Settings
 from rankgrad.training._evaluations import EvaluatedLists
+from rankgrad.training._fitting import fit_to_end
 from rankgrad.training.run import RUN, run_metadata
 
 __all__ = ["BEST", "LOSSES", "Demo", "run", "settings_for"]
@@ -117,9 +118,9 @@ def run(
         if on_start is not None:
             on_start(loss)
         callback = None if on_epoch is None else partial(on_epoch, loss)
-        result = fit(settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback)
-        if result.stopped == "interrupted":
-            raise KeyboardInterrupt
+        result = fit_to_end(
+            settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback
+        )
         if on_fit is not None:
             on_fit(loss, result)
         run_labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
@@ -137,7 +138,8 @@ def run(
 
 def _create(folder: Path) -> None:
     """Create the folder, in place of an earlier demonstration; raise if it holds anything else."""
-    if folder.exists() and not (folder / _MARKER).is_file() and any(folder.iterdir()):
+    is_other = folder.is_file() or (folder.exists() and any(folder.iterdir()))
+    if is_other and not (folder / _MARKER).is_file():
         raise FileExistsError(
             f"{folder} is there already and was not made by the demonstration: choose another"
         )

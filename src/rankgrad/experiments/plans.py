@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rankgrad._validation import DEFAULT_METRICS
+from rankgrad._validation import DEFAULT_METRICS, check_whole
 from rankgrad.data import _layout, store
 from rankgrad.data._dataset import Dataset
 from rankgrad.metrics import metrics
+from rankgrad.results._groups import entry_named
 from rankgrad.training import Settings
 
 __all__ = [
@@ -194,12 +195,16 @@ class Plan:
                 raise ValueError(f"there are no {name} to compare")
         specs = dict.fromkeys(str(metrics.get(spec)) for spec in self.metrics)
         object.__setattr__(self, "metrics", tuple(specs))
+        folds = (fold if fold is None else check_whole("each fold", fold, 0) for fold in self.folds)
+        object.__setattr__(self, "folds", tuple(folds))
+        seeds = tuple(check_whole("each seed", seed, 0, 2**63 - 1) for seed in self.seeds)
+        object.__setattr__(self, "seeds", seeds)
         for kind, numbers in (("fold", self.folds), ("seed", self.seeds)):
             for number in numbers:
                 if numbers.count(number) > 1:
                     raise ValueError(f"{kind} {number} is given twice")
-        if self.tune is not None and self.tune < 1:
-            raise ValueError(f"tune is how many trials there are, at least 1; found {self.tune}")
+        if self.tune is not None:
+            object.__setattr__(self, "tune", check_whole("tune", self.tune))
         self._check_names()
         for entry in self.entries:
             if "seed" in getattr(entry, "settings", {}):
@@ -226,12 +231,8 @@ class Plan:
             entry_names[folder] = entry.name
 
     def entry(self, name: str) -> Entry:
-        """The entry of this name; upper and lower case are the same."""
-        for entry in self.entries:
-            if entry.name.casefold() == name.casefold():  # no two names differ in case alone
-                return entry
-        names = ", ".join(entry.name for entry in self.entries)
-        raise ValueError(f"there is no ranker {name!r}. There are: {names}")
+        """The entry of this name, or of the only name that differs from it in case alone."""
+        return entry_named(self.entries, name)
 
     def tasks(self, folder: Path, only: Entry | None = None) -> list[Task]:
         """Every run of one entry, or of all; runs on the same fold are next to each other."""

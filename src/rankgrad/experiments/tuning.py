@@ -27,7 +27,8 @@ from rankgrad.extras import load
 from rankgrad.losses import losses
 from rankgrad.metrics import metrics
 from rankgrad.specs import Spec
-from rankgrad.training import Settings, fit
+from rankgrad.training import Settings
+from rankgrad.training._fitting import fit_to_end
 
 if TYPE_CHECKING:
     from rankgrad.experiments.plans import NetworkEntry, ProgressCallback, Splits, Task
@@ -198,9 +199,7 @@ def train_and_validate(settings: Settings, data: Splits) -> float:
     Raises:
         KeyboardInterrupt: training was interrupted.
     """
-    result = fit(settings, data["train"], data["vali"])
-    if result.stopped == "interrupted":
-        raise KeyboardInterrupt
+    result = fit_to_end(settings, data["train"], data["vali"])
     return math.nan if result.best_value is None else result.best_value
 
 

@@ -145,7 +145,10 @@ def list_scores(features: Features, mask: Mask) -> Features:
     total = features.where(is_real, 0.0).sum(-2, keepdim=True, dtype=dtype)
     mean = (total / lengths).to(features.dtype)
     centered = (features - mean).where(is_real, 0.0)
-    deviation = (centered.square().sum(-2, keepdim=True) / lengths).sqrt()
+    variance = centered.square().sum(-2, keepdim=True) / lengths
+    # Embeddings have gradients, and that of a root at 0 would be infinite.
+    varies = variance > 0
+    deviation = variance.where(varies, 1.0).sqrt().where(varies, 0.0)
     scores: Tensor = centered / (deviation + 0.1)
     return scores
 

@@ -29,8 +29,9 @@ from rankgrad.metrics import metrics
 from rankgrad.models import models
 from rankgrad.papers._splits import cut, find
 from rankgrad.papers.protocol import protocols
-from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training import FittedRanker, Settings
 from rankgrad.training._evaluations import EvaluatedLists
+from rankgrad.training._fitting import fit_to_end
 
 __all__ = ["FIGURES", "Inputs", "of_paper", "write"]
 
@@ -390,7 +391,7 @@ def _train_and_evaluate(inputs: Inputs, settings: Settings) -> tuple[list[float]
             relaxed.append(1 - float(loss(scores, labels, offsets=offsets)))
         network.train()
 
-    result = fit(settings, train, vali, network=network, on_epoch=record_relaxed)
+    result = fit_to_end(settings, train, vali, network=network, on_epoch=record_relaxed)
     return relaxed, [epoch[settings.metric] for epoch in result.history]
 
 
@@ -409,7 +410,7 @@ def _pirank_6(inputs: Inputs) -> _Chart:
     ndcg = {}  # by list size in training and in the test, one value for each cutoff
     for train_size in sizes:
         size_settings = _override(settings, list_size=train_size)
-        model = fit(size_settings, inputs.data["train"], inputs.data["vali"]).model
+        model = fit_to_end(size_settings, inputs.data["train"], inputs.data["vali"]).model
         for test_size, lists in test_sets.items():
             means = _evaluate(model, lists, specs)
             ndcg[train_size, test_size] = [means[spec] for spec in specs]
@@ -515,7 +516,7 @@ def _lambdaloss_1(inputs: Inputs) -> _Chart:
         for rate in rates:
             rate_settings = _override(settings, loss=loss, learning_rate=rate)
             try:
-                model = fit(rate_settings, inputs.data["train"], inputs.data["vali"]).model
+                model = fit_to_end(rate_settings, inputs.data["train"], inputs.data["vali"]).model
             except ValueError as error:  # such as training that diverged
                 failures.append(f"{name} at learning rate {rate:g} has no value: {error}")
                 values.append(float("nan"))

@@ -27,7 +27,7 @@ from rankgrad.metrics import metrics as known_metrics
 from rankgrad.papers import _splits
 from rankgrad.papers.protocol import Cell as PaperCell
 from rankgrad.papers.protocol import Data, Metric, Protocol, Row
-from rankgrad.results._comparison_tables import in_line
+from rankgrad.results._comparison_tables import in_line, number
 from rankgrad.results.statistics import MetricValues
 from rankgrad.results.tables import BETTER, WORSE, Cell, Table
 from rankgrad.training import Settings
@@ -100,7 +100,10 @@ class ReproductionResult:
 
     @cached_property
     def values(self) -> dict[tuple[str, str], MetricValues]:
-        """The values of complete rows by row and metric, multiplied by the paper's scale."""
+        """The values of complete rows by row and metric, multiplied by the paper's scale.
+
+        A metric that is undefined on all lists of a fold is left out.
+        """
         values: dict[tuple[str, str], MetricValues] = {}
         if self.comparison is None:
             return values
@@ -113,11 +116,13 @@ class ReproductionResult:
                     for fold in self.comparison.folds
                 ]
                 scaled = tuple(self.protocol.scale * fold for fold in folds)
-                values[name, metric.name] = MetricValues.of(scaled)
+                metric_values = MetricValues.of(scaled)
+                if not np.isnan(metric_values.mean):
+                    values[name, metric.name] = metric_values
         return values
 
     def estimate(self, row: str, metric: str) -> _Estimate | None:
-        """Our value on the paper's scale; None if the row is not complete."""
+        """Our value on the paper's scale; None if the row is not complete, or has no value."""
         values = self.values.get((row, metric))
         if values is None:
             return None
@@ -205,37 +210,37 @@ class ReproductionResult:
         name, digits = row.name, self.digits
         printed = [self.protocol.cell(self.data.name, name, metric) for metric in marks]
         estimates = [self.estimate(name, metric) for metric in marks]
-        ours = [estimate for estimate in estimates if estimate is not None]
         lines: dict[str, list[Cell]] = {}
         if not row.extra:
             lines["paper"] = [_paper_cell(cell) for cell in printed]
-        if not ours:
+        if not any(estimates):
             reason = row.not_run or self._why_missing(name)
             others = [Cell("-", missing=True)] * (len(marks) - 1)
             lines["ours"] = [Cell(reason, missing=True), *others]
         else:
-            lines["ours"] = []
-            for metric, estimate in zip(marks, ours, strict=True):
-                text = f"{estimate.mean:.{digits}f} ±{estimate.over_queries:.{digits}f}"
-                mark = marks[metric].get(name, "")
-                lines["ours"].append(Cell(text, estimate.mean, mark=mark))
-            seeds = [_error_cell(estimate.over_seeds, digits) for estimate in ours]
-            drawings = [_error_cell(estimate.of_drawing, digits) for estimate in ours]
-            for kind, errors in (("seeds", seeds), ("drawings", drawings)):
+            lines["ours"] = [
+                _our_cell(estimate, digits, marks[metric].get(name, ""))
+                for metric, estimate in zip(marks, estimates, strict=True)
+            ]
+            for kind, error in (("seeds", "over_seeds"), ("drawings", "of_drawing")):
+                errors = [_error_cell(getattr(ours, error, None), digits) for ours in estimates]
                 if not all(cell.missing for cell in errors):
                     lines[kind] = errors
-        if ours and not row.extra:
+        if any(estimates) and not row.extra:
             lines["difference"] = [
-                _difference_cell(estimate.mean, cell, digits)
-                for estimate, cell in zip(ours, printed, strict=True)
+                _difference_cell(estimate, cell, digits)
+                for estimate, cell in zip(estimates, printed, strict=True)
             ]
         return [(Cell(name), Cell(kind), *cells) for kind, cells in lines.items()]
 
     def _why_missing(self, name: str) -> str:
-        """Why a row has no numbers."""
-        missing = {} if self.comparison is None else self.comparison.missing
-        reasons = [reason for key, reason in missing.items() if key[0] == name]
-        return f"missing: {reasons[0]}" if reasons else "not run"
+        """Why a row has no numbers, or none of a metric."""
+        if self.comparison is None:
+            return "not run"
+        reasons = [reason for key, reason in self.comparison.missing.items() if key[0] == name]
+        if reasons:
+            return f"missing: {reasons[0]}"
+        return "undefined" if name in self.comparison.complete else "not run"
 
     @property
     def digits(self) -> int:
@@ -350,7 +355,7 @@ class ReproductionResult:
                 cell = self.protocol.cell(self.data.name, row.name, metric.name)
                 paper = None if cell is None else cell.value
                 keys = ("ours", "se_queries", "se_seeds", "sd_drawing")
-                numbers = (None,) * len(keys) if ours is None else astuple(ours)
+                numbers = (None,) * len(keys) if ours is None else map(number, astuple(ours))
                 rows.append(
                     {
                         "row": row.name,
@@ -565,6 +570,14 @@ def _paper_cell(cell: PaperCell | None) -> Cell:
     return Cell(text, cell.value, mark=cell.marks, missing=cell.value is None)
 
 
+def _our_cell(estimate: _Estimate | None, digits: int, mark: str) -> Cell:
+    """Our mean with its standard error over queries, which a single query does not have."""
+    if estimate is None:
+        return Cell("undefined", missing=True)
+    text = f"{estimate.mean:.{digits}f} {_error_cell(estimate.over_queries, digits).text}"
+    return Cell(text.rstrip(), estimate.mean, mark=mark)
+
+
 def _error_cell(value: float | None, digits: int) -> Cell:
     """A standard error as a cell; an empty one for None."""
     if value is None or np.isnan(value):
@@ -572,11 +585,11 @@ def _error_cell(value: float | None, digits: int) -> Cell:
     return Cell(f"±{value:.{digits}f}", value)
 
 
-def _difference_cell(mean: float, printed: PaperCell | None, digits: int) -> Cell:
-    """Our mean less the printed number, if there is one."""
-    if printed is None or printed.value is None:
+def _difference_cell(ours: _Estimate | None, printed: PaperCell | None, digits: int) -> Cell:
+    """Our mean less the printed number, if there are both."""
+    if ours is None or printed is None or printed.value is None:
         return Cell("", missing=True)
-    difference = mean - printed.value
+    difference = ours.mean - printed.value
     return Cell(f"{difference:+.{digits}f}", difference)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rankgrad.losses import RelaxedMetric, losses
 from rankgrad.results._groups import RunGroup
 from rankgrad.results.runs import Run
+from rankgrad.results.statistics import mean_of_defined
 
 Values = NDArray[np.float64]
 
@@ -75,13 +76,13 @@ def band(runs: Sequence[Run], name: str, flip: bool = False) -> dict[str, list[f
         row[: len(values)], row[len(values) :] = values, values[-1]
         by_seed[run.seed].append(1 - row if flip else row)
     rows = np.concatenate([np.stack(group) for group in by_seed.values()])
-    seed_means = np.stack([_mean(np.stack(group)) for group in by_seed.values()])
+    seed_means = np.stack([mean_of_defined(np.stack(group)) for group in by_seed.values()])
     spanned = rows if len(seed_means) == 1 else seed_means
     low, high = np.fmin.reduce(spanned, 0), np.fmax.reduce(spanned, 0)
     drawn = np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int))
     return {
         "epoch": [int(epoch) + 1 for epoch in drawn],
-        "mean": numbers(_mean(rows)[drawn]),
+        "mean": numbers(mean_of_defined(rows)[drawn]),
         "low": numbers(low[drawn]),
         "high": numbers(high[drawn]),
     }
@@ -151,13 +152,6 @@ def _cutoff(name: str) -> float:
     """A metric's cutoff; infinity if it has none."""
     digits = name.partition("@")[2].partition("(")[0]
     return float(digits) if digits.isdigit() else float("inf")
-
-
-def _mean(rows: Values) -> Values:
-    """The mean of each column of ``[rows, columns]`` without NaN; NaN for a column of NaN."""
-    defined = ~np.isnan(rows)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(defined, rows, 0.0).sum(0) / defined.sum(0))
 
 
 def numbers(values: Values) -> list[float | None]:

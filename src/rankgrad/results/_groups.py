@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rankgrad.results.runs import FailedRun, Run
 
@@ -93,6 +93,29 @@ class RunGroup:
         """The mean seconds of training a run; None if no run states them."""
         seconds = [run.seconds for run in self.runs if run.seconds is not None]
         return sum(seconds) / len(seconds) if seconds else None
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Entry = TypeVar("_Entry", bound=_Named)
+
+
+def entry_named(entries: Iterable[_Entry], name: str) -> _Entry:
+    """The entry of this name, or of the only name that differs from it in case alone.
+
+    Raises:
+        ValueError: no entry has this name, or several differ from it in case alone.
+    """
+    entries = tuple(entries)
+    matches = [entry for entry in entries if entry.name.casefold() == name.casefold()]
+    matches = [entry for entry in matches if entry.name == name] or matches
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(entry.name for entry in entries)
+    raise ValueError(f"there is no ranker {name!r}. There are: {names}")
 
 
 def group(runs: Sequence[Run]) -> list[RunGroup]:

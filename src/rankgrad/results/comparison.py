@@ -20,7 +20,7 @@ from rankgrad import significance
 from rankgrad._shapes import Array
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.metrics import metrics as known_metrics
-from rankgrad.results._groups import Fold, Place, RunGroup
+from rankgrad.results._groups import Fold, Place, RunGroup, entry_named
 from rankgrad.results.runs import Run
 from rankgrad.results.statistics import MetricValues
 from rankgrad.significance import Difference, Interval, Significance, check_same_queries
@@ -96,11 +96,7 @@ class Comparison:
         Raises:
             ValueError: no entry has this name, or several differ from it in case alone.
         """
-        matches = [entry for entry in self.entries if entry.name.casefold() == name.casefold()]
-        matches = [entry for entry in matches if entry.name == name] or matches
-        if len(matches) == 1:
-            return matches[0]
-        raise ValueError(f"there is no ranker {name!r}. There are: {', '.join(self.names)}")
+        return entry_named(self.entries, name)
 
     def is_complete(self, name: str) -> bool:
         """Whether an entry is complete, so that it is compared.

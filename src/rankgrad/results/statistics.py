@@ -14,7 +14,7 @@ import numpy as np
 
 from rankgrad._shapes import Array
 
-__all__ = ["MetricValues"]
+__all__ = ["MetricValues", "mean_of_defined"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MetricValues:
         Returns:
             The values with the means of the runs.
         """
-        return cls(folds, np.array([np.nanmean(values, 1) for values in folds]))
+        return cls(folds, np.array([mean_of_defined(values.T) for values in folds]))
 
     @cached_property
     def per_list(self) -> Array:
@@ -76,6 +76,20 @@ class MetricValues:
 def _deviation(values: Array) -> float:
     """The standard deviation of a sample ``[n]``; NaN if there are fewer than two values."""
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+
+
+def mean_of_defined(rows: Array) -> Array:
+    """The mean of each column without NaN.
+
+    Args:
+        rows: ``[rows, columns]``.
+
+    Returns:
+        ``[columns]``; NaN for a column without any number.
+    """
+    defined = ~np.isnan(rows)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(defined, rows, 0.0).sum(0) / defined.sum(0))
 
 
 def _standard_error(values: Array) -> float:

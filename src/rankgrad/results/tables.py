@@ -205,8 +205,8 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text with Markdown's special characters escaped."""
-    return re.sub(r"([\\|*<])", r"\\\1", text)
+    """Text in one line, with Markdown's special characters escaped."""
+    return re.sub(r"([\\|*<])", r"\\\1", " ".join(text.splitlines()))
 
 
 def _markdown_cell(cell: Cell) -> str:

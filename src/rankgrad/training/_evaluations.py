@@ -151,11 +151,20 @@ class EvaluatedLists:
 
     @classmethod
     def load(cls, run: str | os.PathLike[str], name: str = "test") -> EvaluatedLists:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such evaluation.
+            FileError: one of its files is damaged or missing.
+        """
         folder = Path(run) / EVALUATIONS / name
         if not _files.readable_path(folder).is_dir():
             raise FileNotFoundError(f"{run} has no evaluation {name!r}")
-        return _files.read_folder(folder, METADATA, cls._load)
+        try:
+            return _files.read_folder(folder, METADATA, cls._load)
+        except FileNotFoundError as error:
+            missing = folder / Path(error.filename or METADATA).name
+            raise _files.damaged(missing, "it is missing") from None
 
     @classmethod
     def _load(cls, folder: Path) -> EvaluatedLists:
@@ -252,15 +261,14 @@ def validate(
     return {str(metric): mean for metric, mean in zip(metrics, means, strict=True)}
 
 
-def score(network: nn.Module, batch: Batch) -> Tensor:
+def score(network: nn.Module, batch: Batch, members: int = 1) -> Tensor:
     """The scores of a batch, in the shape of its labels.
 
-    Those of an ensemble in training are ``[members, ...]``: the scores of each member.
+    With several members, as an ensemble in training has, ``[members, ...]``.
     """
     inputs = [batch.features] if batch.mask is None else [batch.features, batch.mask]
     scores: Tensor = network(*inputs)
     expected = batch.labels.shape
-    members = getattr(network, "members", 1) if network.training else 1
     if members > 1:
         expected = torch.Size([members, *expected])
     if scores.shape != expected:

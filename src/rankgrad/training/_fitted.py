@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}  # which save may replace
-_VALUES = 1 << 22  # values of features (items × features) that _score_items scores at a time
+_VALUES = 1 << 22  # values of features (items × features) that are scored, or checked, at a time
 _ROWS = 256  # items per part of the compiled preparation, for networks that score single items
 _DOCUMENTS = 1 << 15  # items that _score_prepared and _score_lists score at a time
 
@@ -146,7 +147,7 @@ class FittedRanker:
     @property
     def members(self) -> int:
         """The number of networks in an ensemble; each has its own loss in training."""
-        return int(getattr(self.network, "members", 1))
+        return self.network.members if isinstance(self.network, Scorer) else 1
 
     def predict(self, features: np.ndarray, offsets: np.ndarray | None = None) -> np.ndarray:
         """The scores of items, ``[N]`` float32; higher is better.
@@ -240,18 +241,16 @@ class FittedRanker:
     def _score_items(self, features: np.ndarray) -> np.ndarray:
         """The scores ``[N]`` of items ``[N, F]``, for networks that score each item by itself."""
         scores = np.empty(len(features), np.float32)
-        n_rows = max(1, _VALUES // max(1, features.shape[1]))
-        for start in range(0, len(features), n_rows):
-            rows = features[start : start + n_rows]
-            block = np.array(as_float32("features", rows, self.feature_names, first=start))
-            check_infinite(torch.from_numpy(block), start)
-            values = self.transform(torch.from_numpy(block).to(self._device))
-            scores[start : start + n_rows] = self.network(values).float().cpu().numpy()
+        for start, rows in self._blocks(features):
+            values = self.network(self.transform(rows.to(self._device)))
+            scores[start : start + len(rows)] = values.float().cpu().numpy()
         return scores
 
     def _score_lists(self, features: np.ndarray, offsets: np.ndarray | None) -> np.ndarray:
         """The scores ``[N]`` of lists, in padded batches of lists of similar length."""
         lists = self._unlabeled(features, offsets)
+        for _ in self._blocks(features):  # which checks them; batches do not
+            pass
         # With memory=0 no features stay on the device, so its memory is bounded by a batch.
         batches = Batches(lists, transform=self.transform, device=self._device, memory=0)
         scores = np.empty(len(features), np.float32)
@@ -264,6 +263,19 @@ class FittedRanker:
             items = np.arange(selected.n_items) + np.repeat(shifts, selected.lengths)
             scores[items] = batch_scores.float().cpu().numpy()
         return scores
+
+    def _blocks(self, features: np.ndarray) -> Iterator[tuple[int, Tensor]]:
+        """Raw features in blocks of rows, float32: the first row's number, and the rows.
+
+        Raises:
+            ValueError: a value is infinite.
+        """
+        n_rows = max(1, _VALUES // max(1, features.shape[1]))
+        for start in range(0, len(features), n_rows):
+            rows = features[start : start + n_rows]
+            block = np.array(as_float32("features", rows, self.feature_names, first=start))
+            check_infinite(torch.from_numpy(block), start)
+            yield start, torch.from_numpy(block)
 
     def _unlabeled(self, features: np.ndarray, offsets: np.ndarray | None) -> Dataset:
         """A data set of these lists, with labels of 0; the values are checked."""
@@ -389,7 +401,7 @@ class FittedRanker:
         if network is None and manifest["custom"] is not None:
             raise ValueError(
                 f"the model in {folder} is a network of your own, {manifest['custom']}: give a new "
-                "one as network= and its weights are loaded into it"
+                "one as network= (model= of Ranker.load), and its weights are loaded into it"
             )
         tensors = _files.read_tensors(folder / WEIGHTS, manifest)
         model = models.get(settings.model)

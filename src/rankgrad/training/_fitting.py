@@ -113,6 +113,20 @@ def fit(
     return fit_in_process(_processes.connect(settings), job)
 
 
+def fit_to_end(
+    settings: Settings, train: Dataset, vali: Dataset | None = None, **options: Any
+) -> FitResult:
+    """:func:`fit`, for callers that must not go on with a ranker that Ctrl-C left half-trained.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; the run folder, if there is one, is saved.
+    """
+    result = fit(settings, train, vali, **options)
+    if result.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return result
+
+
 def hold_out(lists: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     """Split lists at random into those to train on and those to validate on.
 

@@ -169,9 +169,14 @@ class _TreeTrainer:
         config = _boosting_config(job.settings, self.model, self.loss)
         boosted = boost(train, vali, config, self._end_round, self.checkpoint.state, others)
         ranker = self._ranker(boosted.saved)
-        if self.run is not None and len(self.history) > len(self.checkpoint.history):
-            self.run.save_best(ranker)
+        if len(self.history) > len(self.checkpoint.history):
             self._save(boosted.state)
+        if self.run is not None:
+            # After last/, since a run that has best/ alone counts as finished. If the process was
+            # killed between the two, best/ is missing, or of an earlier round.
+            best = self.run.path / BEST / self.model.file
+            if not best.is_file() or best.read_bytes() != boosted.saved:
+                self.run.save_best(ranker)
         return _result(ranker, self.history, job.settings, self._seconds())
 
     def _end_round(self, done: Round) -> bool:

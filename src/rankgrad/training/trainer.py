@@ -320,7 +320,8 @@ class Trainer:
             defined, of the same shape; and the sums of
             :func:`~rankgrad.training._gpu.loss_sums`, ``[3]``.
         """
-        scores = score(self.module, batch)
+        members = self.ranker.members
+        scores = score(self.module, batch, members)
         nan_flag = scores.detach().sum(dtype=torch.float64) * 0.0  # 0 · inf and 0 · NaN are NaN
         if not scores.is_cuda and math.isnan(nan_flag.item()):
             raise self._diverged()
@@ -328,7 +329,6 @@ class Trainer:
             values = sum((p.sum() * 0.0 for p in self.module.parameters()), scores.sum())[None]
             defined = torch.zeros_like(values, dtype=torch.bool)
             return values, defined, loss_sums(values, defined, nan_flag, 1)
-        members = self.ranker.members
         if scores.is_cuda:
             scores = Finite.apply(scores)
         values, defined = self.loss.values(_member_lists(scores, batch, members))
@@ -515,7 +515,7 @@ class _InputScorer(nn.Module):
 
     def __init__(self, network: Scorer) -> None:
         super().__init__()
-        self.network, self.members = network, getattr(network, "members", 1)
+        self.network = network
 
     def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.network.score_inputs(inputs, mask)
