@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankgrad._validation import check_whole
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -111,7 +113,11 @@ class PairInputs:
 
         Returns:
             Mini-batches, whose ``indices`` are the positions of their pairs in ``pairs``.
+
+        Raises:
+            ValueError: ``size`` is not a whole number of at least 1.
         """
+        check_whole("batch_size", size)
         order = np.argsort(self._max_lengths[pairs], kind="stable")
         for start in range(0, len(pairs), size):
             indices = order[start : start + size]
@@ -335,8 +341,6 @@ def length_limit(
     network: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     requested: int | None,
-    *,
-    minimum: int = 1,
 ) -> int:
     """The number of tokens per input: ``requested``, or the limit of network and tokenizer.
 
@@ -344,10 +348,10 @@ def length_limit(
         network: an encoder or a causal language model.
         tokenizer: the network's tokenizer.
         requested: the number of tokens; None for the limit, or for 512 if there is no limit.
-        minimum: the smallest number that is allowed.
 
     Raises:
-        ValueError: ``requested`` is below ``minimum`` or above the limit.
+        ValueError: ``requested`` is above the limit, or too small for the special tokens of a pair
+            and one token of each of its texts.
     """
     limit = int(tokenizer.model_max_length)
     positions = getattr(network.config, "max_position_embeddings", None)
@@ -355,6 +359,7 @@ def length_limit(
         limit = min(limit, int(positions) - first_position(network))
     if requested is None:
         return _DEFAULT_LENGTH if limit > _UNLIMITED else limit
+    minimum = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
     if not minimum <= requested <= limit:
         raise ValueError(
             f"max_length must be from {minimum} to the model's limit {limit}, found {requested}"
