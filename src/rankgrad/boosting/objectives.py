@@ -129,7 +129,8 @@ class CallerLists:
     def _group_with(self, rows: int) -> Any:
         """The user's list sizes for the data set with this number of rows."""
         group = self.group
-        if group is None or not len(group) or isinstance(group, str) or not np.ndim(group[0]):
+        # The first element by iteration: a Series of pandas would look up 0 in its index.
+        if group is None or isinstance(group, str) or not np.ndim(next(iter(group), 0)):
             return group
         matches = [sizes for sizes in group if np.sum(sizes) == rows]
         if not matches or any(not np.array_equal(sizes, matches[0]) for sizes in matches):
