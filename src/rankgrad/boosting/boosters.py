@@ -22,10 +22,11 @@ import numpy as np
 
 from rankgrad.boosting import lightgbm as lightgbm_adapter
 from rankgrad.boosting import xgboost as xgboost_adapter
-from rankgrad.boosting.objectives import library, undefined_message
+from rankgrad.boosting.objectives import library
 from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
+from rankgrad.metrics._base import undefined_message
 
 __all__ = [
     "BUILT_IN",

@@ -27,6 +27,7 @@ from rankgrad.extras import load
 from rankgrad.losses import Loss
 from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import Metric, evaluate
+from rankgrad.metrics._base import undefined_message
 
 __all__ = [
     "CallerLists",
@@ -35,7 +36,6 @@ __all__ = [
     "RowObjective",
     "library",
     "offsets_of",
-    "undefined_message",
 ]
 
 
@@ -426,18 +426,6 @@ class RowMetric:
         if not is_counted.any():
             raise ValueError(undefined_message(self.metric))
         return float(np.average(per_list[is_counted], weights=weights[is_counted]))
-
-
-def undefined_message(metric: str | Metric) -> str:
-    """The error message for a metric that is undefined on every list of the evaluated data.
-
-    Args:
-        metric: a metric, or its spec.
-
-    Returns:
-        The message.
-    """
-    return f"{metric} is undefined on every list of the validation data"
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:
