@@ -35,6 +35,9 @@ def test_runs():
     run = {"d1": -7.5, "d3": 2.0, "d8": 11.0}
     assert labels_from_run(run, ["d3", "d1", "d9"]).tolist() == [9.5, 0, 0]
     assert labels_from_run(run, ["d3", "d1", "d9"], "rank").tolist() == [1, 0.5, 0]
+    close = {"d1": 1e9, "d2": 1e9 + 1}  # equal in float32
+    assert labels_from_run(close, ["d1", "d2"]).tolist() == [0, 1]
+    assert labels_from_run(close, ["d1", "d2"], "rank").tolist() == [0.5, 1]
 
 
 def test_a_teacher_beside_the_grades():
