@@ -76,6 +76,14 @@ def test_options_of_scoring_are_checked(options, message):
         ranker().predict([("word1", "word2")], **options)
 
 
+def test_scoring_leaves_dropout_as_it_was():
+    own = ranker().train()
+    own.network.bert.eval()  # as of an encoder that is frozen
+    before = [module.training for module in own.modules()]
+    own.predict([("word1", "word2")])
+    assert [module.training for module in own.modules()] == before
+
+
 @pytest.mark.parametrize(
     "option", [{"passages": 0}, {"max_length": 0.5}, {"document_tokens": -1}], ids=str
 )

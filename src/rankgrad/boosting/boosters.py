@@ -180,7 +180,9 @@ def boost(
 
     Resuming from a state gives the same trees as boosting without a break, unless the library draws
     random numbers (fractions of items or features, DART, GOSS). The libraries do not save their
-    random state, so trees grown after resuming use a new seed.
+    random state, so trees grown after resuming use a new seed. The generators of a loss that draws
+    random numbers are not part of the state: the caller restores them
+    (:func:`rankgrad.losses._base.generators_of`).
 
     Args:
         train: the training lists. Item weights multiply the terms of the loss.

@@ -276,14 +276,15 @@ class TextRanker(nn.Module):
         """
         pairs = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
         scores = torch.empty(len(pairs), device=inputs.device)
-        was_training = self.training
+        training = [module for module in self.modules() if module.training]  # may be some of them
         self.eval()
         try:
             with autocast(inputs.device, precision):
                 for batch in inputs.batches(pairs, batch_size):
                     scores[to_device(batch.indices, scores.device)] = self(batch)
         finally:
-            self.train(was_training)
+            for module in training:
+                module.training = True
         array: NDArray[np.float32] = scores.cpu().numpy()
         return array
 

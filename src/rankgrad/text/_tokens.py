@@ -359,12 +359,20 @@ def length_limit(
         limit = min(limit, int(positions) - first_position(network))
     if requested is None:
         return _DEFAULT_LENGTH if limit > _UNLIMITED else limit
-    minimum = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
+    minimum = min_length(tokenizer)
     if not minimum <= requested <= limit:
         raise ValueError(
             f"max_length must be from {minimum} to the model's limit {limit}, found {requested}"
         )
     return requested
+
+
+def min_length(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The tokens of the shortest input: the special ones, and one of each text of a pair.
+
+    A tokenizer does not cut a pair to fewer tokens than that: it leaves the pair as it is.
+    """
+    return int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
 
 
 def _encodings(
