@@ -286,6 +286,14 @@ def test_passages_are_of_equal_length_and_end_at_the_limit():
     assert Passages(3).split("word1", short, 9) == ["word1"]
 
 
+def test_passages_of_a_bi_encoder_do_not_depend_on_the_query():
+    tokenizer, text = tiny_models.tokenizer(), " ".join(tiny_models.WORDS[:8])
+    options = {"max_length": 10, "passages": Passages(2), "separate": True}
+    for query in ("word1", "word1 word2 word3"):  # 8 tokens and two special ones fit into one input
+        assert tokenize(tokenizer, [query], [text], **options).pairs.tolist() == [0, 1]
+        assert tokenize(tokenizer, [query], [f"{text} word9"], **options).pairs.tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
 def test_document_tokens_without_passages(head):
     text = "word1 word2 word3 word4"

@@ -126,6 +126,9 @@ def test_candidates_taught_by_a_run():
     assert taught.labels.tolist() == [2.0, 0.0, 0.0]
     assert taught.select(np.array([0])).targets.tolist() == [0.5, 0.0, 1.0]
     assert taught.checksum() != lists.checksum()
+    numbered = Candidates.of({"7": run["q"]}, dict.fromkeys("abc", "text"), {"7": "query"})
+    with pytest.raises(ValueError, match="'7' of the candidates is '007' in the teacher's run"):
+        numbered.with_teacher({"007": run["q"]})
 
 
 def test_lists_without_candidates_count_nothing():

@@ -253,7 +253,7 @@ def tokenize(
     if passages is not None and passages.most == 1:
         texts = cut_documents(tokenizer, texts, passages.tokens)
     elif passages is not None:
-        splits = _split_documents(tokenizer, queries, texts, max_length, passages)
+        splits = _split_documents(tokenizer, queries, texts, max_length, passages, separate)
         queries = [query for query, split in zip(queries, splits, strict=True) for _ in split]
         texts = [passage for split in splits for passage in split]
         pairs = np.cumsum([0, *map(len, splits)])
@@ -405,18 +405,22 @@ def _split_documents(
     texts: Sequence[str],
     max_length: int,
     passages: Passages,
+    separate: bool,
 ) -> list[list[str]]:
-    """The passages of each pair's document; the longer its query, the shorter they are."""
+    """The passages of each pair's document; arguments as in :func:`tokenize`.
+
+    The longer the query of a pair, the shorter they are, unless texts are tokenized separately.
+    """
 
     @cache
     def encoding(text: str) -> Any:
         return tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
 
-    space_of_pair = max_length - int(tokenizer.num_special_tokens_to_add(pair=True))
+    total = max_length - int(tokenizer.num_special_tokens_to_add(pair=not separate))
     splits = []
     for query, text in zip(queries, texts, strict=True):
         # As the tokenizer cuts the longer text, a query takes half of an input or less.
-        space = space_of_pair - min(len(encoding(query)), space_of_pair // 2)
+        space = total if separate else total - min(len(encoding(query)), total // 2)
         if space < 1:
             raise ValueError(f"max_length={max_length} leaves no space for a document")
         splits.append(passages.split(text, encoding(text), space))
