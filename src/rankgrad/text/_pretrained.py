@@ -39,10 +39,10 @@ def load_pretrained(
         )
     transformers = load("transformers", "text")
     name = os.fspath(name_or_path)
-    always: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True}
-    ignored = {"ignore_mismatched_sizes": True}  # the error below says more than transformers'
+    # Shapes are compared here, because the error below says more than that of transformers.
+    options_of_load = {"ignore_mismatched_sizes": True, **options}
     network, loading = getattr(transformers, auto_class).from_pretrained(
-        name, **always, **(ignored | options)
+        name, use_safetensors=True, output_loading_info=True, **options_of_load
     )
     if loading["mismatched_keys"] and not options.get("ignore_mismatched_sizes"):
         key, saved, expected = min(loading["mismatched_keys"])
