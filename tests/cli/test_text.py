@@ -99,3 +99,11 @@ def test_what_is_wrong_is_said(collection, refused):
     assert "not an index, so it is not replaced" in message
     message = refused("text", "retrieve", collection, collection / "topics.tsv", "-o", "x")
     assert "is not an index" in message
+    # The tag is refused before any work: neither the index nor the model is there.
+    topics = ("--collection", collection / "corpus.jsonl", "--topics", collection / "topics.tsv")
+    for command in (
+        ["retrieve", "none", collection / "topics.tsv"],
+        ["rerank", "none", run, *topics],
+    ):
+        message = refused("text", *command, "-o", "x", "--tag", "two words")
+        assert "the tag of a run must be one word, found 'two words'" in message

@@ -62,7 +62,8 @@ def test_of_trees_they_add_up_too(kind):
     np.testing.assert_array_equal(found.values[0], -found.values[1])
     assert (found.values[:, 0] == 0).all()
     assert np.abs(found.values[:, 1]).max() > np.abs(found.values[:, 2]).max()  # noise
-    assert pair_attributions(ranker, features, []).values.shape == (0, features.shape[1])
+    for items in (features, features[:1], features[:0]):
+        assert pair_attributions(ranker, items, []).values.shape == (0, features.shape[1])
 
 
 def test_of_a_linear_model_they_are_its_terms():

@@ -13,7 +13,7 @@ pytest.importorskip("torchmetrics")
 from integrations import gathered
 from torchmetrics import MetricCollection
 
-from rankgrad.integrations.torchmetrics import RankingMetric, ranking_metrics
+from rankgrad.integrations.torchmetrics import RankingMetric, _count_by_query, ranking_metrics
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -69,6 +69,19 @@ def test_float64_stays(indexes):
     metric = RankingMetric("rr(threshold=0.7)")  # 0.7 of float32 is less than 0.7
     metric.update(preds, target, torch.tensor(indexes))
     assert metric.compute() == 1
+
+
+def test_graphs_are_not_stored_and_states_may_be_of_half_precision():
+    preds = torch.tensor([0.3, 0.2, 0.1], requires_grad=True)
+    metric = RankingMetric("rr")
+    metric.update(preds, torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0]))
+    assert not metric.preds[0].requires_grad
+    assert metric.set_dtype(torch.float16).compute() == 0.75
+
+
+def test_items_of_other_devices_are_not_sorted_on_the_cpu():
+    items = [torch.zeros(3, device="meta")]
+    assert _count_by_query(items, items, items) is None
 
 
 @pytest.mark.parametrize("scale", [1, 1 << 14, 1 << 40])

@@ -108,6 +108,10 @@ def test_a_teacher_beside_the_labels():
 
 
 def test_batches():
+    with pytest.raises(
+        ValueError, match="max_length must be a whole number of at least 5, found 2"
+    ):
+        ListCollator(tokenizer(), max_length=2)  # a pair has three special tokens
     made = ListCollator(tokenizer())
     examples = [
         {"query": "word1", "documents": ["word2", "word3 word4"], "labels": [1, 0]},

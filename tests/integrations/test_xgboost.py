@@ -129,6 +129,17 @@ def test_scikit_learn_estimators_get_the_groups():
     assert_same_trees(xgboost_trees(model.get_booster()), wanted)
 
 
+def test_group_sizes_by_query_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    qid = np.repeat([f"q{i}" for i in range(len(SIZES))], SIZES)
+    sizes = pandas.Series(qid).groupby(qid, sort=False).size()  # its index has the queries
+    scores = np.linspace(0, 1, len(Y))
+    found, _ = objective("ranknet", group=sizes)(Y, scores)
+    np.testing.assert_array_equal(found, objective("ranknet", group=SIZES)(Y, scores)[0])
+    of_several = metric("ndcg", group=[sizes, sizes[:1]])(Y, scores)
+    assert of_several == metric("ndcg", group=SIZES)(Y, scores)
+
+
 def test_weights_of_lists_come_from_the_matrix_and_those_of_items_from_the_caller():
     random = np.random.default_rng(1)
     items, per_list = random.uniform(size=len(Y)), random.uniform(size=len(SIZES))

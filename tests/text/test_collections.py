@@ -23,6 +23,9 @@ FORMS = {
     "disk4": "<!-- a disk -->\n<DOC>\n<DOCNO> d1 </DOCNO>\n<PARENT> x </PARENT>\n<HEADLINE>\nA "
     "<b>wing</b></HEADLINE><DATE>1994</DATE>\n<TEXT>\nin a\nslipstream</TEXT>\n</DOC>\n"
     "<doc><docno>d2</docno>heat &amp; slabs</doc>\n<DOC><DOCNO>empty</DOCNO><TEXT></TEXT></DOC>\n",
+    "web": "<DOC><DOCNO>d1</DOCNO><DOCHDR>http://a 1997</DOCHDR><html><head><title>A wing</title>"
+    "</head><body>in a<br>slipstream</html></DOC>\n<DOC><DOCNO>d2</DOCNO><DOCHDR></DOCHDR>heat "
+    "&amp; slabs</DOC><DOC><DOCNO>empty</DOCNO></DOC>\n",
     "a.all": ".I d1\n.T\nA wing\n.A\nsomebody\n.W\nin a\n  slipstream\n"
     ".I d2\n.T\nheat\n.W\nheat & slabs\n.X\n1\t2\n.I empty\n.T\n.W\n",
 }
@@ -86,6 +89,8 @@ def test_topics(tmp_path):
     [
         ("a.jsonl", '{"id": "a", "text": "x"}\n{"id": "b"\n', "line 2: not JSON"),
         ("a.jsonl", '["a"]\n', "line 1: expected an object"),
+        ("a.jsonl", "[" * 100_000, "line 1: not JSON"),
+        ("a.jsonl", '{"id": ' + "1" * 5000 + "}", "line 1: not JSON"),
         ("a.jsonl", '{"id": "a", "text": "x \\ud83d"}\n', "line 1: .* is half of a surrogate pair"),
         ("a.jsonl", '{"id": "a", "text": 3}\n', "line 1: expected a text, found 3"),
         ("a.jsonl", '{"id": "a", "texts": "x"}\n', "line 1: expected a text under one of text, "),

@@ -52,11 +52,44 @@ def test_scores_do_not_depend_on_mini_batches_and_come_back_from_a_folder(head, 
     again = TextRanker.from_pretrained(tmp_path / "saved")
     assert again.reading.passages == passages
     np.testing.assert_allclose(again.predict(pairs), scores, rtol=1e-5, atol=1e-6)
+    shorter = TextRanker.from_pretrained(tmp_path / "saved", Reading(max_length=9), trained=True)
+    assert (shorter.reading.head, shorter.max_length) == (head, 9)
+    other = "classifier" if head == "similarity" else "similarity"
+    assert TextRanker.from_pretrained(tmp_path / "saved", Reading(head=other)).reading.head == other
 
 
 def test_no_pairs_are_an_error():
     with pytest.raises(ValueError, match=r"needs one pair .* or more, found none"):
         ranker().predict(pair for pair in ())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": -1}, "batch_size must be a whole number of at least 1, found -1"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, found 0"),
+        ({"precision": "bf16"}, "precision must be one of '32-true', 'bf16-mixed'; found 'bf16'"),
+    ],
+)
+def test_options_of_scoring_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        ranker().predict([("word1", "word2")], **options)
+
+
+def test_scoring_leaves_dropout_as_it_was():
+    own = ranker().train()
+    own.network.bert.eval()  # as of an encoder that is frozen
+    before = [module.training for module in own.modules()]
+    own.predict([("word1", "word2")])
+    assert [module.training for module in own.modules()] == before
+
+
+@pytest.mark.parametrize(
+    "option", [{"passages": 0}, {"max_length": 0.5}, {"document_tokens": -1}], ids=str
+)
+def test_numbers_of_a_reading_are_checked(option):
+    with pytest.raises(ValueError, match=f"{next(iter(option))} must be a whole number of at leas"):
+        Reading(**option)
 
 
 @pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
@@ -253,6 +286,14 @@ def test_passages_are_of_equal_length_and_end_at_the_limit():
     assert Passages(3).split("word1", short, 9) == ["word1"]
 
 
+def test_passages_of_a_bi_encoder_do_not_depend_on_the_query():
+    tokenizer, text = tiny_models.tokenizer(), " ".join(tiny_models.WORDS[:8])
+    options = {"max_length": 10, "passages": Passages(2), "separate": True}
+    for query in ("word1", "word1 word2 word3"):  # 8 tokens and two special ones fit into one input
+        assert tokenize(tokenizer, [query], [text], **options).pairs.tolist() == [0, 1]
+        assert tokenize(tokenizer, [query], [f"{text} word9"], **options).pairs.tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("head", ["classifier", "similarity", "embedding"])
 def test_document_tokens_without_passages(head):
     text = "word1 word2 word3 word4"
@@ -357,8 +398,10 @@ def test_wrong_prompts_are_named(tmp_path):
         ranker(prompt=tiny_models.PROMPT)
     with pytest.raises(ValueError, match="a prompt is for causal language models, found head"):
         Reading(head="similarity", prompt=tiny_models.PROMPT)
+    with pytest.raises(ValueError, match=r"the body of a prompt must have \{query\} in it"):
+        rankgrad.text.Prompt(body="{document}")
     for text, said in (
-        ("body = 'a {query}'", "the body must have {document} in it"),
+        ("body = 'a {query}'", "prompt.toml: the body of a prompt must have {document} in it"),
         ("boddy = 'a'", "there is no 'boddy' in a prompt"),
         ("yes = 1", "yes must be a text, found 1"),
         ("yes", "is not TOML"),

@@ -2,13 +2,15 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 import tiny_models
 import torch
 from tiny_models import PROMPT, bert, causal, scorer, texts, tokenizer
+from transformers import BertForSequenceClassification
 
-from rankgrad.text import CausalScorer, EncoderScorer, Prompt
+from rankgrad.text import CausalScorer, EncoderScorer, Prompt, TextRanker
 
 QUERY = "word1 word2"
 
@@ -81,12 +83,32 @@ def test_tokenizers_without_separator_or_padding():
 
 
 def test_wrong_limits_and_answers_are_named():
-    with pytest.raises(ValueError, match="from 1 to the model's limit 32, found 40"):
+    with pytest.raises(ValueError, match="from 5 to the model's limit 32, found 40"):
         EncoderScorer(bert(), tokenizer(), max_length=40)
-    with pytest.raises(ValueError, match="max_length=4 leaves nothing"):
-        CausalScorer(causal(), tokenizer(), prompt=PROMPT, max_length=4)
+    with pytest.raises(ValueError, match="from 5 to the model's limit 32, found 2"):
+        EncoderScorer(bert(), tokenizer(), max_length=2)  # less than a pair's special tokens
+    prompt = replace(PROMPT, prefix="judge : judge :")
+    with pytest.raises(ValueError, match="max_length=6 leaves nothing"):
+        CausalScorer(causal(), tokenizer(), prompt=prompt, max_length=6)
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be .* at least 1, found {size}"):
+            scorer("encoder").encode(QUERY, texts(2), batch_size=size)
     with pytest.raises(ValueError, match="'very much' must be a single token"):
         CausalScorer(causal(), tokenizer(), prompt=Prompt(yes="very much"), max_length=32)
+
+
+def test_a_network_of_two_outputs_is_refused(tmp_path):
+    config = bert().config
+    config.num_labels = 2
+    network = BertForSequenceClassification(config)
+    for kind in (EncoderScorer, TextRanker):
+        with pytest.raises(ValueError, match="must have num_labels=1, found 2"):
+            kind(network, tokenizer())
+    network.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    for kind in (EncoderScorer, TextRanker):
+        with pytest.raises(ValueError, match=r"classifier.bias of shape \[2\], .* needs \[1\]"):
+            kind.from_pretrained(tmp_path)
 
 
 def test_folders(tmp_path):

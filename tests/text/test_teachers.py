@@ -35,6 +35,9 @@ def test_runs():
     run = {"d1": -7.5, "d3": 2.0, "d8": 11.0}
     assert labels_from_run(run, ["d3", "d1", "d9"]).tolist() == [9.5, 0, 0]
     assert labels_from_run(run, ["d3", "d1", "d9"], "rank").tolist() == [1, 0.5, 0]
+    close = {"d1": 1e9, "d2": 1e9 + 1}  # equal in float32
+    assert labels_from_run(close, ["d1", "d2"]).tolist() == [0, 1]
+    assert labels_from_run(close, ["d1", "d2"], "rank").tolist() == [0.5, 1]
 
 
 def test_a_teacher_beside_the_grades():
@@ -123,6 +126,9 @@ def test_candidates_taught_by_a_run():
     assert taught.labels.tolist() == [2.0, 0.0, 0.0]
     assert taught.select(np.array([0])).targets.tolist() == [0.5, 0.0, 1.0]
     assert taught.checksum() != lists.checksum()
+    numbered = Candidates.of({"7": run["q"]}, dict.fromkeys("abc", "text"), {"7": "query"})
+    with pytest.raises(ValueError, match="'7' of the candidates is '007' in the teacher's run"):
+        numbered.with_teacher({"007": run["q"]})
 
 
 def test_lists_without_candidates_count_nothing():

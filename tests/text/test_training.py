@@ -78,6 +78,27 @@ def test_training_learns_to_rank(options):
     assert best["ndcg@10(gain=linear)"] == done.state.best_value
 
 
+def test_metrics_that_are_undefined_in_validation():
+    judged = candidates(queries=2)
+    lists, own = replace(judged, qrels={qid: {"missed": 0} for qid in judged.qids}), ranker()
+    made = data(lists, own)
+    made.vali = made.train
+    undefined = "ap(empty=skip)"
+    done = fit(own, made, settings(epochs=1, metrics=(undefined,)))
+    assert undefined not in done.state.history[0]  # NaN is not JSON
+    with pytest.raises(ValueError, match=r"ap\(empty=skip\) is undefined on every list"):
+        fit(own, made, settings(epochs=1, metric=undefined))
+
+
+def test_a_last_step_that_diverges_is_named():
+    lists, own = candidates(queries=2), ranker()
+    made = data(lists, own)
+    made.vali = made.train
+    wild = settings(learning_rate=1e30, warmup=0, clip=None)
+    with pytest.raises(ValueError, match=r"diverged in epoch 1: a score is not a number\. Lower"):
+        fit(own, made, wild)
+
+
 def test_gradient_caching_changes_nothing():
     found = []
     for cache in (True, False):

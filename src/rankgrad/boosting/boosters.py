@@ -22,11 +22,12 @@ import numpy as np
 
 from rankgrad.boosting import lightgbm as lightgbm_adapter
 from rankgrad.boosting import xgboost as xgboost_adapter
-from rankgrad.boosting.objectives import library, undefined_message
+from rankgrad.boosting.objectives import library
 from rankgrad.data._blocks import block_height
 from rankgrad.data._dataset import Dataset
 from rankgrad.losses import Loss, losses
 from rankgrad.metrics import evaluate, metrics
+from rankgrad.metrics._base import undefined_message
 
 __all__ = [
     "BUILT_IN",
@@ -180,7 +181,9 @@ def boost(
 
     Resuming from a state gives the same trees as boosting without a break, unless the library draws
     random numbers (fractions of items or features, DART, GOSS). The libraries do not save their
-    random state, so trees grown after resuming use a new seed.
+    random state, so trees grown after resuming use a new seed. The generators of a loss that draws
+    random numbers are not part of the state: the caller restores them
+    (:func:`rankgrad.losses._base.generators_of`).
 
     Args:
         train: the training lists. Item weights multiply the terms of the loss.

@@ -27,6 +27,7 @@ from rankgrad.extras import load
 from rankgrad.losses import Loss
 from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import Metric, evaluate
+from rankgrad.metrics._base import undefined_message
 
 __all__ = [
     "CallerLists",
@@ -35,7 +36,6 @@ __all__ = [
     "RowObjective",
     "library",
     "offsets_of",
-    "undefined_message",
 ]
 
 
@@ -129,7 +129,8 @@ class CallerLists:
     def _group_with(self, rows: int) -> Any:
         """The user's list sizes for the data set with this number of rows."""
         group = self.group
-        if group is None or not len(group) or isinstance(group, str) or not np.ndim(group[0]):
+        # The first element by iteration: a Series of pandas would look up 0 in its index.
+        if group is None or isinstance(group, str) or not np.ndim(next(iter(group), 0)):
             return group
         matches = [sizes for sizes in group if np.sum(sizes) == rows]
         if not matches or any(not np.array_equal(sizes, matches[0]) for sizes in matches):
@@ -425,18 +426,6 @@ class RowMetric:
         if not is_counted.any():
             raise ValueError(undefined_message(self.metric))
         return float(np.average(per_list[is_counted], weights=weights[is_counted]))
-
-
-def undefined_message(metric: str | Metric) -> str:
-    """The error message for a metric that is undefined on every list of the evaluated data.
-
-    Args:
-        metric: a metric, or its spec.
-
-    Returns:
-        The message.
-    """
-    return f"{metric} is undefined on every list of the validation data"
 
 
 def offsets_of(group: Any, rows: int, remedy: str) -> Array:

@@ -65,12 +65,13 @@ def rerank(
           --topics queries.tsv -o reranked.run
     """  # noqa: D301
     from rankgrad import _files
-    from rankgrad.data.trec import read_run, write_run
+    from rankgrad.data.trec import check_tag, read_run, write_run
     from rankgrad.experiments._cross_validation import device_of
     from rankgrad.text._interpolation import interpolate as mix
     from rankgrad.text._text_run import TextRun, is_text_run
 
     _files.check_file_free(output, overwrite)
+    check_tag(tag)
     text_run = TextRun.open(model) if is_text_run(Path(model)) else None
     weight = _parse_weight(interpolate, None if text_run is None else text_run.weight)
     candidates = arguments.read_candidates(

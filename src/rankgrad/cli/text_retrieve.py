@@ -47,11 +47,12 @@ def retrieve(
       rankgrad text retrieve robust.index topics.robust04.txt --field description -o bm25.run.gz
     """  # noqa: D301
     from rankgrad import _files
-    from rankgrad.data.trec import write_run
+    from rankgrad.data.trec import check_tag, write_run
     from rankgrad.text._collections import read_topics
     from rankgrad.text._first_stage import BM25Index
 
     _files.check_file_free(output, overwrite)
+    check_tag(tag)
     queries = read_topics(topics, format, field=field)
     bm25 = BM25Index.load(index)
     with progress_bar("queries") as update:

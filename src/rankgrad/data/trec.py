@@ -32,6 +32,7 @@ __all__ = [
     "RankedList",
     "Run",
     "best_first",
+    "check_tag",
     "check_zeros",
     "format_run",
     "looks_like_qrels",
@@ -301,8 +302,7 @@ def format_run(
     >>> list(format_run({"7": {"a": 0.5, "b": 2.0}}, "bm25"))
     ['7 Q0 b 1 2.0 bm25', '7 Q0 a 2 0.5 bm25']
     """
-    if not tag or _SPACE.search(tag):
-        raise ValueError(f"the tag of a run must be one word, found {tag!r}")
+    check_tag(tag)
     for query, retrieved in run.items():
         _check_id("query", query)
         if isinstance(retrieved, RankedList):
@@ -374,6 +374,12 @@ def check_zeros(first: Collection[str], second: Collection[str], names: tuple[st
                 f"query {query!r} of {names[0]} is {match!r} in {names[1]}: leading zeros differ; "
                 "write them alike"
             )
+
+
+def check_tag(tag: str) -> None:
+    """Raise ``ValueError`` if the tag of a run is not one word."""
+    if not tag or _SPACE.search(tag):
+        raise ValueError(f"the tag of a run must be one word, found {tag!r}")
 
 
 def looks_like_qrels(path: str | os.PathLike[str]) -> bool:

@@ -96,6 +96,8 @@ def pair_attributions(
     for pair in pairs:
         if len(set(pair)) < 2 or not all(0 <= item < n for item in pair):
             raise ValueError(f"a pair must be two of the {n} items of the list, found {pair}")
+    if not pairs:  # the list may be empty, which tree libraries do not take
+        return Attributions(np.zeros((0, features.shape[1])), np.zeros(0), np.zeros(0))
     items = torch.from_numpy(np.array(features, np.float32))
     sources = ranker.transform.sources.cpu()  # the raw feature of each transformed column
     with torch.no_grad():

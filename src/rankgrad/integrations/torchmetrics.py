@@ -143,7 +143,8 @@ class RankingMetric(torchmetrics.Metric):
         """
         _check_items(preds, target, indexes)
         assert indexes is not None
-        preds, target, indexes = preds.flatten(), target.flatten(), indexes.flatten()
+        # Detached, so that the graph of a batch is not stored until compute
+        preds, target, indexes = preds.detach().flatten(), target.flatten(), indexes.flatten()
         if self.ignore_index is not None:
             is_used = target != self.ignore_index
             preds, target, indexes = preds[is_used], target[is_used], indexes[is_used]
@@ -266,12 +267,15 @@ def _count_by_query(
 ) -> _SortedItems | None:
     """:func:`_sort_by_query` by a counting sort, without concatenating the batches first.
 
-    None if there are no items, or if another way is better: items are on a GPU, are of several
-    types, are sorted already, or have indexes so far apart that counting would take much memory.
+    None if there are no items, or if another way is better: items are not on the CPU, are of half
+    precision or several types, are sorted already, or have indexes so far apart that counting would
+    take much memory.
     """
     states = ([state] if isinstance(state, Tensor) else state for state in (indexes, preds, target))
     batches = [batch for batch in zip(*states, strict=True) if len(batch[0])]
-    if not batches or batches[0][0].is_cuda or len({batch[1].dtype for batch in batches}) > 1:
+    if {batch[1].device.type for batch in batches} != {"cpu"}:
+        return None
+    if {batch[1].dtype for batch in batches} not in ({torch.float32}, {torch.float64}):
         return None
     arrays = [tuple(state.detach().numpy() for state in batch) for batch in batches]
     # Of each batch the lowest and the highest index, and whether it is sorted

@@ -43,6 +43,7 @@ from rankgrad._validation import check_whole
 from rankgrad.losses import Loss
 from rankgrad.text._cached import cached_scores
 from rankgrad.text._teachers import MixedLoss, Transform, taught_loss, teacher_labels
+from rankgrad.text._tokens import min_length
 
 __all__ = ["CachedTrainer", "ListCollator", "ListLoss", "ScheduleCallback"]
 
@@ -212,6 +213,9 @@ class ListCollator:
         columns: the names of the columns of queries, documents and labels.
         teacher: the name of a column of a teacher's scores, with which labels are ``[lists, items,
             2]``; None without a teacher.
+
+    Raises:
+        ValueError: ``max_length`` is too small for the special tokens and one token of each text.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -219,6 +223,10 @@ class ListCollator:
     max_length: int | None = None
     columns: tuple[str, str, str] = ("query", "documents", "labels")
     teacher: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None:
+            check_whole("max_length", self.max_length, least=min_length(self.tokenizer))
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Tokens ``[N, length]`` and ``labels`` ``[lists, items]``; with a teacher ``[..., 2]``.

@@ -587,6 +587,11 @@ def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
     return flags.reshape(lists.mask.shape)
 
 
+def undefined_message(metric: str | Metric) -> str:
+    """The error message for a metric that is undefined on every list of the evaluated data."""
+    return f"{metric} is undefined on every list of the validation data"
+
+
 def _not_relaxed(metric: Metric) -> str:
     """The error message for a metric without a relaxed form."""
     factories = {name: metrics.factory(name) for name in metrics.names()}

@@ -126,8 +126,10 @@ class Candidates:
             transform: see :func:`rankgrad.text.teacher_labels`; ``"rank"`` takes the order alone.
 
         Raises:
-            ValueError: the teacher has none of the queries.
+            ValueError: the teacher has none of the queries, or ids of queries differ by leading
+                zeros alone.
         """
+        check_zeros(self.qids, run, ("the candidates", "the teacher's run"))
         if not any(qid in run for qid in self.qids):
             raise ValueError(
                 f"the teacher's run has none of the {len(self)} queries: its query ids, such as "

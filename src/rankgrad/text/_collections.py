@@ -169,9 +169,10 @@ def _read_jsonl(path: Path) -> Iterator[TextRecord]:
     for number, line in _text_lines.numbered(path):
         if not line.strip():
             continue
+        text = _text_lines.decode(path, number, line)
         try:
-            fields = json.loads(_text_lines.decode(path, number, line))
-        except json.JSONDecodeError as error:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:  # of brackets that are nested very deeply
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from None
         if not isinstance(fields, dict):
             raise ValueError(f"{path}, line {number}: expected an object, found {line[:40]!r}")

@@ -29,12 +29,16 @@ def standardize(scores: NDArray[np.floating], offsets: NDArray[np.int64]) -> NDA
     [-1.0, 1.0, 0.0]
     >>> standardize(np.full(3, 0.1), np.array([0, 3])).tolist()
     [0.0, 0.0, 0.0]
+    >>> standardize(np.array([0.0, 2e-200]), np.array([0, 2])).tolist()
+    [-1.0, 1.0]
     """
     z_scores = np.zeros(len(scores))
     for begin, end in itertools.pairwise(offsets.tolist()):
         list_scores = np.asarray(scores[begin:end], np.float64)
         # Rounding makes the deviation of equal scores positive: compare them instead.
         if (list_scores != list_scores[:1]).any():
+            # Scaled by a power of 2, which is exact, so that squares neither under- nor overflow.
+            list_scores = np.ldexp(list_scores, -np.frexp(np.abs(list_scores).max())[1])
             z_scores[begin:end] = (list_scores - list_scores.mean()) / list_scores.std()
     return z_scores
 

@@ -11,7 +11,7 @@ from rankgrad.extras import load
 
 def load_pretrained(
     auto_class: str, name_or_path: str | os.PathLike[str], **options: Any
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any, list[str]]:
     """Load a network, whose weights must be safetensors, and its tokenizer.
 
     Args:
@@ -20,12 +20,14 @@ def load_pretrained(
         options: arguments of ``from_pretrained`` of that class.
 
     Returns:
-        What ``from_pretrained`` of that class returns, and the tokenizer.
+        The network, its tokenizer, and the names of weights that the folder lacks, which are
+        random.
 
     Raises:
         ImportError: transformers is not installed; the message has the install line.
         FileNotFoundError: ``name_or_path`` is a path that does not exist.
-        ValueError: the folder has its weights as pickles only.
+        ValueError: the folder has its weights as pickles only, or some of them have other shapes,
+            such as those of a head with two outputs.
     """
     folder = check_exists(name_or_path)
     has_safetensors = any(folder.glob("*.safetensors"))
@@ -37,10 +39,25 @@ def load_pretrained(
         )
     transformers = load("transformers", "text")
     name = os.fspath(name_or_path)
-    network = getattr(transformers, auto_class).from_pretrained(
-        name, use_safetensors=True, **options
+    # Shapes are compared here, because the error below says more than that of transformers.
+    options_of_load = {"ignore_mismatched_sizes": True, **options}
+    network, loading = getattr(transformers, auto_class).from_pretrained(
+        name, use_safetensors=True, output_loading_info=True, **options_of_load
     )
-    return network, transformers.AutoTokenizer.from_pretrained(name)
+    if loading["mismatched_keys"] and not options.get("ignore_mismatched_sizes"):
+        key, saved, expected = min(loading["mismatched_keys"])
+        raise ValueError(
+            f"{name} has {key} of shape {list(saved)}, and a ranker, which has one output, needs "
+            f"{list(expected)}"
+        )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    return network, tokenizer, sorted(loading["missing_keys"])
+
+
+def check_one_output(network: Any) -> None:
+    """Raise if a network for classification has more than one output per pair."""
+    if network.config.num_labels != 1:
+        raise ValueError(f"the network must have num_labels=1, found {network.config.num_labels}")
 
 
 def check_exists(name_or_path: str | os.PathLike[str]) -> Path:

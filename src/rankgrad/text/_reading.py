@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from rankgrad._validation import check_choice
+from rankgrad._validation import check_choice, check_whole
 
 Head = Literal["auto", "classifier", "similarity", "embedding", "causal"]
 Pooling = Literal["mean", "max"]
@@ -31,6 +31,9 @@ class Prompt:
         suffix: text after the pair, never cut; the answer follows it.
         yes: the answer for a relevant document, a single token.
         no: the answer for a document that is not relevant, a single token.
+
+    Raises:
+        ValueError: the body lacks ``{query}`` or ``{document}``.
     """
 
     prefix: str = (
@@ -45,6 +48,11 @@ class Prompt:
     suffix: str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
     yes: str = "yes"
     no: str = "no"
+
+    def __post_init__(self) -> None:
+        for part in ("{query}", "{document}"):
+            if part not in self.body:
+                raise ValueError(f"the body of a prompt must have {part} in it")
 
     @classmethod
     def read(cls, path: str | Path) -> Prompt:
@@ -73,11 +81,10 @@ class Prompt:
                 raise ValueError(f"{path}: there is no {name!r} in a prompt, only: {allowed}")
             if not isinstance(value, str):
                 raise ValueError(f"{path}: {name} must be a text, found {value!r}")
-        prompt = cls(**values)
-        for part in ("{query}", "{document}"):
-            if part not in prompt.body:
-                raise ValueError(f"{path}: the body must have {part} in it")
-        return prompt
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def pair(self, query: str, document: str) -> str:
         """The body for a pair; braces in the query and in the document stay as they are.
@@ -133,6 +140,10 @@ class Reading:
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, get_args(Pooling))
         check_choice("head", self.head, get_args(Head))
+        check_whole("passages", self.passages)
+        for name in ("max_length", "document_tokens"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
         if not 0 <= self.cross_attention <= 1:
             raise ValueError(f"cross_attention must be from 0 to 1, found {self.cross_attention}")
         if self.prompt is not None and self.head not in ("auto", "causal"):

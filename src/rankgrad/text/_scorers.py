@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from rankgrad.text._pretrained import load_pretrained
+from rankgrad._validation import check_whole
+from rankgrad.text._pretrained import check_one_output, load_pretrained
 from rankgrad.text._reading import Prompt
 from rankgrad.text._tokens import length_limit, set_padding_token
 
@@ -72,7 +73,11 @@ class TextScorer(nn.Module):
         Returns:
             Mini-batches in the documents' order, with tensors ``[m, length]`` on the CPU; an empty
             list if there are no documents.
+
+        Raises:
+            ValueError: ``batch_size`` is not a whole number of at least 1.
         """
+        check_whole("batch_size", batch_size)
         return [
             self._encode(query, list(documents[start : start + batch_size]))
             for start in range(0, len(documents), batch_size)
@@ -102,7 +107,20 @@ class EncoderScorer(TextScorer):
         model: a sequence classification network with one label.
         tokenizer: its tokenizer. One without a padding token pads with its end-of-text token.
         max_length: tokens per pair; by default the model's limit. Longer pairs are cut.
+
+    Raises:
+        ValueError: the network has more than one output.
     """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_length: int | None = None,
+    ) -> None:
+        check_one_output(model)
+        super().__init__(model, tokenizer, max_length=max_length)
 
     @classmethod
     def from_pretrained(
@@ -119,7 +137,7 @@ class EncoderScorer(TextScorer):
             The scorer.
         """
         auto_class = "AutoModelForSequenceClassification"
-        model, tokenizer = load_pretrained(auto_class, name_or_path, num_labels=1, **options)
+        model, tokenizer, _ = load_pretrained(auto_class, name_or_path, num_labels=1, **options)
         return cls(model, tokenizer, max_length=max_length)
 
     def _encode(self, query: str, documents: list[str]) -> TokenBatch:
@@ -193,7 +211,7 @@ class CausalScorer(TextScorer):
         Returns:
             The scorer.
         """
-        model, tokenizer = load_pretrained("AutoModelForCausalLM", name_or_path, **options)
+        model, tokenizer, _ = load_pretrained("AutoModelForCausalLM", name_or_path, **options)
         return cls(model, tokenizer, max_length=max_length, prompt=prompt)
 
     def forward(self, batch: TokenBatch) -> Tensor:

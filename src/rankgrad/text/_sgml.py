@@ -15,10 +15,13 @@ from typing import NamedTuple
 from rankgrad.data import _text_lines
 from rankgrad.text._records import TextRecord
 
-#: Elements of a document that are its text. A document without them is text, but for its number.
+#: Elements of a document that are its text. A document without them, and a web page, which has a
+#: ``<DOCHDR>``, is text but for its number and that header.
 CONTENT = ("TITLE", "HEADLINE", "HL", "HEAD", "TTL", "LEADPARA", "LP", "TEXT")
 
 _DOCUMENT_TAG = re.compile(r"(<(/?)DOC\s*>)", re.IGNORECASE)
+#: What a web crawler was told of a page: its address and the server's answer.
+_WEB_HEADER = re.compile(r"<DOCHDR>.*?</DOCHDR>", re.IGNORECASE | re.DOTALL)
 _DOCUMENT_NUMBER = re.compile(r"<DOCNO>(.*?)</DOCNO>", re.IGNORECASE | re.DOTALL)
 _CONTENT = re.compile(rf"<({'|'.join(CONTENT)})\b[^<>]*>(.*?)</\1\s*>", re.IGNORECASE | re.DOTALL)
 _MARKUP = re.compile(r"<!--.*?-->|</?[A-Za-z!?][^<>]*>", re.DOTALL)
@@ -51,8 +54,9 @@ def documents(path: Path) -> Iterator[TextRecord]:
         if number is None:
             raise ValueError(f"{path}, line {block.line}: a document without a <DOCNO>")
         rest = block.text[: number.start()] + block.text[number.end() :]
-        parts = [match[2] for match in _CONTENT.finditer(rest)] or [rest]
-        yield TextRecord(block.line, number[1].strip(), _plain_text(" ".join(parts)))
+        page, is_web_page = _WEB_HEADER.subn("", rest)
+        parts = [] if is_web_page else [match[2] for match in _CONTENT.finditer(rest)]
+        yield TextRecord(block.line, number[1].strip(), _plain_text(" ".join(parts or [page])))
 
 
 def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:

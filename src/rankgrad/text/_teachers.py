@@ -196,7 +196,7 @@ def labels_from_run(
         temperature: as in :func:`teacher_labels`.
 
     Returns:
-        Labels ``[n]`` in the order of ``documents``.
+        Labels ``[n]`` in the order of ``documents``, in float32.
 
     Raises:
         ValueError: ids without scores have a transform other than ``"rank"``, or an id twice.
@@ -219,8 +219,12 @@ def labels_from_run(
         if len(scores) < len(teacher):
             raise ValueError("the teacher's order has a document twice")
         transform = "rank"
-    teacher_scores = [float(scores.get(document, float("-inf"))) for document in documents]
-    return teacher_labels(teacher_scores, transform or "shift", temperature=temperature)
+    # In float64, in which runs are read: scores that differ may tie in float32.
+    teacher_scores = torch.tensor(
+        [float(scores.get(document, float("-inf"))) for document in documents], dtype=torch.float64
+    )
+    labels = teacher_labels(teacher_scores, transform or "shift", temperature=temperature)
+    return labels.float()
 
 
 def _transform_scores(scores: Tensor, transform: Transform, temperature: float) -> Tensor:

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rankgrad import _files, _schemas
+from rankgrad._validation import check_choice
 from rankgrad.extras import load
-from rankgrad.text._pretrained import check_exists, load_pretrained
+from rankgrad.text._pretrained import check_exists, check_one_output, load_pretrained
 from rankgrad.text._reading import CAUSAL, Prompt, Reading
 from rankgrad.text._scorers import PromptTokens
 from rankgrad.text._tokens import (
@@ -99,9 +100,7 @@ class TextRanker(nn.Module):
         self.network, self.tokenizer = network, tokenizer
         self.reading = (reading or Reading()).resolve(type(network).__name__)
         _check_supported(network, self.reading)
-        # At least one token of the query and one of the document
-        minimum = int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
-        self.max_length = length_limit(network, tokenizer, self.reading.max_length, minimum=minimum)
+        self.max_length = length_limit(network, tokenizer, self.reading.max_length)
         set_padding_token(network, tokenizer)
         self.similarity: Similarity | None = None
         if self.reading.head in ("similarity", "embedding"):
@@ -127,7 +126,8 @@ class TextRanker(nn.Module):
         Args:
             name_or_path: a Hugging Face folder, a folder that :meth:`save` wrote, or a name on the
                 hub.
-            reading: how pairs are read; by default as the folder was saved.
+            reading: how pairs are read; by default as the folder was saved. The head ``"auto"`` is
+                the saved one.
             trained: raise where the head would be new, as its scores would be random.
 
         Returns:
@@ -141,22 +141,25 @@ class TextRanker(nn.Module):
         manifest = _read_manifest(Path(name_or_path))
         saved = _parse_reading(manifest.get("reading", {}))
         reading = reading or saved
+        if reading.head == "auto":
+            reading = replace(reading, head=saved.head, cross_attention=saved.cross_attention)
         if reading.head in ("auto", "causal") and reading.prompt is None:
             reading = replace(reading, prompt=saved.prompt)
         with _silent_transformers():  # which would warn that a head is new
             if reading.head == "auto":
                 reading = reading.resolve(architecture(name_or_path))
             auto_class = _LOADERS.get(reading.head, "AutoModel")
-            options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
-            options |= {"num_labels": 1} if reading.head == "classifier" else {}
-            (network, loading), tokenizer = load_pretrained(auto_class, name_or_path, **options)
-        if trained and reading.head == "classifier" and loading["missing_keys"]:
+            options: dict[str, Any] = {"num_labels": 1} if reading.head == "classifier" else {}
+            network, tokenizer, missing = load_pretrained(
+                auto_class, name_or_path, dtype=torch.float32, **options
+            )
+        if trained and reading.head == "classifier" and missing:
             raise ValueError(
-                f"{name_or_path} is not trained to rank: it has no {min(loading['missing_keys'])}. "
-                "Train it with `rankgrad text train`, or take a cross-encoder"
+                f"{name_or_path} is not trained to rank: it has no {missing[0]}. Train it with "
+                "`rankgrad text train`, or take a cross-encoder"
             )
         ranker = cls(network, tokenizer, reading)
-        if ranker.similarity is not None and manifest:
+        if ranker.similarity is not None and HEAD in manifest.get("files", {}):
             ranker.similarity.load_state_dict(
                 _files.read_tensors(Path(name_or_path) / HEAD, manifest)
             )
@@ -267,17 +270,21 @@ class TextRanker(nn.Module):
 
         Returns:
             The scores, in float32.
+
+        Raises:
+            ValueError: ``batch_size`` is below 1, or the precision is another one.
         """
         pairs = np.arange(len(inputs)) if pairs is None else np.asarray(pairs, np.int64)
         scores = torch.empty(len(pairs), device=inputs.device)
-        was_training = self.training
+        training = [module for module in self.modules() if module.training]  # may be some of them
         self.eval()
         try:
             with autocast(inputs.device, precision):
                 for batch in inputs.batches(pairs, batch_size):
                     scores[to_device(batch.indices, scores.device)] = self(batch)
         finally:
-            self.train(was_training)
+            for module in training:
+                module.training = True
         array: NDArray[np.float32] = scores.cpu().numpy()
         return array
 
@@ -384,6 +391,7 @@ class _Manifest(TypedDict):
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Autocast to bfloat16 for ``bf16-mixed``; a context without effect for ``32-true``."""
+    check_choice("precision", precision, ("32-true", "bf16-mixed"))
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
 
 
@@ -431,6 +439,8 @@ def _check_supported(network: PreTrainedModel, reading: Reading) -> None:
             f"{name} reads its last position, which is padding here: use an encoder that reads its "
             "first one, such as BERT"
         )
+    if reading.head == "classifier":
+        check_one_output(network)
     if reading.head == "classifier" and reading.passages > 1 and name not in _PASSAGE_HEADS:
         raise ValueError(
             f"passages are not supported for {name}, whose classification head is not known here: "

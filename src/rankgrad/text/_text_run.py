@@ -60,7 +60,8 @@ _WEIGHTS, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 #: The conventions of the metrics, which evaluations record and reports show.
 _CONVENTIONS = (
     "relevant documents that were not retrieved count",
-    "queries without candidates or relevant documents count 0",
+    "queries without candidates count 0; those without relevant documents as a metric's option "
+    "empty says, by default 0",
     "equal scores: by document id, descending",
 )
 _PACKAGES = ("rankgrad", "torch", "numpy", "transformers", "safetensors")

@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankgrad._validation import check_whole
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -111,7 +113,11 @@ class PairInputs:
 
         Returns:
             Mini-batches, whose ``indices`` are the positions of their pairs in ``pairs``.
+
+        Raises:
+            ValueError: ``size`` is not a whole number of at least 1.
         """
+        check_whole("batch_size", size)
         order = np.argsort(self._max_lengths[pairs], kind="stable")
         for start in range(0, len(pairs), size):
             indices = order[start : start + size]
@@ -247,7 +253,7 @@ def tokenize(
     if passages is not None and passages.most == 1:
         texts = cut_documents(tokenizer, texts, passages.tokens)
     elif passages is not None:
-        splits = _split_documents(tokenizer, queries, texts, max_length, passages)
+        splits = _split_documents(tokenizer, queries, texts, max_length, passages, separate)
         queries = [query for query, split in zip(queries, splits, strict=True) for _ in split]
         texts = [passage for split in splits for passage in split]
         pairs = np.cumsum([0, *map(len, splits)])
@@ -335,8 +341,6 @@ def length_limit(
     network: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     requested: int | None,
-    *,
-    minimum: int = 1,
 ) -> int:
     """The number of tokens per input: ``requested``, or the limit of network and tokenizer.
 
@@ -344,10 +348,10 @@ def length_limit(
         network: an encoder or a causal language model.
         tokenizer: the network's tokenizer.
         requested: the number of tokens; None for the limit, or for 512 if there is no limit.
-        minimum: the smallest number that is allowed.
 
     Raises:
-        ValueError: ``requested`` is below ``minimum`` or above the limit.
+        ValueError: ``requested`` is above the limit, or too small for the special tokens of a pair
+            and one token of each of its texts.
     """
     limit = int(tokenizer.model_max_length)
     positions = getattr(network.config, "max_position_embeddings", None)
@@ -355,11 +359,20 @@ def length_limit(
         limit = min(limit, int(positions) - first_position(network))
     if requested is None:
         return _DEFAULT_LENGTH if limit > _UNLIMITED else limit
+    minimum = min_length(tokenizer)
     if not minimum <= requested <= limit:
         raise ValueError(
             f"max_length must be from {minimum} to the model's limit {limit}, found {requested}"
         )
     return requested
+
+
+def min_length(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The tokens of the shortest input: the special ones, and one of each text of a pair.
+
+    A tokenizer does not cut a pair to fewer tokens than that: it leaves the pair as it is.
+    """
+    return int(tokenizer.num_special_tokens_to_add(pair=True)) + 2
 
 
 def _encodings(
@@ -392,18 +405,22 @@ def _split_documents(
     texts: Sequence[str],
     max_length: int,
     passages: Passages,
+    separate: bool,
 ) -> list[list[str]]:
-    """The passages of each pair's document; the longer its query, the shorter they are."""
+    """The passages of each pair's document; arguments as in :func:`tokenize`.
+
+    The longer the query of a pair, the shorter they are, unless texts are tokenized separately.
+    """
 
     @cache
     def encoding(text: str) -> Any:
         return tokenizer(text, add_special_tokens=False, verbose=False).encodings[0]
 
-    space_of_pair = max_length - int(tokenizer.num_special_tokens_to_add(pair=True))
+    total = max_length - int(tokenizer.num_special_tokens_to_add(pair=not separate))
     splits = []
     for query, text in zip(queries, texts, strict=True):
         # As the tokenizer cuts the longer text, a query takes half of an input or less.
-        space = space_of_pair - min(len(encoding(query)), space_of_pair // 2)
+        space = total if separate else total - min(len(encoding(query)), total // 2)
         if space < 1:
             raise ValueError(f"max_length={max_length} leaves no space for a document")
         splits.append(passages.split(text, encoding(text), space))

@@ -21,6 +21,7 @@ from torch import Tensor
 from rankgrad.losses import Loss, losses
 from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import metrics
+from rankgrad.metrics._base import undefined_message
 from rankgrad.text._cached import cached_backward
 from rankgrad.text._candidates import Candidates
 from rankgrad.text._teachers import MixedLoss
@@ -159,6 +160,7 @@ class _Training:
                 stopped = "interrupted"
                 break
             line = {"epoch": self.state.epoch + 1, "loss": loss, **self._validate()}
+            line = {name: value for name, value in line.items() if not math.isnan(value)}
             self.state.epoch += 1
             self.state.seconds = line["seconds"] = round(time.perf_counter() - start, 3)
             self.state.history.append(line)
@@ -199,11 +201,15 @@ class _Training:
                 return None
         loss = float(torch.stack(values).mean())
         if not math.isfinite(loss):
-            raise ValueError(
-                f"training diverged in epoch {self.state.epoch + 1}: the loss is {loss}. Lower "
-                "learning_rate and head_learning_rate"
-            )
+            raise self._diverged(f"the loss is {loss}")
         return loss
+
+    def _diverged(self, sign: str) -> ValueError:
+        """The error of a training that diverged, which the sign tells."""
+        return ValueError(
+            f"training diverged in epoch {self.state.epoch + 1}: {sign}. Lower learning_rate and "
+            "head_learning_rate"
+        )
 
     def _seed_loss(self) -> None:
         """Reseed by the epoch the noise of a loss that has a seed of its own."""
@@ -279,7 +285,11 @@ class _Training:
             group["lr"] = group["highest"] * factor
 
     def _validate(self) -> dict[str, float]:
-        """The means of the metrics on the validation lists; {} without validation."""
+        """The means of the metrics on the validation lists; {} without validation.
+
+        A metric that is undefined on all of them is NaN, which is an error for the one that chooses
+        the best epoch.
+        """
         vali, candidates = self.data.vali, self.data.candidates
         if vali is None:
             return {}
@@ -289,8 +299,12 @@ class _Training:
             batch_size=4 * self.settings.mini_batch_size,
             precision=self.settings.precision,
         )
-        evaluation = candidates.select(vali).evaluate(scores, self.settings.logged)
-        return dict(evaluation.values.mean)
+        if not np.isfinite(scores).all():
+            raise self._diverged("a score is not a number")
+        means = dict(candidates.select(vali).evaluate(scores, self.settings.logged).values.mean)
+        if math.isnan(means[self.settings.metric]):
+            raise ValueError(undefined_message(self.settings.metric))
+        return means
 
     def _record_epoch(self, line: dict[str, float]) -> None:
         """Record whether the epoch is the best so far, and save it."""

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, distributed, nn
 
 from rankgrad._threads import for_work, passes
-from rankgrad.boosting.objectives import undefined_message
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.batches import Batch, Batches
 from rankgrad.inputs import unchecked_lists
@@ -34,6 +33,7 @@ from rankgrad.lists import Lists
 from rankgrad.losses import Loss, losses
 from rankgrad.losses._base import generators_of, randomness_of
 from rankgrad.metrics import metrics
+from rankgrad.metrics._base import undefined_message
 from rankgrad.models import Scorer
 from rankgrad.training._evaluations import is_over, score, validate
 from rankgrad.training._fitted import FitResult, FittedRanker, describe
