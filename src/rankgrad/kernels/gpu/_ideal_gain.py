@@ -47,13 +47,11 @@ def ideal_gain(
     gains = torch.empty_like(labels)
     scale, lengths, defined = empty_norms(batch)
     lists = len(scale)
-    if lists == 0:
-        return gains, scale, lengths, defined
     is_short, is_sorted = max_length <= _SHORT, norm == "ideal" and max_length > COUNTED
     rows = max(16, next_power_of_2(max_length)) if is_short else ROWS
     if norm != "ideal" or is_sorted:
         rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
-    blocks = max(1, cdiv(max_length, rows))
+    blocks = cdiv(max_length, rows)
     is_one_block = blocks == 1 and not is_sorted
     # The sums of each block. With one block the kernel does not use them: any tensor will do.
     parts = scale if is_one_block else labels.new_empty(lists, blocks, 4)

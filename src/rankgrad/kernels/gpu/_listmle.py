@@ -44,12 +44,10 @@ def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tens
     scores, labels, mask, weights, offsets, max_length = batch
     values, grad_scores, defined = empty_results(batch)
     lists = len(values)
-    if lists == 0:
-        return values, grad_scores, defined
     if max_length <= COUNTED:
         order = torch.empty_like(scores, dtype=torch.int32)
         columns, warps, _ = tile(max_length)
-        _count_ranks[(lists, max(1, cdiv(max_length, ROWS)))](
+        _count_ranks[(lists, cdiv(max_length, ROWS))](
             labels, mask, offsets, seed, order, grad_scores, ROWS, columns, num_warps=warps
         )
     else:

@@ -89,10 +89,8 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     scores, _, mask, weights, offsets, max_length = batch
     values, *_ = results = empty_results(batch)
     lists, items = len(values), scores.numel()
-    if lists == 0:
-        return results
     columns, warps, width = tile(max_length)
-    blocks = max(1, cdiv(max_length, ROWS))
+    blocks = cdiv(max_length, ROWS)
     grid, masked, weighted = (lists, blocks), mask is not None, weights is not None
     shape = {"ROWS": ROWS, "COLUMNS": columns, "num_warps": warps}
     pair_weights = _ndcg_weights(loss) if loss.metric == "ndcg" else _swap_weights(loss)
