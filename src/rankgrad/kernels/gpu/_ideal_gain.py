@@ -131,6 +131,21 @@ def sign_bit(number):
 
 
 @triton.jit
+def is_ahead(key, column_key, row, column, SIDE: tl.constexpr):
+    """1 for columns of a tile that sort before a row, else 0: by descending keys, then by position.
+
+    SIDE is -1 if all columns come before all rows, 1 if they come after, 0 if mixed.
+    """
+    if SIDE == -1:  # columns of equal key are ahead: lower the rows' keys by one
+        return sign_bit((key - 1)[:, None] - column_key[None, :])
+    elif SIDE == 1:
+        return sign_bit(key[:, None] - column_key[None, :])
+    else:
+        earlier = (column[None, :] < row[:, None]).to(tl.int32)
+        return sign_bit(key[:, None] - earlier - column_key[None, :])
+
+
+@triton.jit
 def soft_inside(rank, k, beta):
     """A relaxation of ``1[rank <= k]``, one minus it, and its derivative with respect to the rank.
 
@@ -258,8 +273,7 @@ def _count_ideal_ranks(
         for first_column in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
             column, valid = positions(mask, start, first_column, width, COLUMNS)
             column_gain = load_gains(labels, weights, start + column, valid, threshold, GAIN)
-            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # breaks ties by input order
-            ahead += sign_bit(key[:, None] - earlier - gain_key(column_gain, valid)[None, :])
+            ahead += is_ahead(key, gain_key(column_gain, valid), row, column, 0)
         ideal_position = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (ideal_position < k))
         ideal = tl.sum(tl.where(counted, gain * discount(ideal_position.to(tl.float32)), 0.0), 0)

@@ -22,7 +22,7 @@ from rankgrad.kernels.gpu._flat_lists import (
     load_weights,
     positions,
 )
-from rankgrad.kernels.gpu._ideal_gain import COUNTED, ROWS, sign_bit, tile
+from rankgrad.kernels.gpu._ideal_gain import COUNTED, ROWS, is_ahead, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
 _SPAN = 1024  # items of which one program writes the sort keys
@@ -135,9 +135,7 @@ def _count_ranks(
             column_position = real_before + tl.cumsum(valid.to(tl.int32), 0) - 1
             real_before += tl.sum(valid.to(tl.int32), 0)
         column_key = tl.where(valid, _key(label, column_position, seed), -1)
-        earlier = (column[None, :] < row[:, None]).to(tl.int32)
-        # Negative if the column's key is larger, or equal and the column is earlier.
-        ahead += sign_bit(key[:, None] - earlier - column_key[None, :])
+        ahead += is_ahead(key, column_key, row, column, 0)
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
 
 

@@ -24,12 +24,12 @@ from rankgrad.kernels.gpu._ideal_gain import (
     gain_key,
     gain_kind,
     ideal_gain,
+    is_ahead,
     list_sums,
     load_gains,
     norm_kind,
     rank_discount,
     scale_of,
-    sign_bit,
     store_sums,
     sum_blocks,
 )
@@ -255,15 +255,7 @@ def _rank_tile(
         real_items += valid.to(tl.int32)
     if IDEAL:
         column_gain = load_gains(labels, weights, start + column, valid, threshold, GAIN)
-        column_key = gain_key(column_gain, valid)
-        if SIDE == -1:  # columns of equal gain are ahead: lower the rows' keys by one
-            key_difference = (key - 1)[:, None] - column_key[None, :]
-        elif SIDE == 1:
-            key_difference = key[:, None] - column_key[None, :]
-        else:
-            earlier = (column[None, :] < row[:, None]).to(tl.int32)
-            key_difference = key[:, None] - earlier - column_key[None, :]
-        better_gains += sign_bit(key_difference)
+        better_gains += is_ahead(key, gain_key(column_gain, valid), row, column, SIDE)
     return sigmoids, better_gains, real_items
 
 
