@@ -85,12 +85,7 @@ def pair_derivatives(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Te
     the losses, ``options.kind`` may be "lambdarank_norm": LambdaRank as LightGBM normalizes it.
     """
     arrays = FlatArrays.of(lists)
-    if options.kind == "lambdarank_norm":
-        lambdarank = options._replace(kind="lambdarank")
-        _, scheme = _pair_loop(lambdarank, lists.max_length, arrays.single)
-        loop, scheme = _normalized_lists, _without_zero_discounts(scheme)
-    else:
-        loop, scheme = _pair_loop(options, lists.max_length, arrays.single)
+    loop, scheme = _pair_loop(options, lists.max_length, arrays.single)
     hessian = np.zeros(lists.scores.numel())
     arrays.run(loop, hessian, scheme, power=2)
     _, gradient, _ = arrays.results()
@@ -98,23 +93,12 @@ def pair_derivatives(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Te
     return gradient.to(dtype), torch.from_numpy(hessian).to(dtype)
 
 
-def _without_zero_discounts(scheme: Scheme) -> Scheme:
-    """LambdaRank's weights of pairs, with NDCG's discounts past the cutoff too.
-
-    A pair is weighted by the difference of its items' discounts, the last of the tables. There,
-    LambdaRank's discounts are 0 past the cutoff. LightGBM's are not: its cutoff only leaves out
-    the pairs of two items past it.
-    """
-    weighting, gains, (ndcg_discounts, distance_factor, lower_rank_factor, _) = scheme
-    return weighting, gains, (ndcg_discounts, distance_factor, lower_rank_factor, ndcg_discounts)
-
-
 @functools.lru_cache(maxsize=16)
 def _pair_loop(
     config: PairOptions, max_length: int, single: bool
 ) -> tuple[Callable[..., None], Scheme]:
     """The loop over lists that computes these pairs, and how it weights them."""
-    swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
+    swaps = config.kind.startswith("lambdarank") or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # the loss is LambdaLoss's bound
     # Pairs with both items past the cutoff count only in LambdaLoss@K's eq. 17 and in ARP's bound.
     everywhere = bounded and (config.truncation == "corrected" or config.metric == "arp")
@@ -132,6 +116,8 @@ def _pair_loop(
     loop = _hinge_lists if config.kind == "hinge" else _lambda_lists
     if config.kind in ("ranknet", "ndcg_loss1") and not swaps:
         loop = _ranknet_lists
+    elif config.kind == "lambdarank_norm":
+        loop = _normalized_lists
     return loop, (weighting, metric, _rank_tables(config, bounded, max_length))
 
 
@@ -152,7 +138,8 @@ def _rank_tables(config: PairOptions, bounded: bool, max_length: int) -> RankTab
     if k and name == "arp":
         discount[k:] = k + 1.0
     elif k and (config.kind == "lambdarank" or corrected):
-        discount[k:] = 0.0  # not for eq. 15 (heuristic), which masks pairs instead
+        # Not for eq. 15 (heuristic) and LightGBM (lambdarank_norm), which mask pairs instead.
+        discount[k:] = 0.0
     return ndcg_discounts, distance_factor, lower_rank_factor, discount
 
 
