@@ -254,7 +254,7 @@ backends: dict[tuple[str, str], _Backend] = {
     for name, operation in {
         **OPERATIONS,
         "reduce": Operation("reduce"),
-        "scale_by_list": Operation("scale_by_list"),
+        "scale_by_list": Operation("reduce"),
     }.items()
     for device, package in PACKAGES.items()
 }
