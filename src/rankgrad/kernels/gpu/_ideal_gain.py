@@ -206,12 +206,13 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
 
 
 @triton.jit
-def sum_blocks(terms, list_index, blocks, WIDTH: tl.constexpr):
-    """The sum over the blocks of a list; ``terms`` is ``[lists, blocks]``."""
+def sum_blocks(terms, list_index, blocks, WIDTH: tl.constexpr, STRIDE: tl.constexpr = 1):
+    """The sum of one number per block of a list; ``terms`` is ``[lists, blocks, STRIDE]``."""
     total = tl.zeros([WIDTH], tl.float32)
     for first_block in range(0, blocks, WIDTH):
         block = first_block + tl.arange(0, WIDTH)
-        total += tl.load(terms + list_index * blocks + block, mask=block < blocks, other=0.0)
+        at = (list_index * blocks + block) * STRIDE
+        total += tl.load(terms + at, mask=block < blocks, other=0.0)
     return tl.sum(total, 0)
 
 

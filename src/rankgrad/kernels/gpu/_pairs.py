@@ -313,12 +313,7 @@ def _length(parts, list_index, blocks, width, MASKED: tl.constexpr, WIDTH: tl.co
     ``width`` is its length with padding; WIDTH is how many blocks are read at a time.
     """
     if MASKED:
-        items = tl.zeros([WIDTH], tl.float32)
-        for first_block in range(0, blocks, WIDTH):
-            block = first_block + tl.arange(0, WIDTH)
-            part = parts + (list_index * blocks + block) * 4 + 1
-            items += tl.load(part, mask=block < blocks, other=0.0)
-        return tl.sum(items, 0).to(tl.int32)
+        return sum_blocks(parts + 1, list_index, blocks, WIDTH, 4).to(tl.int32)
     else:
         return width
 
