@@ -29,10 +29,10 @@ Results = tuple[Tensor, Tensor, Tensor]
 
 
 def kernel_function(backend: str, name: str) -> Any:
-    """The function of a backend that has the same name as its module."""
+    """A function that serves all losses, ``reduce`` or ``scale_by_list``, of a backend."""
     if backend == "gpu":
         pytest.importorskip("triton")
-    return getattr(importlib.import_module(f"rankgrad.kernels.{backend}._{name}"), name)
+    return getattr(importlib.import_module(f"rankgrad.kernels.{backend}._reduce"), name)
 
 
 def _patch_language_once() -> None:

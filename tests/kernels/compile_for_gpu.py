@@ -126,7 +126,7 @@ def compile_others(one):
     modules["metrics"].exact_metrics(one, exact_metrics)
     modules["value_check"].check_values(scores, labels, mask, weights, None)
     modules["reduce"].reduce(values, values > 0, None, True)
-    modules["scale_by_list"].scale_by_list(values, scores, offsets, max_length, values[0])
+    modules["reduce"].scale_by_list(values, scores, offsets, max_length, values[0])
     rows = scores.view(-1, max_length)
     blocks = torch.zeros(rows.shape, dtype=torch.int64)
     modules["isotonic"].pool(rows, rows, blocks[:, 0], False)

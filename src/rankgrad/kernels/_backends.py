@@ -173,13 +173,21 @@ class _Backend:
 
 
 def _grouped(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A loss kernel as a function of the operation's flat argument list, as PyTorch passes it."""
+    """A loss kernel as a function of the operation's flat argument list, as PyTorch passes it.
+
+    The kernel is called if there is at least one item; no loss is defined on empty lists.
+    """
     has_metric = _METRIC in LOSSES[name].schema
 
     def call(*arguments: Any) -> Any:
         lists, options = FlatLists(*arguments[:6]), arguments[6:]
         if lists.max_length < 0:  # compiled code on ragged lists does not know the maximum
             lists = lists._replace(max_length=max_length_of(lists.offsets))
+        n_lists = len(lists.offsets) - 1
+        if min(n_lists, lists.max_length, lists.scores.numel()) == 0:
+            values = lists.scores.new_zeros(n_lists)
+            defined = torch.zeros_like(values, dtype=torch.bool)
+            return values, torch.zeros_like(lists.scores), defined
         if has_metric:
             return kernel(lists, *options[:-5], MetricOptions(*options[-5:]))
         return kernel(lists, *options)
@@ -246,7 +254,7 @@ backends: dict[tuple[str, str], _Backend] = {
     for name, operation in {
         **OPERATIONS,
         "reduce": Operation("reduce"),
-        "scale_by_list": Operation("scale_by_list"),
+        "scale_by_list": Operation("reduce"),
     }.items()
     for device, package in PACKAGES.items()
 }

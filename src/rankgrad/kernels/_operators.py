@@ -33,7 +33,8 @@ class _Operator(NamedTuple):
     Attributes:
         module: the module of ``kernels.cpu`` and ``kernels.gpu``.
         name: the name of the class.
-        types: the types of its options. ``torch.ops`` passes all options as floats.
+        types: the types of its options: ``torch.ops`` passes all as floats, users an integer for a
+            float.
     """
 
     module: str
@@ -267,9 +268,11 @@ def _operator(
     operator = cache.get(scores.shape)
     if operator is None:
         flat_tensors = scores.detach().reshape(-1).contiguous(), mask.reshape(-1).contiguous()
-        operator_class = _class((_RANK if ranks else _SORT)[kernel.name], scores.device.type)
+        described = (_RANK if ranks else _SORT)[kernel.name]
+        options = [kind(x) for kind, x in zip(described.types, kernel.options, strict=True)]
+        operator_class = _class(described, scores.device.type)
         cutoff = () if ranks else (k,)
-        operator = operator_class(*flat_tensors, *row_offsets(scores), *cutoff, *kernel.options)
+        operator = operator_class(*flat_tensors, *row_offsets(scores), *cutoff, *options)
         cache[scores.shape] = operator
     return operator
 
@@ -284,12 +287,6 @@ def _class(operator: _Operator, device: str) -> Any:
 
 # The same operations in torch.ops, for torch.compile: there, no operator can be cached for the
 # backward pass.
-
-
-def _typed(values: Tensor | None, name: str, options: list[float]) -> KernelCall:
-    """The relaxation as a kernel call, its options converted from floats to their own types."""
-    types = (_RANK if values is None else _SORT)[name].types
-    return KernelCall(name, tuple(kind(x) for kind, x in zip(types, options, strict=True)))
 
 
 def _guarded(compute: Any, scores: Tensor, mask: Tensor) -> Tensor:
@@ -316,7 +313,7 @@ def _apply_op(
     values: Tensor | None, scores: Tensor, mask: Tensor, k: int, name: str, options: list[float]
 ) -> Tensor:
     """The implementation of ``torch.ops.rankgrad.sort``, or of ``rank`` if there are no values."""
-    kernel = _typed(values, name, options)
+    kernel = KernelCall(name, tuple(options))
     result = _guarded(lambda safe: _apply(values, safe, mask, k, kernel, {}), scores, mask)
     return result.contiguous()
 
@@ -330,7 +327,7 @@ def _vjp_op(
     options: list[float],
 ) -> Tensor:
     """The implementation of ``sort_vjp``, or of ``rank_vjp`` if there are no values."""
-    kernel = _typed(values, name, options)
+    kernel = KernelCall(name, tuple(options))
 
     def product(safe: Tensor) -> Tensor:
         cache: Any = {}

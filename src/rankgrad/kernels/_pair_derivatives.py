@@ -51,6 +51,6 @@ def compute(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:
         from rankgrad.kernels.gpu._pair_derivatives import pair_derivatives as on_gpu
 
         return on_gpu(lists, options)
-    from rankgrad.kernels.cpu._pair_derivatives import pair_derivatives as on_cpu
+    from rankgrad.kernels.cpu._pairs import pair_derivatives as on_cpu
 
     return on_cpu(lists, options)

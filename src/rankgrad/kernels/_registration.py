@@ -20,14 +20,30 @@ from rankgrad.kernels.ops import LOSSES, backends, max_length_of, refuse_large, 
 _library = torch.library.Library("rankgrad", "DEF")
 
 
-def _register(name: str, schema: str, nan_guard: Any = None) -> None:
-    """Register an operation; a NaN guard protects its CPU kernel from unchecked values."""
+def _register(
+    name: str, schema: str, fake: Any, autograd: Any = None, nan_guard: Any = None
+) -> None:
+    """Register an operation.
+
+    Args:
+        name: of the operation.
+        schema: of its arguments and results.
+        fake: gives results of the right shapes and types.
+        autograd: the backward pass, and the function that saves tensors for it; None for none.
+        nan_guard: protects the CPU kernel from unchecked values.
+    """
     _library.define(name + schema)
     for device in ("cpu", "cuda"):
         kernel = backends[name, device].on_device
         if nan_guard and device == "cpu":
             kernel = nan_guard(kernel)
         _library.impl(name, kernel, device.upper())
+    torch.library.register_fake(f"rankgrad::{name}", fake, lib=_library)
+    if autograd is not None:
+        backward, save = autograd
+        torch.library.register_autograd(
+            f"rankgrad::{name}", backward, setup_context=save, lib=_library
+        )
 
 
 def _empty_values(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,11 +82,8 @@ def _scale_derivative(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | 
 
 
 for _name, _operation in LOSSES.items():
-    _register(_name, _operation.schema, guarded_loss)
-    torch.library.register_fake(f"rankgrad::{_name}", _empty_values, lib=_library)
-    torch.library.register_autograd(
-        f"rankgrad::{_name}", _scale_derivative, setup_context=_save_derivative, lib=_library
-    )
+    _autograd_functions = _scale_derivative, _save_derivative
+    _register(_name, _operation.schema, _empty_values, _autograd_functions, guarded_loss)
 
 
 def _flat_ranks(name: str) -> Callable[..., Tensor]:
@@ -139,11 +152,7 @@ _register(
     "scale_by_list",
     "(Tensor grad, Tensor grad_scores, Tensor offsets, int max_length, Tensor? factor=None) "
     "-> Tensor",
-)
-torch.library.register_fake(
-    "rankgrad::scale_by_list",
     lambda grad, grad_scores, *_: torch.empty_like(grad_scores),
-    lib=_library,
 )
 
 
@@ -162,12 +171,6 @@ _register(
     "reduce",
     "(Tensor values, Tensor defined, Tensor? list_weights, bool mean) "
     "-> (Tensor result, Tensor normalized_weights)",
-)
-torch.library.register_fake(
-    "rankgrad::reduce",
     lambda values, *_: (values.new_empty(()), torch.empty_like(values)),
-    lib=_library,
-)
-torch.library.register_autograd(
-    "rankgrad::reduce", _reduce_backward, setup_context=_save_weights, lib=_library
+    (_reduce_backward, _save_weights),
 )

@@ -7,8 +7,9 @@ of each list and its derivatives to them. Where to start reading:
 - ``_compiled``: how functions are compiled and run in threads; ``_flat_arrays``: a batch as arrays;
   ``_arithmetic``: exponentials, logarithms and sums that vectorize.
 - ``_pointwise``, ``_pairs``, ``_cross_entropy``, ``_listmle``, ``_listap``: losses of one formula.
+  ``_pairs`` also has the gradients and Hessians that boosted trees take.
 - ``_relaxed``: any metric through any relaxation. Its two halves are ``_metric_steps`` (metrics)
   and the relaxations ``_permutation_rows``, ``_sinkhorn``, ``_ot``, ``_smoothi``, ``_ranks``,
   ``_lapsum`` and ``_fastsort``. ``_scaling`` and ``_panels`` are Sinkhorn's inner loops.
-- ``_metrics``: exact metrics. ``_pair_derivatives``: gradients and Hessians for boosted trees.
+- ``_metrics``: exact metrics.
 """

@@ -128,4 +128,3 @@ class FastSortRanks(RankOperator):
     """FastSort's ranks as an operator, with the options ``strength`` and ``entropic``."""
 
     relaxation = FASTSORT
-    types = (float, bool)

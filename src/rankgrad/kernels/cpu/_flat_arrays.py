@@ -46,20 +46,14 @@ _RUN = 64  # length of the runs that are sorted by counting before they are merg
 _COUNTED_LABELS = 32  # integer labels below it are sorted by counting
 _MAX_KINDS = 12  # up to so many distinct gains are counted instead of sorted
 
-NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR, SPEARMAN = range(11)
+#: The codes of metrics; linear ones come first, up to ARP.
 METRICS = {
-    "ndcg": NDCG,
-    "dcg": DCG,
-    "precision": PRECISION,
-    "recall": RECALL,
-    "rbp": RBP,
-    "arp": ARP,
-    "ap": AP,
-    "rr": RR,
-    "hits": HITS,
-    "err": ERR,
-    "spearman": SPEARMAN,
+    name: code
+    for code, name in enumerate(
+        ("ndcg", "dcg", "precision", "recall", "rbp", "arp", "ap", "rr", "hits", "err", "spearman")
+    )
 }
+NDCG, DCG, PRECISION, RECALL, RBP, ARP, AP, RR, HITS, ERR, SPEARMAN = METRICS.values()
 
 
 class FlatArrays:

@@ -15,7 +15,6 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
-from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 from rankgrad.kernels.cpu._scaling import State, block_rows, scaled_product
 
@@ -43,13 +42,14 @@ def _transport(
     It does so for the lists ``first:last``. ``rows`` has the rows of
     :mod:`rankgrad.kernels.cpu._metric_steps`. Without a gradient, ``grad_scores`` is empty.
     """
-    scores, offsets, order, counts, k = lists
+    scores, offsets, order, counts, _ = lists
     epsilon, iterations, tolerance, state = options
+    settings, backward = (iterations, tolerance, False, False), grad_scores.size > 0
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
-        z, x, end = np.empty(n), np.empty(n), start + (n if k == 0 else min(k, n))
+        z, x = np.empty(n), np.empty(n)
         for i in range(n):
             z[i] = scores[order[start + i]]
         scale = _standardize(z)
@@ -57,17 +57,8 @@ def _transport(
         for i in range(n):
             x[i] = unit / (1.0 + math.exp(-z[i]))
         # Columns sum to 0 as rows are not normalized: row sums minus column sums are row sums.
-        grad_x, row_sums = scaled_product(
-            b,
-            start - offsets[state[0]],
-            x,
-            rows[VALUES, start : start + n],
-            rows[GRAD, start : end if grad_scores.size else start],
-            rows[SORTED, start:end],
-            (iterations, tolerance, False, False),
-            state,
-        )
-        if grad_scores.size:
+        grad_x, row_sums = scaled_product(b, x, lists, rows, backward, settings, state)
+        if backward:
             _add_potentials(x, row_sums, grad_x)
             for i in range(n):
                 grad_x[i] *= unit
@@ -134,4 +125,3 @@ class OptimalTransportOperator(SortOperator):
     """The transport plan; options: epsilon, iterations and tolerance."""
 
     relaxation = TRANSPORT
-    types = (float, int, float)

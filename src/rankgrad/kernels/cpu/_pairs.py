@@ -1,18 +1,22 @@
 """Sums over pairs of sorted items: ranknet, hinge, lambdarank and LambdaLoss.
 
 Loops over lists write each list's value and gradient. Given a Hessian that is not empty, they write
-its diagonal too, and then values are undefined.
+its diagonal too, and then values are undefined. Boosted trees take these derivatives:
+:func:`rankgrad.kernels._pair_derivatives.compute` calls :func:`pair_derivatives`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from rankgrad.kernels.arguments import PairOptions
+from rankgrad.kernels.arguments import FlatLists, PairOptions
 from rankgrad.kernels.cpu._arithmetic import exp, log_one_plus
 from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_reduction
 from rankgrad.kernels.cpu._flat_arrays import (
@@ -70,16 +74,31 @@ _NO_HESSIAN = np.empty(0)
 
 def pairs(lists: FlatArrays, *options: Any) -> None:
     """``Σ λ_ij φ(s_i - s_j)`` over the pairs ``y_i > y_j``: see :mod:`rankgrad.kernels.ops`."""
-    loop, scheme = pair_loop(PairOptions(*options), lists.max_length, lists.single)
+    loop, scheme = _pair_loop(PairOptions(*options), lists.max_length, lists.single)
     lists.run(loop, _NO_HESSIAN, scheme, power=2)
 
 
+def pair_derivatives(lists: FlatLists, options: PairOptions) -> tuple[Tensor, Tensor]:
+    """The gradient and the Hessian diagonal, ``[items]`` each, of every list's loss.
+
+    :func:`rankgrad.kernels._pair_derivatives.compute` describes the arguments. Beside the kinds of
+    the losses, ``options.kind`` may be "lambdarank_norm": LambdaRank as LightGBM normalizes it.
+    """
+    arrays = FlatArrays.of(lists)
+    loop, scheme = _pair_loop(options, lists.max_length, arrays.single)
+    hessian = np.zeros(lists.scores.numel())
+    arrays.run(loop, hessian, scheme, power=2)
+    _, gradient, _ = arrays.results()
+    dtype = lists.scores.dtype
+    return gradient.to(dtype), torch.from_numpy(hessian).to(dtype)
+
+
 @functools.lru_cache(maxsize=16)
-def pair_loop(
+def _pair_loop(
     config: PairOptions, max_length: int, single: bool
 ) -> tuple[Callable[..., None], Scheme]:
     """The loop over lists that computes these pairs, and how it weights them."""
-    swaps = config.kind == "lambdarank" or config.metric in ("ap", "rr")
+    swaps = config.kind.startswith("lambdarank") or config.metric in ("ap", "rr")
     bounded = config.kind.startswith("ndcg_loss") and not swaps  # the loss is LambdaLoss's bound
     # Pairs with both items past the cutoff count only in LambdaLoss@K's eq. 17 and in ARP's bound.
     everywhere = bounded and (config.truncation == "corrected" or config.metric == "arp")
@@ -97,6 +116,8 @@ def pair_loop(
     loop = _hinge_lists if config.kind == "hinge" else _lambda_lists
     if config.kind in ("ranknet", "ndcg_loss1") and not swaps:
         loop = _ranknet_lists
+    elif config.kind == "lambdarank_norm":
+        loop = _normalized_lists
     return loop, (weighting, metric, _rank_tables(config, bounded, max_length))
 
 
@@ -117,7 +138,8 @@ def _rank_tables(config: PairOptions, bounded: bool, max_length: int) -> RankTab
     if k and name == "arp":
         discount[k:] = k + 1.0
     elif k and (config.kind == "lambdarank" or corrected):
-        discount[k:] = 0.0  # not for eq. 15 (heuristic), which masks pairs instead
+        # Not for eq. 15 (heuristic) and LightGBM (lambdarank_norm), which mask pairs instead.
+        discount[k:] = 0.0
     return ndcg_discounts, distance_factor, lower_rank_factor, discount
 
 
@@ -130,7 +152,7 @@ def _hinge_lists(first: int, last: int, arrays: Arrays, hessian: Array, scheme: 
     _, _, mask, _, offsets, values, _, _ = arrays
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
-        block = sorted_block(b, arrays, 1.0, items, True)
+        block = _sorted_block(b, arrays, 1.0, items, True)
         if block.size == 0:
             continue
         for i in range(min(top_ranks, items.size)):
@@ -149,7 +171,7 @@ def _ranknet_lists(first: int, last: int, arrays: Arrays, hessian: Array, scheme
     _, _, mask, _, offsets, values, _, _ = arrays
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
-        block = sorted_block(b, arrays, sigma, items, True)
+        block = _sorted_block(b, arrays, sigma, items, True)
         if block.size == 0:
             continue
         if by_gain:
@@ -173,16 +195,53 @@ def _lambda_lists(first: int, last: int, arrays: Arrays, hessian: Array, scheme:
     _, _, mask, _, offsets, values, _, _ = arrays
     for b in range(first, last):
         items = real_items(mask, offsets[b], offsets[b + 1])
-        block = sorted_block(b, arrays, sigma, items, True)
+        block = _sorted_block(b, arrays, sigma, items, True)
         if block.size == 0:
             continue
-        weights = lambda_weights(block[Y, : items.size], scheme)
-        values[b] = add_lambdas(block, weights, top_ranks, 0.0, hessian.size > 0)
+        weights = _lambda_weights(block[Y, : items.size], scheme)
+        values[b] = _add_lambdas(block, weights, top_ranks, 0.0, hessian.size > 0)
         _write_results(arrays, hessian, sigma, items, block)
 
 
 @compiled
-def lambda_weights(labels: Array, scheme: Scheme) -> LambdaWeights:
+def _normalized_lists(
+    first: int, last: int, arrays: Arrays, hessian: Array, scheme: Scheme
+) -> None:
+    """LambdaRank as LightGBM normalizes it (``rank_objective.hpp``).
+
+    Each pair is divided by ``0.01 + |s_i - s_j|``, unless all scores of the list are equal. The
+    list's derivatives are multiplied by ``log2(1 + Σλ) / Σλ``. The sum Σλ is over the absolute
+    lambdas of all pairs, without the weights of items, and counts each pair twice, once for each of
+    its items. Tied scores are ranked in input order.
+    """
+    weighting, _, _ = scheme
+    top_ranks, sigma = weighting[0], weighting[2]
+    _, _, mask, weights, offsets, _, grad_scores, _ = arrays
+    for b in range(first, last):
+        items = real_items(mask, offsets[b], offsets[b + 1])
+        block = _sorted_block(b, arrays, sigma, items, ties_by_label=False)
+        if block.size == 0:  # no pair of unequal labels, so the derivatives stay 0
+            continue
+        pair_weights = _lambda_weights(block[Y, : items.size], scheme)
+        scores_differ = block[Z, 0] > block[Z, items.size - 1]
+        divisor_sigma = sigma if scores_differ else 0.0  # 0: pairs are not divided
+        total = _add_lambdas(block, pair_weights, top_ranks, divisor_sigma, derivatives=True)
+        if weights.size:  # the derivatives are weighted, but Σλ is not
+            unweighted = block.copy()
+            for i in range(items.size):
+                unweighted[W, i] = 1.0
+            total = _add_lambdas(
+                unweighted, pair_weights, top_ranks, divisor_sigma, derivatives=True
+            )
+        sum_lambdas = 2.0 * sigma * total  # Σλ; _add_lambdas omits the factor σ
+        scale = sigma * (math.log2(1 + sum_lambdas) / sum_lambdas if sum_lambdas > 0 else 1.0)
+        for i in range(items.size):
+            grad_scores[items[i]] = scale * block[GRAD, i]
+            hessian[items[i]] = scale * sigma * block[HESSIAN, i]
+
+
+@compiled
+def _lambda_weights(labels: Array, scheme: Scheme) -> LambdaWeights:
     """What :func:`_weigh_lambdas` takes, for a list's sorted labels."""
     (_, k, _, _, by_distance, by_change, _), (code, linear, threshold), tables = scheme
     ndcg_discounts, distance_factor, lower_rank_factor, discount = tables
@@ -195,7 +254,7 @@ def lambda_weights(labels: Array, scheme: Scheme) -> LambdaWeights:
 
 
 @compiled
-def sorted_block(b: int, arrays: Arrays, scale: float, items: Array, ties_by_label: bool) -> Array:
+def _sorted_block(b: int, arrays: Arrays, scale: float, items: Array, ties_by_label: bool) -> Array:
     """Sort a list's items and fill a block with their scaled scores, labels and weights.
 
     Items are sorted by descending score. With ``ties_by_label``, of equal scores the less relevant
@@ -355,7 +414,7 @@ def _weigh_preferred(i: int, block: Array, ties: float, lower_rank_factor: Array
 
 
 @compiled
-def add_lambdas(
+def _add_lambdas(
     block: Array, weights: LambdaWeights, top_ranks: int, sigma: float, derivatives: bool
 ) -> float:
     """Add up the pairs of a list, weighted by :func:`_weigh_lambdas`; see :func:`_add_pairs`.
@@ -377,7 +436,7 @@ def add_lambdas(
 def _weigh_lambdas(i: int, block: Array, weights: LambdaWeights, sigma: float) -> None:
     """Write the weights RIGHT and WRONG of item i's pairs: gain difference times cost of a swap.
 
-    For ``sigma`` see :func:`add_lambdas`.
+    For ``sigma`` see :func:`_add_lambdas`.
     """
     gains, costs, distance_factor, lower_rank_factor, by_distance, by_change = weights
     below = slice(i + 1, block.shape[1] - APART)

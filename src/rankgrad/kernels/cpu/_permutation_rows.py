@@ -130,11 +130,9 @@ def _cross_entropy_loop(first: int, last: int, arrays: Arrays, k: int, temperatu
             end, mass, mass_z, mass_sums = start, 0.0, 0.0, 0.0
             while end < n and y[by_label[end]] == y[by_label[start]]:
                 j = by_label[end]
-                mass, mass_z, mass_sums = (
-                    mass + w[j],
-                    mass_z + w[j] * z[j],
-                    mass_sums + w[j] * sums[j],
-                )
+                mass += w[j]
+                mass_z += w[j] * z[j]
+                mass_sums += w[j] * sums[j]
                 end += 1
             target = 1.0 / ((end - start) * n_ranks)
             stop, factors = min(end, n_ranks), 0.0

@@ -213,15 +213,13 @@ def _sort_lists(first: int, last: int, mask: Array, lists: Lists) -> None:
 class _Operator:
     """Base class of operators: sorts the lists once, for the operator and its adjoint."""
 
-    types: ClassVar[tuple[type, ...]] = (float,)  # of the options
     fixed: ClassVar[tuple[Any, ...]] = ()  # constant options, which loops take after the others
 
     def __init__(
         self, scores: Tensor, mask: Tensor | None, offsets: Tensor, k: int, options: tuple[Any, ...]
     ) -> None:
         self._scores, self._offsets = scores, bounds(offsets)
-        converted = [type_(x) for type_, x in zip(self.types, options, strict=True)]
-        self._options = (*converted, *self.fixed)
+        self._options = (*options, *self.fixed)
         items, lists = scores.numel(), len(self._offsets) - 1
         order, counts = np.zeros(items, np.int64), np.zeros(lists, np.int64)
         self._lists: Lists = (numbers(scores), self._offsets, order, counts, k)
@@ -272,7 +270,6 @@ class SortOperator(_Operator):
 
     Attributes:
         relaxation: the loops of the relaxation.
-        types: the types of the options, for which the loops are compiled.
     """
 
     relaxation: Permutation
@@ -322,7 +319,6 @@ class RankOperator(_Operator):
 
     Attributes:
         relaxation: the loops of the relaxation.
-        types: the types of the options, for which the loops are compiled.
         ranks: ``[items]``, 1-based, and 0 on padding.
     """
 

@@ -24,8 +24,10 @@ import numpy as np
 from rankgrad.kernels.cpu._arithmetic import add_scaled, dot, exp
 from rankgrad.kernels.cpu._compiled import compiled, compiled_borrowing, compiled_inline
 from rankgrad.kernels.cpu._flat_arrays import APART, Array
+from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._panels import PANEL, UNROLLED, multiply_panels, panels_of
 from rankgrad.kernels.cpu._permutation_rows import absolute_differences, band
+from rankgrad.kernels.cpu._relaxed import Lists
 
 #: Iterations, tolerance, whether rows are scaled before columns, whether rows start normalized. If
 #: they do, scaling rows first equals scaling columns first without the last scaling of the rows.
@@ -69,24 +71,17 @@ def block_rows(iterations: int) -> int:
 
 @compiled
 def scaled_product(
-    b: int,
-    start: int,
-    x: Array,
-    values: Array,
-    grad: Array,
-    out: Array,
-    settings: Settings,
-    state: State,
+    b: int, x: Array, lists: Lists, rows: Array, backward: bool, settings: Settings, state: State
 ) -> tuple[Array, Array]:
-    """Write the first k rows of ``u K (v values)`` to ``out``, and compute the sums of D.
+    """Write the first k rows of ``u K (v values)`` of list b, and compute the sums of D.
 
     Args:
         b: the list's number.
-        start: the offset of the list, less that of the state's first list.
         x: the points, descending, ``[n]``.
-        values: ``[n]``.
-        grad: the gradient of ``out``, ``[k]``; or empty, and the results are not computed.
-        out: ``[k]``.
+        lists: all lists.
+        rows: reads the values in ``VALUES`` and, if ``backward``, the gradient in ``GRAD``; writes
+            ``SORTED``.
+        backward: whether to compute the results.
         settings: of the scaling.
         state: of the lists.
 
@@ -94,23 +89,26 @@ def scaled_product(
         Sums of D, both ``[n]``: ``Σ_r (2j - 2r) D_rj`` for each column j; and for each index the
         sum of the row minus the sum of the column.
     """
-    n, rows = x.size, _FIRST + _STEP * (settings[0] + 1)
+    _, offsets, _, _, k = lists
+    n, start, size = x.size, offsets[b], _FIRST + _STEP * (settings[0] + 1)
+    end = start + (n if k == 0 else min(k, n))
+    values, out = rows[VALUES, start : start + n], rows[SORTED, start:end]
     # Panels read past n, up to this width. It is an odd number of cache lines (of PANEL numbers),
     # so that columns spread over the cache.
     width = PANEL * ((n + PANEL + UNROLLED - 2) // PANEL | 1)
     matrix = _matrix(x)
     first, memory, saved = state
     if memory.size:
-        at = rows * (start + APART * (b - first))
-        block = memory[at : at + rows * width].reshape(rows, width)
+        at = size * (start - offsets[first] + APART * (b - first))
+        block = memory[at : at + size * width].reshape(size, width)
         if saved[b - first] == 0:
             saved[b - first] = _scale(matrix, block, settings)
         steps = saved[b - first]
     else:
-        block = np.empty((rows, width))
+        block = np.empty((size, width))
         steps = _scale(matrix, block, settings)
-    end, rows_first, nothing = _FIRST + _STEP * steps, settings[2], block[:0]
-    u, v, weighted = block[end - _STEP * rows_first], block[end - _STEP + _V], block[_COLUMNS]
+    last, rows_first, nothing = _FIRST + _STEP * steps, settings[2], block[:0]
+    u, v, weighted = block[last - _STEP * rows_first], block[last - _STEP + _V], block[_COLUMNS]
     for j in range(n):
         weighted[j] = v[j] * values[j]
     pair, product = block[_GRAD_U : _GRAD_U + 2], block[_GRAD_U]
@@ -118,9 +116,9 @@ def scaled_product(
     _sweep(matrix, weighted, by_row, (nothing, product, product))  # product = -K (v values)
     for r in range(out.size):
         out[r] = -u[r] * product[r]
-    if grad.size:
+    if backward:
         for r in range(n):
-            grad_r = grad[r] if r < grad.size else 0.0
+            grad_r = rows[GRAD, start + r] if r < out.size else 0.0
             product[r] *= -grad_r  # now the gradient of u
             block[_ROWS, r], block[_ROWS + 1, r] = grad_r * u[r], r * grad_r * u[r]
         _adjoint(matrix, block, steps, settings, values)

@@ -7,7 +7,6 @@ import numpy as np
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.kernels.cpu._compiled import compiled
 from rankgrad.kernels.cpu._flat_arrays import Array, FlatArrays
-from rankgrad.kernels.cpu._metric_steps import GRAD, SORTED, VALUES
 from rankgrad.kernels.cpu._permutation_rows import absolute_differences_adjoint
 from rankgrad.kernels.cpu._relaxed import Lists, Permutation, SortOperator, through_permutation
 from rankgrad.kernels.cpu._scaling import State, block_rows, scaled_product
@@ -47,28 +46,20 @@ def _sinkhorn(
         rows: ``[rows, N]``: reads VALUES and, for the gradient, GRAD; writes SORTED.
         grad_scores: ``[N]``, to which the gradient is added; empty for none.
     """
-    scores, offsets, order, counts, k = lists
+    scores, offsets, order, counts, _ = lists
     temperature, iterations, tolerance, transposed, state = options
+    settings = iterations, tolerance, transposed, True  # rows start normalized
+    backward = grad_scores.size > 0
     for b in range(first, last):
         n, start = counts[b], offsets[b]
         if n == 0:
             continue
-        x, end = np.empty(n), start + (n if k == 0 else min(k, n))
+        x = np.empty(n)
         for i in range(n):
             x[i] = scores[order[start + i]] * (1.0 / temperature)
-        moments, grad_sums = scaled_product(
-            b,
-            start - offsets[state[0]],
-            x,
-            rows[VALUES, start : start + n],
-            rows[GRAD, start : end if grad_scores.size else start],
-            rows[SORTED, start:end],
-            (iterations, tolerance, transposed, True),  # True: rows start normalized
-            state,
-        )
-        if grad_scores.size:
-            # grad_sums is the gradient of Σ_k |x_i - x_k|; moments becomes that of x, in place.
-            grad_x = moments
+        # The sums become the gradient of x, in place, and that of Σ_k |x_i - x_k|.
+        grad_x, grad_sums = scaled_product(b, x, lists, rows, backward, settings, state)
+        if backward:
             for i in range(n):
                 grad_x[i] -= (n - 1.0 - 2.0 * i) * grad_sums[i]
             absolute_differences_adjoint(x, grad_sums, grad_x)
@@ -83,4 +74,3 @@ class SinkhornOperator(SortOperator):
     """NeuralSort with Sinkhorn; options: temperature, iterations, tolerance and transposed."""
 
     relaxation = SINKHORN
-    types = (float, int, float, bool)

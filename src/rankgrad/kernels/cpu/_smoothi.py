@@ -290,7 +290,6 @@ class SmoothIOperator(SortOperator):
     """SmoothI's indicators with stop-gradient; options: alpha and delta."""
 
     relaxation = SMOOTHI
-    types = (float, float)
     fixed = (False, NOTHING, NOTHING)
 
 
@@ -379,7 +378,6 @@ class SmoothIRanks(RankOperator):
     """The mean rank of each item over SmoothI's indicators; options: alpha and delta."""
 
     relaxation = Ranking(_expected_ranks, _expected_ranks_adjoint, power=2)
-    types = (float, float)
 
 
 def through_smoothi_ranks(

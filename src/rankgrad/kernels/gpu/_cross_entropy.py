@@ -44,10 +44,8 @@ def cross_entropy(batch: FlatLists, target: str) -> tuple[Tensor, Tensor, Tensor
     """
     values, *_ = results = empty_results(batch)
     lists = len(values)
-    if lists == 0:
-        return results
     span = max(32, next_power_of_2(batch.max_length)) if batch.max_length <= _SHORT else _SPAN
-    spans = max(1, cdiv(batch.max_length, span))
+    spans = cdiv(batch.max_length, span)
     constants = {"NORMALIZED": target == "softmax", "SPAN": span}
     # 8 numbers of each span: the 6 fields of :class:`_Sums`, the number of items (at 6), and an
     # unused one. A single span needs no parts; `values` is passed in their place and not used.

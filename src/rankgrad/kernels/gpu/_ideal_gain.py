@@ -47,13 +47,11 @@ def ideal_gain(
     gains = torch.empty_like(labels)
     scale, lengths, defined = empty_norms(batch)
     lists = len(scale)
-    if lists == 0:
-        return gains, scale, lengths, defined
     is_short, is_sorted = max_length <= _SHORT, norm == "ideal" and max_length > COUNTED
     rows = max(16, next_power_of_2(max_length)) if is_short else ROWS
     if norm != "ideal" or is_sorted:
         rows = max(rows, min(_SPAN, next_power_of_2(max_length)))
-    blocks = max(1, cdiv(max_length, rows))
+    blocks = cdiv(max_length, rows)
     is_one_block = blocks == 1 and not is_sorted
     # The sums of each block. With one block the kernel does not use them: any tensor will do.
     parts = scale if is_one_block else labels.new_empty(lists, blocks, 4)
@@ -133,6 +131,21 @@ def sign_bit(number):
 
 
 @triton.jit
+def is_ahead(key, column_key, row, column, SIDE: tl.constexpr):
+    """1 for columns of a tile that sort before a row, else 0: by descending keys, then by position.
+
+    SIDE is -1 if all columns come before all rows, 1 if they come after, 0 if mixed.
+    """
+    if SIDE == -1:  # columns of equal key are ahead: lower the rows' keys by one
+        return sign_bit((key - 1)[:, None] - column_key[None, :])
+    elif SIDE == 1:
+        return sign_bit(key[:, None] - column_key[None, :])
+    else:
+        earlier = (column[None, :] < row[:, None]).to(tl.int32)
+        return sign_bit(key[:, None] - earlier - column_key[None, :])
+
+
+@triton.jit
 def soft_inside(rank, k, beta):
     """A relaxation of ``1[rank <= k]``, one minus it, and its derivative with respect to the rank.
 
@@ -193,12 +206,13 @@ def rank_discount(rank, length, k, beta, persistence, CURVE: tl.constexpr, CUT: 
 
 
 @triton.jit
-def sum_blocks(terms, list_index, blocks, WIDTH: tl.constexpr):
-    """The sum over the blocks of a list; ``terms`` is ``[lists, blocks]``."""
+def sum_blocks(terms, list_index, blocks, WIDTH: tl.constexpr, STRIDE: tl.constexpr = 1):
+    """The sum of one number per block of a list; ``terms`` is ``[lists, blocks, STRIDE]``."""
     total = tl.zeros([WIDTH], tl.float32)
     for first_block in range(0, blocks, WIDTH):
         block = first_block + tl.arange(0, WIDTH)
-        total += tl.load(terms + list_index * blocks + block, mask=block < blocks, other=0.0)
+        at = (list_index * blocks + block) * STRIDE
+        total += tl.load(terms + at, mask=block < blocks, other=0.0)
     return tl.sum(total, 0)
 
 
@@ -260,8 +274,7 @@ def _count_ideal_ranks(
         for first_column in range(0, tl.where(block * ROWS < width, width, 0), COLUMNS):
             column, valid = positions(mask, start, first_column, width, COLUMNS)
             column_gain = load_gains(labels, weights, start + column, valid, threshold, GAIN)
-            earlier = (column[None, :] < row[:, None]).to(tl.int32)  # breaks ties by input order
-            ahead += sign_bit(key[:, None] - earlier - gain_key(column_gain, valid)[None, :])
+            ahead += is_ahead(key, gain_key(column_gain, valid), row, column, 0)
         ideal_position = tl.sum(ahead, 1)
         counted = real & ((k == 0) | (ideal_position < k))
         ideal = tl.sum(tl.where(counted, gain * discount(ideal_position.to(tl.float32)), 0.0), 0)

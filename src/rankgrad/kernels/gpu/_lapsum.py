@@ -69,6 +69,15 @@ class LapSumRanks(ListOperator):
         return result
 
 
+@triton.jit
+def _load_grads(grads, index, real):
+    """The gradients of items; zeros, which are not used, if ``grads`` is None."""
+    if grads is None:
+        return tl.where(real, 0.0, 0.0)
+    else:
+        return tl.load(grads + index, mask=real, other=0.0)
+
+
 @cached_launch
 @triton.jit
 def _sum_all_pairs(
@@ -80,17 +89,13 @@ def _sum_all_pairs(
     """
     _, begin, count, item, inside, real = list_block(mask, offsets, HEIGHT)
     score = tl.load(scores + begin + item, mask=real, other=0.0)
-    grad = score  # not used without grads
-    if grads is not None:
-        grad = tl.load(grads + begin + item, mask=real, other=0.0)
+    grad = _load_grads(grads, begin + item, real)
     steepness = 1.4426950408889634 / temperature  # log2(e) / τ, for exp2
     terms = tl.zeros([HEIGHT, WIDTH], tl.float32)
     for first_column in range(0, count, WIDTH):
         column, valid = positions(mask, begin, first_column, count, WIDTH)
         column_score = tl.load(scores + begin + column, mask=valid, other=float("-inf"))
-        column_grad = column_score  # not used without grads
-        if grads is not None:
-            column_grad = tl.load(grads + begin + column, mask=valid, other=0.0)
+        column_grad = _load_grads(grads, begin + column, valid)
         terms += _terms(score, grad, column_score, column_grad, steepness, grads is not None)
     sums = tl.sum(terms, 1)
     sums = sums / (2.0 * temperature) if grads is not None else sums + 0.5
@@ -125,10 +130,8 @@ def _load_chunk(ranked, order, grads, offsets, CHUNK: tl.constexpr):
     inside = at < tl.load(offsets + list_index + 1) - begin
     score = tl.load(ranked + begin + at, mask=inside, other=float("-inf"))
     real = score > float("-inf")
-    grad = score  # not used without grads
     item = tl.load(order + begin + at, mask=inside, other=0)
-    if grads is not None:
-        grad = tl.load(grads + item, mask=real, other=0.0)
+    grad = _load_grads(grads, item, real)
     return begin, begin // CHUNK + list_index, item, inside, real, score, grad
 
 
@@ -197,11 +200,8 @@ def _sum_chunk(
             column = first + offset + tl.arange(0, WIDTH)
             valid = column < end
             column_score = tl.load(ranked + column, mask=valid, other=float("-inf"))
-            column_grad = column_score  # not used without grads
-            if grads is not None:
-                column_item = tl.load(order + column, mask=valid, other=0)
-                is_real = column_score > float("-inf")
-                column_grad = tl.load(grads + column_item, mask=is_real, other=0.0)
+            column_item = tl.load(order + column, mask=valid, other=0)
+            column_grad = _load_grads(grads, column_item, column_score > float("-inf"))
             terms += _terms(score, grad, column_score, column_grad, steepness, grads is not None)
         sums = tl.sum(terms, 1)
         if grads is not None:

@@ -22,7 +22,7 @@ from rankgrad.kernels.gpu._flat_lists import (
     load_weights,
     positions,
 )
-from rankgrad.kernels.gpu._ideal_gain import COUNTED, ROWS, sign_bit, tile
+from rankgrad.kernels.gpu._ideal_gain import COUNTED, ROWS, is_ahead, tile
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 
 _SPAN = 1024  # items of which one program writes the sort keys
@@ -44,12 +44,10 @@ def listmle(batch: FlatLists, seed: Tensor | None) -> tuple[Tensor, Tensor, Tens
     scores, labels, mask, weights, offsets, max_length = batch
     values, grad_scores, defined = empty_results(batch)
     lists = len(values)
-    if lists == 0:
-        return values, grad_scores, defined
     if max_length <= COUNTED:
         order = torch.empty_like(scores, dtype=torch.int32)
         columns, warps, _ = tile(max_length)
-        _count_ranks[(lists, max(1, cdiv(max_length, ROWS)))](
+        _count_ranks[(lists, cdiv(max_length, ROWS))](
             labels, mask, offsets, seed, order, grad_scores, ROWS, columns, num_warps=warps
         )
     else:
@@ -137,9 +135,7 @@ def _count_ranks(
             column_position = real_before + tl.cumsum(valid.to(tl.int32), 0) - 1
             real_before += tl.sum(valid.to(tl.int32), 0)
         column_key = tl.where(valid, _key(label, column_position, seed), -1)
-        earlier = (column[None, :] < row[:, None]).to(tl.int32)
-        # Negative if the column's key is larger, or equal and the column is earlier.
-        ahead += sign_bit(key[:, None] - earlier - column_key[None, :])
+        ahead += is_ahead(key, column_key, row, column, 0)
     tl.store(order + start + tl.sum(ahead, 1), row, mask=real)
 
 

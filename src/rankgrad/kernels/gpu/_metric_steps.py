@@ -109,7 +109,7 @@ class SortOperator(ListOperator, ABC):
         grad_scores, *others = [self.adjoint(*pair) for pair in reversed(pairs)]
         size = grad_scores.numel()
         for other in others:
-            _add[(max(1, cdiv(size, _CHUNK)),)](grad_scores, other, size, BLOCK=_CHUNK)
+            _add[(cdiv(size, _CHUNK),)](grad_scores, other, size, BLOCK=_CHUNK)
         return grad_scores
 
 
@@ -128,13 +128,11 @@ def step_values(
     values = torch.empty_like(batch.labels)
     has_weighted = batch.weights is not None or logarithmic
     weighted = torch.empty_like(values) if has_weighted else None
-    norms = empty_norms(batch)
-    if len(norms[0]):
-        chunk = chunk_size(batch.max_length, _CHUNK)
-        _write_values[(len(norms[0]),)](
-            *batch[1:5], metric_options.threshold, values, weighted, *norms, METRIC=metric,
-            LOGARITHMIC=logarithmic, CHUNK=chunk, num_warps=max(1, chunk // 128),
-        )  # fmt: skip
+    norms, chunk = empty_norms(batch), chunk_size(batch.max_length, _CHUNK)
+    _write_values[(len(norms[0]),)](
+        *batch[1:5], metric_options.threshold, values, weighted, *norms, METRIC=metric,
+        LOGARITHMIC=logarithmic, CHUNK=chunk, num_warps=max(1, chunk // 128),
+    )  # fmt: skip
     return StepValues(values, weighted, *norms)
 
 
@@ -167,14 +165,13 @@ def metric_step(
     lists = offsets.numel() - 1
     values, grad = sorted_values.new_empty(lists), torch.empty_like(sorted_values)
     grad_weighted = None if sorted_weighted is None else torch.empty_like(sorted_weighted)
-    if lists:
-        step = _precision_step if metric == "ap" else _cascade_step
-        ranks = min(k, max_length) if k else max_length
-        step[(lists,)](
-            sorted_values, sorted_weighted, misses, offsets, inputs.scale, inputs.lengths,
-            inputs.defined, values, grad, grad_weighted, k, RECIPROCAL=metric != "hits",
-            CHUNK=chunk_size(ranks, _CHUNK),
-        )  # fmt: skip
+    step = _precision_step if metric == "ap" else _cascade_step
+    ranks = min(k, max_length) if k else max_length
+    step[(lists,)](
+        sorted_values, sorted_weighted, misses, offsets, inputs.scale, inputs.lengths,
+        inputs.defined, values, grad, grad_weighted, k, RECIPROCAL=metric != "hits",
+        CHUNK=chunk_size(ranks, _CHUNK),
+    )  # fmt: skip
     return values, grad, grad_weighted
 
 

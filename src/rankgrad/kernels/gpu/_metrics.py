@@ -250,6 +250,12 @@ def _load_tie_group(start, end, begin, at, real):
         return low, tl.load(end + begin + at, mask=real, other=1)
 
 
+@triton.jit
+def _store(results, row, result):
+    """Store a result of this program's list, in a row of ``results`` ``[metrics, lists]``."""
+    tl.store(results + row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0), result)
+
+
 @cached_launch
 @triton.jit(do_not_specialize=["steps"])
 def _write_tie_groups(
@@ -336,9 +342,8 @@ def _discounted_sum(
         norm = norm * 0.0 + 1.0  # 1 as a float64 tensor, like the other norms
     has_relevant = tl.sum(relevant_items, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
-    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + target, tl.where(has_relevant & (norm > 0), value, 0.0).to(tl.float32))
-    tl.store(relevant + target, has_relevant)
+    _store(values, row, tl.where(has_relevant & (norm > 0), value, 0.0).to(tl.float32))
+    _store(relevant, row, has_relevant)
 
 
 @cached_launch
@@ -396,9 +401,8 @@ def _ap(
             total += expected_weight * count / (at + 1).to(tl.float64)
     has_relevant = tl.sum(relevant_items, 0) > 0
     value = tl.sum(total, 0) / tl.where(norm > 0, norm, 1.0)
-    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + target, tl.where(has_relevant, value, 0.0).to(tl.float32))
-    tl.store(relevant + target, has_relevant)
+    _store(values, row, tl.where(has_relevant, value, 0.0).to(tl.float32))
+    _store(relevant, row, has_relevant)
 
 
 @triton.jit
@@ -438,9 +442,8 @@ def _first_relevant(
     value = _first_relevant_in_group(
         labels, weights, order, begin, low, high, threshold, cut, METRIC, SPAN
     )
-    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + target, value.to(tl.float32))
-    tl.store(relevant + target, tl.sum(relevant_items, 0) > 0)
+    _store(values, row, value.to(tl.float32))
+    _store(relevant, row, tl.sum(relevant_items, 0) > 0)
 
 
 @triton.jit
@@ -501,8 +504,7 @@ def _write_top_grades(
         stop = _gain(labels, item, real, top, "stop")
         relevant_items += ((stop > 0) & (_weight(weights, item, real) > 0)).to(tl.int32)
     tl.store(tops + tl.program_id(0), top)
-    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(relevant + target, tl.sum(relevant_items, 0) > 0)
+    _store(relevant, row, tl.sum(relevant_items, 0) > 0)
 
 
 @cached_launch
@@ -602,5 +604,4 @@ def _cascade(
         reached = passed * tl.cumprod(passing, 0)
         total += tl.where(real, stop * reached / (at + 1).to(tl.float64), 0.0)
         passed = tl.min(reached, 0)  # the last one: probabilities never increase
-    target = row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(values + target, tl.sum(total, 0).to(tl.float32))
+    _store(values, row, tl.sum(total, 0).to(tl.float32))

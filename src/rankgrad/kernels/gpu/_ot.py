@@ -66,11 +66,10 @@ def through_ot(
     operator = OptimalTransportOperator(*options, defined)
     at_rank = operator.apply(gains)
     values, grad = scale.new_empty(scale.shape), torch.empty_like(at_rank)
-    if len(scale):
-        _linear_step[(len(scale),)](
-            at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
-            METRIC=metric_options.name, CHUNK=chunk_size(max_length, _CHUNK),
-        )  # fmt: skip
+    _linear_step[(len(scale),)](
+        at_rank, offsets, lengths, scale, defined, values, grad, k, metric_options.persistence,
+        METRIC=metric_options.name, CHUNK=chunk_size(max_length, _CHUNK),
+    )  # fmt: skip
     return values, operator.adjoint(gains, grad), defined
 
 

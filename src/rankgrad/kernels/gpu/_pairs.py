@@ -41,7 +41,15 @@ from rankgrad.kernels.gpu._flat_lists import (
     load_weights,
     positions,
 )
-from rankgrad.kernels.gpu._ideal_gain import ROWS, gain_key, gain_of, sign_bit, sum_blocks, tile
+from rankgrad.kernels.gpu._ideal_gain import (
+    ROWS,
+    gain_key,
+    gain_of,
+    is_ahead,
+    sign_bit,
+    sum_blocks,
+    tile,
+)
 from rankgrad.kernels.gpu._launcher import cached_launch, cdiv
 from rankgrad.kernels.gpu._segmented_sort import ordered_bits
 
@@ -89,10 +97,8 @@ def pairs(batch: FlatLists, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
     scores, _, mask, weights, offsets, max_length = batch
     values, *_ = results = empty_results(batch)
     lists, items = len(values), scores.numel()
-    if lists == 0:
-        return results
     columns, warps, width = tile(max_length)
-    blocks = max(1, cdiv(max_length, ROWS))
+    blocks = cdiv(max_length, ROWS)
     grid, masked, weighted = (lists, blocks), mask is not None, weights is not None
     shape = {"ROWS": ROWS, "COLUMNS": columns, "num_warps": warps}
     pair_weights = _ndcg_weights(loss) if loss.metric == "ndcg" else _swap_weights(loss)
@@ -202,22 +208,14 @@ def _rank_tile(
     label = tl.load(labels + start + column, mask=valid, other=0.0)
     # Padding ranks below every item.
     column_key = tl.where(valid, _sort_key(score, label), -0x4000000000000000)
-    column_grade = gain_key(label, valid)
-    if SIDE == -1:  # columns of equal key are ahead: lower the rows' keys by one
-        ahead += sign_bit((key - 1)[:, None] - column_key[None, :])
-        if NORM == "ideal":
-            better += sign_bit((grade_key - 1)[:, None] - column_grade[None, :])
-    elif SIDE == 1:
+    if SIDE == 1:
         # Subtracts the columns that are not ahead; _rank_items adds the number of all columns on
         # this side. A comparison would compile to a predicate, which costs more.
         ahead -= sign_bit((column_key - 1)[None, :] - key[:, None])
-        if NORM == "ideal":
-            better += sign_bit(grade_key[:, None] - column_grade[None, :])
     else:
-        earlier = (column[None, :] < row[:, None]).to(tl.int32)
-        ahead += sign_bit(key[:, None] - earlier - column_key[None, :])
-        if NORM == "ideal":
-            better += sign_bit(grade_key[:, None] - earlier - column_grade[None, :])
+        ahead += is_ahead(key, column_key, row, column, SIDE)
+    if NORM == "ideal":
+        better += is_ahead(grade_key, gain_key(label, valid), row, column, SIDE)
     return ahead, better
 
 
@@ -315,12 +313,7 @@ def _length(parts, list_index, blocks, width, MASKED: tl.constexpr, WIDTH: tl.co
     ``width`` is its length with padding; WIDTH is how many blocks are read at a time.
     """
     if MASKED:
-        items = tl.zeros([WIDTH], tl.float32)
-        for first_block in range(0, blocks, WIDTH):
-            block = first_block + tl.arange(0, WIDTH)
-            part = parts + (list_index * blocks + block) * 4 + 1
-            items += tl.load(part, mask=block < blocks, other=0.0)
-        return tl.sum(items, 0).to(tl.int32)
+        return sum_blocks(parts + 1, list_index, blocks, WIDTH, 4).to(tl.int32)
     else:
         return width
 
@@ -490,25 +483,42 @@ def _bounded_exp2(power):
 
 
 @triton.jit
+def _choose(below, if_below, otherwise, SIDE: tl.constexpr):
+    """``if_below`` for pairs whose column ranks below the row, else ``otherwise``.
+
+    SIDE is that of :func:`_pair_tile`: if it is not 0, all pairs of the tile are of one kind.
+    """
+    if SIDE == 1:
+        return if_below
+    elif SIDE == -1:
+        return otherwise
+    else:
+        return tl.where(below, if_below, otherwise)
+
+
+@triton.jit
 def _signed_weight(
-    block, column, gain_diff, rows, columns,
+    block, column, below, gain_diff, rows, columns,
     KIND: tl.constexpr, CUT: tl.constexpr, WEIGHTED: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The weight of each pair of a tile, negative where the column's item is more relevant.
 
-    SIDE is that of :func:`_pair_tile`.
+    ``below`` and SIDE are those of :func:`_choose`.
     """
-    row = block.row
-    if SIDE == 1:
-        discount_difference = rows.discount[:, None] - columns.discount[None, :]
-    elif SIDE == -1:
-        discount_difference = columns.discount[None, :] - rows.discount[:, None]
-    else:
-        discount_difference = tl.abs(rows.discount[:, None] - columns.discount[None, :])
+    discount_difference = rows.discount[:, None] - columns.discount[None, :]
+    discount_difference = _choose(below, discount_difference, -discount_difference, SIDE)
+    # The change of a swap, ``|upper + lower|``; and the cutoff's factor of the lower item.
+    swap_change = tl.abs(
+        _choose(
+            below, rows.discount[:, None] + columns.cut[None, :],
+            columns.discount[None, :] + rows.cut[:, None], SIDE,
+        )
+    )  # fmt: skip
+    lower_cut = _choose(below, columns.cut[None, :], rows.cut[:, None], SIDE)
     if KIND == "lambdarank":
         signed = gain_diff * discount_difference
     elif KIND == "swap":
-        signed = gain_diff * _swap_change(row, column, rows, columns, SIDE)
+        signed = gain_diff * swap_change
     elif KIND == "ndcg_loss1":
         column_weight = tl.where(gain_diff < 0.0, -columns.discount[None, :], 0.0)
         signed = tl.where(gain_diff > 0.0, rows.discount[:, None], column_weight)
@@ -517,45 +527,19 @@ def _signed_weight(
     else:
         # In 64 bits, so that a thread's rows are at fixed offsets from one address.
         lane = (column + (block.center - block.first)).to(tl.int64)
-        delta = tl.load(block.table + (lane[None, :] - tl.arange(0, row.shape[0])[:, None]))
+        delta = tl.load(block.table + (lane[None, :] - tl.arange(0, block.row.shape[0])[:, None]))
         if KIND == "swap_delta":
-            delta *= _swap_change(row, column, rows, columns, SIDE)
+            delta *= swap_change
         if CUT == "corrected":
-            delta *= _lower_value(row, column, rows.cut, columns.cut, SIDE)
+            delta *= lower_cut
         if KIND == "ndcg_loss2++":
             delta = block.mu * delta + discount_difference
         signed = gain_diff * delta
     if CUT == "corrected" and KIND == "ndcg_loss1":
-        signed *= _lower_value(row, column, rows.cut, columns.cut, SIDE)
+        signed *= lower_cut
     if WEIGHTED:
         signed *= tl.where(gain_diff > 0.0, rows.weight[:, None], columns.weight[None, :])
     return signed
-
-
-@triton.jit
-def _swap_change(row, column, rows, columns, SIDE: tl.constexpr):
-    """The change of a swap: ``|upper + lower|`` of the pair's upper and lower item."""
-    if SIDE == 1:
-        change = rows.discount[:, None] + columns.cut[None, :]
-    elif SIDE == -1:
-        change = columns.discount[None, :] + rows.cut[:, None]
-    else:
-        change = tl.where(
-            column[None, :] > row[:, None], rows.discount[:, None] + columns.cut[None, :],
-            columns.discount[None, :] + rows.cut[:, None],
-        )  # fmt: skip
-    return tl.abs(change)
-
-
-@triton.jit
-def _lower_value(row, column, row_value, column_value, SIDE: tl.constexpr):
-    """The value of each pair's lower item, from the values of rows and columns."""
-    if SIDE == 1:
-        return column_value[None, :]
-    elif SIDE == -1:
-        return row_value[:, None]
-    else:
-        return tl.where(column[None, :] > row[:, None], column_value[None, :], row_value[:, None])
 
 
 @triton.jit
@@ -575,28 +559,18 @@ def _pair_tile(
     column = first_column + tl.arange(0, COLUMNS)
     columns = _load_items(block, column, KIND, GAIN, CUT, WEIGHTED)
     gain_diff = rows.gain[:, None] - columns.gain[None, :]
+    below = column[None, :] > row[:, None]
+    signed = _signed_weight(
+        block, column, below, gain_diff, rows, columns, KIND, CUT, WEIGHTED, SIDE
+    )
     if CUT == "inside":  # eq. 15 is about the upper item, eqs. 16-17 are about the lower one
-        if SIDE == 0:
-            below = column[None, :] > row[:, None]
-            is_counted = tl.where(below, rows.cut[:, None], columns.cut[None, :])
-        elif SIDE == 1:
-            is_counted = rows.cut[:, None] + 0.0 * gain_diff
-        else:
-            is_counted = columns.cut[None, :] + 0.0 * gain_diff
-    signed = _signed_weight(block, column, gain_diff, rows, columns, KIND, CUT, WEIGHTED, SIDE)
-    if CUT == "inside":
+        is_counted = _choose(below, rows.cut[:, None], columns.cut[None, :], SIDE)
         signed *= is_counted
-    if SIDE == 1:
-        in_order = gain_diff > 0.0  # the more relevant item ranks higher
-        difference = rows.score[:, None] - columns.score[None, :]
-    elif SIDE == -1:
-        in_order = gain_diff < 0.0
-        difference = columns.score[None, :] - rows.score[:, None]
-    else:
+    if SIDE == 0:
         inside = (column < length)[None, :] & (row < length)[:, None]
         signed = tl.where(inside, signed, 0.0)
-        in_order = (gain_diff > 0.0) == (column[None, :] > row[:, None])
-        difference = tl.abs(rows.score[:, None] - columns.score[None, :])
+    in_order = _choose(below, gain_diff > 0.0, gain_diff < 0.0, SIDE)  # by relevance and by rank
+    difference = tl.abs(rows.score[:, None] - columns.score[None, :])
     if KIND == "hinge":
         violation = block.sigma + tl.where(in_order, -difference, difference)
         grad_sum += tl.where(violation > 0.0, signed, 0.0)
@@ -621,25 +595,18 @@ def _pair_tile(
                 halves *= is_counted
             if SIDE == 0:
                 halves = tl.where(inside & (column[None, :] != row[:, None]), halves, 0.0)
-                row_is_higher = column[None, :] > row[:, None]
-                row_grad = tl.where(row_is_higher, decay, 1.0)
-                column_grad = tl.where(row_is_higher, 1.0, decay)
-                row_term = log_term + tl.where(row_is_higher, 0.0, exponent)
-                column_term = log_term + tl.where(row_is_higher, exponent, 0.0)
-            elif SIDE == 1:
-                row_grad, column_grad = decay, 1.0 + 0.0 * decay
-                row_term, column_term = log_term, log_term + exponent
-            else:
-                row_grad, column_grad = 1.0 + 0.0 * decay, decay
-                # Not summed on this side: see ``term_sum`` below.
-                row_term, column_term = log_term, log_term
+            ones, farther = 1.0 + 0.0 * decay, log_term + exponent
             row_weight, column_weight = rows.weight[:, None], columns.weight[None, :]
-            grad_sum += halves * inverse * (row_weight * row_grad - column_weight * column_grad)
-            term += halves * (row_weight * row_term + column_weight * column_term)
+            row_grad = row_weight * _choose(below, decay, ones, SIDE)
+            column_grad = column_weight * _choose(below, ones, decay, SIDE)
+            grad_sum += halves * inverse * (row_grad - column_grad)
+            row_term = row_weight * _choose(below, log_term, farther, SIDE)
+            column_term = column_weight * _choose(below, farther, log_term, SIDE)
+            term += halves * (row_term + column_term)
     if SIDE == 1:
         term_sum += term
     elif SIDE == 0:
-        term_sum += tl.where(column[None, :] > row[:, None], term, 0.0)
+        term_sum += tl.where(below, term, 0.0)
     return grad_sum, term_sum
 
 

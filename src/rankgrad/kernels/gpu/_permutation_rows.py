@@ -64,9 +64,7 @@ def through_rows(
     if metric in STEP_METRICS:
         return through_operator(operator(*options), batch, metric_options)
     rows = operator(*options, metric, persistence)
-    values, grad_scores = scores.new_empty(offsets.numel() - 1), torch.empty_like(scores)
-    if not rows.lists:
-        return values.zero_(), grad_scores.zero_(), torch.zeros_like(values, dtype=torch.bool)
+    values, grad_scores = scores.new_empty(rows.lists), torch.empty_like(scores)
     if max_length <= COUNTED:
         items = rows.count_pairs(batch, metric_options)
     else:

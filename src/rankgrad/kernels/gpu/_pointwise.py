@@ -32,11 +32,8 @@ def pointwise(batch: FlatLists, kind: str, number: float) -> tuple[Tensor, Tenso
         values, grad_scores and defined (see :mod:`rankgrad.kernels.ops`).
     """
     values, *_ = results = empty_results(batch)
-    lists = len(values)
-    if lists == 0:
-        return results
-    span = chunk_size(batch.max_length, _SPAN)
-    spans = max(1, cdiv(batch.max_length, span))
+    lists, span = len(values), chunk_size(batch.max_length, _SPAN)
+    spans = cdiv(batch.max_length, span)
     # The sum of terms and the number of items of each span; not used if a list is one span
     parts = values if spans == 1 else values.new_empty(lists, spans, 2)
     _sum_terms[(lists, spans)](

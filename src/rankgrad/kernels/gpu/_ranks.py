@@ -24,12 +24,12 @@ from rankgrad.kernels.gpu._ideal_gain import (
     gain_key,
     gain_kind,
     ideal_gain,
+    is_ahead,
     list_sums,
     load_gains,
     norm_kind,
     rank_discount,
     scale_of,
-    sign_bit,
     store_sums,
     sum_blocks,
 )
@@ -61,8 +61,6 @@ def through_ranks(
     Returns:
         values ``[lists]``, grad_scores ``[items]`` and defined ``[lists]``.
     """
-    if batch.offsets.shape[0] == 1:
-        return empty_results(batch)
     if metric_options.name in STEP_METRICS:
         steps = step_values(batch, metric_options, through_ranks=True)
         operator = _operator(batch, relaxation, sharpness, steps.lengths)
@@ -101,7 +99,7 @@ def _through_pairs(
     values, grad_scores, defined = empty_results(batch)
     lists, grad_ranks = len(values), torch.empty_like(scores)
     tile = _tile(max_length)
-    blocks = max(1, cdiv(max_length, ROWS))
+    blocks = cdiv(max_length, ROWS)
     parts = scores.new_empty(lists, blocks, 4)
     block_sums = scores.new_empty(lists, blocks)
     norm, steepness = norm_kind(metric, k), sharpness * _LOG2E
@@ -132,7 +130,7 @@ def _through_linear(
     scores, max_length = batch.scores, batch.max_length
     metric, k, _, _, persistence = metric_options
     gains, scale, lengths, defined = gain_norms
-    lists, blocks = len(scale), max(1, cdiv(max_length, _SPAN))
+    lists, blocks = len(scale), cdiv(max_length, _SPAN)
     grad_ranks = torch.empty_like(scores)
     block_sums = scores.new_empty(lists, blocks)
     values = torch.empty_like(scale)
@@ -257,15 +255,7 @@ def _rank_tile(
         real_items += valid.to(tl.int32)
     if IDEAL:
         column_gain = load_gains(labels, weights, start + column, valid, threshold, GAIN)
-        column_key = gain_key(column_gain, valid)
-        if SIDE == -1:  # columns of equal gain are ahead: lower the rows' keys by one
-            key_difference = (key - 1)[:, None] - column_key[None, :]
-        elif SIDE == 1:
-            key_difference = key[:, None] - column_key[None, :]
-        else:
-            earlier = (column[None, :] < row[:, None]).to(tl.int32)
-            key_difference = key[:, None] - earlier - column_key[None, :]
-        better_gains += sign_bit(key_difference)
+        better_gains += is_ahead(key, gain_key(column_gain, valid), row, column, SIDE)
     return sigmoids, better_gains, real_items
 
 

@@ -87,8 +87,6 @@ def through_sinkhorn(
         return through_operator(operator, batch, metric_options)
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
     values, grad_scores = torch.empty_like(scale), torch.empty_like(scores)
-    if not operator.lists:
-        return values.zero_(), grad_scores.zero_(), defined
     operator.rank(gains, lengths, (values, grad_scores))
     weighing = _Weighing("loss", False, metric, persistence)
     at_rank = (values, values)  # placeholders: the mode "loss" neither reads nor writes them

@@ -41,8 +41,6 @@ def through_smoothi(
         return through_operator(operator, batch, metric_options)
     gains, scale, lengths, defined = ideal_gain(batch, metric_options)
     values, grad_scores = torch.empty_like(scale), torch.empty_like(scores)
-    if len(values) == 0 or scores.numel() == 0:
-        return values.zero_(), grad_scores.zero_(), defined
     by_label = expect == "label"
     weighted = by_label and weights is not None
     tensors = (

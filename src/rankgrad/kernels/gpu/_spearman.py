@@ -40,7 +40,7 @@ def spearman_gains(batch: FlatLists) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     scores, labels, mask, weights, offsets, max_length = batch
     gains, by_score, norms = torch.empty_like(labels), torch.empty_like(labels), empty_norms(batch)
     lists, (columns, warps, _) = len(norms[0]), tile(max_length)
-    _count_ranks[(lists, max(1, cdiv(max_length, ROWS)))](
+    _count_ranks[(lists, cdiv(max_length, ROWS))](
         scores, labels, mask, offsets, gains, by_score, ROWS, columns, num_warps=warps
     )
     chunk = chunk_size(max_length, _CHUNK)
