@@ -300,7 +300,7 @@ def combined() -> Iterable[Task]:
 KINDS = (
     *(SOFTMAX, LAMBDA, BOUND, "ranknet", "lambdarank@10", "approx_ndcg@10", "smoothi_ndcg@10"),
     *("neural_ndcg@10", "softsort_ndcg@10", "pirank_ndcg@10", "lapsum_ndcg@10", "fastsort_ndcg@10"),
-    *("listmle", "mse", "ordinal", "bce"),
+    *("listmle", "mse", "ordinal", "bce", "level_likelihood"),
 )
 SEEDS = (0, 1, 2, 3, 4)
 

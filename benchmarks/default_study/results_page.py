@@ -14,7 +14,6 @@ from typing import Any
 import choices
 import numpy as np
 from choices import (
-    ATTENTIVE,
     BASE,
     FINAL,
     FRESH,
@@ -110,6 +109,8 @@ def write(results: Path, path: Path) -> None:
         further=found.table([FINAL, *choices.further()], FINAL),
         others=found.others(),
         encodings=found.encodings(),
+        defaults=found.defaults(),
+        levels=found.levels(),
         attention=found.attention(),
         informative=found.informative(),
         columns=f"{found.best['columns']:.4f}",
@@ -190,22 +191,21 @@ class Found:
         heads = ["data", "network", "LightGBM, features", "LightGBM, the list's columns too"]
         heads += ["network", "best", "way from the first", "from the second"]
         lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
-        for name, task in (
-            ("large", LARGE),
-            ("large, attention", LONG_ATTENTION),
-            ("medium", ONE),
-            ("large", replace(LARGE, data=SMALL)),
-            ("large, attention", replace(LONG_ATTENTION, data=SMALL)),
-            ("large", replace(LARGE, data=replace(SMALL, world="pointwise"))),
-            ("large", replace(LARGE, data=POINTWISE)),
-            ("large, encoded", replace(LARGE, data=POINTWISE, model=choices.ENCODED)),
-            ("large, attention", replace(LONG_ATTENTION, data=POINTWISE)),
-            ("large, attention, 16 members", _attentive(ATTENTIVE, POINTWISE)),
-            ("large", replace(LARGE, data=WEB30K, recipe="short")),
-            ("large", replace(LARGE, data=FRESH)),
-            ("large, attention", replace(LONG_ATTENTION, data=FRESH)),
-            ("large", replace(LARGE, data=replace(FRESH, world="pointwise"))),
-        ):
+        small_pointwise = replace(SMALL, world="pointwise")
+        fresh_pointwise = replace(FRESH, world="pointwise")
+        data_sets = (MEDIUM, POINTWISE, SMALL, small_pointwise, FRESH, fresh_pointwise)
+        networks = {"large": choices.with_bins(LARGE, 8), "medium": choices.with_bins(ONE, 8)}
+        rows = [
+            (name, replace(task, data=data))
+            for data in data_sets
+            for name, task in networks.items()
+        ]
+        for data in (MEDIUM, WEB30K, FRESH, FRESH_WEB30K):
+            recipe = "short" if data.lists == WEB30K.lists else LARGE.recipe
+            rows.append(("large, no encoding", replace(LARGE, data=data, recipe=recipe)))
+        for data in (MEDIUM, POINTWISE, SMALL, FRESH):
+            rows.append(("large, attention, no encoding", replace(LONG_ATTENTION, data=data)))
+        for name, task in rows:
             lines.append(self._goal(name, task.data, self.results.get(task.key)))
         return "\n".join(lines)
 
@@ -294,6 +294,52 @@ class Found:
             ]
             found += [f"{_name(data)}:", "", self.table([reference, *tasks], reference), ""]
         return "\n".join(found).rstrip()
+
+    def defaults(self) -> str:
+        """The library's encoding in both defaults, over the seeds that each has."""
+        heads = ["data", "network", "bins", "seeds", "validation", "test", "difference", "p"]
+        lines = [_row(heads), "|:--|:--" + "|--:" * 6 + "|"]
+        small_pointwise = replace(SMALL, world="pointwise")
+        fresh = (FRESH, replace(FRESH, world="pointwise"))
+        for data in (SMALL, small_pointwise, MEDIUM, POINTWISE, *fresh):
+            for name, network in {"medium": ONE, "large": LARGE}.items():
+                without = self._seeds(replace(network, data=data))
+                for bins in (0, 4, 8, 16):
+                    task = replace(network, data=data)
+                    runs = self._seeds(choices.with_bins(task, bins)) if bins else without
+                    if not runs:
+                        continue
+                    cells = [_name(data), f"`{name}`", bins, len(runs)]
+                    cells += [f"{_average(runs, each):.4f}" for each in ("best_value", "test")]
+                    common = sorted(runs.keys() & without.keys())
+                    pair = [_per_query([each[s] for s in common]) for each in (runs, without)]
+                    if bins:
+                        difference = f"{pair[0].mean() - pair[1].mean():+.4f}"
+                        cells += [difference, _p(paired_t_test(*pair))]
+                    lines.append(_row(cells if bins else [*cells, "", ""]))
+        return "\n".join(lines)
+
+    def _seeds(self, task: Task) -> dict[int, Mapping[str, Any]]:
+        """The results of a task by the seeds of training, the first two."""
+        tasks = {seed: replace(task, seed=seed) for seed in choices.SEEDS[:2]}
+        return {seed: self.results[t.key] for seed, t in tasks.items() if t.key in self.results}
+
+    def levels(self) -> str:
+        """The likelihood of label levels beside softmax, one seed, by data and network."""
+        heads = ["data", "network", "`softmax`", "`level_likelihood`", "difference", "p"]
+        lines = [_row([*heads[:2], "validation", *heads[2:]]), "|:--|:--" + "|--:" * 5 + "|"]
+        for task in choices.levels():
+            other = replace(task, losses=(SOFTMAX,))
+            pair = [self.results.get(each.key) for each in (other, task)]
+            if task.losses != (choices.LEVEL,) or task.seed or not all(pair):
+                continue
+            values = [decode(own["per_query"]) for own in pair]
+            chosen = f"{pair[1]['best_value'] - pair[0]['best_value']:+.4f}"
+            cells = [_name(task.data), _words(task, replace(LARGE, losses=task.losses)), chosen]
+            cells += [f"{own['test']:.4f}" for own in pair]
+            cells.append(f"{values[1].mean() - values[0].mean():+.4f}")
+            lines.append(_row([*cells, _p(paired_t_test(values[1], values[0]))]))
+        return "\n".join(lines)
 
     def attention(self) -> str:
         """Attention over the list, by world."""
