@@ -119,7 +119,7 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self) -> None:
-        check_positive("value", self.value)
+        _check_temperature("value", self.value)
 
     @override
     def at(self, progress: float) -> float:
