@@ -320,15 +320,12 @@ class Metric(HasSpec, DeclaresKernel):
                 relaxation.
         """
         check_positive("beta", beta)
-        check_choice("expect", expect, ("gain", "label"))
-        route = self.check_relaxed(relaxation, through)
+        route = self.check_relaxed(relaxation, through, expect)
         samples = 1
         if relaxation.stochastic:
             noisy_scores = relaxation.sample_scores(lists.scores, lists.mask)
             samples, lists = len(noisy_scores), lists.repeat(noisy_scores)
         if route == "ranks":
-            if expect == "label":
-                raise ValueError('expect="label" is for relaxations through a permutation')
             ranks = relaxation.rank(lists.scores, lists.mask)
             values = self._through_ranks(ranks, lists, beta)
         else:
@@ -438,21 +435,28 @@ class Metric(HasSpec, DeclaresKernel):
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         raise ValueError(_not_relaxed(self))
 
-    def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> Route:
+    def check_relaxed(
+        self,
+        relaxation: SortRelaxation,
+        through: Route | None = None,
+        expect: Expectation = "gain",
+    ) -> Route:
         """The form of the relaxation that the metric goes through, or an error if there is none.
 
         Args:
             relaxation: from :mod:`rankgrad.sorting`.
             through: the form to go through; None for the first form of the relaxation that the
                 metric goes through.
+            expect: as in :meth:`relaxed`.
 
         Returns:
             ``"permutation"`` or ``"ranks"``.
 
         Raises:
-            ValueError: the metric has no relaxed form, or it or the relaxation does not have this
-                form.
+            ValueError: the metric has no relaxed form, it or the relaxation does not have this
+                form, or ``expect`` is not valid for it.
         """
+        check_choice("expect", expect, ("gain", "label"))
         if not hasattr(relaxation, "forms"):
             raise ValueError(
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
@@ -471,6 +475,8 @@ class Metric(HasSpec, DeclaresKernel):
             )
         if through not in routes:
             raise ValueError(f"{self} is relaxed through {' or '.join(routes)}, not {through}")
+        if expect == "label" and through == "ranks":
+            raise ValueError('expect="label" is for relaxations through a permutation')
         return through
 
     def fill(self, values: ListValues, relevant: ListMask) -> ListValues:
@@ -586,7 +592,8 @@ def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
         )
     if lists.ragged:
         return torch.zeros_like(lists.mask).masked_scatter(lists.mask, flags)
-    return flags.reshape(lists.mask.shape)
+    # Lists of width 0 are padded to one item.
+    return flags.reshape(lists.mask.shape) if flags.numel() else torch.zeros_like(lists.mask)
 
 
 def _not_relaxed(metric: Metric) -> str:
