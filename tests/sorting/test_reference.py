@@ -269,6 +269,8 @@ def test_soft_sorting_of_the_least_strength_is_exact(how):
     assert sorting.soft_rank(values, **options).tolist() == pytest.approx([1, 3, 2])
     assert sorting.soft_sort(values, **options).tolist() == pytest.approx([0.1, 0.2, 0.4])
     assert sorting.soft_topk_mask(values, 2, **options).tolist() == pytest.approx([0, 1, 1])
+    with pytest.raises(ValueError, match="regularization_strength must be from 1e-30 to"):
+        sorting.soft_rank(values, how, 1e-320)
 
 
 @pytest.mark.parametrize("form", ["permutation", "ranks"])

@@ -22,7 +22,7 @@ from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
 from rankgrad._validation import (
     Schedule,
     check_choice,
-    check_positive,
+    check_temperature,
     check_whole,
     initial_value,
     set_temperature,
@@ -190,7 +190,7 @@ def _rows(
         The values, the mask, and the shape and the dtype of the result.
     """
     check_choice("regularization", regularization, _REGULARIZATIONS)
-    check_positive("regularization_strength", strength)
+    check_temperature("regularization_strength", strength)
     rows, inside, batch = check_scores(values, mask)
     return rows.double(), inside, (*batch, rows.shape[-1]), rows.dtype
 
