@@ -368,11 +368,8 @@ class Metric(HasSpec, DeclaresKernel):
         Returns:
             ``[b]``, True for lists with an item of positive weight whose gain is above 0 or NaN.
         """
-        weights = (
-            lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
-        )
         # A NaN gain counts, so that the metric of its list is NaN.
-        return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
+        return (~(self.gains(lists.labels) <= 0) & weighted_items(lists)).any(-1)
 
     def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
         """The labels, or an error if one is too large for the metric's gain.
@@ -496,6 +493,12 @@ class Metric(HasSpec, DeclaresKernel):
 metrics.base_class = Metric
 
 
+def weighted_items(lists: Lists | Ranked) -> ItemMask:
+    """True on items of positive weight, ``[b, n]``."""
+    weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
+    return lists.mask if weights is None else lists.mask & (weights > 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BinaryMetric(Metric):
     """A metric of binary relevance: an item is relevant if its label is ``threshold`` or more."""
@@ -540,7 +543,9 @@ def exact_values(
     None for a metric that has no kernel for these lists.
     """
     results: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
-    if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
+    scores = lists.flat.scores
+    is_traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(scores)
+    if is_traced or not ready("exact_metrics", scores):
         return results
     options = [_exact_options(metric, lists) for metric in metrics]
     has_kernel = [i for i in range(len(metrics)) if options[i] is not None]
@@ -561,8 +566,6 @@ def _exact_options(
     """
     options = metric.kernel_options()
     if options is None or options.name == "spearman":
-        return None
-    if is_functorch_wrapped_tensor(lists.flat.scores):
         return None
     name, k, gain, threshold, persistence = options
     if (name == "err" or gain != "linear") and _any_too_large(lists):
