@@ -28,6 +28,7 @@ import numpy as np
 
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
+from rankgrad._validation import check_whole
 from rankgrad.data import _memory_limit, _streams, _text_lines
 from rankgrad.data._dataset import LONGEST_ID, Dataset, FeaturesError, group_rows, id_array
 from rankgrad.data._missing import MissingValues
@@ -103,8 +104,9 @@ def read(
     files = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not files:
         raise ValueError("paths must name at least one file, found none")
-    _check_count("n_features", n_features)
-    _check_count("threads", threads)
+    for option, value in (("n_features", n_features), ("threads", threads)):
+        if value is not None:
+            check_whole(option, value)
     sizes = None if groups is None else _check_groups(groups)
     threads = threads or cores()
     threads = threads if threads > 1 else 0  # a single thread is the calling one
@@ -749,8 +751,3 @@ def _check_groups(groups: Sequence[int] | Array) -> Array:
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
         raise ValueError("groups must be the sizes of the lists, whole numbers of at least 1")
     return sizes.astype(np.int64)
-
-
-def _check_count(option: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{option} must be a whole number of at least 1, or None; found {value!r}")
