@@ -1,4 +1,5 @@
 import contextlib
+import math
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,7 @@ def test_any_text_is_a_spec_or_a_clear_error(text):
         ("a(x=[1, 2.5, yes])", Spec("a", None, {"x": [1, 2.5, "yes"]})),
         ("a(x=b@3(y=1))", Spec("a", None, {"x": Spec("b", 3, {"y": 1})})),
         ("a(x=ndcg_loss2++)", Spec("a", None, {"x": "ndcg_loss2++"})),
+        ("a(x=inf+, y=-inf)", Spec("a", None, {"x": "inf+", "y": -math.inf})),
     ],
 )
 def test_grammar(text, spec):

@@ -129,7 +129,7 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self) -> None:
-        check_positive("value", self.value)
+        check_temperature("value", self.value)
 
     @override
     def at(self, progress: float) -> float:
@@ -144,8 +144,8 @@ class _Ramp(Schedule):
     end: float
 
     def __post_init__(self) -> None:
-        _check_temperature("start", self.start)
-        _check_temperature("end", self.end)
+        check_temperature("start", self.start)
+        check_temperature("end", self.end)
 
 
 @schedules.register("linear")
@@ -194,11 +194,11 @@ def as_temperature(option: str, value: Any) -> float | Schedule:
         return schedules.get(value)
     if isinstance(value, Schedule):
         return value
-    _check_temperature(option, value)
+    check_temperature(option, value)
     return float(value)
 
 
-def _check_temperature(option: str, value: Any) -> None:
+def check_temperature(option: str, value: Any) -> None:
     """Check a positive number by which scores can be multiplied or divided in float32."""
     check_positive(option, value)
     low, high = _SMALLEST_TEMPERATURE, _LARGEST_TEMPERATURE

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _Parameters = Mapping[str, inspect.Parameter]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_+]*")
-_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf\b)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?((\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?|inf(?![\w+]))", re.ASCII)
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'')
 _MAX_DIGITS = 4000  # of a number: Python's own limit is a little higher

@@ -153,6 +153,16 @@ def test_types_that_are_numbers_in_other_clothes(tmp_path: Path) -> None:
     assert read.qids.tolist() == ["5", str(2**60)]
 
 
+def test_string_views_are_categories(tmp_path: Path) -> None:
+    """Polars writes its texts so."""
+    views = pa.array(["x", "y"] * 10, pa.string_view())
+    table = pa.table({"qid": ["a"] * 20, "label": [1] * 20, "t": views})
+    feather.write_feather(table, tmp_path / "t.arrow")
+    data = columnar.read(tmp_path / "t.arrow")
+    assert data.categories == (("x", "y"),)
+    assert data.features[:2].tolist() == [[0.0], [1.0]]
+
+
 def test_dictionary_columns_are_texts(tmp_path: Path) -> None:
     table = pa.table({"qid": pa.array(["a", "a", "b"]).dictionary_encode(), "label": [0, 1, 2]})
     table = table.append_column("x", pa.array([1.0, 2.0, 3.0]))

@@ -82,6 +82,13 @@ def test_standardize_is_scikit_learns(dtype: type) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype is np.float32 else 1e-10, atol=1e-5)
 
 
+def test_standardize_refuses_features_with_infinite_differences() -> None:
+    features = np.array([[0, 3e38], [1, 3e38], [2, 3e38], [3, -3e38]], np.float32)
+    with pytest.raises(ValueError, match=r"standardize: feature index 1 .* from -3e.38 to 3e.38"):
+        Standardize().fit(features)
+    Standardize().fit(features.astype(np.float64))
+
+
 @pytest.mark.parametrize("output", ["uniform", "normal"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_quantile_is_scikit_learns_but_at_tied_ends(output: Distribution, dtype: type) -> None:
@@ -313,6 +320,13 @@ def test_linear_imputation_is_the_best_linear_one(share: float) -> None:
         best = others @ np.linalg.lstsq(others, centered, rcond=None)[0]
         left = np.var(centered - best), np.var(features[:, column] - found)
         assert left[1] <= 1.02 * left[0] + 0.01 * np.var(centered)
+
+
+def test_linear_imputation_from_a_tiny_feature_is_finite() -> None:
+    features = np.random.default_rng(0).normal(size=(50, 2)) * [1e-30, 1e10]
+    features[::3, 1] = np.nan
+    fitted = transforms.get("impute").fit(features.astype(np.float32))
+    assert fitted.transform(torch.tensor([[1e-30, np.nan], [np.nan, np.nan]])).isfinite().all()
 
 
 def test_a_feature_that_is_there_or_not_is_not_constant() -> None:

@@ -105,4 +105,4 @@ def test_smoothi_through_ranks_has_the_expected_gain_by_default():
     assert loss(scores, labels) == plain(scores, labels)
     assert losses.get(str(loss))(scores, labels) == plain(scores, labels)
     with pytest.raises(ValueError, match='expect="label" is for relaxations through a permutation'):
-        losses.get("smoothi_ndcg@2(through=ranks, expect=label)")(scores, labels)
+        losses.get("smoothi_ndcg@2(through=ranks, expect=label)")

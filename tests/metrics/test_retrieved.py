@@ -90,6 +90,11 @@ def test_padded_flat_and_alone(name):
     torch.testing.assert_close(everything, metric(scores, labels, offsets=offsets))
 
 
+def test_padded_lists_of_no_items():
+    scores, retrieved = torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)
+    assert metrics.get("ap(empty=1)")(scores, scores, retrieved=retrieved).tolist() == [1, 1]
+
+
 def test_what_is_wrong_is_said():
     with pytest.raises(ValueError, match="retrieved must be True or False for each item"):
         metrics.get("ap")([1.0, 2.0], [0, 1], retrieved=[1, 0])

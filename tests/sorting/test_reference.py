@@ -8,7 +8,7 @@ import pytest
 import reference
 import torch
 
-from rankgrad import sorting
+from rankgrad import kernels, losses, metrics, sorting
 from rankgrad.sorting import (
     FastSort,
     Gumbel,
@@ -234,3 +234,47 @@ def test_soft_sorting_keeps_its_digits_in_float32(how):
         exact = function(values.double(), regularization=how, regularization_strength=1e-3)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "fastsort_ndcg(strength=1e-20)",
+        "neural_ndcg(temperature=1e-30)",
+        "ot_ndcg(epsilon=1e-30)",
+        "pirank_ndcg(temperature=1e-20)",
+        "smoothi_ndcg(alpha=1e20, expect=gain)",
+        "softsort_ndcg(temperature=1e-30)",
+    ],
+)
+def test_losses_at_the_least_temperature_are_the_exact_metric(spec, mode):
+    """Differences of scores are then far below the rounding of their sums and products."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(8, 40, generator=generator) * torch.tensor([1.0, 3e3]).repeat(4)[:, None]
+    labels = torch.randint(0, 4, (8, 40), generator=generator).float()
+    loss = losses.get(spec, reduction="none")
+    tied = torch.full_like(scores, 1e4).requires_grad_()
+    with kernels.using(mode):
+        torch.testing.assert_close(loss(scores, labels), 1 - metrics.get("ndcg")(scores, labels))
+        value = loss(tied, labels).sum()
+        assert value.isfinite()
+        assert torch.autograd.grad(value, tied)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("how", ["l2", "entropic"])
+def test_soft_sorting_of_the_least_strength_is_exact(how):
+    values = torch.tensor([0.1, 0.4, 0.2])
+    options = {"regularization": how, "regularization_strength": 1e-25}
+    assert sorting.soft_rank(values, **options).tolist() == pytest.approx([1, 3, 2])
+    assert sorting.soft_sort(values, **options).tolist() == pytest.approx([0.1, 0.2, 0.4])
+    assert sorting.soft_topk_mask(values, 2, **options).tolist() == pytest.approx([0, 1, 1])
+    with pytest.raises(ValueError, match="regularization_strength must be from 1e-30 to"):
+        sorting.soft_rank(values, how, 1e-320)
+
+
+@pytest.mark.parametrize("form", ["permutation", "ranks"])
+def test_neuralsort_of_ties_at_a_low_temperature_has_no_nan(form):
+    scores = torch.tensor([3.0, 2, 2, 3, 1, 4], dtype=torch.float64)
+    relaxation = sorting.get("standardized(base=neuralsort(temperature=1e-20))")
+    assert getattr(relaxation, form)(scores).isfinite().all()

@@ -186,7 +186,8 @@ def imputation_weights(values: Float[Tensor, "m f"], moments: Moments) -> Float[
     weights = weights - inverse * (weights.diagonal() / inverse.diagonal())
     weights.fill_diagonal_(0.0)
     rescaled: Tensor = weights * scale / scale[:, None]
-    return rescaled
+    # A weight that is infinite in the features' type is of a feature that is next to constant.
+    return rescaled.where(rescaled.abs() <= torch.finfo(values.dtype).max, 0.0)
 
 
 def sample_rows(blocks: Blocks, size: int, seed: int) -> Float[Tensor, "m f"]:

@@ -745,7 +745,8 @@ def _is_text(column_type: Any) -> bool:
     types = load("pyarrow", "columnar").types
     if types.is_dictionary(column_type):
         column_type = column_type.value_type
-    return bool(types.is_string(column_type) or types.is_large_string(column_type))
+    tests = (types.is_string, types.is_large_string, types.is_string_view)  # views: from Polars
+    return any(test(column_type) for test in tests)
 
 
 def _is_number(column_type: Any) -> bool:

@@ -221,8 +221,15 @@ class Standardize(Transform):
     deviation: Tensor  # [F], 1 for a constant feature
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        moments = Moments.of(blocks)
-        varies = moments.varies & (moments.deviation > torch.finfo(blocks.dtype).tiny)
+        moments, limits = Moments.of(blocks), torch.finfo(blocks.dtype)
+        is_wide = ~(moments.high - moments.low <= limits.max) | moments.deviation.isinf()
+        if is_wide.any():
+            j = int(is_wide.nonzero()[0])
+            raise ValueError(
+                f"standardize: feature index {j} (counting from 0) is from {moments.low[j]:g} to "
+                f"{moments.high[j]:g}, too wide a range: give NaN for missing values, or clip first"
+            )
+        varies = moments.varies & (moments.deviation > limits.tiny)
         return {"mean": moments.mean, "deviation": torch.where(varies, moments.deviation, 1.0)}
 
     def _map(self, values: Tensor) -> Tensor:

@@ -80,8 +80,7 @@ class RelaxedMetric(Loss):
         self.through: Route | None = through
         self.beta = as_temperature("beta", beta)
         self.expect: Expectation = expect
-        check_choice("expect", expect, ("gain", "label"))
-        self.metric.check_relaxed(self.relaxation, through)
+        self.metric.check_relaxed(self.relaxation, through, expect)
         self._cached_call: tuple[tuple[Any, ...], KernelCall | None] | None = None
 
     @override

@@ -320,15 +320,12 @@ class Metric(HasSpec, DeclaresKernel):
                 relaxation.
         """
         check_positive("beta", beta)
-        check_choice("expect", expect, ("gain", "label"))
-        route = self.check_relaxed(relaxation, through)
+        route = self.check_relaxed(relaxation, through, expect)
         samples = 1
         if relaxation.stochastic:
             noisy_scores = relaxation.sample_scores(lists.scores, lists.mask)
             samples, lists = len(noisy_scores), lists.repeat(noisy_scores)
         if route == "ranks":
-            if expect == "label":
-                raise ValueError('expect="label" is for relaxations through a permutation')
             ranks = relaxation.rank(lists.scores, lists.mask)
             values = self._through_ranks(ranks, lists, beta)
         else:
@@ -371,11 +368,8 @@ class Metric(HasSpec, DeclaresKernel):
         Returns:
             ``[b]``, True for lists with an item of positive weight whose gain is above 0 or NaN.
         """
-        weights = (
-            lists.weights if isinstance(lists, Ranked) else lists.weighted(lists.mask.double())
-        )
         # A NaN gain counts, so that the metric of its list is NaN.
-        return (~(self.gains(lists.labels) <= 0) & lists.mask & (weights > 0)).any(-1)
+        return (~(self.gains(lists.labels) <= 0) & weighted_items(lists)).any(-1)
 
     def check_labels(self, labels: Labels, mask: Mask | None = None) -> Labels:
         """The labels, or an error if one is too large for the metric's gain.
@@ -438,21 +432,28 @@ class Metric(HasSpec, DeclaresKernel):
     def _through_ranks(self, ranks: ItemValues, lists: Lists, beta: float) -> ListValues:
         raise ValueError(_not_relaxed(self))
 
-    def check_relaxed(self, relaxation: SortRelaxation, through: Route | None = None) -> Route:
+    def check_relaxed(
+        self,
+        relaxation: SortRelaxation,
+        through: Route | None = None,
+        expect: Expectation = "gain",
+    ) -> Route:
         """The form of the relaxation that the metric goes through, or an error if there is none.
 
         Args:
             relaxation: from :mod:`rankgrad.sorting`.
             through: the form to go through; None for the first form of the relaxation that the
                 metric goes through.
+            expect: as in :meth:`relaxed`.
 
         Returns:
             ``"permutation"`` or ``"ranks"``.
 
         Raises:
-            ValueError: the metric has no relaxed form, or it or the relaxation does not have this
-                form.
+            ValueError: the metric has no relaxed form, it or the relaxation does not have this
+                form, or ``expect`` is not valid for it.
         """
+        check_choice("expect", expect, ("gain", "label"))
         if not hasattr(relaxation, "forms"):
             raise ValueError(
                 f"relaxation must be an object of rankgrad.sorting, found {relaxation!r}; "
@@ -471,6 +472,8 @@ class Metric(HasSpec, DeclaresKernel):
             )
         if through not in routes:
             raise ValueError(f"{self} is relaxed through {' or '.join(routes)}, not {through}")
+        if expect == "label" and through == "ranks":
+            raise ValueError('expect="label" is for relaxations through a permutation')
         return through
 
     def fill(self, values: ListValues, relevant: ListMask) -> ListValues:
@@ -488,6 +491,12 @@ class Metric(HasSpec, DeclaresKernel):
 
 
 metrics.base_class = Metric
+
+
+def weighted_items(lists: Lists | Ranked) -> ItemMask:
+    """True on items of positive weight, ``[b, n]``."""
+    weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
+    return lists.mask if weights is None else lists.mask & (weights > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -534,7 +543,9 @@ def exact_values(
     None for a metric that has no kernel for these lists.
     """
     results: list[tuple[Tensor, Tensor] | None] = [None] * len(metrics)
-    if torch.compiler.is_compiling() or not ready("exact_metrics", lists.flat.scores):
+    scores = lists.flat.scores
+    is_traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(scores)
+    if is_traced or not ready("exact_metrics", scores):
         return results
     options = [_exact_options(metric, lists) for metric in metrics]
     with_kernel = {i: each for i, each in enumerate(options) if each is not None}
@@ -553,8 +564,6 @@ def _exact_options(metric: Metric, lists: Lists) -> ExactMetric | None:
     """
     options = metric.kernel_options()
     if options is None or options.name == "spearman":
-        return None
-    if is_functorch_wrapped_tensor(lists.flat.scores):
         return None
     name, k, gain, threshold, persistence = options
     if (name == "err" or gain != "linear") and _any_too_large(lists):
@@ -584,7 +593,8 @@ def as_retrieved(retrieved: Any, lists: Lists) -> ItemMask:
         )
     if lists.ragged:
         return torch.zeros_like(lists.mask).masked_scatter(lists.mask, flags)
-    return flags.reshape(lists.mask.shape)
+    # Lists of width 0 are padded to one item.
+    return flags.reshape(lists.mask.shape) if flags.numel() else torch.zeros_like(lists.mask)
 
 
 def undefined_message(metric: str | Metric) -> str:

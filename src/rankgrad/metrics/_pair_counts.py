@@ -8,7 +8,7 @@ from typing import ClassVar
 from rankgrad._padded import has_pairs, tiles
 from rankgrad._shapes import ItemValues, ListMask, ListValues
 from rankgrad.lists import Lists
-from rankgrad.metrics._base import Metric, Ranked
+from rankgrad.metrics._base import Metric, Ranked, weighted_items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,7 @@ class PairMetric(Metric):
 
 def has_weighted_pairs(lists: Lists | Ranked) -> ListMask:
     """Whether a list has two items of positive weight with unequal labels, ``[b]``."""
-    weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
-    mask = lists.mask if weights is None else lists.mask & (weights > 0)
-    return has_pairs(lists.labels, mask)
+    return has_pairs(lists.labels, weighted_items(lists))
 
 
 @dataclass(frozen=True)

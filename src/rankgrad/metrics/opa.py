@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rankgrad._padded import divide
 from rankgrad._shapes import ListMask, ListValues
 from rankgrad.lists import Lists
-from rankgrad.metrics._base import Ranked, metrics
+from rankgrad.metrics._base import Ranked, metrics, weighted_items
 from rankgrad.metrics._pair_counts import PairCounts, PairMetric
 
 
@@ -31,9 +31,7 @@ class OPA(PairMetric):
     def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has a pair whose item with the higher label has a positive weight."""
         lowest = lists.labels.masked_fill(~lists.mask, float("inf")).amin(-1, keepdim=True)
-        weights = lists.weights if isinstance(lists, Ranked) else lists.item_weights
-        mask = lists.mask if weights is None else lists.mask & (weights > 0)
-        return ((lists.labels > lowest) & mask).any(-1)
+        return ((lists.labels > lowest) & weighted_items(lists)).any(-1)
 
     def _exact(self, ranked: Ranked) -> ListValues:
         counts = PairCounts.of(ranked, ranked.weights, ranked.mask.to(ranked.weights.dtype))

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from rankgrad._padded import divide
 from rankgrad._shapes import Float, ItemMask, ItemValues, ListValues
-from rankgrad._validation import check_between
+from rankgrad._validation import check_between, check_flag
 from rankgrad.kernels.arguments import MetricOptions
 from rankgrad.metrics._base import metrics
 from rankgrad.metrics.linear import LinearBinaryMetric
@@ -43,6 +43,7 @@ class RBP(LinearBinaryMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("persistence", self.persistence, 0, 1)
+        check_flag("graded", self.graded)
 
     @override
     def kernel_options(self) -> MetricOptions | None:

@@ -22,7 +22,7 @@ from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
 from rankgrad._validation import (
     Schedule,
     check_choice,
-    check_positive,
+    check_temperature,
     check_whole,
     initial_value,
     set_temperature,
@@ -190,7 +190,7 @@ def _rows(
         The values, the mask, and the shape and the dtype of the result.
     """
     check_choice("regularization", regularization, _REGULARIZATIONS)
-    check_positive("regularization_strength", strength)
+    check_temperature("regularization_strength", strength)
     rows, inside, batch = check_scores(values, mask)
     return rows.double(), inside, (*batch, rows.shape[-1]), rows.dtype
 
@@ -231,11 +231,13 @@ def _project(
 def _project_l2(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> Tensor:
     """``z - v``, where v is the decreasing isotonic regression of ``z - w``.
 
-    On each block of the regression, v is the mean of ``z - w``.
+    On each block of the regression, v is the mean of ``z - w``. Anchors are first subtracted from
+    each other: large ones would round off the digits of a weight that is subtracted from them.
     """
     blocks = pool(anchors, weights, sorted_mask.sum(-1), entropic=False)
     sizes = block_sums(torch.ones_like(anchors), blocks)
-    return anchors - block_sums(anchors - weights, blocks) / sizes
+    distances = anchors - anchors.gather(-1, blocks)
+    return distances - block_sums(distances - weights, blocks) / sizes
 
 
 def _project_entropic(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> Tensor:
@@ -244,16 +246,8 @@ def _project_entropic(anchors: Tensor, weights: Tensor, sorted_mask: Tensor) -> 
     This is the logarithm of the projection of ``exp(z)`` onto the permutahedron of ``exp(w)``.
     """
     blocks = pool(anchors, weights, sorted_mask.sum(-1), entropic=True)
-    return anchors - _block_logsumexp(anchors, blocks) + _block_logsumexp(weights, blocks)
-
-
-def _block_logsumexp(values: Tensor, blocks: Tensor) -> Tensor:
-    """For each item, the log-sum-exp of its block.
-
-    Args:
-        values: ``[b, n]``, in descending order.
-        blocks: ``[b, n]``, the first position of each item's block.
-    """
-    largest = values.detach().gather(-1, blocks)
+    distances = anchors - anchors.gather(-1, blocks)  # as in the Euclidean projection
+    largest = weights.detach().gather(-1, blocks)
     shift = torch.where(largest.isfinite(), largest, 0.0)
-    return block_sums((values - shift).exp(), blocks).log() + shift
+    log_total = block_sums((weights - shift).exp(), blocks).log() + shift
+    return distances - block_sums(distances.exp(), blocks).log() + log_total

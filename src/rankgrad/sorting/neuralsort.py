@@ -160,24 +160,27 @@ def _log_rows(
 
 
 def _absolute_differences(scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
-    """``Σ_i |s_j - s_i|`` over the real items i, for each item j: ``[b, n]``, 0 on padding.
+    """``Σ_i |s_j - s_i| - |s_top - s_i|`` over the real items i, for each item j: ``[b, n]``.
 
-    Computed by prefix sums in the order of the scores.
+    The softmax does not depend on the second term, with the highest score. From an item to the next
+    one in the order of the scores, m items are above the gap between them and n - m below it, so
+    the sum changes by ``2m - n`` times the gap. Tied items have exactly equal sums. On padding, it
+    is 0.
     """
     inside = mask.gather(-1, order)
-    ranked = scores.gather(-1, order) * inside
-    above = torch.arange(scores.shape[-1], device=scores.device)
-    below = inside.sum(-1, keepdim=True) - above - 1
-    prefix = ranked.cumsum(-1)
-    suffix = prefix[:, -1:] - prefix
-    sums = (prefix - ranked - above * ranked) + (below * ranked - suffix)
+    ranked = scores.gather(-1, order)
+    gaps = torch.where(inside[:, 1:], ranked[:, :-1] - ranked[:, 1:], 0.0)
+    above = torch.arange(1, scores.shape[-1], device=scores.device)
+    sums = ((2 * above - inside.sum(-1, keepdim=True)) * gaps).cumsum(-1)
+    sums = torch.nn.functional.pad(sums, (1, 0))
     return (sums * inside).gather(-1, invert(order))
 
 
 def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order: Tensor) -> Tensor:
     """``Σ_i (g_j + g_i) sign(s_j - s_i)`` for each item j, ``[b, n]``; ties have the sign 0.
 
-    The vector-Jacobian product of :func:`_absolute_differences` with the gradient g.
+    The vector-Jacobian product of :func:`_absolute_differences` with the gradient g, which sums to
+    0, as that of a softmax does: so the terms of the highest score cancel.
     """
     inside = mask.gather(-1, order)
     ranked = scores.gather(-1, order).masked_fill(~inside, float("-inf"))
@@ -194,10 +197,9 @@ def _absolute_differences_vjp(grad: Tensor, scores: Tensor, mask: Tensor, order:
 class _PermutationRows(ListFunction):
     """The top k rows of P, ``[b, k, n]``. They are saved; the backward pass needs one more buffer.
 
-    In sorted order the maximum of row r is at the r-th item, so the shift of its softmax is known.
     Logits are of the size n |s| and cancel near the maximum, so they are computed in float64 until
-    the shift is subtracted, a few rows at a time. Entries below 1e-30 (in float64, 1e-300) are set
-    to zero: arithmetic with denormal numbers is slow.
+    the maximum is subtracted, a few rows at a time. Entries below 1e-30 (in float64, 1e-300) are
+    set to zero: arithmetic with denormal numbers is slow.
     """
 
     @staticmethod
@@ -209,10 +211,8 @@ class _PermutationRows(ListFunction):
         length = mask.sum(-1, keepdim=True)
         position = torch.arange(k, device=scores.device)
         rank_offsets = (length - 1.0 - 2.0 * position).double()
-        top = order[:, :k]
-        shift = rank_offsets * scores64.gather(-1, top) - distances.gather(-1, top)
         # Rows past the list's end and columns of padding get logits of -infinity.
-        shift = torch.where(position < length, shift, float("inf"))
+        past_end = (position >= length)[:, :, None]
         distances = torch.where(mask, distances, float("inf"))
         # About log(1e-30) and log(1e-300)
         floor = -69.0 if scores.dtype == torch.float32 else -690.0
@@ -221,7 +221,8 @@ class _PermutationRows(ListFunction):
             logits = torch.baddbmm(
                 -distances[:, None, :], rank_offsets[:, rows, None], scores64[:, None, :]
             )
-            logits.sub_(shift[:, rows, None]).div_(temperature)
+            shift = logits.amax(-1, keepdim=True).masked_fill_(past_end[:, rows], float("inf"))
+            logits.sub_(shift).div_(temperature)
             tile = matrix[:, rows]
             tile.copy_(logits)
             tile.masked_fill_(tile < floor, float("-inf")).exp_()

@@ -84,23 +84,25 @@ def _gibbs_kernel(points: Tensor, mask: Tensor, epsilon: float) -> Tensor:
     It is 1 where the exact sort matches rank and item, and at most 1 elsewhere. The squares of x
     and t do not change the plan, so C is ``-2 x t``.
     """
-    targets, g, f = _potentials(points, mask)
+    order, targets, g, f = _potentials(points, mask)
     negative_slack = 2 * targets[:, :, None] * points[:, None, :] + f[:, None, :] + g[:, :, None]
     # Entries below about 1e-30 (in float64, 1e-300) become 0.
     floor = -69.0 if points.dtype == torch.float32 else -690.0
     logits = (negative_slack / epsilon).clamp(max=1.0)  # at most 0, up to rounding
+    is_match = order[:, :, None] == torch.arange(mask.shape[-1], device=mask.device)
+    logits = torch.where(is_match, logits.clamp(min=-1.0), logits)  # 0, up to rounding
     rows = torch.arange(mask.shape[-1], device=mask.device) < mask.sum(-1, keepdim=True)
     real = rows[:, :, None] & mask[:, None, :] & (logits > floor)
     return torch.where(real, logits, float("-inf")).exp()
 
 
-def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The targets t, and the dual potentials g of ranks and f of items without entropy.
+def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The item at each rank, the targets t, and the dual potentials g of ranks and f of items.
 
-    The optimal plan matches ranks and items in sorted order. Complementary slackness bounds the
-    potentials; those in the middle between the bounds are
-    ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``. Tied items
-    take the mean, so that their values and gradients are equal. All are ``[b, n]``.
+    The potentials are those of the problem without entropy, whose optimal plan matches ranks and
+    items in sorted order. Complementary slackness bounds them; those in the middle between the
+    bounds are ``g_{r+1} = g_r + (x_(r) + x_(r+1)) / (n - 1)`` and ``f_(r) = -2 x_(r) t_r - g_r``.
+    Tied items take the mean, so that their values and gradients are equal. All are ``[b, n]``.
     """
     length = mask.sum(-1, keepdim=True)
     order = descending(points, mask)
@@ -119,4 +121,4 @@ def _potentials(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     steps = (ranked[:, :-1] + ranked[:, 1:]) * spacing
     g = torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
     f = tie_means(-2 * ranked * targets - g).gather(-1, invert(order))
-    return targets, g, f
+    return order, targets, g, f

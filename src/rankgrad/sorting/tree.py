@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankgrad._padded import descending, invert
 from rankgrad._shapes import Channels, Float, Int, ItemMask, ItemValues, RankValues
-from rankgrad._validation import check_positive, check_whole
+from rankgrad._validation import check_temperature, check_whole
 from rankgrad.lists import is_unchecked
 from rankgrad.sorting._base import Relaxation, as_base, relaxations
 from rankgrad.sorting.neuralsort import NeuralSort
@@ -77,7 +77,7 @@ class Tree(Relaxation):
             return
         if not isinstance(values, list | tuple) or not values:
             raise ValueError(f"{name} must be a list of numbers, one per level; found {values!r}")
-        check = check_positive if name == "temperatures" else check_whole
+        check = check_temperature if name == "temperatures" else check_whole
         for value in values:
             check(name, value)
         object.__setattr__(self, name, tuple(values))

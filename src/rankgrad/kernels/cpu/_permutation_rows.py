@@ -169,13 +169,15 @@ def _cross_entropy_loop(first: int, last: int, arrays: Arrays, k: int, temperatu
 
 @compiled
 def absolute_differences(z: Array, sums: Array) -> None:
-    """Write ``Σ_k |z_j - z_k|`` for each j; z is descending."""
-    n = z.size
-    above, sum_of_all = 0.0, total(z)
+    """Write ``Σ_k |z_j - z_k| - |z_0 - z_k|`` for each j; z is descending.
+
+    Only differences of these sums are used. Tied items have exactly equal sums.
+    """
+    n, change = z.size, 0.0
     for i in range(n):
-        below = sum_of_all - above - z[i]
-        sums[i] = (above - i * z[i]) + ((n - 1 - i) * z[i] - below)
-        above += z[i]
+        if i > 0:  # i items are above the gap, n - i below it
+            change += (2.0 * i - n) * (z[i - 1] - z[i])
+        sums[i] = change
 
 
 @compiled
@@ -209,7 +211,7 @@ def _row(
     """
     normalizer, weighted_sum = 0.0, 0.0
     for j in range(z.size):
-        row[j] = exp(factor * (z[j] - top) - (sums[j] - shift))
+        row[j] = exp(min(factor * (z[j] - top) - (sums[j] - shift), 0.0))  # 0: up to rounding
         normalizer += row[j]
         weighted_sum += row[j] * values[j]
     return normalizer, weighted_sum

@@ -190,7 +190,7 @@ def _fill_panel(points: Array, n: int, p: int, panels: Array, of_rows: bool, out
 @compiled_borrowing
 def _exponentiate(numbers: Array) -> None:
     for i in range(numbers.size):
-        numbers[i] = exp(numbers[i])
+        numbers[i] = exp(min(numbers[i], 0.0))  # at most 0, up to rounding
 
 
 @compiled_borrowing
@@ -207,7 +207,7 @@ def _compute_row(matrix: Matrix, r: int) -> slice:
 @compiled_borrowing
 def _fill_row(row: Array, factor: float, x_r: float, sum_r: float, x: Array, sums: Array) -> None:
     for j in range(row.size):
-        row[j] = exp(factor * (x[j] - x_r) - (sums[j] - sum_r))
+        row[j] = exp(min(factor * (x[j] - x_r) - (sums[j] - sum_r), 0.0))
 
 
 @compiled_borrowing

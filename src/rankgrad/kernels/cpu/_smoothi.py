@@ -233,11 +233,14 @@ def _follow(block: Array, grad: Array, out: Array, bound: float, delta: float, f
                 mean += row[j] * values[j]
         else:
             shift = 0.0
+            # Logits are stored before the shift: in one expression with it, they are not rounded.
+            for j in range(points.size):
+                row[j] = points[j] * product[j]
             if bound > SAFE:
                 for j in range(points.size):
-                    shift = max(shift, points[j] * product[j])
+                    shift = max(shift, row[j])
             for j in range(points.size):
-                row[j] = exp(points[j] * product[j] - shift)
+                row[j] = exp(row[j] - shift)
                 normalizer += row[j] * ones[j]
                 mean += row[j] * values[j]
         inverse = 1.0 / normalizer
