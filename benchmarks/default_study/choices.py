@@ -377,7 +377,8 @@ def table() -> Iterable[Task]:
 
 def timed() -> Iterable[Task]:
     """Four epochs each, for a process that has the GPU to itself (``--workers 1 --timed``)."""
-    for own in (LARGE, replace(CONTEXT_AWARE, losses=(SOFTMAX,)), ONE):
+    encoded_too = (with_bins(LARGE, 8), with_bins(ONE, 8))
+    for own in (*encoded_too, LARGE, replace(CONTEXT_AWARE, losses=(SOFTMAX,)), ONE):
         yield replace(own, changes=(("epochs", 4), *own.changes))
     for loss in (LAMBDA, "neural_ndcg@10"):
         yield replace(LARGE, losses=(loss,), changes=(("epochs", 4),))

@@ -7,6 +7,7 @@
     python benchmarks/direct_study pack RESULTS -o FILE.jsonl.gz    results in one small file
     python benchmarks/direct_study tiny -o FILE.json                exact minimization
     python benchmarks/direct_study efficiency -o FILE.json          how many lists a loss needs
+    python benchmarks/direct_study mq2008 FOLDER                    its losses on MQ2008
     python benchmarks/direct_study speed                            time of a few losses, on a CPU
     python benchmarks/direct_study page RESULTS -o PAGE.md          the page
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import sys
 import tempfile
 from pathlib import Path
 
@@ -62,6 +64,15 @@ def main() -> None:
         import efficiency
 
         efficiency.run(args.output)
+    elif args.command == "mq2008":
+        import candidates  # noqa: F401 (registers its losses)
+
+        sys.path.append(str(Path(__file__).parents[1]))
+        import mq2008
+
+        for loss in args.losses:
+            test, vali, _ = mq2008.run(args.folder, loss, args.seeds)
+            print(f"{loss}: test {test.mean():.4f}, validation {vali.mean():.4f}", flush=True)
     elif args.command == "speed":
         from speed import measure
 
@@ -96,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("-o", "--output", type=Path, required=True)
     need = commands.add_parser("efficiency", help="how many lists a loss needs, some minutes")
     need.add_argument("-o", "--output", type=Path, required=True)
+    folds = commands.add_parser("mq2008", help="the default with losses of the study, NDCG@5")
+    folds.add_argument("folder", help="Fold1 to Fold5 of MQ2008")
+    folds.add_argument("--losses", nargs="+", default=["softmax", "level_likelihood(levels=2)"])
+    folds.add_argument("--seeds", type=int, default=2)
     commands.add_parser("speed", help="time of a few losses on a CPU")
     for name, text in (("pack", "results in one file"), ("page", "the page of the study")):
         command = commands.add_parser(name, help=text)

@@ -170,7 +170,7 @@ def test_compare_takes_texts_and_text_runs(place, rankgrad, refused, tmp_path):
     (out / "runs/hinge/fold1-seed0/evaluations/test/evaluation.json").unlink()
     less = CliRunner().invoke(app, ["compare", str(out)])
     assert less.exit_code == 1
-    assert "missing run: hinge, fold 1 seed 0: not evaluated on test" in less.stdout
+    assert "missing run: hinge, fold 1 seed 0: evaluations/test" in less.stdout
     for more, message in (
         ([out, "--losses", "softmax"], "are compared as they are: leave out --losses"),
         ([*base, *options, "-o", out, "--tune", 3], "--tune is not for text"),

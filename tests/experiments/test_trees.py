@@ -116,8 +116,8 @@ def test_options_under_an_alias_are_not_tuned(plan, tmp_path, monkeypatch, kind,
         assert chosen and not chosen & {*ALIASES[kind], *OWN[kind]}
     assert boosted[0] == boosted[1]
     for options in boosted[0]:  # each under one name alone
-        assert options.items() >= {entry._own_name(k): v for k, v in OWN[kind].items()}.items()
-        assert len({entry._own_name(name) for name in options}) == len(options)
+        assert options.items() >= {entry._resolve_alias(k): v for k, v in OWN[kind].items()}.items()
+        assert len({entry._resolve_alias(name) for name in options}) == len(options)
     with pytest.raises(ValueError, match="names of one option, leave one out: eta, learning_rate"):
         TreeEntry(kind, kind, {"eta": 0.1, "learning_rate": 0.1})
 

@@ -13,7 +13,7 @@ from serving_requests import ARROW, send, stream
 
 import rankgrad
 from rankgrad.data import _preparation_kernel
-from rankgrad.serving import Limits, ServedRanker, _bodies, _layers, create_app
+from rankgrad.serving import Limits, ServedRanker, _bodies, _folded_layers, create_app
 from rankgrad.serving._bodies import to_json_body
 from rankgrad.training import Settings, fit
 
@@ -76,7 +76,7 @@ def test_nothing_is_compiled_for_a_request(lists, fitted):
     tables = pa.table(columns), pa.table([packed], ["features"])
     sent = [{"json": {"lists": [{"items": rows[:n].tolist()}]}} for n in (1, 90)]
     sent += [{"content": stream(one), "headers": {"content-type": ARROW}} for one in tables]
-    compiled = _preparation_kernel.prepare, _layers._first_layer
+    compiled = _preparation_kernel.prepare, _folded_layers._first_layer
     for function in compiled:
         assert function.signatures
         function.disable_compile()
