@@ -6,6 +6,7 @@
     python benchmarks/default_study trees -o FILE.jsonl --size medium    LightGBM, on CPUs
     python benchmarks/default_study rules -o FILE.jsonl --size small  the default as users get it
     python benchmarks/default_study together -o FILE.jsonl            trees and a network in one
+    python benchmarks/default_study steps                             a step of training, on a CPU
     python benchmarks/default_study show RESULTS                      a table, on a terminal
     python benchmarks/default_study pack RESULTS --trees FILE.jsonl   into benchmarks/results
     python benchmarks/default_study page -o docs/results/simulated.md    the page
@@ -62,6 +63,10 @@ def main() -> None:
         import trees_and_network
 
         trees_and_network.run(args.output, args.world, args.threads)
+    elif args.command == "steps":
+        import step_time
+
+        print(step_time.measure())
     elif args.command == "pack":
         import pool
         import results_page
@@ -112,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     together.add_argument("-o", "--output", type=Path, required=True)
     together.add_argument("--world", default="listwise")
     together.add_argument("--threads", type=int, default=2)
+    commands.add_parser("steps", help="time of a training step of the defaults, on a CPU")
     pack = commands.add_parser("pack", help="put results into benchmarks/results")
     pack.add_argument("results", type=Path, nargs="+")
     pack.add_argument("--trees", type=Path, action="append", required=True)

@@ -52,7 +52,7 @@ def test_the_standard_input_is_named_in_errors(monkeypatch):
         data.load("-")
     with pytest.raises(ValueError, match="the standard input is one data set that can be read"):
         load_splits("-")
-    with pytest.raises(ValueError, match="the standard input is a file: a split and a fold are of folders"):
+    with pytest.raises(ValueError, match="the standard input is a file: a split and a fold"):
         data.load("-", split="test")
 
 
