@@ -131,7 +131,8 @@ def _is_number(type: Any) -> bool:
 
 
 def _is_text(type: Any) -> bool:
-    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)  # of Polars
+    return any(test(type) for test in tests)
 
 
 def _value_type(type: Any) -> Any:
