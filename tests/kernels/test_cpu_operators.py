@@ -17,7 +17,7 @@ SORTS = {
     "softsort(temperature=0.7)": (SoftSortOperator, 0.7),
     "sinkhorn(base=neuralsort(temperature=0.7))": (SinkhornOperator, 0.7, 30, 1e-6, False),
     "sinkhorn(base=neuralsort, iterations=5, transposed=true)": (
-        SinkhornOperator, 1, 5, 1e-6, True,
+        SinkhornOperator, 1.0, 5, 1e-6, True,
     ),
     "smoothi(alpha=2.0, delta=0.2)": (SmoothIOperator, 2.0, 0.2),
 }  # fmt: skip
