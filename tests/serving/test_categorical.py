@@ -122,3 +122,8 @@ def test_numbers_are_names_where_a_text_file_had_fractions():
     size = CategoricalFeature(("0.1", "1.0", "7.0"))
     assert [size.code(value) for value in (7, "7", "7.0", 1.0, 0.1)] == [2, 2, 2, 1, 0]
     assert size.codes_of(np.array([0.1, 7], np.float32)).tolist() == [0, 2]
+
+
+def test_a_missing_text_is_not_the_category_none():
+    codes = CategoricalFeature(("None", "red")).codes_of_texts([None, "None", "red", "blue"])
+    np.testing.assert_array_equal(codes, np.array([np.nan, 0, 1, np.nan], np.float32))

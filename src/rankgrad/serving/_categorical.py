@@ -82,7 +82,11 @@ class CategoricalFeature:
 
     def codes_of_texts(self, names: list[Any]) -> np.ndarray:
         """The codes ``[N]`` of names, in float32; NaN for None and for unknown names."""
-        return np.array([self.codes.get(category_name(n), np.nan) for n in names], np.float32)
+        codes = [
+            np.nan if name is None else self.codes.get(category_name(name), np.nan)
+            for name in names
+        ]
+        return np.array(codes, np.float32)
 
 
 def categorical_features(categories: Categories | None) -> dict[int, CategoricalFeature]:
