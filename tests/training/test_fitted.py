@@ -30,6 +30,7 @@ def test_blocks_and_lists_apart_give_the_same(ranker, vali, monkeypatch):
     whole = ranker.predict(vali.features, vali.offsets)
     monkeypatch.setattr(_fitted, "_VALUES", 20)
     monkeypatch.setattr(_fitted, "_DOCUMENTS", 20)
+    monkeypatch.setattr(_fitted, "_PREPARED", 20)
     np.testing.assert_allclose(ranker.predict(vali.features, vali.offsets), whole, atol=1e-6)
     for at in range(3):
         rows = slice(vali.offsets[at], vali.offsets[at + 1])

@@ -219,7 +219,7 @@ def test_predictions_are_those_of_transforms_and_network(model, monkeypatch):
     monkeypatch.setattr(FittedRanker, "_score_items", None)
     monkeypatch.setattr(FittedRanker, "_score_lists", None)
     for documents in (1 << 15, 40):  # all lists at once, and few or a long one at a time
-        monkeypatch.setattr("rankgrad.training._fitted._DOCUMENTS", documents)
+        monkeypatch.setattr("rankgrad.training._fitted._PREPARED", documents)
         found = ranker.predict(features, offsets)
         np.testing.assert_allclose(found, expected, atol=3e-6)
     one = ranker.predict(features[offsets[3] : offsets[4]])

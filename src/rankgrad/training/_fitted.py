@@ -41,7 +41,8 @@ WEIGHTS, MANIFEST = "model.safetensors", "model.json"
 _FILES = {WEIGHTS, MANIFEST, LightGBM.file, XGBoost.file}  # which save may replace
 _VALUES = 1 << 22  # values of features (items × features) that are scored, or checked, at a time
 _ROWS = 256  # items per part of the compiled preparation, for networks that score single items
-_DOCUMENTS = 1 << 15  # items that _score_prepared and _score_lists score at a time
+_DOCUMENTS = 1 << 15  # items that _score_lists scores at a time
+_PREPARED = 1 << 12  # items that _score_prepared scores at a time, fewer: members copy inputs
 
 
 class _Manifest(TypedDict):
@@ -211,8 +212,8 @@ class FittedRanker:
         network: Any = self.network
         scores = np.empty(len(features), np.float32)
         first = 0
-        while first < len(offsets) - 1:  # lists first:last, up to _DOCUMENTS items
-            last = int(np.searchsorted(offsets, offsets[first] + _DOCUMENTS, side="right")) - 1
+        while first < len(offsets) - 1:  # lists first:last, up to _PREPARED items
+            last = int(np.searchsorted(offsets, offsets[first] + _PREPARED, side="right")) - 1
             last = max(last, first + 1)
             start, stop = int(offsets[first]), int(offsets[last])
             rows = as_float32("features", features[start:stop], self.feature_names, first=start)
