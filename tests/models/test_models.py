@@ -235,6 +235,7 @@ def test_none_in_quotes_is_none() -> None:
         ("lightgbm(monotone_constraints=[1, 0.5])", "each of monotone_constraints must be -1, 0"),
         ("xgboost(monotone_constraints=[2])", "each of monotone_constraints must be -1, 0 or 1"),
         ("tabm(in_list=rank)", "in_list must be a list such as"),
+        ("tabm(bins=10000)", "bins must be at most 256, found 10000"),
         ("tabm(bins=-1)", "bins must be a whole number of at least 0, found -1"),
         ("tabm(heads=-1)", "heads must be a whole number of at least 0, found -1"),
         ("tabm(heads=1.5)", "heads must be a whole number of at least 0, found 1.5"),

@@ -154,13 +154,15 @@ def _explain(registry: Registry[Any], name: str) -> None:
 def _reference_lines(registry: Registry[Any], name: str) -> list[str]:
     """The entry of a loss or metric in ``reference.toml``, a line for each field.
 
-    There are no lines for models, nor for names that a user's program registered.
+    For a preset of models it is the spec that it stands for. There are no lines for other models,
+    nor for names that a user's program registered.
     """
     from rankgrad._reference import entry
     from rankgrad.cli._formulas import plain_formula
 
     if registry.kind == "model":
-        return []
+        spec = str(registry.get(name))
+        return ["", f"It stands for: {spec}"] if spec.partition("(")[0] != name else []
     cell = _grid_cell(registry, name)
     if cell:
         reference = _cell_reference(name, *cell)

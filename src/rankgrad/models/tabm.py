@@ -23,6 +23,7 @@ from rankgrad.models._similar_items import SimilarItems
 __all__ = ["TabM", "TabMNet"]
 
 _Sharing = Literal["adapters", "nothing"]
+_MAX_BINS = 256  # each is another input for every feature
 
 
 @models.register("tabm")
@@ -85,7 +86,7 @@ class TabM(Model):
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
         object.__setattr__(self, "heads", check_whole("heads", self.heads, least=0))
-        object.__setattr__(self, "bins", check_whole("bins", self.bins, least=0))
+        object.__setattr__(self, "bins", check_whole("bins", self.bins, least=0, most=_MAX_BINS))
 
     @override
     def build(self, n_features: int) -> TabMNet:
