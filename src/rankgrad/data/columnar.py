@@ -460,7 +460,7 @@ class _Builder:
     def _category_codes(self, column: Any, name: str) -> np.ndarray:
         """The code of each row's category in a column, ``[rows]``; NaN for missing values."""
         if not _is_number(column.type):
-            column = column.cast(load("pyarrow", "columnar").string())
+            column = _to_strings(column)
         encoded = column.dictionary_encode()
         codes = self.categories[name]
         value_codes = []
@@ -505,7 +505,7 @@ class _Builder:
         """A column of ids as pyarrow strings, none of them missing or too long."""
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
-        texts = column.cast(load("pyarrow", "columnar").string())
+        texts = _to_strings(column)
         lengths = np.asarray(load("pyarrow.compute", "columnar").utf8_length(texts))
         if len(lengths) and lengths.max() > MAX_ID_LENGTH:
             problem = f"has {lengths.max():,} characters, and at most {MAX_ID_LENGTH:,} are read"
@@ -738,6 +738,15 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
             columns.append([None if np.isnan(code) else names[int(code)] for code in column])
     arrays = [arrow.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
     return arrow.record_batch(arrays, schema=schema)
+
+
+def _to_strings(column: Any) -> Any:
+    """A column as pyarrow strings."""
+    arrow = load("pyarrow", "columnar")
+    try:
+        return column.cast(arrow.string())
+    except arrow.ArrowNotImplementedError:  # of string views, before pyarrow 18
+        return arrow.array(column.to_pylist(), arrow.string())
 
 
 def _is_text(column_type: Any) -> bool:

@@ -211,7 +211,8 @@ def _distinct(labels: NDArray[np.float32]) -> tuple[list[float], NDArray[np.uint
     if len(grades) > 1 << 16:  # labels that are not grades: each becomes the next of 2^16 of them
         representatives = grades[np.linspace(0, len(grades) - 1, 1 << 16).round().astype(int)]
         grades, codes = representatives, np.searchsorted(representatives, grades)[codes]
-    return [_round(grade) for grade in grades], codes.astype("<u2")
+    # Before NumPy 2 the indices of a matrix are flat.
+    return [_round(grade) for grade in grades], codes.reshape(labels.shape).astype("<u2")
 
 
 def _round(value: Any) -> float:
