@@ -66,7 +66,7 @@ def check_choice(option: str, value: object, choices: Sequence[object]) -> None:
         raise ValueError(f"{option} must be one of {listed}; found {quote(value)}")
 
 
-def check_sizes(option: str, sizes: Any) -> Any:
+def check_list_sizes(option: str, sizes: Any) -> Any:
     """Check the sizes of lists ``[B]``, and return them as an array of int64."""
     import numpy as np
 

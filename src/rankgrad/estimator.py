@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from rankgrad import _files, _schemas, hub
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
-from rankgrad._validation import check_sizes
+from rankgrad._validation import check_list_sizes
 from rankgrad.data import Dataset
 from rankgrad.data._categories import encode_frame, number_columns
 from rankgrad.data._dataset import Categories, as_float32
@@ -755,7 +755,7 @@ class _ListRows:
         if qid is not None and group is not None:
             raise ValueError("give qid or group, not both")
         if group is not None:
-            sizes = check_sizes("group", group)
+            sizes = check_list_sizes("group", group)
             if sizes.sum() != n:
                 raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
             return cls(np.arange(n), _offsets(sizes))

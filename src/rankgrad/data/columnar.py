@@ -741,12 +741,11 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
 
 
 def _to_strings(column: Any) -> Any:
-    """A column as pyarrow strings."""
+    """A column as pyarrow strings. Before version 18, pyarrow does not cast string views."""
     arrow = load("pyarrow", "columnar")
-    try:
-        return column.cast(arrow.string())
-    except arrow.ArrowNotImplementedError:  # of string views, before pyarrow 18
+    if arrow.types.is_string_view(column.type):
         return arrow.array(column.to_pylist(), arrow.string())
+    return column.cast(arrow.string())
 
 
 def _is_text(column_type: Any) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 
 from rankgrad._quoting import quote, shorten
 from rankgrad._shapes import Array
-from rankgrad._validation import check_sizes, check_whole
+from rankgrad._validation import check_list_sizes, check_whole
 from rankgrad.data import _memory_limit, _streams, _text_lines
 from rankgrad.data._dataset import MAX_ID_LENGTH, Dataset, FeaturesError, group_rows, id_array
 from rankgrad.data._missing import MissingValues
@@ -107,7 +107,7 @@ def read(
     for option, value in (("n_features", n_features), ("threads", threads)):
         if value is not None:
             check_whole(option, value)
-    sizes = None if groups is None else check_sizes("groups", groups)
+    sizes = None if groups is None else check_list_sizes("groups", groups)
     threads = threads or cores()
     threads = threads if threads > 1 else 0  # a single thread is the calling one
     buffers: list[bytearray] = []
