@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 _HOLDOUT = 0.1  # the part of the lists that is held out where there is no validation data
+_ATTEMPTS = 5  # at a default run folder that no other process takes first
 _MIN_LISTS_FOR_HOLDOUT = 10  # with fewer, by default none is held out
 
 
@@ -101,12 +102,12 @@ def train(
         resolved, notes = for_data(resolved, training, explicit)
         show_notes(notes)
     how: dict[str, Any] = {"resume": resume, "on_epoch": on_epoch, "quiet": json}
-    while True:
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             result = fit(resolved, training, validation, folder=run, **how)
             break
         except (FileExistsError, LockedError):
-            if output is not None or not run.exists():
+            if output is not None or not run.exists() or not attempts_left:
                 raise
             run = _new_run(resolved.loss)  # another process has taken that name meanwhile
     if result.stopped == "interrupted":
