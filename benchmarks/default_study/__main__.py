@@ -24,6 +24,12 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "direct_study"))
 _RESULTS = Path(__file__).parents[1] / "results"
+#: Functions from the module ``choices`` to one from the results so far to tasks.
+_TASKS = {
+    "all": lambda choices: choices.tasks,
+    "encodings": lambda choices: choices.encoding_tasks,
+    "timed": lambda choices: lambda _: list(choices.timed()),
+}
 
 
 def main() -> None:
@@ -40,7 +46,7 @@ def main() -> None:
             seconds=args.seconds,
             workers=args.workers,
             changes={},
-            tasks=(lambda _: list(choices.timed())) if args.timed else choices.tasks,
+            tasks=_TASKS[args.tasks](choices),
             first=(choices.MEDIUM,),
         )
     elif args.command == "trees":
@@ -97,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             command.add_argument("--cache", type=Path, help="where data are made")
             command.add_argument("--workers", type=int, default=7)
-            command.add_argument("--timed", action="store_true", help="seconds of an epoch")
+            command.add_argument("--tasks", choices=tuple(_TASKS), default="all", help="which runs")
         else:
             command.add_argument("--size", default="medium")
             command.add_argument("--seed", type=int, default=0)

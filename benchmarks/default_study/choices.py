@@ -364,6 +364,107 @@ def library_encodings() -> Iterable[Task]:
         yield replace(ONE, data=data)
 
 
+#: As many training lists as at small size, and as many others as at medium size.
+FEW = Data((1000, 2000, 2000), in_list=IN_LIST)
+
+
+def variants() -> Iterable[Task]:
+    """Other forms of the default's network, optimizers and recipes, on few and on many lists."""
+    for data in (FEW, replace(FEW, world="pointwise"), MEDIUM, POINTWISE):
+        base = with_bins(replace(LARGE, data=data), 8)
+        variant = f"variant_{base.model[:-1]}"
+        yield base
+        yield replace(base, changes=(("optimizer", "muon"),))
+        yield with_bins(replace(LARGE, data=data), 16)
+        yield replace(base, model=f"{variant}, rate=6.0)")
+        yield replace(base, model=f"{variant}, encoding=embedded)")
+        yield replace(base, losses=(LEVEL,))
+        yield replace(base, model=f"{variant}, gated=true)")
+        both = replace(data, transforms=(QUANTILE, LOG))
+        yield replace(base, data=both)
+        if data.lists[0] > 1000:
+            continue
+        yield replace(base, model=f"{variant}, encoding=periodic)")
+        yield replace(base, changes=(("optimizer", "muon"), ("learning_rate", 1e-2)))
+        yield replace(base, changes=(("optimizer", "muon"), ("learning_rate", 1e-3)))
+        yield replace(base, changes=(("epochs", 40),))
+        yield replace(base, changes=(("epochs", 10),))
+        yield replace(base, changes=(("average", 0.999),))
+        yield replace(base, changes=(("batch_size", 16),))
+        yield replace(base, changes=(("learning_rate", 1e-3),))
+        yield replace(base, changes=(("weight_decay", 0.3),))
+        yield replace(base, model=base.model.replace("dropout=0.2", "dropout=0.4"))
+
+
+def encoded_by(task: Task, options: str) -> Task:
+    """A task with further options of the library's network, such as ``periodic=8``."""
+    kinds = ", ".join(task.data.in_list)
+    return replace(task, model=f"{task.model[:-1]}, in_list=[{kinds}], {options})")
+
+
+#: What the encoding of the defaults on many items is chosen from.
+ENCODINGS = ("bins=8", "bins=8, scale_rate=6.0", "periodic=8, scale_rate=6.0")
+_WORLDS = ("listwise", "pointwise")
+
+
+def periodic(task: Task, options: str, functions: int = 8) -> Task:
+    """A task with a periodic encoding that differs from the library's (``networks.py``)."""
+    spec = with_bins(task, functions).model[:-1]
+    return replace(task, model=f"variant_{spec}, encoding=periodic, {options})")
+
+
+def scale_rates() -> Iterable[Task]:
+    """Periodic encodings, and scales of inputs that learn faster."""
+    for world in _WORLDS:
+        large, one = (replace(own, data=replace(FEW, world=world)) for own in (LARGE, ONE))
+        yield from (encoded_by(own, options) for own in (large, one) for options in ENCODINGS)
+        for deviation in (0.03, 0.09, 0.9):
+            yield periodic(large, f"rate=6.0, deviation={deviation}")
+        for own in (large, one):
+            yield from (periodic(own, "rate=6.0"), encoded_by(own, "bins=16, scale_rate=6.0"))
+        yield periodic(large, "rate=6.0, deviation=0.1, frozen=true")
+        yield periodic(large, "rate=15.0")
+        yield periodic(large, "rate=6.0", functions=16)
+        yield replace(periodic(large, "rate=6.0"), changes=(("batch_size", 16),))
+        yield replace(periodic(large, "rate=6.0"), losses=(LEVEL,))
+    for world in _WORLDS:
+        for task in (ONE, LARGE):
+            own = replace(task, data=replace(MEDIUM, world=world))
+            yield from (encoded_by(own, options) for options in ENCODINGS)
+
+
+def best_encoding(task: Task, results: Results) -> str | None:
+    """The encoding that is best on validation lists; None while a result is missing.
+
+    It has the highest mean over both worlds, on few lists and at medium size.
+    """
+    data = [replace(own, world=world) for own in (FEW, MEDIUM) for world in _WORLDS]
+    means: dict[str, float] = {}
+    for options in ENCODINGS:
+        found = [results.get(encoded_by(replace(task, data=own), options).key) for own in data]
+        if not all(found):
+            return None
+        means[options] = sum(each["best_value"] for each in found if each)
+    return max(means, key=lambda options: means[options])
+
+
+def confirmed_encodings(results: Results) -> Iterable[Task]:
+    """The best encoding on queries not used before, at small size and at WEB30K's."""
+    choice = [(own, options) for own in (LARGE, ONE) if (options := best_encoding(own, results))]
+    if choice:
+        choice.append((ONE, ENCODINGS[1]))  # which takes half the time on a CPU
+    for task, options in choice:
+        for world in _WORLDS:
+            yield encoded_by(replace(task, data=replace(FRESH, world=world)), options)
+    for task, options in choice:
+        for world in _WORLDS:
+            for seed in SEEDS[:2]:
+                own = replace(task, data=replace(SMALL, world=world), seed=seed)
+                yield encoded_by(own, options)
+    for task, options in choice:
+        yield encoded_by(replace(task, data=WEB30K, recipe="short"), options)
+
+
 def table() -> Iterable[Task]:
     """Losses of every kind with the default's network and the context-aware one, then seeds."""
     at_web30k = replace(LARGE, data=WEB30K, recipe="short")
@@ -376,7 +477,7 @@ def table() -> Iterable[Task]:
 
 
 def timed() -> Iterable[Task]:
-    """Four epochs each, for a process that has the GPU to itself (``--workers 1 --timed``)."""
+    """Four epochs each, for a process that has the GPU to itself (``--workers 1 --tasks timed``)."""
     encoded_too = (with_bins(LARGE, 8), with_bins(ONE, 8))
     for own in (*encoded_too, LARGE, replace(CONTEXT_AWARE, losses=(SOFTMAX,)), ONE):
         yield replace(own, changes=(("epochs", 4), *own.changes))
@@ -384,10 +485,18 @@ def timed() -> Iterable[Task]:
         yield replace(LARGE, losses=(loss,), changes=(("epochs", 4),))
 
 
+def encoding_tasks(results: Results) -> list[Task]:
+    """Those of the encodings only."""
+    return list(dict.fromkeys([*scale_rates(), *confirmed_encodings(results)]))
+
+
 def tasks(results: Results) -> list[Task]:
     """All of them, each once."""
     task = chosen(results)
     found = [
+        *scale_rates(),
+        *confirmed_encodings(results),
+        *variants(),
         *library_encodings(),
         *levels(),
         *claims(LARGE),

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rankgrad.models import models
-from rankgrad.models.tabm import TabM, TabMNet
+from rankgrad.models._encoding import (
+    FREQUENCY_DEVIATION,
+    PeriodicEncoding,
+    PiecewiseLinearEncoding,
+)
+from rankgrad.models.tabm import AdaptedLinear, TabM, TabMNet
 
 
 class PreparedNet(TabMNet):
@@ -216,3 +221,72 @@ class AttentiveNet(TabMNet):
         weights = (similarity * self.sharpness.exp()).softmax(-1)
         differences = (weights @ value - value).transpose(-3, -2).flatten(-2)
         return torch.cat([differences, similarity.amax(-1).transpose(-2, -1)], -1)
+
+
+@models.register("variant_tabm")
+@dataclass(frozen=True, kw_only=True)
+class VariantTabM(TabM):
+    """The library's network with other encodings or a gated layer, on inputs computed before.
+
+    Args:
+        encoding: what takes the place of the ``bins`` ramps of each feature: ``ramps``, nothing;
+            ``embedded``, as many linear functions of 32 ramps; ``periodic``, the library's periodic
+            encoding of that size.
+        gated: whether the first hidden layer is silu(A x) * (B x), a gated linear unit.
+        rate: the library's ``scale_rate``, by an earlier name.
+        deviation: of the initial frequencies of the periodic encoding.
+        frozen: whether these frequencies are not learned.
+    """
+
+    name: ClassVar[str] = "variant_tabm"
+
+    encoding: str = "ramps"
+    gated: bool = False
+    rate: float = 1.0
+    deviation: float = 0.3
+    frozen: bool = False
+
+    def build(self, n_features: int) -> VariantNet:
+        return VariantNet(self, n_features)
+
+
+class VariantNet(PreparedNet):
+    """The network of a :class:`VariantTabM`."""
+
+    def __init__(self, model: VariantTabM, n_inputs: int) -> None:
+        super().__init__(replace(model, scale_rate=model.rate), n_inputs)
+        n_features = n_inputs // (1 + len(model.in_list))
+        if model.encoding == "embedded":
+            self.encoding = _EmbeddedRamps(n_features, model.bins)
+        elif model.encoding == "periodic":
+            self.encoding = PeriodicEncoding(n_features, model.bins)
+            frequency = self.encoding.frequency
+            frequency.data *= model.deviation / FREQUENCY_DEVIATION
+            frequency.requires_grad_(not model.frozen)
+        if model.gated:
+            width = self.layers[0].weight.shape[-1]
+            self.layers[0] = AdaptedLinear(
+                model.members, width, 2 * model.hidden[0], random_signs=True, rate=model.rate
+            )
+            self.layers[1] = _Gated()
+
+
+class _Gated(nn.Module):
+    def forward(self, items: Tensor) -> Tensor:
+        gate, value = items.chunk(2, -1)
+        return F.silu(gate) * value
+
+
+class _EmbeddedRamps(nn.Module):
+    """Linear functions of 32 ramps of each feature."""
+
+    def __init__(self, n_features: int, size: int) -> None:
+        super().__init__()
+        self.n_features, self.width = n_features, n_features * size
+        self.ramps = PiecewiseLinearEncoding(n_features, 32)
+        self.weight = nn.Parameter(torch.randn(n_features, 32, size) / math.sqrt(32))
+        self.bias = nn.Parameter(torch.zeros(n_features, 1, size))
+
+    def forward(self, features: Tensor) -> Tensor:
+        ramps = self.ramps(features).unflatten(-1, (self.n_features, -1)).transpose(0, 1)
+        return torch.baddbmm(self.bias, ramps, self.weight).transpose(0, 1).flatten(-2)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import candidates  # noqa: F401 (registers its losses)
+import muon  # noqa: F401 (registers its optimizer)
 import numpy as np
 import torch
 from data import Data, load, prepare

@@ -33,6 +33,10 @@ NETWORKS = {
     "silu": ("mlp(hidden=[6], activation=silu, dropout=0.1)", ["quantile(quantiles=7)"]),
     "adapters": ("tabm(hidden=[6, 5], members=3, activation=leaky_relu, bins=4)", ["standardize"]),
     "in_list": ("tabm(hidden=[], members=2, in_list=[score, ties, rank], bins=3)", ["clip"]),
+    "periodic": (
+        "tabm(hidden=[6, 5], members=2, in_list=[score], periodic=3, scale_rate=4.0)",
+        ["standardize"],
+    ),
     "similar": ("tabm(hidden=[6], members=2, in_list=[score], heads=2)", ["standardize"]),
     "attention": ("context_aware(fc=[8], heads=2, ff=8)", ["standardize"]),
     "fixed": ("context_aware(fc=[7], ff=8, positional=fixed, output=sigmoid)", ["standardize"]),

@@ -12,6 +12,7 @@ from torch import nn
 from rankgrad import models
 from rankgrad.models import _dropout, _perceptrons
 from rankgrad.models._dropout import FastDropout, _Drop, draw_from
+from rankgrad.models._encoding import PeriodicEncoding
 from rankgrad.models._perceptrons import Perceptrons
 from rankgrad.models.tabm import TabMNet, _MemberLinear
 
@@ -55,6 +56,35 @@ def test_a_member_is_a_perceptron(share: str) -> None:
         hidden = (hidden @ weight + state["bias"][1]).relu()
     scores = hidden @ linear[-1].weight[1] + linear[-1].bias[1]
     torch.testing.assert_close(net(items())[1], scores.squeeze(-1))
+
+
+def test_a_higher_scale_rate_moves_only_the_scales_of_inputs_farther() -> None:
+    def after_a_step(rate: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        torch.manual_seed(0)
+        net = models.get(f"tabm(hidden=[8, 4], members=3, scale_rate={rate})").build(5).double()
+        before, scores = net.layers[0].input_scales.detach().clone(), net(items())
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-30)
+        scores.square().sum().backward()
+        optimizer.step()
+        others = {name: value for name, value in net.named_parameters() if "scale_in" not in name}
+        return net.layers[0].input_scales - before, others | {"scores": scores}
+
+    moved, others = after_a_step(1.0)
+    moved_farther, same = after_a_step(6.0)
+    torch.testing.assert_close(moved_farther, 6 * moved)
+    torch.testing.assert_close(same, others)
+
+
+def test_a_periodic_encoding_is_its_formula() -> None:
+    torch.manual_seed(0)
+    encoding, features = PeriodicEncoding(n_features=5, size=3).double(), items()
+    frequency, weight, bias = (value.detach().numpy() for value in encoding.parameters())
+    for feature in range(5):
+        angles = 2 * np.pi * features[:, feature, None].numpy() * frequency[feature]
+        waves = np.concatenate([np.sin(angles), np.cos(angles)], -1)
+        expected = np.maximum(waves @ weight[feature] + bias[feature], 0)
+        outputs = encoding(features)[:, 3 * feature : 3 * feature + 3]
+        np.testing.assert_allclose(outputs.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_members_own_weights_are_moved_by_its_own_loss_alone() -> None:

@@ -20,12 +20,12 @@ from rankgrad.export._onnx_transforms import float32_array
 from rankgrad.export._parsed_trees import Trees
 from rankgrad.models._dropout import Dropout, FastDropout
 from rankgrad.models._embedded import EmbeddedScorer
-from rankgrad.models._encoding import PiecewiseLinearEncoding
+from rankgrad.models._encoding import PeriodicEncoding, PiecewiseLinearEncoding
 from rankgrad.models._similar_items import MIN_NORM, SimilarItems
 from rankgrad.models.batch_norm import BatchNorm
 from rankgrad.models.context_aware import ContextAwareNet
 from rankgrad.models.mlp import MLPNet
-from rankgrad.models.tabm import TabMNet
+from rankgrad.models.tabm import AdaptedLinear, TabMNet
 from rankgrad.training._fitted import TreeScorer
 
 #: One layer of all members of an ensemble (TabM): an activation, or the members' linear layers, as
@@ -171,8 +171,8 @@ def member_layers(network: TabMNet) -> list[MemberLayer]:
             layers.append(layer)
             continue
         weight = parameters["weight"].detach().double()
-        if "scale_in" in parameters:
-            weight = parameters["scale_in"].mT * weight.mT * parameters["scale_out"]
+        if isinstance(layer, AdaptedLinear):
+            weight = layer.input_scales.mT * weight.mT * layer.scale_out
         layers.append((float32_array(weight), float32_array(parameters["bias"])))
     return layers
 
@@ -237,13 +237,29 @@ def _add_linear(graph: OnnxGraph, values: str, weight: np.ndarray, bias: np.ndar
     return graph.add("Add", product, bias.astype(np.float32))
 
 
-def _add_encoding(encoding: PiecewiseLinearEncoding, graph: OnnxGraph, items: str) -> str:
-    """The ramps ``[items, features · bins]`` of the features, the first of the inputs of items."""
+def _add_encoding(
+    encoding: PiecewiseLinearEncoding | PeriodicEncoding, graph: OnnxGraph, items: str
+) -> str:
+    """The encoding ``[items, width]`` of the features, the first of the inputs of items."""
     features = graph.add("Gather", items, np.arange(encoding.n_features), axis=-1)
+    if isinstance(encoding, PeriodicEncoding):
+        return _add_periodic(encoding, graph, features)
     starts = float32_array(encoding.starts)
     ramps = graph.add("Sub", graph.add("Unsqueeze", features, np.array([-1])), starts)
     ramps = graph.add("Clip", graph.add("Mul", ramps, encoding.bins_per_unit), 0.0, 1.0)
     return graph.reshape(ramps, -1, encoding.width)
+
+
+def _add_periodic(encoding: PeriodicEncoding, graph: OnnxGraph, features: str) -> str:
+    """The functions ``[items, features · size]``; matrix products have features as their batch."""
+    by_feature = graph.add("Transpose", features, perm=[1, 0])
+    frequencies = float32_array(2 * math.pi * encoding.frequency)
+    angles = graph.add("Mul", graph.add("Unsqueeze", by_feature, np.array([-1])), frequencies)
+    waves = graph.add("Concat", graph.add("Sin", angles), graph.add("Cos", angles), axis=-1)
+    weight, bias = float32_array(encoding.weight), float32_array(encoding.bias)
+    functions = graph.add("Relu", _add_linear(graph, waves, weight, bias))
+    by_item = graph.add("Transpose", functions, perm=[1, 0, 2])
+    return graph.reshape(by_item, -1, encoding.width)
 
 
 def _add_list_ranks(graph: OnnxGraph, values: str, mask: str) -> str:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from rankgrad._shapes import Float
-from rankgrad._validation import check_choice, check_rate, check_whole
+from rankgrad._validation import check_choice, check_positive, check_rate, check_whole
 from rankgrad.models._base import ACTIVATIONS, Activation, Model, Scorer, check_sizes, models
 from rankgrad.models._dropout import FastDropout
-from rankgrad.models._encoding import PiecewiseLinearEncoding
+from rankgrad.models._encoding import PeriodicEncoding, PiecewiseLinearEncoding
 from rankgrad.models._in_list import InList, check_in_list, in_list_columns
 from rankgrad.models._perceptrons import Perceptrons, bias_gradient
 from rankgrad.models._similar_items import SimilarItems
@@ -60,6 +60,10 @@ class TabM(Model):
         bins: the number of bins of a piecewise linear encoding of the features, which all members
             take in beside them; 0 for none. It finds thresholds in features, as trees do, and
             overfits on few items: see :mod:`rankgrad.models._encoding`.
+        periodic: the number of learned functions of each feature, over sines and cosines of it,
+            which all members take in beside the features in place of ``bins``; 0 for none.
+        scale_rate: the factor of the learning rate of the first layer's r_m. Above 1 the network
+            selects features sooner, as the scaling layer of RealMLP does (Holzmüller et al. 2024).
 
     >>> model = models.get("tabm(hidden=[64], members=4)")
     >>> net = model.build(n_features=46)
@@ -76,6 +80,8 @@ class TabM(Model):
     in_list: Sequence[InList] = ()
     heads: int = 0
     bins: int = 0
+    periodic: int = 0
+    scale_rate: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
@@ -86,7 +92,14 @@ class TabM(Model):
         check_rate("input_dropout", self.input_dropout)
         object.__setattr__(self, "in_list", check_in_list("in_list", self.in_list))
         object.__setattr__(self, "heads", check_whole("heads", self.heads, least=0))
-        object.__setattr__(self, "bins", check_whole("bins", self.bins, least=0, most=_MAX_BINS))
+        for option in ("bins", "periodic"):
+            value = check_whole(option, getattr(self, option), least=0, most=_MAX_BINS)
+            object.__setattr__(self, option, value)
+        if self.bins and self.periodic:
+            raise ValueError("bins and periodic are two encodings of the features: set one of them")
+        check_positive("scale_rate", self.scale_rate)
+        if self.scale_rate != 1 and self.share != "adapters":
+            raise ValueError("scale_rate is of the members' scales, which only share=adapters has")
 
     @override
     def build(self, n_features: int) -> TabMNet:
@@ -109,7 +122,11 @@ class TabMNet(Scorer):
             width += self.attention.width
             self.inputs_score_alone = False
             self.capturable = False  # the attention is not tested in CUDA graphs
-        self.encoding = PiecewiseLinearEncoding(n_features, model.bins) if model.bins else None
+        self.encoding: PiecewiseLinearEncoding | PeriodicEncoding | None = None
+        if model.bins:
+            self.encoding = PiecewiseLinearEncoding(n_features, model.bins)
+        elif model.periodic:
+            self.encoding = PeriodicEncoding(n_features, model.periodic)
         if self.encoding is not None:
             width += self.encoding.width
         layers: list[nn.Module] = []
@@ -117,7 +134,9 @@ class TabMNet(Scorer):
             layers.append(FastDropout(model.input_dropout))
         for depth, size in enumerate(model.hidden):
             if model.share == "adapters":
-                layers.append(_AdaptedLinear(model.members, width, size, random_signs=depth == 0))
+                rate = model.scale_rate if depth == 0 else 1.0
+                sizes = model.members, width, size
+                layers.append(AdaptedLinear(*sizes, random_signs=depth == 0, rate=rate))
             else:
                 layers.append(_MemberLinear(model.members, width, size))
             layers.append(ACTIVATIONS[model.activation]())
@@ -208,7 +227,7 @@ class _Dot(torch.autograd.Function):
         return grad * weight.mT, torch.bmm(grad.mT, items).mT, bias_gradient(grad)
 
 
-class _AdaptedLinear(nn.Module):
+class AdaptedLinear(nn.Module):
     """A linear layer that all members share: ``s_m ∘ W (r_m ∘ x) + b_m`` for member m.
 
     Args:
@@ -216,23 +235,34 @@ class _AdaptedLinear(nn.Module):
         width: the number of inputs.
         size: the number of outputs.
         random_signs: whether the scales r_m of the inputs start as random signs, or at 1.
+        rate: the factor of the learning rate of r_m. The parameter is r_m divided by it: Adam's
+            steps do not depend on the scale of a parameter, so those of r_m are as much larger.
     """
 
-    def __init__(self, members: int, width: int, size: int, random_signs: bool) -> None:
+    def __init__(
+        self, members: int, width: int, size: int, *, random_signs: bool = False, rate: float = 1.0
+    ) -> None:
         super().__init__()
         limit = 1 / math.sqrt(width)
         scale = torch.ones(members, 1, width)
         if random_signs:
             scale = torch.randint(2, (members, 1, width)) * 2.0 - 1
-        self.scale_in = nn.Parameter(scale)
+        self.rate = rate
+        self.scale_in = nn.Parameter(scale / rate)
         self.weight = nn.Parameter(torch.empty(size, width).uniform_(-limit, limit))
         self.scale_out = nn.Parameter(torch.ones(members, 1, size))
         self.bias = nn.Parameter(torch.empty(members, 1, size).uniform_(-limit, limit))
 
+    @property
+    def input_scales(self) -> Float[Tensor, "m 1 w"]:
+        """The r_m of all members."""
+        return self.scale_in if self.rate == 1 else self.rate * self.scale_in
+
     def forward(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
-        if items.is_cuda or (self.training and not items.requires_grad):
+        is_shared = items.stride(0) == 0  # by all members
+        if items.is_cuda or (self.training and (is_shared or not items.requires_grad)):
             return self._with_scaled_weights(items)
-        mixed = nn.functional.linear(items * self.scale_in, self.weight)
+        mixed = nn.functional.linear(items * self.input_scales, self.weight)
         return torch.addcmul(self.bias, mixed, self.scale_out)
 
     def _with_scaled_weights(self, items: Float[Tensor, "m N w"]) -> Float[Tensor, "m N s"]:
@@ -241,7 +271,7 @@ class _AdaptedLinear(nn.Module):
         There are more items than weights in batches on a GPU. And in training on a CPU the gradient
         of ``scale_in`` then follows from that of the weights, without one for the scaled items.
         """
-        weight = self.scale_in.mT * self.weight.mT * self.scale_out
+        weight = self.input_scales.mT * self.weight.mT * self.scale_out
         if items.stride(0) != 0:
             return torch.baddbmm(self.bias, items, weight)
         # The items were expanded, so all members have the same: one product computes all members.
