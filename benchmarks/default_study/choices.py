@@ -477,7 +477,7 @@ def table() -> Iterable[Task]:
 
 
 def timed() -> Iterable[Task]:
-    """Four epochs each, for a process that has the GPU to itself (``--workers 1 --tasks timed``)."""
+    """Four epochs each, for a process that has the GPU to itself (``--workers 1``)."""
     encoded_too = (with_bins(LARGE, 8), with_bins(ONE, 8))
     for own in (*encoded_too, LARGE, replace(CONTEXT_AWARE, losses=(SOFTMAX,)), ONE):
         yield replace(own, changes=(("epochs", 4), *own.changes))

@@ -1,4 +1,4 @@
-"""Muon, an optimizer of the studies that is not in the library; registered, so that specs name it."""
+"""Muon, an optimizer of the studies that is not in the library; specs name it once imported."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 
 import numpy as np
@@ -85,6 +86,29 @@ def test_a_periodic_encoding_is_its_formula() -> None:
         expected = np.maximum(waves @ weight[feature] + bias[feature], 0)
         outputs = encoding(features)[:, 3 * feature : 3 * feature + 3]
         np.testing.assert_allclose(outputs.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 64, 100])
+def test_the_cpu_kernel_of_a_periodic_encoding_equals_its_eager_form(n: int) -> None:
+    torch.manual_seed(0)
+    exact = PeriodicEncoding(n_features=5, size=3).double()
+    exact.frequency.data.mul_(20)  # several turns
+    kernel = copy.deepcopy(exact).float()
+    features, weights = items(n).float(), torch.randn(n, 15)
+    for encoding, dtype in ((exact, torch.float64), (kernel, torch.float32)):
+        (encoding(features.to(dtype)) * weights).sum().backward()
+    torch.testing.assert_close(
+        kernel(features).double(), exact(features.double()), rtol=0, atol=5e-6
+    )
+    for own, other in zip(kernel.parameters(), exact.parameters(), strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        error = (own.grad - other.grad).norm() / other.grad.norm()
+        assert error < 5e-6
+    features[0, 1] = float("nan")
+    is_nan = kernel(features).isnan().view(n, 5, 3)
+    assert is_nan[0, 1].all()
+    assert is_nan.sum() == 3
 
 
 def test_a_members_own_weights_are_moved_by_its_own_loss_alone() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from rankgrad._shapes import Float
+from rankgrad.models._dropout import cpu_kernel_applies
 
 
 class PiecewiseLinearEncoding(nn.Module):
@@ -86,6 +87,12 @@ class PeriodicEncoding(nn.Module):
     @override
     def forward(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b e"]:
         """The functions of all features, those of the first feature first."""
+        if cpu_kernel_applies(features) and not features.requires_grad:
+            from rankgrad.models._periodic_kernel import PeriodicFunctions
+
+            parameters = (self.frequency, self.weight, self.bias)
+            functions = PeriodicFunctions.apply(features.flatten(0, -2), *parameters)
+            return functions.view(*features.shape[:-1], self.width)
         by_feature = features.flatten(0, -2).mT[..., None]
         angles = 2 * math.pi * self.frequency * by_feature
         waves = torch.cat([angles.sin(), angles.cos()], -1)
