@@ -101,7 +101,7 @@ def test_rows_computed_anew_on_cpus():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("epsilon", [1e-12, 1e-5])
+@pytest.mark.parametrize("epsilon", [1e-30, 1e-20, 1e-12, 1e-5])
 def test_next_to_the_exact_sort(backend, epsilon):
     """No entry overflows, and tied items share their ranks, however small ε is."""
     scores = torch.tensor([1.0, 1.0, 3.0, -2.0, 1.0], device=DEVICE)
@@ -113,6 +113,22 @@ def test_next_to_the_exact_sort(backend, epsilon):
     wanted = torch.tensor([1.0, 6.0, 6.0, 6.0, 2.0], device=DEVICE)
     torch.testing.assert_close(operator.apply(values), wanted, rtol=1e-3, atol=0)
     assert operator.adjoint(values, torch.ones_like(values)).isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("epsilon", [1e-30, 1e-20])
+def test_lists_of_several_blocks_next_to_the_exact_sort(backend, epsilon):
+    """Rounding errors of logits are far more than one; those of tied items are still equal."""
+    scores, values, grad = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    scores[[3, 20, 21, 22, 39]] = 0.5
+    for tied in (scores, torch.full_like(scores, 1e4)):
+        operator = kernel_module(backend).OptimalTransportOperator(
+            tied, None, torch.tensor([0, 40], device=DEVICE), 40, 0, epsilon, 5, 1e-6
+        )
+        means = torch.stack([values[tied == score].mean() for score in tied])
+        wanted = means[tied.argsort(descending=True)]
+        torch.testing.assert_close(operator.apply(values), wanted, rtol=0, atol=1e-6)
+        assert operator.adjoint(values, grad).isfinite().all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -71,6 +71,20 @@ POINTWISE = {"mse", "rmse", "bce", "ordinal"}
 MARGINS = {"margin_mse", "neuralsort_ce", "neuralsort_ce@3"}
 
 
+@pytest.mark.parametrize("spec", PAIRS)
+def test_scores_of_a_long_list_may_lie_far_apart(spec):
+    """The CPU kernel writes the exponentials of a part of the list at a time."""
+    generator = torch.Generator().manual_seed(0)
+    scores, weights = torch.rand(2, 120, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 4, (120,), generator=generator)
+    loss = losses.get(spec)
+    found = loss.gradient_and_hessian(2000 * scores, labels, weights=weights)
+    with kernels.using("eager"):
+        wanted = loss.gradient_and_hessian(2000 * scores, labels, weights=weights)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("spec", EXACT)
 def test_the_hessian_is_the_second_derivative(spec):
     scores = scores_of(2.0) + 0.01 * torch.arange(24)  # no ties: ranks stay as they are

@@ -229,7 +229,7 @@ def _normalized_lists(
         if weights.size:  # the derivatives are weighted, but Σλ is not
             unweighted = block.copy()
             for i in range(items.size):
-                unweighted[W, i] = 1.0
+                unweighted[W, i], unweighted[E, i] = 1.0, 0.0  # as in a new block
             total = _add_lambdas(
                 unweighted, pair_weights, top_ranks, divisor_sigma, derivatives=True
             )

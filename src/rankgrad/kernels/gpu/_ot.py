@@ -45,6 +45,7 @@ from rankgrad.kernels.gpu._segmented_sort import sort_lists, tie_group
 
 _CHUNK = 1024  # items of a list that a program reads at a time
 _SHARP = 1.0  # if ε times the longest length is less, logits are summed in float64
+_LEAST = 1e-30  # a smaller ε sorts as exactly, and gradients would exceed the largest float32
 
 
 def through_ot(
@@ -106,6 +107,7 @@ class OptimalTransportOperator(SortOperator):
 
     def __post_init__(self) -> None:
         scores, lists, items = self.scores, self.lists, self.scores.numel()
+        self.epsilon = max(self.epsilon, _LEAST)
         if not lists:
             return
         ranked = sort_lists(scores, self.mask, self.offsets, self.max_length)
@@ -273,14 +275,14 @@ def _squash(
 
 
 @triton.jit
-def _is_large_entry(points, items, begin, at, other, OF_ROWS: tl.constexpr):
-    """Whether single entries of K exceed 2^-64; smaller ones are skipped."""
+def _is_large_entry(points, items, begin, at, other, least, OF_ROWS: tl.constexpr):
+    """Whether the logits of single entries of K exceed ``least``; smaller entries are skipped."""
     row, column = at, other
     if not OF_ROWS:
         row, column = other, at
     x = tl.load(points + begin + column)
     term = tl.load(points + 2 * items + begin + column)
-    return tl.load(points + items + begin + row) + term - 2.0 * row.to(tl.float64) * x > -64.0
+    return tl.load(points + items + begin + row) + term - 2.0 * row.to(tl.float64) * x > least
 
 
 @cached_launch
@@ -304,17 +306,20 @@ def _find_limits(
     first = tl.where(inside, block * BLOCK_M, 0)
     last_in_block = tl.where(inside, tl.minimum(first + BLOCK_M - 1, last), 0)
     if count > 0:
+        least = -64.0 - _rounding(points + items + begin, count)
         for of_rows in tl.static_range(2):
             low, high = tl.zeros_like(first), first
             down, up = last_in_block, tl.where(inside, last, 0)
             for _ in range(steps):
                 middle = (low + high) // 2
-                is_near = _is_large_entry(points, items, begin, first, middle, of_rows)
+                is_near = _is_large_entry(points, items, begin, first, middle, least, of_rows)
                 is_open = low < high
                 high = tl.where(is_open & is_near, middle, high)
                 low = tl.where(is_open & (is_near == 0), middle + 1, low)
                 middle = (down + up + 1) // 2
-                is_near = _is_large_entry(points, items, begin, last_in_block, middle, of_rows)
+                is_near = _is_large_entry(
+                    points, items, begin, last_in_block, middle, least, of_rows
+                )
                 is_open = down < up
                 down = tl.where(is_open & is_near, middle, down)
                 up = tl.where(is_open & (is_near == 0), middle - 1, up)
@@ -342,6 +347,7 @@ class _Center(NamedTuple):
     middle: Any  # p
     x: Any  # at p
     sums: Any  # S at p
+    rounding: Any  # a bound of the rounding errors of logits in float64
 
 
 @triton.jit
@@ -361,16 +367,30 @@ def _center(block, BLOCK_M: tl.constexpr):
     """The position p in the middle of the program's rows or columns."""
     middle = tl.minimum(block.first + BLOCK_M // 2, block.count - 1)
     x = tl.load(block.points + block.begin + middle)
-    return _Center(middle, x, tl.load(block.points + block.items + block.begin + middle))
+    sums = block.points + block.items + block.begin
+    rounding = _rounding(sums, block.count)
+    return _Center(middle, x, tl.load(sums + middle), rounding)
+
+
+@triton.jit
+def _rounding(sums, count):
+    """A bound of the rounding errors of a list's logits in float64: 2^-46 of the largest S."""
+    return tl.load(sums + count - 1) * 1.4210854715202004e-14
 
 
 @triton.jit
 def _row_terms(block, center, row, PRECISE: tl.constexpr):
-    """For rows r: the distance ``r - p``, and the row term of the logits (see the module)."""
+    """For rows r: the distance ``r - p``, and the row term of the logits (see the module).
+
+    If PRECISE, the term has a bound of rounding errors added, so that logits of 0 do not become
+    negative: if ε is tiny, they would be far below 0.
+    """
     inside = row < block.count
     sums = tl.load(block.points + block.items + block.begin + row, mask=inside, other=0.0)
     distance = row - center.middle
     term = (sums - center.sums) - (2.0 * center.x) * distance.to(tl.float64)
+    if PRECISE:
+        term += center.rounding
     term = tl.where(inside, term, -1e30)  # entries past the list's end are 0
     return distance.to(tl.float32), term if PRECISE else term.to(tl.float32)
 
@@ -392,11 +412,11 @@ def _column_terms(block, center, column, PRECISE: tl.constexpr):
 def _entries(factor, term, other_factor, other_term, PRECISE: tl.constexpr):
     """A tile of K; its first axis is that of the program's own rows or columns.
 
-    Logits are at most 0; positive ones are rounding errors.
+    Logits are at most 0; positive ones are rounding errors, and the bound of them.
     """
     logits = term[:, None] + other_term[None, :] + factor[:, None] * other_factor[None, :]
     if PRECISE:
-        logits = tl.minimum(logits, 1.0).to(tl.float32)
+        logits = tl.minimum(logits, 0.0).to(tl.float32)
     return tl.exp2(logits)
 
 
