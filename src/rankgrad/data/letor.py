@@ -230,10 +230,6 @@ class _Sparse:
         rows, columns = np.nonzero(matrix.view(np.uint32))
         return cls(rows.astype(np.int32), columns.astype(np.int32), matrix[rows, columns])
 
-    @property
-    def nbytes(self) -> int:
-        return self.rows.nbytes + self.columns.nbytes + self.values.nbytes
-
 
 @dataclass
 class _Counts:

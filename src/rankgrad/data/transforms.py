@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -620,8 +621,7 @@ class SplitColumns(Transform):
         return f"{self.numbers} beside {len(self._category_columns)} categorical features"
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        selection = _SelectColumns(tuple(self._number_columns)).fit_blocks(blocks)
-        self.numbers.fit_blocks(blocks.then(selection))
+        self.numbers.fit_blocks(replace(blocks, columns=self._number_columns))
         return {}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -630,23 +630,6 @@ class SplitColumns(Transform):
         codes = values.index_select(-1, torch.tensor(self._category_columns, device=device))
         codes = torch.where(codes.isnan(), 0.0, codes + 1)
         return torch.cat([self.numbers(numbers), codes.to(values.dtype)], -1)
-
-
-class _SelectColumns(Transform):
-    """Selects columns by their indices."""
-
-    name = "columns"
-
-    def __init__(self, indices: tuple[int, ...]) -> None:
-        super().__init__()
-        self._indices = torch.tensor(indices)
-
-    @property
-    def n_outputs(self) -> int:
-        return len(self._indices)
-
-    def _map(self, values: Tensor) -> Tensor:
-        return values.index_select(-1, self._indices)
 
 
 def _can_use_kernel(values: Tensor) -> bool:

@@ -67,10 +67,6 @@ class _Ranks(ListFunction):
         return ranks.gather(-1, invert(order)).to(scores.dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         order, inside, differences = _sorted(*ctx.saved_tensors)
