@@ -1,4 +1,4 @@
-"""Metrics that count pairs of items: opa and kendall_tau."""
+"""The base class of opa, kendall_tau and spearman, and the counts of pairs of the first two."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from rankgrad.metrics._base import Metric, Ranked, weighted_items
 
 @dataclass(frozen=True, kw_only=True)
 class PairMetric(Metric):
-    """A metric of the pairs with unequal labels; it has no cutoff and no relaxed form."""
+    """A metric of the order of items with unequal labels; it has no cutoff."""
 
     has_cutoff: ClassVar[bool] = False
 
     def relevant(self, lists: Lists | Ranked) -> ListMask:
         """Whether a list has two items of positive weight with unequal labels."""
-        return has_weighted_pairs(lists)
-
-
-def has_weighted_pairs(lists: Lists | Ranked) -> ListMask:
-    """Whether a list has two items of positive weight with unequal labels, ``[b]``."""
-    return has_pairs(lists.labels, weighted_items(lists))
+        return has_pairs(lists.labels, weighted_items(lists))
 
 
 @dataclass(frozen=True)
