@@ -63,8 +63,7 @@ def merge(argument: Any, dim: int | None, calls: int) -> Any:
 
 def split(tensor: Tensor, calls: int) -> Tensor:
     """A result ``[calls * lists, ...]`` as ``[calls, lists, ...]``: undoes :func:`merge`."""
-    per_call: Tensor = tensor.unflatten(0, (calls, -1))
-    return per_call
+    return tensor.unflatten(0, (calls, -1))
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:

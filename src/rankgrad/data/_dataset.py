@@ -486,8 +486,7 @@ def _as_column(name: str, values: Any) -> np.ndarray:
 def _select_rows(array: Any, rows: Any) -> np.ndarray:
     """Some rows of an array; a slice of a :class:`ChecksummedArray` is not read yet."""
     is_lazy = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
-    selected: np.ndarray = array.part(rows.start, rows.stop) if is_lazy else array[rows]
-    return selected
+    return array.part(rows.start, rows.stop) if is_lazy else array[rows]
 
 
 def _as_texts(name: str, values: Any) -> np.ndarray:

@@ -442,7 +442,8 @@ def _utility(column: Mapping[str, Array], lists: Array, count: int, world: str) 
     rank, clicks, length = (np.log1p(x[n]) for n in ("pagerank", "query clicks", "body length"))
     if world == "pointwise":
         match, authority = 0.9 * np.tanh(1.1 * (text - 1.2)), np.tanh(0.6 * (rank - 9.5))
-        clicked, length, copied = np.tanh(0.7 * clicks), np.tanh(0.6 * (length - 6)), 0.0
+        clicked, length = np.tanh(0.7 * clicks), np.tanh(0.6 * (length - 6))
+        copied = np.zeros(len(lists))
     else:
         match, authority, length = 0.7 * above_mean(text), above_mean(rank), above_mean(length)
         # Log clicks are divided by those of the list's most clicked page: popular queries have more

@@ -150,8 +150,7 @@ class Transform(HasSpec, nn.Module):
         """
         self._check_width(features)
         check_infinite(features)
-        transformed: Tensor = self(features)
-        return transformed
+        return self(features)
 
     @override
     def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:

@@ -303,8 +303,7 @@ class ListMLE(LossWithoutCutoff):
         numbers = ((hashes >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
         shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
-        order: Tensor = shuffled.gather(-1, by_label)
-        return order
+        return shuffled.gather(-1, by_label)
 
 
 @losses.register("listap")

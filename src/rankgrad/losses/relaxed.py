@@ -478,8 +478,7 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
     def make(k: int | None = None, **options: Any) -> Loss:
         if paper_class is None or stochastic:
             return GridLoss(family, metric, k, stochastic, **options)
-        loss: Loss = paper_class(k=k, **class_options, **options)
-        return loss
+        return paper_class(k=k, **class_options, **options)
 
     parameters = list(_cell_options(family, metric, stochastic).values())
     if getattr(metrics.factory(metric), "has_cutoff", True):

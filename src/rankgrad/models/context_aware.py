@@ -141,8 +141,7 @@ class ContextAwareNet(Scorer):
             hidden = hidden + self._positions(hidden, mask)
         for block in self.blocks:
             hidden = block(hidden, None if mask is None else _attention_mask(mask))
-        scores: Tensor = self.head(self.norm(hidden)).squeeze(-1)
-        return scores
+        return self.head(self.norm(hidden)).squeeze(-1)
 
     def _positions(
         self, hidden: Float[Tensor, "b n w"], mask: ItemMask | None
@@ -154,8 +153,7 @@ class ContextAwareNet(Scorer):
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
         if self.positional == "fixed":
             return _sinusoids(positions, hidden.shape[-1]).to(hidden.dtype)
-        vectors: Tensor = self.position(positions.clamp(max=self.position.num_embeddings - 1))
-        return vectors
+        return self.position(positions.clamp(max=self.position.num_embeddings - 1))
 
 
 class _Block(nn.Module):
@@ -182,8 +180,7 @@ class _Block(nn.Module):
 
     def forward(self, items: Tensor, attention_mask: Tensor | None) -> Tensor:
         items = items + self.dropout(self._attention(self.attention_norm(items), attention_mask))
-        outputs: Tensor = items + self.dropout(self.feed_forward(items))
-        return outputs
+        return items + self.dropout(self.feed_forward(items))
 
     def _attention(self, items: Tensor, mask: Tensor | None) -> Tensor:
         """Multi-head attention among items ``[b, n, w]``; the mask is ``[b, 1, 1, n]`` or None."""
@@ -199,8 +196,7 @@ class _Block(nn.Module):
             mixed = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, dropout_p=rate
             )
-        attention: Tensor = self.mix(mixed.transpose(1, 2).flatten(-2))
-        return attention
+        return self.mix(mixed.transpose(1, 2).flatten(-2))
 
     def _split_heads(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))

@@ -46,8 +46,7 @@ class LapSum(Relaxation):
         return KernelCall("lapsum", (initial_value(self.temperature),))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        ranks: Tensor = _Ranks.apply(scores / initial_value(self.temperature), mask)
-        return ranks
+        return _Ranks.apply(scores / initial_value(self.temperature), mask)
 
 
 class _Ranks(ListFunction):

@@ -52,8 +52,7 @@ class NeuralSort(Relaxation):
         return KernelCall("neuralsort", (initial_value(self.temperature),))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        rows: Tensor = _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
-        return rows
+        return _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
 
     def cross_entropy(
         self, scores: ItemValues, labels: ItemValues, mask: ItemMask, k: int
@@ -78,10 +77,7 @@ class NeuralSort(Relaxation):
         rank_groups = start.masked_fill(~inside, -1)
         item_groups = start.gather(-1, invert(by_label)).masked_fill(~mask, -2)
         order, temperature = descending(scores, mask), initial_value(self.temperature)
-        terms: Tensor = _CrossEntropy.apply(
-            scores, mask, order, rank_groups, item_groups, k, temperature
-        )
-        return terms
+        return _CrossEntropy.apply(scores, mask, order, rank_groups, item_groups, k, temperature)
 
 
 class _CrossEntropy(ListFunction):

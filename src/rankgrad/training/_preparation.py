@@ -191,8 +191,7 @@ class _Steps:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
-    return array
+    return tensor.detach().cpu().numpy().astype(np.float32)
 
 
 def _float32(*parts: np.ndarray) -> np.ndarray:

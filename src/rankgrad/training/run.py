@@ -647,8 +647,7 @@ def history_line(values: Mapping[str, float]) -> str:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    metadata: dict[str, Any] = _schemas.read_json(path / RUN, RunMetadata)
-    return metadata
+    return _schemas.read_json(path / RUN, RunMetadata)
 
 
 def run_metadata(
