@@ -50,8 +50,7 @@ def _relu_dropout_dot(
         return output(relu(items) if dropout is None else dropout.after(relu, items))
     seed = 0 if dropout is None else int(dropout.draw("cpu"))
     dropped = 0 if dropout is None else dropout.dropped
-    scores = _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
-    return scores
+    return _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
 
 
 def bias_gradient(grad: Float[Tensor, "m N 1"]) -> Float[Tensor, "m 1 1"]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
+from rankgrad._shapes import Float, Int, ItemMask, ItemValues
 from rankgrad._validation import check_rate, check_whole
 from rankgrad.models._base import (
     OUTPUTS,
@@ -139,8 +139,12 @@ class ContextAwareNet(Scorer):
         hidden = self.fc(items)
         if self.positional is not None:
             hidden = hidden + self._positions(hidden, mask)
+        attended = None  # the items that are attended to, [b, 1, 1, n]: real ones; None for all
+        if mask is not None:
+            # A list of padding only attends to all its items: a softmax of nothing is NaN.
+            attended = (mask | ~mask.any(-1, keepdim=True))[:, None, None]
         for block in self.blocks:
-            hidden = block(hidden, None if mask is None else _attention_mask(mask))
+            hidden = block(hidden, attended)
         return self.head(self.norm(hidden)).squeeze(-1)
 
     def _positions(
@@ -201,14 +205,6 @@ class _Block(nn.Module):
     def _split_heads(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))
         return split.transpose(1, 2)
-
-
-def _attention_mask(mask: ItemMask) -> Bool[Tensor, "b 1 1 n"]:
-    """True on the items that are attended to: the real ones, or all in a list of padding only.
-
-    A softmax over no items would be NaN.
-    """
-    return (mask | ~mask.any(-1, keepdim=True))[:, None, None]
 
 
 def _sinusoids(positions: Int[Tensor, "*b n"], width: int) -> Float[Tensor, "*b n w"]:

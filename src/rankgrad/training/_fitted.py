@@ -370,7 +370,18 @@ class FittedRanker:
         if isinstance(self.network, TreeScorer):
             names.append(self.network.model.file)
             _files.write(folder / self.network.model.file, self.network.saved)
-        _files.write_json(folder / MANIFEST, self._manifest(), names)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "n_features": self.n_features,
+            "n_inputs": self.transform.n_outputs,
+            "feature_names": self.feature_names,
+            "zero_based": self.zero_based,
+            "categories": self.categories,
+            "custom": type(self.network).__qualname__ if self.custom else None,
+            "settings": self.settings.applicable(),
+        }
+        _files.write_json(folder / MANIFEST, manifest, names)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
@@ -437,20 +448,6 @@ class FittedRanker:
             raise ValueError(f"{folder / WEIGHTS}: {error}") from None
         network.eval()
         return ranker
-
-    def _manifest(self) -> dict[str, Any]:
-        """The contents of ``model.json``, without the checksums of the other files."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "n_features": self.n_features,
-            "n_inputs": self.transform.n_outputs,
-            "feature_names": self.feature_names,
-            "zero_based": self.zero_based,
-            "categories": self.categories,
-            "custom": type(self.network).__qualname__ if self.custom else None,
-            "settings": self.settings.applicable(),
-        }
 
 
 class TreeScorer(nn.Module):
