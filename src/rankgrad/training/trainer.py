@@ -187,7 +187,7 @@ class Trainer:
             [state.loss, state.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
         batches = self.train.epoch(state.epoch, rank=self.rank, ranks=self.ranks, start=state.step)
-        progress.begin(state.epoch, state.step, n_batches)
+        progress.begin(state.epoch, n_batches)
         for batch in batches:
             # The batches that make one step of the optimizer.
             first = state.step // accumulate * accumulate
