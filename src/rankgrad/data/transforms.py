@@ -168,7 +168,7 @@ class Transform(HasSpec, nn.Module):
     @property
     def n_outputs(self) -> int:
         """The number of transformed features, which are the inputs of the network."""
-        return self.n_features
+        return len(self.sources)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
@@ -381,14 +381,8 @@ class DropConstant(Transform):
 
     @property
     @override
-    def n_outputs(self) -> int:
-        # n_features, which is never the smaller one, raises an error before fitting.
-        return min(self.n_features, len(self.kept))
-
-    @property
-    @override
     def sources(self) -> Int[Tensor, " g"]:
-        return self.kept.cpu()
+        return super().sources[self.kept.cpu()]
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         varies = varies_in_lists(blocks) if self.per_list else Moments.of(blocks).informs
@@ -460,14 +454,9 @@ class Impute(Transform):
         self.seed = check_whole("seed", seed, least=0, most=math.inf)
 
     @property
-    def n_outputs(self) -> int:
-        """The number of features plus that of indicators."""
-        return self.n_features + len(self.indicated)
-
-    @property
     def sources(self) -> Int[Tensor, " g"]:
         """The raw feature that each column, or indicator, belongs to, counting from 0."""
-        return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
+        return torch.cat([super().sources, self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         moments, weights = Moments.of(blocks), torch.empty(0)
@@ -542,11 +531,6 @@ class Pipeline(Transform):
         return cls(chosen if imputes else [*chosen, Impute()])
 
     @property
-    @override
-    def n_outputs(self) -> int:
-        return self._steps[-1].n_outputs if self._steps else self.n_features
-
-    @property
     def sources(self) -> Int[Tensor, " g"]:
         """The raw feature that each feature after all steps is made of.
 
@@ -604,11 +588,6 @@ class SplitColumns(Transform):
     def category_sizes(self) -> list[int]:
         """The number of categories of each categorical column."""
         return [size for size in self.sizes if size]
-
-    @property
-    def n_outputs(self) -> int:
-        """The number of columns, including those of categories."""
-        return self.numbers.n_outputs + len(self._category_columns)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
