@@ -27,6 +27,12 @@ class ListFunction(torch.autograd.Function):
     ``forward`` without ``ctx``, ``setup_context`` and ``backward``.
     """
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the inputs: tensors for ``ctx.saved_tensors``, all others in ``ctx.options``."""
+        ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+        ctx.options = tuple(value for value in inputs if not isinstance(value, Tensor))
+
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """Compute all calls as one call on more lists."""
@@ -57,8 +63,7 @@ def merge(argument: Any, dim: int | None, calls: int) -> Any:
 
 def split(tensor: Tensor, calls: int) -> Tensor:
     """A result ``[calls * lists, ...]`` as ``[calls, lists, ...]``: undoes :func:`merge`."""
-    per_call: Tensor = tensor.unflatten(0, (calls, -1))
-    return per_call
+    return tensor.unflatten(0, (calls, -1))
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:

@@ -225,7 +225,7 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"them one list: pass qid= with the query of each row (or group=[{len(y)}] if they "
                 "are one list)"
             )
-        train = self._dataset(X, y, _ListRows.of(len(y), qid, group), categories, weights)
+        train = self._dataset(X, y, qid, group, categories, weights)
         eval_data = self._eval_datasets(eval_set, eval_qid, eval_group, len(train) > 1, categories)
         others = {f"{_VALID}{number}": dataset for number, dataset in enumerate(eval_data)}
         vali = others.popitem()[1] if others else None  # the last one chooses the best epoch
@@ -280,10 +280,10 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         features = self._features(X, self.model_.categories, self.model_.settings.missing)
         if _is_one_list(len(features), qid, group):
             return self.model_.predict(features)
-        rows = _ListRows.of(len(features), qid, group)
-        scores = self.model_.predict(features[rows.order], rows.offsets)
+        order, offsets = _group_rows(len(features), qid, group)
+        scores = self.model_.predict(features[order], offsets)
         in_order_of_rows = np.empty_like(scores)
-        in_order_of_rows[rows.order] = scores
+        in_order_of_rows[order] = scores
         return in_order_of_rows
 
     def score(
@@ -347,15 +347,15 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
             )
         scores = self.predict(X, qid, group=group)
         labels = _labels(y, len(scores))
-        rows = _ListRows.of(len(scores), qid, group)
+        order, offsets = _group_rows(len(scores), qid, group)
         weights = None
         if sample_weight is not None:
             weights = check_sample_weight(sample_weight, scores, ensure_non_negative=True)
-            weights = weights[rows.order]
+            weights = weights[order]
         return evaluate(
-            scores[rows.order],
-            labels[rows.order],
-            offsets=rows.offsets,
+            scores[order],
+            labels[order],
+            offsets=offsets,
             weights=weights,
             metrics=self.model_.settings.logged if metrics is None else metrics,
         )
@@ -628,19 +628,20 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 )
             X, _ = encode_frame(pair[0], categories or (None,) * self.n_features_in_)
             X, y = validate_data(self, X, pair[1], y_numeric=True, reset=False, **_CHECKS)
-            rows = _ListRows.of(len(y), pair_qid, pair_group)
-            datasets.append(self._dataset(X, y, rows, categories))
+            datasets.append(self._dataset(X, y, pair_qid, pair_group, categories))
         return datasets
 
     def _dataset(
         self,
         X: Any,
         y: Array,
-        rows: _ListRows,
+        qid: Any,
+        group: Any,
         categories: Categories | None,
         weights: Array | None = None,
     ) -> Dataset:
         """The data set of rows that scikit-learn has checked; weights are per item."""
+        order, offsets = _group_rows(len(y), qid, group)
         features = self._features(X, categories, self.missing)
         if y.dtype.kind in "US":  # texts, which scikit-learn converts only in arrays of objects
             y = y.astype(np.float64)
@@ -650,11 +651,11 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
                 f"labels must be at least 0; Negative values in data: y[{row}] = {y[row]}"
             )
         return Dataset(
-            features=features[rows.order],
-            labels=y[rows.order],
-            offsets=rows.offsets,
-            qids=np.arange(len(rows.offsets) - 1).astype(np.str_),
-            weights=None if weights is None else weights[rows.order],
+            features=features[order],
+            labels=y[order],
+            offsets=offsets,
+            qids=np.arange(len(offsets) - 1).astype(np.str_),
+            weights=None if weights is None else weights[order],
             categories=categories,
         )
 
@@ -737,49 +738,41 @@ class _Warned:
     one_list = False
 
 
-@dataclass(frozen=True)
-class _ListRows:
-    """Which rows belong to which list: those of list b are ``order[offsets[b]:offsets[b + 1]]``.
+def _group_rows(n: int, qid: Any, group: Any) -> tuple[Array, Array]:
+    """Group n rows by list, by query ids or group sizes; without both, all rows are one list.
 
-    Attributes:
-        order: ``[rows]``, the rows sorted by their list.
-        offsets: ``[lists + 1]``.
+    Returns:
+        ``order`` ``[n]``, the rows sorted by their list, and ``offsets`` ``[lists + 1]``: the rows
+        of list b are ``order[offsets[b]:offsets[b + 1]]``.
     """
-
-    order: Array
-    offsets: Array
-
-    @classmethod
-    def of(cls, n: int, qid: Any, group: Any) -> _ListRows:
-        """From query ids or group sizes of n rows; without both, all rows are one list."""
-        if qid is not None and group is not None:
-            raise ValueError("give qid or group, not both")
-        if group is not None:
-            sizes = check_list_sizes("group", group)
-            if sizes.sum() != n:
-                raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
-            return cls(np.arange(n), _offsets(sizes))
-        if qid is None:
-            return cls(np.arange(n), np.array([0, n]))
-        qids = np.asarray(qid)
-        if qids.shape != (n,):
-            raise ValueError(f"qid must have one value per row, {n}; found {list(qids.shape)}")
-        if qids.dtype.kind in "fmM" and np.isnan(qids).any():
-            row = int(np.isnan(qids).argmax())
-            raise ValueError(f"qid of row {row} is NaN or NaT: every row must have one")
-        if qids.dtype.kind == "O":
-            for row, value in enumerate(qids):
-                if not isinstance(value, str) and str(value) in _MISSING:
-                    raise ValueError(f"qid of row {row} is {value}: every row must have one")
-        try:
-            _, first_rows, codes = np.unique(qids, return_index=True, return_inverse=True)
-        except TypeError as error:
-            raise ValueError(f"qid must be all numbers or all texts: {error}") from None
-        # Lists are numbered in the order in which they first appear, as in every reader of files.
-        list_of_code = np.empty_like(first_rows)
-        list_of_code[np.argsort(first_rows)] = np.arange(len(first_rows))
-        lists = list_of_code[codes]
-        return cls(np.argsort(lists, kind="stable"), _offsets(np.bincount(lists)))
+    if qid is not None and group is not None:
+        raise ValueError("give qid or group, not both")
+    if group is not None:
+        sizes = check_list_sizes("group", group)
+        if sizes.sum() != n:
+            raise ValueError(f"group adds up to {sizes.sum()} rows, X has {n}")
+        return np.arange(n), _offsets(sizes)
+    if qid is None:
+        return np.arange(n), np.array([0, n])
+    qids = np.asarray(qid)
+    if qids.shape != (n,):
+        raise ValueError(f"qid must have one value per row, {n}; found {list(qids.shape)}")
+    if qids.dtype.kind in "fmM" and np.isnan(qids).any():
+        row = int(np.isnan(qids).argmax())
+        raise ValueError(f"qid of row {row} is NaN or NaT: every row must have one")
+    if qids.dtype.kind == "O":
+        for row, value in enumerate(qids):
+            if not isinstance(value, str) and str(value) in _MISSING:
+                raise ValueError(f"qid of row {row} is {value}: every row must have one")
+    try:
+        _, first_rows, codes = np.unique(qids, return_index=True, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"qid must be all numbers or all texts: {error}") from None
+    # Lists are numbered in the order in which they first appear, as in every reader of files.
+    list_of_code = np.empty_like(first_rows)
+    list_of_code[np.argsort(first_rows)] = np.arange(len(first_rows))
+    lists = list_of_code[codes]
+    return np.argsort(lists, kind="stable"), _offsets(np.bincount(lists))
 
 
 def _offsets(sizes: Array) -> Array:

@@ -138,25 +138,18 @@ class Lists:
     @property
     def scores(self) -> ItemValues:
         """The scores, 0 on padding."""
-        if "scores" not in self._padded:
-            self._padded["scores"] = self._pad(self.flat.scores)
-        return self._padded["scores"]
+        return self._pad("scores", self.flat.scores)
 
     @property
     def labels(self) -> ItemValues:
         """The labels, 0 on padding."""
-        if "labels" not in self._padded:
-            self._padded["labels"] = self._pad(self.flat.labels)
-        return self._padded["labels"]
+        return self._pad("labels", self.flat.labels)
 
     @property
     def item_weights(self) -> ItemValues | None:
         """The items' weights, 0 on padding."""
-        if self.flat.weights is None:
-            return None
-        if "weights" not in self._padded:
-            self._padded["weights"] = self._pad(self.flat.weights)
-        return self._padded["weights"]
+        weights = self.flat.weights
+        return None if weights is None else self._pad("weights", weights)
 
     @property
     def lengths(self) -> Int[Tensor, " b"]:
@@ -217,18 +210,23 @@ class Lists:
         """Values of lists that are not ragged, one list per row: ``[b, n]``."""
         return values.reshape(-1, max(1, self.flat.max_length))
 
-    def _pad(self, values: Tensor) -> ItemValues:
-        """Values ``[items]`` as ``[b, n]``, 0 on padding."""
+    def _pad(self, name: str, values: Tensor) -> ItemValues:
+        """Values ``[items]`` as ``[b, n]``, 0 on padding; cached by their name."""
+        if name in self._padded:
+            return self._padded[name]
         # The result is cached, so it is attached to the graph even under no_grad.
         with torch.enable_grad():
             if not self.ragged:
                 rows = self._as_rows(values)
-                return rows if self.flat.mask is None else rows.where(self.mask, 0.0)
-            if values.numel() == 0:
-                return values.new_zeros(self.mask.shape) + values.sum()
-            starts, columns = self.flat.offsets[:-1, None], self.mask.cumsum(-1) - 1
-            index = (starts + columns).clamp(min=0, max=values.numel() - 1)
-            return values[index].where(self.mask, 0.0)
+                padded = rows if self.flat.mask is None else rows.where(self.mask, 0.0)
+            elif values.numel() == 0:
+                padded = values.new_zeros(self.mask.shape) + values.sum()
+            else:
+                starts, columns = self.flat.offsets[:-1, None], self.mask.cumsum(-1) - 1
+                index = (starts + columns).clamp(min=0, max=values.numel() - 1)
+                padded = values[index].where(self.mask, 0.0)
+        self._padded[name] = padded
+        return padded
 
 
 def make_lists(

@@ -538,8 +538,7 @@ def _paired_differences(one: Any, other: Any) -> NDArray[np.float64]:
             f"paired tests need both values of each list: list {int(unpaired.argmax())} is left "
             f"out for one of them ({int(unpaired.sum())} such lists)"
         )
-    differences: NDArray[np.float64] = (one - other)[~np.isnan(one)]
-    return differences
+    return (one - other)[~np.isnan(one)]
 
 
 def _sign_test_p_values(

@@ -127,12 +127,12 @@ def spec_of(thing: object, name: str, k: int | None = None) -> Spec:
 
 
 class HasSpec:
-    """A base class of objects that specs name: ``str(object)`` is the spec."""
+    """A base class of objects that specs name: ``str(object)`` is the spec, with a cutoff ``k``."""
 
     name: ClassVar[str]
 
     def __str__(self) -> str:
-        return str(spec_of(self, self.name))
+        return str(spec_of(self, self.name, getattr(self, "k", None)))
 
 
 class Registry(Generic[_T]):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,13 @@ class Blocks:
         features: ``[N, F]`` raw features, an array or a memory map.
         offsets: ``[B + 1]``; list b is the rows ``offsets[b]:offsets[b + 1]``.
         transforms: applied to each block, in this order.
+        columns: the raw features that are read; None for all.
     """
 
     features: Array
     offsets: Array | None = None
     transforms: tuple[Transform, ...] = ()
+    columns: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -58,7 +60,9 @@ class Blocks:
 
     def rows(self, index: slice | Array) -> Float[Tensor, "m f"]:
         """Transform some rows, as in prediction."""
-        values = torch.from_numpy(np.array(self.features[index], _numpy_float(self.features)))
+        raw = self.features[index]
+        raw = raw if self.columns is None else raw[:, self.columns]
+        values = torch.from_numpy(np.array(raw, _numpy_float(self.features)))
         for transform in self.transforms:
             values = transform(values)
         return values
@@ -66,7 +70,9 @@ class Blocks:
     @property
     def width(self) -> int:
         """The number of columns after the transforms."""
-        return self.transforms[-1].n_outputs if self.transforms else self.features.shape[1]
+        if self.transforms:
+            return self.transforms[-1].n_outputs
+        return self.features.shape[1] if self.columns is None else len(self.columns)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -219,8 +225,7 @@ def quantiles_of(values: Array, levels: Array) -> Array:
     below, above, weight = ordered[low], ordered[np.minimum(low + 1, count - 1)], positions - low
     step = above - below
     # numpy.quantile, too, interpolates from the nearer of the two values.
-    quantiles: Array = np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
-    return quantiles
+    return np.where(weight >= 0.5, above - step * (1 - weight), below + step * weight)
 
 
 def check_infinite(values: Tensor, first: int = 0) -> None:

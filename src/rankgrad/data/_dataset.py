@@ -101,11 +101,11 @@ class Dataset:
     check: InitVar[bool] = True
 
     def __post_init__(self, check: bool) -> None:
-        names = self.feature_names
-        self._set("features", _as_numbers("features", self.features, np.float32, 2, names))
+        self._set("features", _as_numbers("features", self.features, self.feature_names))
         for name in ("labels", "offsets", "qids", "weights", "ids", "source_rows"):
             if (array := getattr(self, name)) is not None:
-                self._set(name, _as_column(name, array))
+                is_text = name in ("qids", "ids")
+                self._set(name, _as_texts(name, array) if is_text else _as_numbers(name, array))
         if self.feature_names is not None:
             self._set("feature_names", tuple(map(str, self.feature_names)))
         self._set("notes", tuple(self.notes))
@@ -453,41 +453,27 @@ def _as_array(values: Any) -> Any:
     return values if isinstance(values, (np.ndarray, ChecksummedArray)) else np.asarray(values)
 
 
-def _as_numbers(
-    name: str,
-    values: Any,
-    dtype: type[np.number[Any]],
-    dims: int,
-    feature_names: Sequence[str] | None = None,
-) -> np.ndarray:
-    """Values as an array of ``dtype``; one that has this type already is not copied."""
+def _as_numbers(name: str, values: Any, feature_names: Sequence[str] | None = None) -> np.ndarray:
+    """Values as the array ``name`` of a Dataset; one that has its type already is not copied."""
     array: np.ndarray = _as_array(values)
+    dims = 2 if name == "features" else 1
     if array.ndim != dims:
         raise ArrayError(name, f"must have {dims} dimension(s), found shape {list(array.shape)}")
-    is_integer = issubclass(dtype, np.integer)
+    is_integer = name in ("offsets", "source_rows")
     if array.dtype.kind not in ("iu" if is_integer else "iufb") and array.size:
         kind = "whole numbers" if is_integer else "real numbers"
         raise ArrayError(name, f"must be {kind}, found {array.dtype}")
-    if array.dtype == dtype and array.flags.c_contiguous:
+    if array.dtype == (np.int64 if is_integer else np.float32) and array.flags.c_contiguous:
         return array
     if is_integer:
-        return np.ascontiguousarray(array, dtype=dtype)
+        return np.ascontiguousarray(array, dtype=np.int64)
     return as_float32(name, array, feature_names)
-
-
-def _as_column(name: str, values: Any) -> np.ndarray:
-    """Values as the one-dimensional array ``name`` of a Dataset, in its type."""
-    if name in ("qids", "ids"):
-        return _as_texts(name, values)
-    is_integer = name in ("offsets", "source_rows")
-    return _as_numbers(name, values, np.int64 if is_integer else np.float32, 1)
 
 
 def _select_rows(array: Any, rows: Any) -> np.ndarray:
     """Some rows of an array; a slice of a :class:`ChecksummedArray` is not read yet."""
     is_lazy = isinstance(array, ChecksummedArray) and isinstance(rows, slice)
-    selected: np.ndarray = array.part(rows.start, rows.stop) if is_lazy else array[rows]
-    return selected
+    return array.part(rows.start, rows.stop) if is_lazy else array[rows]
 
 
 def _as_texts(name: str, values: Any) -> np.ndarray:

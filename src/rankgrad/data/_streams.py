@@ -109,5 +109,4 @@ def _skip_bom(file: Any) -> IO[bytes]:
     """The file, read past a byte order mark at its beginning."""
     if file.peek(len(_BOM)).startswith(_BOM):
         file.read(len(_BOM))
-    opened: IO[bytes] = file
-    return opened
+    return file

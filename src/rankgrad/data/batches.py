@@ -336,7 +336,10 @@ class Batches:
         """Gather a batch on the device of gathering; with ``keys``, long lists are cut."""
         cut = keys is not None and plan.uncut_max_length > plan.max_length
         sampled = self._sample_items(plan, keys) if keys is not None and cut else None
-        rows, mask = (self._flat_index if self.flat else self._padded_index)(plan, sampled)
+        if self.flat:
+            rows, mask = self._flat_index(plan, sampled)
+        else:
+            rows, mask = self._padded_index(plan, plan.offsets.diff(), plan.size, sampled)
         labels = self._labels[rows] if plan.labels is None else plan.labels
         weights = self._weights
         return Batch(
@@ -359,46 +362,34 @@ class Batches:
         self, plan: _BatchPlan, sampled: Tensor | None
     ) -> tuple[Int[Tensor, " N"], Bool[Tensor, " N"] | None]:
         """The rows of the items, list after list; and a mask, if the size is rounded up."""
-        rows = self._flat_items(plan, sampled)
+        rows, total, device = plan.rows, plan.total, self._gather_device
+        if rows is None:
+            item_lists = torch.arange(len(plan.lists), device=device)
+            item_lists = item_lists.repeat_interleave(plan.offsets.diff(), output_size=total)
+            positions = torch.arange(total, device=device) - plan.offsets[item_lists]
+            if sampled is not None:
+                positions = sampled[item_lists, positions]
+            rows = plan.starts[item_lists] + positions
         if not plan.rounded:
             return rows, None
-        mask = torch.arange(plan.size, device=self._gather_device) < plan.total
-        return F.pad(rows, (0, plan.size - plan.total)), mask
-
-    def _flat_items(self, plan: _BatchPlan, sampled: Tensor | None) -> Int[Tensor, " N"]:
-        """The rows of the items, list after list, without padding."""
-        if plan.rows is not None:
-            return plan.rows
-        item_lists = torch.arange(len(plan.lists), device=self._gather_device)
-        item_lists = item_lists.repeat_interleave(plan.offsets.diff(), output_size=plan.total)
-        positions = torch.arange(plan.total, device=self._gather_device) - plan.offsets[item_lists]
-        if sampled is not None:
-            positions = sampled[item_lists, positions]
-        return plan.starts[item_lists] + positions
-
-    def _padded_index(
-        self, plan: _BatchPlan, sampled: Tensor | None
-    ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
-        """The rows of the items, padded, and a mask."""
-        width = plan.size if sampled is None else min(plan.size, sampled.shape[1])
-        return self._padded_rows(plan, plan.offsets.diff(), width, sampled)
+        return F.pad(rows, (0, plan.size - total)), torch.arange(plan.size, device=device) < total
 
     def _sample_items(self, plan: _BatchPlan, keys: Tensor) -> Int[Tensor, "b k"]:
         """The positions, in their lists, of the items that lists are cut to; ascending."""
-        rows, mask = self._padded_rows(plan, plan.uncut_lengths, plan.uncut_max_length, None)
+        rows, mask = self._padded_index(plan, plan.uncut_lengths, plan.uncut_max_length, None)
         keys = keys[rows].masked_fill(~mask, float("inf"))
         # It does not matter which padding is among the smallest: it comes after all real items.
         smallest: Tensor = keys.topk(self.list_size or 1, dim=-1, largest=False).indices
         return smallest.sort(dim=-1).values
 
-    def _padded_rows(
+    def _padded_index(
         self, plan: _BatchPlan, lengths: Int[Tensor, " b"], width: int, sampled: Tensor | None
     ) -> tuple[Int[Tensor, "b n"], Bool[Tensor, "b n"]]:
         """The rows of the first ``width`` items of each list, or of those sampled; and a mask.
 
         Padding has the row of the list's first item.
         """
-        width = max(1, width)
+        width = max(1, width if sampled is None else min(width, sampled.shape[1]))
         positions = torch.arange(width, device=self._gather_device).expand(len(plan.lists), width)
         mask = positions < lengths[:, None]
         if sampled is not None:

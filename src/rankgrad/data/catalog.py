@@ -109,22 +109,22 @@ def recognize(path: str | os.PathLike[str]) -> KnownDataset | None:
         splits = _layout.splits(path, next(iter(folds), None))
     except (ValueError, OSError):
         return None
-    peek = _peek(splits["train"]) if "train" in splits else None
-    if peek is None:
+    features, rows = _peek(splits["train"]) if "train" in splits else (0, 0)
+    if not features:
         return None
     candidates = [
         entry
         for entry in ENTRIES
         if (entry.folds == len(folds) or 0 < len(folds) < entry.folds)
         and entry.splits == tuple(splits)
-        and (peek.features == entry.features or (entry.sparse and peek.features < entry.features))
+        and (features == entry.features or (entry.sparse and features < entry.features))
         and (splits["train"].name.startswith(entry.prefix) or path.name == entry.prefix)
     ]
     folder_names = re.sub(r"[^a-z0-9/]", "", "/".join(path.absolute().parts[-2:]).lower())
     for entry in candidates:
         if any(word in folder_names for word in entry.words):
             return entry
-    return _nearest([entry for entry in candidates if entry.folds == len(folds)], peek)
+    return _nearest([entry for entry in candidates if entry.folds == len(folds)], rows)
 
 
 def check_folds(entry: KnownDataset, folds: Iterable[int]) -> list[str]:
@@ -199,41 +199,35 @@ def _compare(entry: KnownDataset, part: str, expected: _Counts, counts: _Counts)
     return differences
 
 
-@dataclass(frozen=True)
-class _Peek:
-    """The size of a file, as far as its beginning tells."""
+def _peek(path: Path) -> tuple[int, float]:
+    """The features and rows of a LETOR file or a store; (0, 0) for anything else.
 
-    features: int
-    rows: float | None  # estimated; None for a compressed file
-
-
-def _peek(path: Path) -> _Peek | None:
-    """Read the beginning of a LETOR file, or the manifest of a store; None for anything else."""
+    They are those at the beginning of a file, and the rows are estimated from it; 0 rows for a
+    compressed file.
+    """
     if store.is_store(path):
         try:
             manifest = store.read_manifest(path)
         except (ValueError, OSError):  # damaged, or replaced meanwhile
-            return None
-        return _Peek(manifest["features"], manifest["items"])
+            return 0, 0
+        return manifest["features"], manifest["items"]
     if columnar.is_columnar(path) or not path.is_file():
-        return None
-    features = _layout.first_features(path)
-    if not features:
-        return None
-    if path.suffix.lower() in _streams.COMPRESSED:
-        return _Peek(max(features), None)
+        return 0, 0
+    features = max(_layout.first_features(path), default=0)
+    if path.suffix.lower() in _streams.COMPRESSED or not features:
+        return features, 0
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
-    return _Peek(max(features), head.count(b"\n") * path.stat().st_size / len(head))
+    return features, head.count(b"\n") * path.stat().st_size / len(head)
 
 
-def _nearest(candidates: list[KnownDataset], peek: _Peek) -> KnownDataset | None:
-    """The candidate whose training split is nearest in size, within ``_MAX_RATIO``."""
+def _nearest(candidates: list[KnownDataset], rows: float) -> KnownDataset | None:
+    """The candidate whose training split is nearest to ``rows``, within ``_MAX_RATIO``."""
     best, best_distance = None, np.log(_MAX_RATIO)
     for entry in candidates:
         documents = entry.parts[1 if entry.folds else None, "train"].documents
-        if peek.rows and documents:
-            distance = abs(np.log(peek.rows / documents))
+        if rows and documents:
+            distance = abs(np.log(rows / documents))
             if distance < best_distance:
                 best, best_distance = entry, distance
     return best

@@ -146,7 +146,8 @@ def read(
     if fill is not None and not abs(fill) <= float(np.finfo(np.float32).max):
         raise ValueError(f"fill must be a finite number in float32, found {fill!r}")
     missing_values, names = MissingValues.of(missing), frozenset(categorical)
-    roles = _Roles(path, query, label, features, weight, id, labeled, missing_values.texts, names)
+    chosen, texts = features is not None, missing_values.texts
+    roles = _Roles(path, query, label, features, weight, id, labeled, texts, names, chosen)
     builder = None
     sources = parts(path) or [path]
     for part in sources:
@@ -156,7 +157,7 @@ def read(
                 builder = _Builder(
                     roles, total if len(sources) == 1 else None, fill, missing_values
                 )
-            builder.begin_file()
+            builder.file_start = builder.rows
             for batch in batches:
                 for start in range(0, batch.num_rows, _BATCH_ROWS):
                     builder.add(batch.slice(start, _BATCH_ROWS))
@@ -221,16 +222,13 @@ class _Roles:
     labeled: bool
     missing: frozenset[str]  # texts that are missing values
     categorical: frozenset[str]
-    chosen: bool = field(init=False)  # whether the caller named the features
+    chosen: bool  # whether the caller named the features
     names: list[str] = field(default_factory=list)  # of the features
     texts: list[str] = field(default_factory=list)  # features whose columns are read as text
     role_columns: list[str] = field(default_factory=list)  # of queries, labels, weights and ids
     ignored: list[str] = field(default_factory=list)  # columns that are not read
     _column_counts: Counter[str] = field(default_factory=Counter, init=False)  # by name
     checksum: str | None = None  # of the contents, if the file has one and all columns are read
-
-    def __post_init__(self) -> None:
-        self.chosen = self.features is not None
 
     def find_columns(self, schema: Any) -> None:
         """Find the columns in a file's schema; a missing one is an error that lists the others."""
@@ -247,7 +245,10 @@ class _Roles:
                 self._require(getattr(self, role), role, schema)
         roles = (self.query, self.label, self.weight, self.id)
         self.role_columns = [name for name in roles if name is not None]
-        candidates = _candidates(schema, self.role_columns, self.categorical)
+        # The features by default: columns of numbers or texts, and those named categorical.
+        readable = {c.name for c in schema if _is_number(c.type) or _is_text(c.type)}
+        others = [name for name in schema.names if name not in self.role_columns]
+        candidates = [name for name in others if name in readable | self.categorical]
         if self.features is not None:
             self.names = list(self.features)
         else:
@@ -348,10 +349,6 @@ class _Builder:
         self.query_codes: dict[str, int] = {}  # by qid; numbered by first appearance
         self.row_queries = np.empty(size, np.int64)  # the code of each row's query
 
-    def begin_file(self) -> None:
-        """Start with the batches of the next file."""
-        self.file_start = self.rows
-
     def add(self, batch: Any) -> None:
         """Add the rows of a record batch."""
         start, stop = self.rows, self.rows + batch.num_rows
@@ -451,11 +448,9 @@ class _Builder:
         return np.concatenate(self.ids)
 
     def _resize(self, rows: int) -> None:
-        arrays: list[np.ndarray] = [self.features, self.labels, self.row_queries]
-        if self.weights is not None:
-            arrays.append(self.weights)
-        for array in arrays:
-            array.resize((rows, *array.shape[1:]), refcheck=False)
+        for array in (self.features, self.labels, self.row_queries, self.weights):
+            if array is not None:
+                array.resize((rows, *array.shape[1:]), refcheck=False)
 
     def _category_codes(self, column: Any, name: str) -> np.ndarray:
         """The code of each row's category in a column, ``[rows]``; NaN for missing values."""
@@ -470,8 +465,7 @@ class _Builder:
             value_codes.append(np.nan if is_missing else codes.setdefault(text, len(codes)))
         # Null rows take the NaN after the last value's code.
         indices = encoded.indices.fill_null(len(value_codes)).to_numpy(zero_copy_only=False)
-        row_codes: np.ndarray = np.array([*value_codes, np.nan], np.float32)[indices]
-        return row_codes
+        return np.array([*value_codes, np.nan], np.float32)[indices]
 
     def _finish_categories(self) -> Categories | None:
         """Sort the categories, and drop columns of too many texts that the caller did not name."""
@@ -498,8 +492,7 @@ class _Builder:
         encoded = self._checked_texts(column, "query", self.roles.query).dictionary_encode()
         codes, qids = self.query_codes, encoded.dictionary.to_pylist()
         batch_codes = np.array([codes.setdefault(qid, len(codes)) for qid in qids], np.int64)
-        row_codes: np.ndarray = batch_codes[encoded.indices.to_numpy()]
-        return row_codes
+        return batch_codes[encoded.indices.to_numpy()]
 
     def _checked_texts(self, column: Any, role: str, name: str) -> Any:
         """A column of ids as pyarrow strings, none of them missing or too long."""
@@ -597,7 +590,7 @@ def _arrow_batches(source: Any, roles: _Roles) -> Iterable[Any]:
         source.seek(0)
         stream = ipc.open_stream(source)
         roles.find_columns(stream.schema)
-        return stream  # type: ignore[no-any-return]
+        return stream
     roles.find_columns(reader.schema)
     return map(reader.get_batch, range(reader.num_record_batches))
 
@@ -705,16 +698,6 @@ def _checksum(dataset: Dataset) -> str:
         if texts is not None:
             total = zlib.crc32("\0".join(texts.tolist()).encode("utf-8", "surrogatepass"), total)
     return f"{total:08x}"
-
-
-def _candidates(schema: Any, role_columns: Sequence[str], categorical: Iterable[str]) -> list[str]:
-    """The columns that are features by default: numbers, texts, and those named categorical."""
-    return [
-        column.name
-        for column in schema
-        if column.name not in role_columns
-        and (column.name in categorical or _is_number(column.type) or _is_text(column.type))
-    ]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:

@@ -138,7 +138,9 @@ def read(
         list_of_row, qids = _number_queries(parts, rows)
         offsets, order, n_scattered = group_rows(list_of_row, len(qids))
     else:
-        offsets = _group_offsets(sizes, rows, file_names)
+        if sizes.sum() != rows:
+            raise ValueError(f"{file_names}: groups add up to {sizes.sum()} rows, found {rows}")
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         qids = np.arange(1, len(sizes) + 1).astype(str)
     features = _join_features(parts, rows, first_id, width, order, threads)
     n_marked = missing_values.mark(features)
@@ -229,10 +231,6 @@ class _Sparse:
         """Keep the cells whose bits are not all 0, so that -0.0 stays -0.0."""
         rows, columns = np.nonzero(matrix.view(np.uint32))
         return cls(rows.astype(np.int32), columns.astype(np.int32), matrix[rows, columns])
-
-    @property
-    def nbytes(self) -> int:
-        return self.rows.nbytes + self.columns.nbytes + self.values.nbytes
 
 
 @dataclass
@@ -741,10 +739,3 @@ def _notes(
         "queries have no names in the files and were numbered from 1": grouped,
     }
     return tuple(note for note, holds in notes.items() if holds)
-
-
-def _group_offsets(sizes: Array, rows: int, file_names: str) -> Array:
-    """The offsets ``[B + 1]`` of lists of these sizes ``[B]``; errors name the files."""
-    if sizes.sum() != rows:
-        raise ValueError(f"{file_names}: groups add up to {sizes.sum()} rows, found {rows}")
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -149,8 +150,7 @@ class Transform(HasSpec, nn.Module):
         """
         self._check_width(features)
         check_infinite(features)
-        transformed: Tensor = self(features)
-        return transformed
+        return self(features)
 
     @override
     def forward(self, features: Real[Tensor, "*b f"]) -> Float[Tensor, "*b g"]:
@@ -168,7 +168,7 @@ class Transform(HasSpec, nn.Module):
     @property
     def n_outputs(self) -> int:
         """The number of transformed features, which are the inputs of the network."""
-        return self.n_features
+        return len(self.sources)
 
     @property
     def sources(self) -> Int[Tensor, " g"]:
@@ -381,14 +381,8 @@ class DropConstant(Transform):
 
     @property
     @override
-    def n_outputs(self) -> int:
-        # n_features, which is never the smaller one, raises an error before fitting.
-        return min(self.n_features, len(self.kept))
-
-    @property
-    @override
     def sources(self) -> Int[Tensor, " g"]:
-        return self.kept.cpu()
+        return super().sources[self.kept.cpu()]
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         varies = varies_in_lists(blocks) if self.per_list else Moments.of(blocks).informs
@@ -460,14 +454,9 @@ class Impute(Transform):
         self.seed = check_whole("seed", seed, least=0, most=math.inf)
 
     @property
-    def n_outputs(self) -> int:
-        """The number of features plus that of indicators."""
-        return self.n_features + len(self.indicated)
-
-    @property
     def sources(self) -> Int[Tensor, " g"]:
         """The raw feature that each column, or indicator, belongs to, counting from 0."""
-        return torch.cat([torch.arange(self.n_features), self.indicated.cpu()])
+        return torch.cat([super().sources, self.indicated.cpu()])
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
         moments, weights = Moments.of(blocks), torch.empty(0)
@@ -542,11 +531,6 @@ class Pipeline(Transform):
         return cls(chosen if imputes else [*chosen, Impute()])
 
     @property
-    @override
-    def n_outputs(self) -> int:
-        return self._steps[-1].n_outputs if self._steps else self.n_features
-
-    @property
     def sources(self) -> Int[Tensor, " g"]:
         """The raw feature that each feature after all steps is made of.
 
@@ -606,11 +590,6 @@ class SplitColumns(Transform):
         return [size for size in self.sizes if size]
 
     @property
-    def n_outputs(self) -> int:
-        """The number of columns, including those of categories."""
-        return self.numbers.n_outputs + len(self._category_columns)
-
-    @property
     def sources(self) -> Int[Tensor, " g"]:
         """The raw feature that each column is made of, counting from 0."""
         numbers = torch.tensor(self._number_columns)[self.numbers.sources]
@@ -620,8 +599,7 @@ class SplitColumns(Transform):
         return f"{self.numbers} beside {len(self._category_columns)} categorical features"
 
     def _learn(self, blocks: Blocks) -> dict[str, Tensor]:
-        selection = _SelectColumns(tuple(self._number_columns)).fit_blocks(blocks)
-        self.numbers.fit_blocks(blocks.then(selection))
+        self.numbers.fit_blocks(replace(blocks, columns=self._number_columns))
         return {}
 
     def _map(self, values: Tensor) -> Tensor:
@@ -630,23 +608,6 @@ class SplitColumns(Transform):
         codes = values.index_select(-1, torch.tensor(self._category_columns, device=device))
         codes = torch.where(codes.isnan(), 0.0, codes + 1)
         return torch.cat([self.numbers(numbers), codes.to(values.dtype)], -1)
-
-
-class _SelectColumns(Transform):
-    """Selects columns by their indices."""
-
-    name = "columns"
-
-    def __init__(self, indices: tuple[int, ...]) -> None:
-        super().__init__()
-        self._indices = torch.tensor(indices)
-
-    @property
-    def n_outputs(self) -> int:
-        return len(self._indices)
-
-    def _map(self, values: Tensor) -> Tensor:
-        return values.index_select(-1, self._indices)
 
 
 def _can_use_kernel(values: Tensor) -> bool:

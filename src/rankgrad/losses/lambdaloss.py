@@ -32,10 +32,8 @@ from rankgrad.lists import Lists
 from rankgrad.losses._base import Reduction, losses
 from rankgrad.losses.pairwise import (
     GradientMap,
+    LogisticPairs,
     PairWeights,
-    PairwiseLoss,
-    logistic,
-    logistic_curvature,
     preferred,
     restrict_to_top,
 )
@@ -79,7 +77,7 @@ def _tile(values: ItemValues, rows: slice) -> tuple[Tensor, Tensor]:
     return values[:, rows, None], values[:, None, :]
 
 
-class LambdaPairs(PairwiseLoss):
+class LambdaPairs(LogisticPairs):
     """Base class: logistic pairs with weights (lambdas) from the current ranking and a metric.
 
     A subclass defines ``lambdas``.
@@ -102,14 +100,6 @@ class LambdaPairs(PairwiseLoss):
         self.sigma = as_temperature("sigma", sigma)
         self.gain = gain
         self.threshold = threshold
-
-    @override
-    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
-        return logistic(differences, self.now(self.sigma))
-
-    @override
-    def curvature(self, differences: Tensor) -> Tensor:
-        return logistic_curvature(differences, self.now(self.sigma))
 
     @override
     def check_labels(self, labels: Labels, mask: Mask | None) -> Labels:

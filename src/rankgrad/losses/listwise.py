@@ -9,7 +9,7 @@ names, and ``derivatives`` for gradient boosting. It explains the class attribut
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -200,22 +200,6 @@ class NDCGBound(CrossEntropy):
         return divide(gains, metric.ideal(lists.weighted(gains))[:, None])
 
 
-class _LabelOrder(NamedTuple):
-    """Lists ordered by descending label, padding last; all ``[b, n]``.
-
-    Attributes:
-        order: the item at each position.
-        inside: True on real items.
-        scores: of the items.
-        tail: ``log Σ_{l>=r} exp(s_(l))``, over the items from position r on.
-    """
-
-    order: Tensor
-    inside: ItemMask
-    scores: ItemValues
-    tail: ItemValues
-
-
 @losses.register("listmle")
 class ListMLE(LossWithoutCutoff):
     """``-Σ_r [s_(r) - log Σ_{l>=r} exp(s_(l))]``, items by descending label (Xia et al. 2008).
@@ -293,15 +277,20 @@ class ListMLE(LossWithoutCutoff):
             seed = self._random.draw_seed(lists.flat.scores.device)
         return KernelCall("listmle", (seed,))
 
-    def _by_label(self, lists: Lists) -> _LabelOrder:
-        """The lists ordered by descending label; see :class:`_LabelOrder`."""
+    def _by_label(self, lists: Lists) -> tuple[Tensor, ItemMask, ItemValues, ItemValues]:
+        """The lists ordered by descending label, padding last; all ``[b, n]``.
+
+        Returns:
+            The item at each position; whether it is real; its score; and the tail of position r,
+            ``log Σ_{l>=r} exp(s_(l))`` over the items from r on.
+        """
         order = self._order(lists)
         inside = lists.mask.gather(-1, order)
         scores = lists.scores.gather(-1, order)
         # Padding comes last. There, -1e30 adds nothing to the sums of real items; as it is finite,
         # unlike -inf, the backward pass of the sums is free of NaN.
         tail = torch.where(inside, scores, -1e30).flip(-1).logcumsumexp(-1).flip(-1)
-        return _LabelOrder(order, inside, scores, tail)
+        return order, inside, scores, tail
 
     def _order(self, lists: Lists) -> Tensor:
         """The items by descending label, padding last, ``[b, n]``; ``ties`` orders equal labels."""
@@ -314,8 +303,7 @@ class ListMLE(LossWithoutCutoff):
         numbers = ((hashes >> 32) & 0xFFFFFFFF).masked_fill(~lists.mask, -1)
         shuffled = numbers.argsort(dim=-1, descending=True, stable=True)
         by_label = keys.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
-        order: Tensor = shuffled.gather(-1, by_label)
-        return order
+        return shuffled.gather(-1, by_label)
 
 
 @losses.register("listap")

@@ -29,12 +29,11 @@ from rankgrad.sorting import Schedule
 __all__ = [
     "GradientMap",
     "Hinge",
+    "LogisticPairs",
     "MarginMSE",
     "PairWeights",
     "PairwiseLoss",
     "RankNet",
-    "logistic",
-    "logistic_curvature",
     "preferred",
     "restrict_to_top",
 ]
@@ -226,8 +225,24 @@ def restrict_to_top(
     return weights * (in_top[:, rows, None] | in_top[:, None, :])
 
 
+class LogisticPairs(PairwiseLoss):
+    """Base class: ``φ(d) = log(1 + exp(-σ d))``, stable at any difference d; it needs ``sigma``."""
+
+    sigma: float | Schedule
+
+    @override
+    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
+        sigma = self.now(self.sigma)
+        return F.softplus(-sigma * differences), -sigma * torch.sigmoid(-sigma * differences)
+
+    @override
+    def curvature(self, differences: Tensor) -> Tensor:
+        sigma = self.now(self.sigma)
+        return sigma**2 * sigmoid_derivative(sigma * differences)
+
+
 @losses.register("ranknet")
-class RankNet(PairwiseLoss):
+class RankNet(LogisticPairs):
     """``Σ_{y_i > y_j} log(1 + exp(-σ (s_i - s_j)))`` (Jagerman et al. eq. 6, Swezey et al. eq. 2).
 
     Args:
@@ -255,16 +270,8 @@ class RankNet(PairwiseLoss):
         self.ties = ties
 
     @override
-    def term(self, differences: Tensor) -> tuple[Tensor, Tensor]:
-        return logistic(differences, self.now(self.sigma))
-
-    @override
     def kernel(self, lists: Lists) -> KernelCall | None:
         return KernelCall("pairs", self._pair_options())
-
-    @override
-    def curvature(self, differences: Tensor) -> Tensor:
-        return logistic_curvature(differences, self.now(self.sigma))
 
     @override
     def newton_kernel(self) -> PairOptions | None:
@@ -382,32 +389,6 @@ class MarginMSE(LossWithoutCutoff):
         weights = lists.weighted(lists.mask.to(gradient))
         pair_sums = (n - 2) * weights + weights.sum(-1, keepdim=True)  # Σ_{j ≠ i} (w_i + w_j)
         return gradient, 2 * pair_sums / (n * (n - 1)), defined
-
-
-def logistic(differences: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-    """``log(1 + exp(-σ d))`` and its derivative, stable at any difference.
-
-    Args:
-        differences: of scores.
-        sigma: the scale σ.
-
-    Returns:
-        The values and the derivatives, of the shape of the differences.
-    """
-    return F.softplus(-sigma * differences), -sigma * torch.sigmoid(-sigma * differences)
-
-
-def logistic_curvature(differences: Tensor, sigma: float) -> Tensor:
-    """The second derivative of :func:`logistic`'s value by the difference.
-
-    Args:
-        differences: of scores.
-        sigma: the scale σ.
-
-    Returns:
-        Of the shape of the differences.
-    """
-    return sigma**2 * sigmoid_derivative(sigma * differences)
 
 
 class _PairSum(torch.autograd.Function):

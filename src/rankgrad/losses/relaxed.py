@@ -439,12 +439,6 @@ def _accepted(factory: Any, values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in parameters}
 
 
-def _grid_factory(name: str) -> Callable[..., Loss] | None:
-    """The factory of the loss of this name; None if the name is not in the grid."""
-    parts = cell_parts(name)
-    return _cell_factory(*parts, name.startswith("gumbel_")) if parts else None
-
-
 def cell_parts(name: str) -> tuple[str, str] | None:
     """The relaxation and the metric of the loss of this name; None if it is not in the grid.
 
@@ -465,11 +459,16 @@ def cell_parts(name: str) -> tuple[str, str] | None:
     return None
 
 
-def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., Loss]:
-    """A factory of the losses of a cell, whose signature has the cell's options.
+def _cell_factory(name: str) -> Callable[..., Loss] | None:
+    """The factory of the loss of this name, whose signature has the cell's options.
 
     A deterministic cell that is a paper's loss is made by the class of that loss, if it has one.
+    None if the name is not in the grid.
     """
+    parts, stochastic = cell_parts(name), name.startswith("gumbel_")
+    if parts is None:
+        return None
+    family, metric = parts
     paper_class: Any = {"pirank": PiRank, "smoothi": SmoothI}.get(family)
     class_options: dict[str, Any] = {} if paper_class is None else {"metric": metric}
     if metric == "ndcg" and paper_class is None:
@@ -478,8 +477,7 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
     def make(k: int | None = None, **options: Any) -> Loss:
         if paper_class is None or stochastic:
             return GridLoss(family, metric, k, stochastic, **options)
-        loss: Loss = paper_class(k=k, **class_options, **options)
-        return loss
+        return paper_class(k=k, **class_options, **options)
 
     parameters = list(_cell_options(family, metric, stochastic).values())
     if getattr(metrics.factory(metric), "has_cutoff", True):
@@ -489,6 +487,6 @@ def _cell_factory(family: str, metric: str, stochastic: bool) -> Callable[..., L
     return make
 
 
-losses.also(_grid_factory, grid_losses)
+losses.also(_cell_factory, grid_losses)
 # If a name is unknown, these are suggested before others with the same ending.
 losses.preferred = tuple(f"{family}_{m}" for family in ("approx", "neural") for m in grid_metrics())

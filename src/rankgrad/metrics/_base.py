@@ -24,7 +24,7 @@ from rankgrad.kernels import DeclaresKernel, ops, ready
 from rankgrad.kernels.arguments import ExactMetric, MetricOptions
 from rankgrad.lists import Lists
 from rankgrad.metrics import _other_names
-from rankgrad.specs import HasSpec, Registry, Spec, spec_of
+from rankgrad.specs import HasSpec, Registry, Spec
 
 
 class MetricRegistry(Registry["Metric"]):
@@ -407,9 +407,6 @@ class Metric(HasSpec, DeclaresKernel):
             The smaller of ``k`` and n; n if ``k`` is None.
         """
         return n if self.k is None else min(self.k, n)
-
-    def __str__(self) -> str:
-        return str(spec_of(self, self.name, self.k))
 
     def _exact(self, ranked: Ranked) -> ListValues:
         raise TypeError(f"{type(self).__name__} does not say its exact value")

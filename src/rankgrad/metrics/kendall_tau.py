@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rankgrad._padded import divide
 from rankgrad._shapes import ListValues
 from rankgrad.metrics._base import Ranked, metrics
-from rankgrad.metrics._pair_counts import PairCounts, PairMetric
+from rankgrad.metrics._pair_counts import PairMetric, count_pairs
 
 
 @metrics.register("kendall_tau")
@@ -30,5 +30,5 @@ class KendallTau(PairMetric):
     """
 
     def _exact(self, ranked: Ranked) -> ListValues:
-        counts = PairCounts.of(ranked, ranked.weights, ranked.weights)
-        return divide(counts.agree, (counts.unequal * counts.untied).sqrt())
+        agree, unequal, untied = count_pairs(ranked, ranked.weights, ranked.weights)
+        return divide(agree, (unequal * untied).sqrt())

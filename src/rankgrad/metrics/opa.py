@@ -8,7 +8,7 @@ from rankgrad._padded import divide
 from rankgrad._shapes import ListMask, ListValues
 from rankgrad.lists import Lists
 from rankgrad.metrics._base import Ranked, metrics, weighted_items
-from rankgrad.metrics._pair_counts import PairCounts, PairMetric
+from rankgrad.metrics._pair_counts import PairMetric, count_pairs
 
 
 @metrics.register("opa")
@@ -34,5 +34,5 @@ class OPA(PairMetric):
         return ((lists.labels > lowest) & weighted_items(lists)).any(-1)
 
     def _exact(self, ranked: Ranked) -> ListValues:
-        counts = PairCounts.of(ranked, ranked.weights, ranked.mask.to(ranked.weights.dtype))
-        return (1 + divide(counts.agree, counts.unequal)) / 2
+        agree, unequal, _ = count_pairs(ranked, ranked.weights, ranked.mask.to(ranked.weights))
+        return (1 + divide(agree, unequal)) / 2

@@ -8,15 +8,15 @@ from typing import ClassVar
 import torch
 
 from rankgrad._padded import descending, divide, hard_ranks, invert, tie_groups
-from rankgrad._shapes import ItemMask, ItemValues, ListMask, ListValues
+from rankgrad._shapes import ItemMask, ItemValues, ListValues
 from rankgrad.lists import Lists
-from rankgrad.metrics._base import Metric, Ranked, metrics
-from rankgrad.metrics._pair_counts import has_weighted_pairs
+from rankgrad.metrics._base import Ranked, metrics
+from rankgrad.metrics._pair_counts import PairMetric
 
 
 @metrics.register("spearman")
 @dataclass(frozen=True, kw_only=True)
-class Spearman(Metric):
+class Spearman(PairMetric):
     """The correlation of the ranks by score with the ranks by label (Spearman 1904).
 
     ``ρ = cov(r, q) / (σ_r σ_q)``, with ranks r by score and q by label; tied items have the mean of
@@ -36,12 +36,7 @@ class Spearman(Metric):
     """
 
     kernel: ClassVar[str | None] = "spearman"
-    has_cutoff: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
-
-    def relevant(self, lists: Lists | Ranked) -> ListMask:
-        """Whether a list has two items of positive weight with unequal labels."""
-        return has_weighted_pairs(lists)
 
     def _exact(self, ranked: Ranked) -> ListValues:
         end = torch.minimum(ranked.end, ranked.mask.sum(-1, keepdim=True))  # without padding

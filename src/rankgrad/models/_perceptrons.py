@@ -39,8 +39,7 @@ class Perceptrons(nn.Sequential):
             if self.training and not layers and isinstance(layer, nn.ReLU):
                 return _relu_dropout_dot(items, layer, dropout, output)
             items = layer(items) if dropout is None else dropout.after(layer, items)
-        scores: Tensor = output(items)
-        return scores
+        return output(items)
 
 
 def _relu_dropout_dot(
@@ -48,12 +47,10 @@ def _relu_dropout_dot(
 ) -> Float[Tensor, "m N 1"]:
     """``output(dropout(relu(items)))``."""
     if not cpu_kernel_applies(items) or not cpu_kernel_applies(output.weight):
-        scores: Tensor = output(relu(items) if dropout is None else dropout.after(relu, items))
-        return scores
+        return output(relu(items) if dropout is None else dropout.after(relu, items))
     seed = 0 if dropout is None else int(dropout.draw("cpu"))
     dropped = 0 if dropout is None else dropout.dropped
-    scores = _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
-    return scores
+    return _ReLUDropoutDot.apply(items, output.weight, output.bias, seed, dropped)
 
 
 def bias_gradient(grad: Float[Tensor, "m N 1"]) -> Float[Tensor, "m 1 1"]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import override
 
-from rankgrad._shapes import Bool, Float, Int, ItemMask, ItemValues
+from rankgrad._shapes import Float, Int, ItemMask, ItemValues
 from rankgrad._validation import check_rate, check_whole
 from rankgrad.models._base import (
     OUTPUTS,
@@ -139,10 +139,13 @@ class ContextAwareNet(Scorer):
         hidden = self.fc(items)
         if self.positional is not None:
             hidden = hidden + self._positions(hidden, mask)
+        attended = None  # the items that are attended to, [b, 1, 1, n]: real ones; None for all
+        if mask is not None:
+            # A list of padding only attends to all its items: a softmax of nothing is NaN.
+            attended = (mask | ~mask.any(-1, keepdim=True))[:, None, None]
         for block in self.blocks:
-            hidden = block(hidden, None if mask is None else _attention_mask(mask))
-        scores: Tensor = self.head(self.norm(hidden)).squeeze(-1)
-        return scores
+            hidden = block(hidden, attended)
+        return self.head(self.norm(hidden)).squeeze(-1)
 
     def _positions(
         self, hidden: Float[Tensor, "b n w"], mask: ItemMask | None
@@ -154,8 +157,7 @@ class ContextAwareNet(Scorer):
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
         if self.positional == "fixed":
             return _sinusoids(positions, hidden.shape[-1]).to(hidden.dtype)
-        vectors: Tensor = self.position(positions.clamp(max=self.position.num_embeddings - 1))
-        return vectors
+        return self.position(positions.clamp(max=self.position.num_embeddings - 1))
 
 
 class _Block(nn.Module):
@@ -182,8 +184,7 @@ class _Block(nn.Module):
 
     def forward(self, items: Tensor, attention_mask: Tensor | None) -> Tensor:
         items = items + self.dropout(self._attention(self.attention_norm(items), attention_mask))
-        outputs: Tensor = items + self.dropout(self.feed_forward(items))
-        return outputs
+        return items + self.dropout(self.feed_forward(items))
 
     def _attention(self, items: Tensor, mask: Tensor | None) -> Tensor:
         """Multi-head attention among items ``[b, n, w]``; the mask is ``[b, 1, 1, n]`` or None."""
@@ -199,20 +200,11 @@ class _Block(nn.Module):
             mixed = F.scaled_dot_product_attention(
                 query, key, value, attn_mask=mask, dropout_p=rate
             )
-        attention: Tensor = self.mix(mixed.transpose(1, 2).flatten(-2))
-        return attention
+        return self.mix(mixed.transpose(1, 2).flatten(-2))
 
     def _split_heads(self, items: Float[Tensor, "b n w"]) -> Float[Tensor, "b h n d"]:
         split: Tensor = items.unflatten(-1, (self.heads, -1))
         return split.transpose(1, 2)
-
-
-def _attention_mask(mask: ItemMask) -> Bool[Tensor, "b 1 1 n"]:
-    """True on the items that are attended to: the real ones, or all in a list of padding only.
-
-    A softmax over no items would be NaN.
-    """
-    return (mask | ~mask.any(-1, keepdim=True))[:, None, None]
 
 
 def _sinusoids(positions: Int[Tensor, "*b n"], width: int) -> Float[Tensor, "*b n w"]:

@@ -48,16 +48,13 @@ class Relaxation(HasSpec, DeclaresKernel):
     """
 
     limit: ClassVar[dict[str, Any]]
+    #: Whether it adds noise to the scores.
+    stochastic: ClassVar[bool] = False
 
     @property
     def forms(self) -> tuple[Route, ...]:
         """The forms it comes in, the native one first."""
         return ("permutation", "ranks")
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether it adds noise to the scores."""
-        return False
 
     def __call__(
         self, scores: Scores, mask: Mask | None = None, k: int | None = None

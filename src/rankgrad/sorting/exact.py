@@ -7,7 +7,7 @@ the straight-through estimator (Bengio et al. 2013), an option of PiRank.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -89,24 +89,14 @@ class StraightThrough(Relaxation):
         return Exact()._sort(values, scores, mask, k) + (soft - soft.detach())
 
 
-class _Sorted(NamedTuple):
-    """Lists in descending order of score; all ``[b, n]``, one entry per rank.
+def _sorted(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The lists in descending order of score; all ``[b, n]``, one entry per rank.
 
-    Attributes:
-        order: the item at each rank.
-        inside: True on real items; padding comes last.
-        start: where the tie group of each rank starts, from 0.
-        end: where that tie group ends, exclusive.
+    Returns:
+        The item at each rank; whether it is real, as padding comes last; and where the tie group of
+        the rank starts, from 0, and ends, exclusive.
     """
-
-    order: Tensor
-    inside: Tensor
-    start: Tensor
-    end: Tensor
-
-
-def _sorted(scores: Tensor, mask: Tensor) -> _Sorted:
     order = descending(scores, mask)
     inside = mask.gather(-1, order)
     ranked = scores.detach().gather(-1, order).masked_fill(~inside, float("-inf"))
-    return _Sorted(order, inside, *tie_groups(ranked))
+    return order, inside, *tie_groups(ranked)

@@ -41,6 +41,7 @@ class Gumbel(Relaxation):
     tensor([[0.2559, 0.7441]])
     """
 
+    stochastic: ClassVar[bool] = True
     limit: ClassVar[dict[str, Any]] = {"base": NeuralSort(temperature=1e-5), "scale": 1e-9}
 
     base: Relaxation = NeuralSort()
@@ -60,11 +61,6 @@ class Gumbel(Relaxation):
         random = self._random or Randomness(self.seed)
         object.__setattr__(self, "_random", random)
         object.__setattr__(self, "seed", random.seed)
-
-    @property
-    @override
-    def stochastic(self) -> bool:
-        return True
 
     @property
     @override

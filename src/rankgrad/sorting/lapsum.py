@@ -46,8 +46,7 @@ class LapSum(Relaxation):
         return KernelCall("lapsum", (initial_value(self.temperature),))
 
     def _ranks(self, scores: ItemValues, mask: ItemMask) -> ItemValues:
-        ranks: Tensor = _Ranks.apply(scores / initial_value(self.temperature), mask)
-        return ranks
+        return _Ranks.apply(scores / initial_value(self.temperature), mask)
 
 
 class _Ranks(ListFunction):
@@ -65,10 +64,6 @@ class _Ranks(ListFunction):
         positions = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
         ranks = torch.where(inside, positions + (below - above) / 2, 0.0)
         return ranks.gather(-1, invert(order)).to(scores.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @differentiable_once

@@ -52,8 +52,7 @@ class NeuralSort(Relaxation):
         return KernelCall("neuralsort", (initial_value(self.temperature),))
 
     def _permutation(self, scores: ItemValues, mask: ItemMask, k: int) -> Float[Tensor, "b k n"]:
-        rows: Tensor = _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
-        return rows
+        return _PermutationRows.apply(scores, mask, k, initial_value(self.temperature))
 
     def cross_entropy(
         self, scores: ItemValues, labels: ItemValues, mask: ItemMask, k: int
@@ -78,14 +77,11 @@ class NeuralSort(Relaxation):
         rank_groups = start.masked_fill(~inside, -1)
         item_groups = start.gather(-1, invert(by_label)).masked_fill(~mask, -2)
         order, temperature = descending(scores, mask), initial_value(self.temperature)
-        terms: Tensor = _CrossEntropy.apply(
-            scores, mask, order, rank_groups, item_groups, k, temperature
-        )
-        return terms
+        return _CrossEntropy.apply(scores, mask, order, rank_groups, item_groups, k, temperature)
 
 
 class _CrossEntropy(ListFunction):
-    """See :meth:`NeuralSort.cross_entropy`.
+    """See :meth:`NeuralSort.cross_entropy`; the arguments are those of :func:`_log_rows`.
 
     The caller sorts the lists by score (``order``), so that the backward pass need not sort again.
     A group of items with equal labels is numbered by its first rank in the order of labels.
@@ -94,32 +90,19 @@ class _CrossEntropy(ListFunction):
     """
 
     @staticmethod
-    def forward(
-        scores: Tensor,
-        mask: Tensor,
-        order: Tensor,
-        rank_groups: Tensor,
-        item_groups: Tensor,
-        k: int,
-        temperature: float,
-    ) -> Tensor:
+    def forward(scores: Tensor, *arguments: Any) -> Tensor:
         terms = torch.zeros_like(scores, dtype=torch.float64)
-        row_tiles = _log_rows(scores, mask, order, rank_groups, item_groups, k, temperature)
-        for log_rows, targets, _ in row_tiles:
+        for log_rows, targets, _ in _log_rows(scores, *arguments):
             terms = terms - torch.where(targets > 0, targets * log_rows, 0.0).sum(1)
         # A copy: PyTorch 2.11 loses the gradient of a conversion that changes nothing.
         return terms.to(scores.dtype, copy=True)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.k, ctx.temperature = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, mask, order, rank_groups, item_groups = ctx.saved_tensors
-        row_tiles = _log_rows(scores, mask, order, rank_groups, item_groups, ctx.k, ctx.temperature)
+        scores, mask, order, _, _ = ctx.saved_tensors
+        _, temperature = ctx.options
+        row_tiles = _log_rows(*ctx.saved_tensors, *ctx.options)
         grad_direct = grad_distances = torch.zeros_like(scores, dtype=torch.float64)
         for log_rows, targets, rank_offsets in row_tiles:
             weighted = grad.double()[:, None, :] * targets
@@ -127,7 +110,7 @@ class _CrossEntropy(ListFunction):
             grad_direct = grad_direct + (rank_offsets * grad_logits).sum(1)
             grad_distances = grad_distances - grad_logits.sum(1)
         through_distance = _absolute_differences_vjp(grad_distances, scores, mask, order)
-        result = ((grad_direct + through_distance) / ctx.temperature).to(scores.dtype)
+        result = ((grad_direct + through_distance) / temperature).to(scores.dtype)
         return result, None, None, None, None, None, None
 
 

@@ -64,10 +64,6 @@ class _SigmoidSums(ListFunction):
         return sums
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         scores, mask = ctx.saved_tensors

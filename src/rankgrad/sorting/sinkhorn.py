@@ -97,8 +97,7 @@ def scale(
         v, u = _Scalings.apply(matrix.mT, iterations, tolerance)[:2]
     else:
         u, v = _Scalings.apply(matrix, iterations, tolerance)[:2]
-    scaled: Tensor = u[:, :, None] * matrix * v[:, None, :]
-    return scaled
+    return u[:, :, None] * matrix * v[:, None, :]
 
 
 def scale_and_sort(
@@ -120,8 +119,7 @@ def scale_and_sort(
     Returns:
         ``[b, c, n]``, the values by rank.
     """
-    result: Tensor = _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)[0]
-    return result
+    return _ScaledProduct.apply(matrix, values, iterations, tolerance, transposed)[0]
 
 
 class _Path(NamedTuple):

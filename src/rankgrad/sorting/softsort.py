@@ -74,30 +74,25 @@ class _Distances(ListFunction):
         return (ranked[:, :, None] - scores[:, None, :]).abs()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, mask, ctx.k = inputs
-        ctx.save_for_backward(scores, mask)
-
-    @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        scores, mask = ctx.saved_tensors
+        (scores, mask), (k,) = ctx.saved_tensors, ctx.options
         order = descending(scores, mask)
         rank_index = invert(order)
         inside = mask.gather(-1, order)
         start, end = tie_groups(scores.gather(-1, order).masked_fill(~inside, float("-inf")))
         size = (end - start).to(grad.dtype)
-        grad = grad * mask[:, None, :] * inside[:, : ctx.k, None]
+        grad = grad * mask[:, None, :] * inside[:, :k, None]
 
         def sum_over_ranks(values: Tensor) -> Tensor:
             """Values of ranks ``[b, k]``, summed over the tie group of each item: ``[b, n]``."""
-            sums = torch.zeros_like(scores).scatter_add(-1, start[:, : ctx.k], values)
+            sums = torch.zeros_like(scores).scatter_add(-1, start[:, :k], values)
             return sums.gather(-1, start).gather(-1, rank_index)
 
         item_size = size.gather(-1, rank_index)
         others = (size - 1).clamp(min=1).gather(-1, rank_index)
         # Items j of other groups: the sign is known, and each item of the group may have rank r.
-        ranked = scores.gather(-1, order[:, : ctx.k])
+        ranked = scores.gather(-1, order[:, :k])
         signed = grad * (ranked[:, :, None] - scores[:, None, :]).sign()
         result = sum_over_ranks(signed.sum(-1)) / item_size - signed.sum(1)
         if not is_unchecked(size) and not bool((size > 1).any()):
@@ -105,7 +100,7 @@ class _Distances(ListFunction):
         # Items j of the group of rank r.
         position = torch.arange(scores.shape[-1], device=scores.device)
         c = ((end - 1 - position) - (position - start)) / size
-        same = start[:, : ctx.k, None] == start.gather(-1, rank_index)[:, None, :]
-        tied = grad * same * c[:, : ctx.k, None]
+        same = start[:, :k, None] == start.gather(-1, rank_index)[:, None, :]
+        tied = grad * same * c[:, :k, None]
         result += (sum_over_ranks(tied.sum(-1)) - tied.sum(1)) / others - tied.sum(1)
         return result, None, None

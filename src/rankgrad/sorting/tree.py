@@ -187,17 +187,14 @@ class Tree(Relaxation):
             last = level == len(widths) - 1
             n_rows = k if last or self.keep is None else max(k, int(self.keep[level]))
             n_rows = min(n_rows, nodes.shape[-1])
-            merge = self._base_at(level)._permutation(nodes, inside, n_rows)
+            base: Any = self.base
+            if self.temperatures is not None:
+                base = replace(base, temperature=self.temperatures[level])
+            merge = base._permutation(nodes, inside, n_rows)
             merges.append(merge)
             top_scores = (merge @ nodes[:, :, None]).squeeze(-1)
             real = torch.arange(n_rows, device=scores.device) < inside.sum(-1, keepdim=True)
         return merges
-
-    def _base_at(self, level: int) -> Relaxation:
-        """The base relaxation with the temperature of a level."""
-        if self.temperatures is None:
-            return self.base
-        return replace(self.base, temperature=self.temperatures[level])  # type: ignore[call-arg]
 
 
 def _pad_rows(rows: Float[Tensor, "b m n"], k: int) -> Float[Tensor, "b k n"]:

@@ -138,8 +138,7 @@ def cached_scores(
         return scores
     # Parameters are not arguments of the autograd function, so the anchor requires the gradient.
     anchor = torch.zeros((), device=scores.device, requires_grad=True)
-    attached: Tensor = _SecondPass.apply(anchor, scores, passes)
-    return attached
+    return _SecondPass.apply(anchor, scores, passes)
 
 
 class _TwoPasses:

@@ -55,7 +55,7 @@ def read_documents(path: Source, format: Format | None = None) -> dict[str, str]
         ImportError: a package is not installed; the message has the install line.
     """
     if _packages.is_identifier(path):
-        return _collect(path, _packages.documents(os.fspath(path)), "document")
+        return _collect(path, _packages.records(os.fspath(path), "docs"), "document")
     if _classic.is_known(path):
         return _classic.load(path).documents
     texts: dict[str, str] = {}
@@ -87,7 +87,7 @@ def read_topics(
     if _classic.is_known(path):
         return _classic.load(path).topics
     if _packages.is_identifier(path):
-        records: Iterable[TextRecord] = _packages.topics(os.fspath(path), field)
+        records: Iterable[TextRecord] = _packages.records(os.fspath(path), "queries", field)
     else:
         file = Path(path)
         file_format = _file_format(file, format)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import rankgrad.metrics
@@ -118,12 +117,12 @@ def evaluate_run(
         )
     queries = list(qrels) if conventions.complete else judged
     lists = [_judged_list(run.get(query), qrels[query], conventions) for query in queries]
-    offsets = np.cumsum([0, *(len(ranking.labels) for ranking in lists)])
+    scores, labels, retrieved = map(np.concatenate, zip(*lists, strict=True))
     values = rankgrad.metrics.evaluate(
-        torch.from_numpy(np.concatenate([ranking.scores for ranking in lists])),
-        torch.from_numpy(np.concatenate([ranking.labels for ranking in lists])),
-        offsets=torch.from_numpy(offsets),
-        retrieved=torch.from_numpy(np.concatenate([ranking.retrieved for ranking in lists])),
+        scores,
+        labels,
+        lengths=[len(list_labels) for _, list_labels, _ in lists],
+        retrieved=retrieved,
         metrics=[_with_level(metric, conventions.level) for metric in metrics],
     )
     missing, unjudged = len(qrels) - len(judged), len(run) - len(judged)
@@ -164,39 +163,28 @@ def p_values(
     return corrected
 
 
-@dataclass(frozen=True)
-class _JudgedList:
+def _judged_list(
+    ranked: RankedList | None, grades: Mapping[str, int], conventions: Conventions
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
     """The documents that were retrieved for a query, best first, then those that were missed.
 
     Missed documents are relevant documents that were not retrieved.
-
-    Attributes:
-        scores: ``[n]``; 0 for missed documents.
-        labels: the grades, ``[n]``.
-        retrieved: ``[n]``, False for missed documents.
-    """
-
-    scores: NDArray[np.float64]
-    labels: NDArray[np.float64]
-    retrieved: NDArray[np.bool_]
-
-
-def _judged_list(
-    ranked: RankedList | None, grades: Mapping[str, int], conventions: Conventions
-) -> _JudgedList:
-    """The retrieved and the missed documents of a query.
 
     Args:
         ranked: the ranking; None if the query is not in the run.
         grades: the judgments of the query, by document.
         conventions: how equal scores are ranked.
+
+    Returns:
+        Scores ``[n]``, 0 for missed documents; labels ``[n]``, the grades; and which documents were
+        retrieved, ``[n]``.
     """
     documents, scores = _ranked_documents(ranked, conventions)
     relevant = {document: grade for document, grade in grades.items() if grade > 0}
     labels = [relevant.get(document, 0) for document in documents]
     retrieved = set(documents)
     missed = [grade for document, grade in relevant.items() if document not in retrieved]
-    return _JudgedList(
+    return (
         np.concatenate([scores, np.zeros(len(missed))]),
         np.array(labels + missed, np.float64),
         np.arange(len(labels) + len(missed)) < len(labels),

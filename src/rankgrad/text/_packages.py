@@ -12,7 +12,7 @@ import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rankgrad.text._records import TextRecord, from_fields
 
@@ -33,56 +33,37 @@ def is_identifier(path: str | os.PathLike[str]) -> bool:
     return bool(colon) and prefix in _PREFIXES
 
 
-def documents(identifier: str) -> Iterator[TextRecord]:
-    """The documents of a data set.
-
-    Raises:
-        ImportError: the package is not installed; the message has the install line.
-    """
-    package, name = _import_package(identifier)
-    if package.__name__ == "datasets":
-        yield from _rows_of_datasets(package, name, identifier)
-        return
-    for document in _load_ir_dataset(package, name, "docs").docs_iter():
-        yield TextRecord(_NO_LINE, document.doc_id, _text_of_record(document))
-
-
-def topics(identifier: str, field: str = "title") -> Iterator[TextRecord]:
-    """The topics of a data set.
+def records(
+    identifier: str, part: Literal["docs", "queries"], field: str = ""
+) -> Iterator[TextRecord]:
+    """The documents or the topics of a data set.
 
     Those of ir_datasets have the text in ``field``, or the whole text if there is no such field.
 
     Raises:
         ImportError: the package is not installed; the message has the install line.
+        ValueError: there is no such data set, or it lacks this part.
     """
-    package, name = _import_package(identifier)
-    if package.__name__ == "datasets":
+    prefix, _, name = identifier.partition(":")
+    package_name = _PREFIXES[prefix]
+    try:
+        package = importlib.import_module(package_name)
+    except ImportError as error:
+        message = f"{identifier} needs {package_name}: pip install {package_name}"
+        raise ImportError(message) from error
+    if package_name == "datasets":
         yield from _rows_of_datasets(package, name, identifier)
         return
-    for query in _load_ir_dataset(package, name, "queries").queries_iter():
-        text = getattr(query, field, None) or _text_of_record(query)
-        yield TextRecord(_NO_LINE, query.query_id, text)
-
-
-def _import_package(identifier: str) -> tuple[Any, str]:
-    """The package of an identifier, and the name after its prefix."""
-    prefix, _, name = identifier.partition(":")
-    package = _PREFIXES[prefix]
-    try:
-        return importlib.import_module(package), name
-    except ImportError as error:
-        raise ImportError(f"{identifier} needs {package}: pip install {package}") from error
-
-
-def _load_ir_dataset(package: Any, name: str, part: str) -> Any:
-    """A data set of ir_datasets; an error if it lacks ``part``, ``"docs"`` or ``"queries"``."""
     try:
         dataset = package.load(name)
     except KeyError:
         raise ValueError(f"ir_datasets has no data set {name!r}") from None
     if not getattr(dataset, f"has_{part}")():
         raise ValueError(f"the data set {name!r} of ir_datasets has no {part}")
-    return dataset
+    for record in getattr(dataset, f"{part}_iter")():
+        id = record.doc_id if part == "docs" else record.query_id
+        text = getattr(record, field, None) or _text_of_record(record)
+        yield TextRecord(_NO_LINE, id, text)
 
 
 def _text_of_record(record: Any) -> str:

@@ -295,8 +295,7 @@ class PromptTokens:
 
     def _tokenize(self, text: str) -> list[int]:
         """The tokens of a text, without special tokens."""
-        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return tokens
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _answer_token(self, text: str) -> int:
         """The single token of an answer."""

@@ -10,7 +10,6 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from rankgrad.data import _text_lines
 from rankgrad.text._records import TextRecord
@@ -35,28 +34,20 @@ _TOPIC_FIELDS = {
 }
 
 
-class _Block(NamedTuple):
-    """A document or a topic: the line of its start tag, the tag's attributes, the text inside."""
-
-    line: int
-    attributes: str
-    text: str
-
-
 def documents(path: Path) -> Iterator[TextRecord]:
     """The documents of a file.
 
     Raises:
         ValueError: a document does not end or has no number, or there is text outside of documents.
     """
-    for block in _blocks(path, _DOCUMENT_TAG, "DOC"):
-        number = _DOCUMENT_NUMBER.search(block.text)
+    for line, _, text in _blocks(path, _DOCUMENT_TAG, "DOC"):
+        number = _DOCUMENT_NUMBER.search(text)
         if number is None:
-            raise ValueError(f"{path}, line {block.line}: a document without a <DOCNO>")
-        rest = block.text[: number.start()] + block.text[number.end() :]
+            raise ValueError(f"{path}, line {line}: a document without a <DOCNO>")
+        rest = text[: number.start()] + text[number.end() :]
         page, is_web_page = _WEB_HEADER.subn("", rest)
         parts = [] if is_web_page else [match[2] for match in _CONTENT.finditer(rest)]
-        yield TextRecord(block.line, number[1].strip(), _plain_text(" ".join(parts or [page])))
+        yield TextRecord(line, number[1].strip(), _plain_text(" ".join(parts or [page])))
 
 
 def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:
@@ -71,20 +62,22 @@ def topics(path: Path, field: str = "title") -> Iterator[TextRecord]:
     Raises:
         ValueError: a topic does not end, or has no number or no such field.
     """
-    for block in _blocks(path, _TOPIC_TAG, "top"):
-        attribute = re.search(r"number\s*=\s*[\"']?([^\"'\s>]+)", block.attributes, re.IGNORECASE)
-        number = attribute[1] if attribute else _topic_field(block.text, "number")
-        text = _topic_field(block.text, field)
+    for line, attributes, topic in _blocks(path, _TOPIC_TAG, "top"):
+        attribute = re.search(r"number\s*=\s*[\"']?([^\"'\s>]+)", attributes, re.IGNORECASE)
+        number = attribute[1] if attribute else _topic_field(topic, "number")
+        text = _topic_field(topic, field)
         if not number:
-            raise ValueError(f"{path}, line {block.line}: a topic without a <num>")
+            raise ValueError(f"{path}, line {line}: a topic without a <num>")
         if not text:
-            raise ValueError(f"{path}, line {block.line}: topic {number} has no {field}")
+            raise ValueError(f"{path}, line {line}: topic {number} has no {field}")
         query = str(int(number)) if number.isdecimal() else number
-        yield TextRecord(block.line, query, text)
+        yield TextRecord(line, query, text)
 
 
-def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
+def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[tuple[int, str, str]]:
     """The blocks between start and end tags; nothing but markup may be outside of them.
+
+    Yields the line of a start tag, the tag's attributes, and the text up to the end tag.
 
     Args:
         path: the file.
@@ -109,7 +102,7 @@ def _blocks(path: Path, tag: re.Pattern[str], name: str) -> Iterator[_Block]:
                     "which does not end"
                 )
             if is_end_tag:
-                yield _Block(start, attributes, "\n".join([*lines, text]))
+                yield start, attributes, "\n".join([*lines, text])
                 start, lines = 0, []
             else:
                 _check_no_text(path, line_number, text, name)

@@ -81,8 +81,7 @@ class MixedLoss(nn.Module):
             )
         from_grades = self.loss(scores, labels[..., 0], mask, offsets=offsets)
         from_teacher = self.teacher_loss(scores, labels[..., 1], mask, offsets=offsets)
-        mixed: Tensor = (1 - self.weight) * from_grades + self.weight * from_teacher
-        return mixed
+        return (1 - self.weight) * from_grades + self.weight * from_teacher
 
     @property
     def progress(self) -> float:

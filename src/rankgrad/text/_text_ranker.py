@@ -285,8 +285,7 @@ class TextRanker(nn.Module):
         finally:
             for module in training:
                 module.training = True
-        array: NDArray[np.float32] = scores.cpu().numpy()
-        return array
+        return scores.cpu().numpy()
 
     def predict(self, pairs: Iterable[tuple[str, str]], **options: Any) -> NDArray[np.float32]:
         """The scores of pairs of texts (query, document), ``[N]``.

@@ -41,14 +41,12 @@ from rankgrad.training._optimizers import load_state_tensors, state_tensors
 from rankgrad.training.run import (
     BEST,
     LAST,
-    METRICS,
     RUN,
     STATE,
     EpochState,
     RunFolder,
     RunMetadata,
     TrainingFolder,
-    history_line,
     parse_settings,
     read_state,
     refuse_differences,
@@ -135,18 +133,15 @@ class TextRun(TrainingFolder[TextSettings]):
         Raises:
             ValueError: a file is damaged.
         """
-        self.recover()
-        last = self.path / LAST
-        if not last.exists():
-            _files.write(self.path / METRICS, "")
+        last, saved = self.path / LAST, self.saved_state()
+        if saved is None:
             return EpochState(), {}
-        saved = _files.read_json(last / STATE)
         state = read_state(EpochState, saved, last / STATE)
         if state.epoch != len(state.history):
             raise _files.damaged(last / STATE, "epoch and history differ")
         ranker.load_state_dict(_files.read_tensors(last / _WEIGHTS, saved))
         load_state_tensors(optimizer, _files.read_tensors(last / _OPTIMIZER, saved))
-        self._write_history(state)
+        self.write_history(state.history)
         best = self.best().state_dict()
         return state, {name: value.to(ranker.device) for name, value in best.items()}
 
@@ -164,16 +159,11 @@ class TextRun(TrainingFolder[TextSettings]):
         """
         if improved:
             ranker.save(self.path / BEST)
-        self._write_history(state)
+        self.write_history(state.history)
         with _files.atomic_folder(self.path / LAST) as unfinished:
             _files.write_tensors(unfinished / _WEIGHTS, ranker.state_dict())
             _files.write_tensors(unfinished / _OPTIMIZER, state_tensors(optimizer))
             _files.write_json(unfinished / STATE, asdict(state), [_WEIGHTS, _OPTIMIZER])
-
-    def _write_history(self, state: EpochState) -> None:
-        """Replace ``metrics.jsonl``."""
-        lines = "".join(map(history_line, state.history))
-        _files.write(self.path / METRICS, lines)
 
     def best(self) -> TextRanker:
         """The ranker of the best epoch so far; ``FileNotFoundError`` if no epoch is finished."""

@@ -237,8 +237,7 @@ class _Training:
         positions = to_device(np.argsort(batch_order, kind="stable"), device)
 
         def loss(scores: Tensor) -> Tensor:
-            value: Tensor = self.loss(scores[positions], labels, offsets=offsets)
-            return value
+            return self.loss(scores[positions], labels, offsets=offsets)
 
         precision = autocast(self.ranker.device, settings.precision)
         if settings.cache and len(batches) > 1:

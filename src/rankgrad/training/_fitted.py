@@ -236,8 +236,7 @@ class FittedRanker:
         inputs = [values]
         if not isinstance(self.network, Scorer):  # a Scorer takes no mask if there is no padding
             inputs.append(torch.ones_like(values[..., 0], dtype=torch.bool))
-        scores: np.ndarray = self.network(*inputs)[0].float().cpu().numpy()
-        return scores
+        return self.network(*inputs)[0].float().cpu().numpy()
 
     def _score_items(self, features: np.ndarray) -> np.ndarray:
         """The scores ``[N]`` of items ``[N, F]``, for networks that score each item by itself."""
@@ -371,7 +370,18 @@ class FittedRanker:
         if isinstance(self.network, TreeScorer):
             names.append(self.network.model.file)
             _files.write(folder / self.network.model.file, self.network.saved)
-        _files.write_json(folder / MANIFEST, self._manifest(), names)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "n_features": self.n_features,
+            "n_inputs": self.transform.n_outputs,
+            "feature_names": self.feature_names,
+            "zero_based": self.zero_based,
+            "categories": self.categories,
+            "custom": type(self.network).__qualname__ if self.custom else None,
+            "settings": self.settings.applicable(),
+        }
+        _files.write_json(folder / MANIFEST, manifest, names)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], network: nn.Module | None = None) -> FittedRanker:
@@ -438,20 +448,6 @@ class FittedRanker:
             raise ValueError(f"{folder / WEIGHTS}: {error}") from None
         network.eval()
         return ranker
-
-    def _manifest(self) -> dict[str, Any]:
-        """The contents of ``model.json``, without the checksums of the other files."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "n_features": self.n_features,
-            "n_inputs": self.transform.n_outputs,
-            "feature_names": self.feature_names,
-            "zero_based": self.zero_based,
-            "categories": self.categories,
-            "custom": type(self.network).__qualname__ if self.custom else None,
-            "settings": self.settings.applicable(),
-        }
 
 
 class TreeScorer(nn.Module):

@@ -54,8 +54,7 @@ class AsyncScalars:
         """The scalars, once the copy is complete."""
         if self._event is not None:
             self._event.synchronize()
-        values: list[float] = self._host.tolist()
-        return values
+        return self._host.tolist()
 
 
 class Finite(torch.autograd.Function):

@@ -45,8 +45,11 @@ class Progress:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._enabled = trainer.rank == 0 and not trainer.job.quiet
-        self._bar = _new_bar() if self._enabled and sys.stderr.isatty() else None
-        self._task: Any = None  # the id of the bar's only task
+        self._bar = self._task = None  # a bar of rich, and the id of its only task
+        if self._enabled and sys.stderr.isatty():
+            self._bar = _new_bar()
+            epochs, done = trainer.settings.epochs, trainer.state.epoch
+            self._task = self._bar.add_task("", total=epochs, completed=done, loss="", metric="")
         self._totals: AsyncScalars | None = None  # summed loss and lists on their way to the host
         self._shown_at = 0.0  # when the loss was last shown, by time.monotonic()
         self._steps = 1  # in an epoch
@@ -60,16 +63,10 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def begin(self, epoch: int, step: int, steps: int) -> None:
-        """Call when an epoch of this many ``steps`` begins, or is resumed at ``step``."""
-        self._totals = None
-        if self._bar is None:
-            return
-        self._steps = steps
-        epochs = self._trainer.settings.epochs
-        if self._task is None:
-            self._task = self._bar.add_task("", total=epochs, completed=epoch, loss="", metric="")
-        self._bar.update(self._task, description=f"epoch {epoch + 1}/{epochs}")
+    def begin(self, epoch: int, steps: int) -> None:
+        """Call when an epoch of this many steps begins, or is resumed."""
+        self._totals, self._steps = None, steps
+        self._show(description=f"epoch {epoch + 1}/{self._trainer.settings.epochs}")
 
     def step(self, totals: Tensor) -> None:
         """Call after each step, with the epoch's summed loss and number of lists, ``[2]``."""
@@ -82,31 +79,28 @@ class Progress:
         (loss, lists), self._totals = self._totals.wait(), None
         self._shown_at = time.monotonic()
         state = self._trainer.state
-        self._bar.update(
-            self._task,
-            completed=state.epoch + state.step / self._steps,
-            loss=f"loss {loss / max(lists, 1e-12):.4f}",
-        )
+        completed = state.epoch + state.step / self._steps
+        self._show(completed=completed, loss=f"loss {loss / max(lists, 1e-12):.4f}")
 
     def end(self, line: Mapping[str, float]) -> None:
         """Call when an epoch is finished, with its entry of the history."""
-        if self._bar is None:
-            return
-        metric = self._trainer.settings.metric
-        best = self._trainer.state.best_value
+        metric, best = self._trainer.settings.metric, self._trainer.state.best_value
         if metric in line and best is not None:
-            self._bar.update(self._task, metric=f"{metric} {line[metric]:.4f} (best {best:.4f})")
-        self._bar.update(self._task, completed=line["epoch"], loss=f"loss {line['loss']:.4f}")
+            self._show(metric=f"{metric} {line[metric]:.4f} (best {best:.4f})")
+        self._show(completed=line["epoch"], loss=f"loss {line['loss']:.4f}")
+
+    def _show(self, **fields: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, **fields)
 
     def interrupted(self) -> None:
         """Print after how many epochs training was interrupted, and whether it can be resumed."""
         folder = self._trainer.job.folder
-        if not self._enabled:
-            return
         hint = f"; {folder} holds all that is needed to resume."
         if folder is None:
             hint = ". There is no run folder to resume."
-        print(f"Stopped after epoch {self._trainer.state.epoch}{hint}", file=sys.stderr)
+        if self._enabled:
+            print(f"Stopped after epoch {self._trainer.state.epoch}{hint}", file=sys.stderr)
 
 
 def _new_bar() -> Any:
@@ -391,8 +385,7 @@ def _read_run_ids(folder: Path | None) -> dict[str, str]:
     """The ids of the runs on tracking servers in which a run folder was logged, by logger."""
     if folder is None or not (folder / _RUNS).is_file():
         return {}
-    runs: dict[str, str] = _schemas.read_json(folder / _RUNS, _Runs)["runs"]
-    return runs
+    return _schemas.read_json(folder / _RUNS, _Runs)["runs"]
 
 
 def _save_run_id(folder: Path | None, logger: str, run_id: str) -> None:

@@ -251,33 +251,29 @@ class FusedAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Update the parameters that have a gradient."""
-        state = self.optimizer.state
-        if len(state) < self._n_parameters:
+        state_of = self.optimizer.state
+        if len(state_of) < self._n_parameters:
             self.optimizer.step()  # the first step, which creates the state
             return
         for group in self.optimizer.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                self._update(group, parameters, [state[p] for p in parameters])
-
-    def _update(
-        self, group: dict[str, Any], parameters: list[Tensor], states: list[dict[str, Tensor]]
-    ) -> None:
-        """Update the parameters of a group; ``states`` has their moments and step counts."""
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, 1)
-        beta1, beta2 = group["betas"]
-        self._kernel(
-            parameters,
-            [p.grad for p in parameters if p.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [],  # maxima of amsgrad, which is off
-            steps,
-            beta1=beta1,
-            beta2=beta2,
-            **{name: group[name] for name in _ADAM_OPTIONS},
-        )
+            if not parameters:
+                continue
+            states = [state_of[p] for p in parameters]  # their moments and step counts
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1)
+            beta1, beta2 = group["betas"]
+            self._kernel(
+                parameters,
+                [p.grad for p in parameters],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],  # maxima of amsgrad, which is off
+                steps,
+                beta1=beta1,
+                beta2=beta2,
+                **{name: group[name] for name in _ADAM_OPTIONS},
+            )
 
     def zero_grad(self) -> None:
         """Set the gradients of all parameters to None."""

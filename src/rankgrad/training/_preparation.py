@@ -9,6 +9,7 @@ prediction on a CPU, and so does serving.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,8 @@ class Preparation:
             return None
         if not network.per_item and not network.inputs_score_alone:
             return None  # the items of all lists are scored together
-        steps = _Steps(np.arange(ranker.n_features))
-        if not all(steps.add(step) for step in pipeline.steps):
-            return None
-        return cls(*steps.tables(), tuple(getattr(network, "in_list", ())))
+        tables = _tables(ranker.n_features, pipeline.steps)
+        return None if tables is None else cls(*tables, tuple(getattr(network, "in_list", ())))
 
     @property
     def n_columns(self) -> int:
@@ -132,67 +131,48 @@ class Preparation:
         prepare(items, offsets, tables, starts, inputs, entries, buffers)
 
 
-class _Steps:
-    """A pipeline's transforms, as far as they come in the order in which the pass applies them.
+def _tables(n_features: int, steps: Iterable[nn.Module]) -> tuple[Columns, Quantiles] | None:
+    """The tables of the pass that applies these transforms; None if it cannot apply them.
 
-    That order is: drop features, quantiles, standardization, missing values replaced.
-
-    Attributes:
-        sources: the raw feature of each column, ``[g]``.
-        knots: those of the quantile transform, if there is one.
-        scaling: the mean and the deviation of each column, ``[g]`` both.
-        fill: the value in place of a missing one, ``[g]``.
-        weights: ``[g, g]``, by which the other features predict a missing value; see
-            :class:`~rankgrad.data.transforms.Impute`. Empty if ``fill`` replaces all of them.
-        indicated: the indices of the columns that get an indicator of missing values.
+    They must come in the order of the pass: drop features, quantiles, standardization, missing
+    values replaced. ``g`` features are not dropped.
     """
-
-    def __init__(self, sources: np.ndarray) -> None:
-        self.sources = sources
-        self.knots: Knots | None = None
-        self.scaling: tuple[np.ndarray, np.ndarray] | None = None
-        self.fill: np.ndarray | None = None
-        self.weights = np.empty((0, 0))
-        self.indicated = np.empty(0, np.int64)
-
-    def add(self, step: nn.Module) -> bool:
-        """Add the next transform; returns whether the pass can apply it."""
-        unscaled = self.scaling is None and self.fill is None
-        first = unscaled and self.knots is None
+    sources = np.arange(n_features)  # [g], the raw feature of each column
+    quantiles = scaling = fill = None  # scaling: mean and deviation, [g] both; fill: [g]
+    # [g, g], by which the other features predict a missing value (see transforms.Impute), or empty.
+    weights = np.empty((0, 0))
+    indicated = np.empty(0, np.int64)  # the columns that get an indicator of missing values
+    for step in steps:
+        unscaled = scaling is None and fill is None
+        first = unscaled and quantiles is None
         if isinstance(step, transforms.DropConstant) and first:
-            self.sources = self.sources[step.kept.cpu().numpy()]
+            sources = sources[step.kept.cpu().numpy()]
         elif isinstance(step, transforms.Quantile) and first and step.output == "uniform":
-            self.knots = Knots(step.table.cpu().numpy())
+            quantiles = Quantiles.of(Knots(step.table.cpu().numpy()))
         elif isinstance(step, transforms.Standardize) and unscaled:
-            self.scaling = _array(step.mean), _array(step.deviation)
-        elif isinstance(step, transforms.Impute) and self.fill is None:
-            self.fill, self.indicated = _array(step.values), step.indicated.cpu().numpy()
+            scaling = _array(step.mean), _array(step.deviation)
+        elif isinstance(step, transforms.Impute) and fill is None:
+            fill, indicated = _array(step.values), step.indicated.cpu().numpy()
             if len(step.weights):
-                self.weights = _array(step.weights).T.astype(np.float64, order="C")
+                weights = _array(step.weights).T.astype(np.float64, order="C")
         else:
-            return False
-        return True
-
-    def tables(self) -> tuple[Columns, Quantiles]:
-        """The tables of the pass."""
-        count, n_indicators = len(self.sources), len(self.indicated)
-        mean, deviation = self.scaling or (np.zeros(count), np.ones(count))
-        fill = np.full(count, np.nan) if self.fill is None else self.fill
-        zeros = np.zeros(n_indicators)  # mean 0 and deviation 1 leave indicators as they are
-        columns = Columns(
-            np.concatenate([self.sources, self.sources[self.indicated]]),
-            np.arange(count + n_indicators) >= count,
-            _float32(mean, zeros),
-            _float32(deviation, zeros + 1),
-            _float32(fill, zeros),
-            self.weights,
-        )
-        return columns, Quantiles.none() if self.knots is None else Quantiles.of(self.knots)
+            return None
+    count, n_indicators = len(sources), len(indicated)
+    mean, deviation = scaling or (np.zeros(count), np.ones(count))
+    zeros = np.zeros(n_indicators)  # mean 0 and deviation 1 leave indicators as they are
+    columns = Columns(
+        np.concatenate([sources, sources[indicated]]),
+        np.arange(count + n_indicators) >= count,
+        _float32(mean, zeros),
+        _float32(deviation, zeros + 1),
+        _float32(np.full(count, np.nan) if fill is None else fill, zeros),
+        weights,
+    )
+    return columns, quantiles or Quantiles.none()
 
 
 def _array(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
-    return array
+    return tensor.detach().cpu().numpy().astype(np.float32)
 
 
 def _float32(*parts: np.ndarray) -> np.ndarray:

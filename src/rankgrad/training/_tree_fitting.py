@@ -32,7 +32,6 @@ from rankgrad.boosting.boosters import (
 )
 from rankgrad.data._dataset import Dataset
 from rankgrad.data.transforms import Pipeline
-from rankgrad.losses import Loss
 from rankgrad.losses._base import generators_of
 from rankgrad.metrics import metrics
 from rankgrad.models import models
@@ -42,7 +41,7 @@ from rankgrad.training._fitted import FitResult, FittedRanker, TreeScorer, descr
 from rankgrad.training._loggers import callbacks
 from rankgrad.training._processes import Interrupts
 from rankgrad.training._settings import AUTO_PATIENCE, NETWORK_ONLY, Settings
-from rankgrad.training.run import BEST, LAST, METRICS, STATE, Job, RunFolder, history_line
+from rankgrad.training.run import BEST, LAST, STATE, Job, RunFolder
 
 #: Files in ``last/``: the random state of the loss; for DART, the trees after the best round.
 RANDOM, DART = "random.safetensors", "best-trees"
@@ -166,7 +165,19 @@ class _TreeTrainer:
         train = _apply_transform(transform, job.train)
         vali = None if job.vali is None else _apply_transform(transform, job.vali)
         others = {name: _apply_transform(transform, lists) for name, lists in job.others.items()}
-        config = _boosting_config(job.settings, self.model, self.loss)
+        settings, model = job.settings, self.model
+        config = BoostingConfig(
+            kind=model.name,  # type: ignore[arg-type]  # models are named as their libraries
+            loss=self.loss,
+            metric=settings.metric,
+            options=model.options(),
+            rounds=settings.epochs,
+            patience=_patience(settings),
+            seed=settings.seed,
+            threads=available(),
+            label_gain=model.label_gain,
+            device=model.loss_device,
+        )
         boosted = boost(train, vali, config, self._end_round, self.checkpoint.state, others)
         ranker = self._ranker(boosted.saved)
         if len(self.history) > len(self.checkpoint.history):
@@ -222,21 +233,6 @@ class _TreeTrainer:
         return self.checkpoint.seconds + time.perf_counter() - self.began
 
 
-def _boosting_config(settings: Settings, model: TreeModel, loss: Loss) -> BoostingConfig:
-    return BoostingConfig(
-        kind=model.name,  # type: ignore[arg-type]  # models are named as their libraries
-        loss=loss,
-        metric=settings.metric,
-        options=model.options(),
-        rounds=settings.epochs,
-        patience=_patience(settings),
-        seed=settings.seed,
-        threads=available(),
-        label_gain=model.label_gain,
-        device=model.loss_device,
-    )
-
-
 def _check_settings(settings: Settings) -> None:
     """Raise if settings that apply only to networks have other values than their defaults."""
     kind, errors = settings.model.partition("(")[0], []
@@ -273,12 +269,9 @@ def _has_best_only(run: RunFolder) -> bool:
 
 def _read_checkpoint(run: RunFolder) -> _Checkpoint:
     """The checkpoint in a run folder, or that of a new run; ``metrics.jsonl`` is cut back to it."""
-    run.recover()
-    last = run.path / LAST
-    if not last.exists():
-        _files.write(run.path / METRICS, "")
+    last, saved = run.path / LAST, run.saved_state()
+    if saved is None:
         return _Checkpoint()
-    saved = _files.read_json(last / STATE)
     _schemas.check(last / STATE, saved, _TreeState)
     ranker = FittedRanker.load(last)
     assert isinstance(ranker.network, TreeScorer)
@@ -286,7 +279,7 @@ def _read_checkpoint(run: RunFolder) -> _Checkpoint:
     curve = [line[settings.metric] for line in history if settings.metric in line]
     if len(saved["trees"]) != len(history) or len(curve) not in (0, len(history)):
         raise _files.damaged(last / STATE, "its counts are wrong")
-    _files.write(run.path / METRICS, "".join(map(history_line, history)))
+    run.write_history(history)
     best = _files.read_part(last / DART, saved) if (last / DART).exists() else None
     return _Checkpoint(
         BoostingState(ranker.network.saved, curve, saved["trees"], best),

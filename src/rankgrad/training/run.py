@@ -219,6 +219,22 @@ class TrainingFolder(Generic[_Settings]):
             _files.recover(self.path / name)
             _files.clean(self.path / name)
 
+    def saved_state(self) -> Any:
+        """The contents of ``last/state.json``; None if there is no checkpoint. Needs the lock.
+
+        What a killed process left behind is cleaned up before; without a checkpoint,
+        ``metrics.jsonl`` is emptied.
+        """
+        self.recover()
+        if (self.path / LAST).exists():
+            return _files.read_json(self.path / LAST / STATE)
+        self.write_history([])
+        return None
+
+    def write_history(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Replace ``metrics.jsonl``."""
+        _files.write(self.path / METRICS, "".join(map(history_line, history)))
+
 
 class RunFolder(TrainingFolder[Settings]):
     """A run folder; :meth:`create` makes a new one, :meth:`open` opens an existing one."""
@@ -475,12 +491,9 @@ class RunFolder(TrainingFolder[Settings]):
         Raises:
             FileError: a file of the checkpoint is damaged.
         """
-        self.recover()
-        last = self.path / LAST
-        if not last.exists():
-            _files.write(self.path / METRICS, "")
+        last, saved = self.path / LAST, self.saved_state()
+        if saved is None:
             return None
-        saved = _files.read_json(last / STATE)
         state = read_state(TrainState, saved, last / STATE)
         counts = state.epoch, state.step, state.lists, state.seconds
         if min(counts) < 0 or not 0 <= state.best_epoch <= len(state.history):
@@ -492,7 +505,7 @@ class RunFolder(TrainingFolder[Settings]):
         best_folder, best = self.path / BEST, {}
         if best_folder.exists():
             best = _files.read_tensors(best_folder / WEIGHTS, read_manifest(best_folder))
-        _files.write(self.path / METRICS, "".join(map(history_line, state.history)))
+        self.write_history(state.history)
         return Checkpoint(state, model, other, best)
 
     def _check_checkpoint_settings(self, saved: Mapping[str, Any], folder: Path) -> None:
@@ -634,8 +647,7 @@ def history_line(values: Mapping[str, float]) -> str:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    metadata: dict[str, Any] = _schemas.read_json(path / RUN, RunMetadata)
-    return metadata
+    return _schemas.read_json(path / RUN, RunMetadata)
 
 
 def run_metadata(

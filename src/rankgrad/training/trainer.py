@@ -187,7 +187,7 @@ class Trainer:
             [state.loss, state.lists, 0.0], dtype=torch.float64, device=self.fabric.device
         )
         batches = self.train.epoch(state.epoch, rank=self.rank, ranks=self.ranks, start=state.step)
-        progress.begin(state.epoch, state.step, n_batches)
+        progress.begin(state.epoch, n_batches)
         for batch in batches:
             # The batches that make one step of the optimizer.
             first = state.step // accumulate * accumulate
@@ -251,7 +251,10 @@ class Trainer:
             self.lists_since_step = self.lists_since_step + sums[1]
         if ends_group:
             if divide_later:
-                self._divide_gradients(self.lists_since_step.clamp(min=_MIN_COUNT))
+                n_lists = self.lists_since_step.clamp(min=_MIN_COUNT)
+                for parameter in self.ranker.network.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.div_(n_lists)
                 self.lists_since_step = torch.zeros_like(self.lists_since_step)
             if (clip := self.settings.clip) is not None:
                 self.fabric.clip_gradients(
@@ -302,11 +305,6 @@ class Trainer:
         factor = self.lr_schedule.factor(epochs_done, self.settings.epochs)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = self.settings.learning_rate * factor
-
-    def _divide_gradients(self, divisor: Tensor) -> None:
-        for parameter in self.ranker.network.parameters():
-            if parameter.grad is not None:
-                parameter.grad.div_(divisor)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The losses of a batch's lists.
