@@ -529,10 +529,11 @@ def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Ent
         return entry if search else entry.first_point()
     points = []
     for point in protocol.grid_points(data.name, row.name, search=search):
-        settings = dict(point.settings) | dict(options.settings or {})
+        loss = point.pop("loss")
+        settings = point | dict(options.settings or {})
         if quick is not None:
             settings["epochs"] = min(quick.epochs, int(settings.get("epochs", quick.epochs)))
-        points.append(settings | {"loss": point.loss})
+        points.append(settings | {"loss": loss})
     return GridSearchEntry(row.name, tuple(points))
 
 
