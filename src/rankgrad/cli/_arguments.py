@@ -43,7 +43,6 @@ Data = Annotated[Path, typer.Argument(metavar="DATA")]
 Fold = Annotated[int | None, typer.Option(min=0)]
 Workers = Annotated[int | None, typer.Option(min=0)]
 TeacherLabels = Literal["shift", "minmax", "softmax", "rank"]
-TableFormat = Literal["terminal", "markdown", "latex", "csv"]
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", "-m", show_default=", ".join(DEFAULT_METRICS))
 ]

@@ -96,9 +96,20 @@ def evaluate(
     if save:
         check_run_folder(ranker, "values")
     check_stdin(ranker, data)
-    dataset, scores, result = _evaluate(ranker, data, split, fold, device, metric)
+    from rankgrad.data import _scores
+    from rankgrad.metrics import metrics as known_metrics
+    from rankgrad.training._evaluations import evaluate_scores
+
+    metrics = [known_metrics.get(spec) for spec in metric or DEFAULT_METRICS]
+    if ranker.is_dir():
+        dataset, model = open_ranker(ranker, data, split, fold, device)
+        scores = model.predict(dataset.features, dataset.offsets)
+    else:
+        dataset = load(data, split, fold, ids="auto")
+        scores = _scores.read(ranker, dataset)
+    result = evaluate_scores(scores, dataset, metrics)
     if save:
-        _save(ranker, scores, dataset, list(result.metrics), split, fold)
+        _save(ranker, scores, dataset, metrics, split, fold)
     weighted = dataset.weights is not None
     if json:
         show_json(_summary(result, weighted, dataset.qids.tolist() if per_list else None))
@@ -112,29 +123,6 @@ def _reject_options(reason: str, **options: Any) -> None:
     for name, value in options.items():
         if value is not None and value is not False:  # 0 is a fold
             raise ValueError(f"{reason}: leave out --{name}")
-
-
-def _evaluate(
-    ranker: Path,
-    data: Path,
-    split: str | None,
-    fold: int | None,
-    device: str,
-    specs: list[str] | None,
-) -> tuple[Dataset, Any, Evaluation]:
-    """The data, their scores ``[N]`` by a trained ranker or from a file, and their metrics."""
-    from rankgrad.data import _scores
-    from rankgrad.metrics import metrics
-    from rankgrad.training._evaluations import evaluate_scores
-
-    parsed = [metrics.get(spec) for spec in specs or DEFAULT_METRICS]
-    if ranker.is_dir():
-        dataset, model = open_ranker(ranker, data, split, fold, device)
-        scores = model.predict(dataset.features, dataset.offsets)
-    else:
-        dataset = load(data, split, fold, ids="auto")
-        scores = _scores.read(ranker, dataset)
-    return dataset, scores, evaluate_scores(scores, dataset, parsed)
 
 
 def _save(

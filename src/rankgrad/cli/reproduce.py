@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import TableFormat, Workers
+from rankgrad.cli._arguments import Workers
 from rankgrad.cli._errors import interrupted_run
-from rankgrad.cli._printing import console, show_csv, show_json, show_results, show_table
+from rankgrad.cli._printing import TableFormat, console, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
-    from rankgrad.papers.reproduce import OnChange, ReproductionResult
+    from rankgrad.papers.reproduce import OnChange
 
 _Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 _MAX_STATE = 70  # characters of the text beside a progress bar
@@ -93,7 +93,13 @@ def reproduce(
         show_json([result.to_json() for result in results])
     else:
         for result in results:
-            _show(result, format)
+            if result.comparison is None:
+                note = f"{result.title}: not run: {result.reason}\n"
+                console(stderr=True).print(note, soft_wrap=True)
+                continue
+            show_results(result.table(), format)
+            if format == "terminal":
+                console().print()
         if format == "terminal":
             console().print(f"\nRuns and tables are in {output}", soft_wrap=True)
     if any(result.comparison is not None and result.comparison.missing for result in results):
@@ -147,19 +153,6 @@ def _progress() -> Iterator[OnChange]:
             )
 
         yield show
-
-
-def _show(result: ReproductionResult, format: TableFormat) -> None:
-    """Print a table, or on standard error why it was not run."""
-    if result.comparison is None:
-        console(stderr=True).print(f"{result.title}: not run: {result.reason}\n", soft_wrap=True)
-    elif format == "terminal":
-        show_results(result.table())
-        console().print()
-    elif format == "csv":
-        show_csv(result.table())
-    else:
-        print(result.table().render(format))
 
 
 def _show_list(tables: list[Protocol], data: Path | None, json: bool) -> None:
