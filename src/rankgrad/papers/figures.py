@@ -394,8 +394,7 @@ def _train_and_evaluate(inputs: Inputs, settings: Settings) -> tuple[list[float]
 
 def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
     """The mean of each metric over lists."""
-    scores = model.predict(lists.features, lists.offsets)
-    return EvaluatedLists.of(scores, lists, specs).mean
+    return EvaluatedLists.of(model.predict(lists.features, lists.offsets), lists, specs).mean
 
 
 @_figure("pirank", 6, "gain in NDCG@k by training list size", _ANY_DATA)

@@ -449,8 +449,7 @@ def protocols() -> Mapping[str, Protocol]:
     >>> protocols()["smoothi_table1"].cell("MQ2008", "SmoothI", "NDCG@5").text
     '0.477'
     """
-    folder = resources.files("rankgrad.papers") / "protocols"
-    with resources.as_file(folder) as files:
+    with resources.as_file(resources.files("rankgrad.papers") / "protocols") as files:
         return {path.stem: read(path) for path in sorted(files.glob("*.toml"))}
 
 
