@@ -29,14 +29,7 @@ from rankgrad.losses._base import randomness_of
 from rankgrad.metrics import Metric, evaluate
 from rankgrad.metrics._base import undefined_message
 
-__all__ = [
-    "CallerLists",
-    "RowLists",
-    "RowMetric",
-    "RowObjective",
-    "library",
-    "offsets_of",
-]
+__all__ = ["CallerLists", "RowLists", "RowMetric", "RowObjective", "library", "offsets_of"]
 
 
 #: With fewer than ``_FEW_LISTS`` lists, :class:`RowObjective` scales the loss so that the Hessian
@@ -238,8 +231,7 @@ class RowObjective:
         if scale != 1:
             gradient, hessian = gradient * scale, hessian * scale
         if lists.list_weights is not None:
-            weights_of_rows = np.repeat(lists.list_weights, np.diff(offsets))
-            weights = torch.from_numpy(weights_of_rows).to(gradient)
+            weights = torch.from_numpy(np.repeat(lists.list_weights, np.diff(offsets))).to(gradient)
             gradient, hessian = gradient * weights, hessian * weights
         return gradient, hessian if self.hessian_scale == 1 else hessian * self.hessian_scale
 
@@ -388,9 +380,7 @@ class RowMetric:
         """
         return f"{''.join(str(self.metric).split())}_exact"
 
-    @property
-    def __name__(self) -> str:  # the libraries' scikit-learn estimators read it
-        return self.name
+    __name__ = name  # the libraries' scikit-learn estimators read it
 
     @property
     def higher_is_better(self) -> bool:
