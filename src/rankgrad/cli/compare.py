@@ -299,6 +299,4 @@ def _show(comparison: Comparison, intervals: bool, format: TableFormat) -> None:
             print()
             show_results(each, format)
     if format == "terminal":
-        console().print(
-            f"\nRuns, evaluations and comparison.json are in {comparison.folder}", soft_wrap=True
-        )
+        print(f"\nRuns, evaluations and comparison.json are in {comparison.folder}")

@@ -19,8 +19,6 @@ from rankgrad.text._text_settings import TextSettings
 if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
 
-__all__ = ["compare", "is_text"]
-
 _Options = Mapping[str, Any]
 
 #: Options of the comparison itself; all others must be settings of a text ranker.
@@ -32,13 +30,9 @@ _NOT_SETTINGS = (
 
 def is_text(data: Path, collection: str | None) -> bool:
     """Whether a comparison is of text rankers."""
-    if collection is not None:
-        return True
-    if not data.is_dir():
-        return False
     from rankgrad.experiments._text_comparison import is_text_folder
 
-    return is_text_folder(data)
+    return collection is not None or is_text_folder(data)
 
 
 def compare(data: Path, output: Path | None, options: _Options) -> Comparison:
@@ -96,5 +90,4 @@ def _train(data: Path, output: Path, options: _Options) -> None:
         folds = ", ".join(map(str, plan.chosen))
         show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
     texts = (options[name] for name in ("collection", "topics", "qrels"))
-    candidates = _text_arguments.read_candidates(data, *texts)
-    train_all(plan, candidates, output, quiet=False)
+    train_all(plan, _text_arguments.read_candidates(data, *texts), output, quiet=False)

@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["index"]
-
 
 def index(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION")],

@@ -11,8 +11,6 @@ import typer
 from rankgrad.cli._printing import progress_bar, show_notes
 from rankgrad.cli._text_arguments import Field
 
-__all__ = ["retrieve"]
-
 
 def retrieve(
     index: Annotated[Path, typer.Argument(metavar="INDEX")],
@@ -56,8 +54,7 @@ def retrieve(
     queries = read_topics(topics, format, field=field)
     bm25 = BM25Index.load(index)
     with progress_bar("queries") as update:
-        on_query = partial(update, total=len(queries), advance=1)
-        run = bm25.retrieve(queries, depth, on_query=on_query)
+        run = bm25.retrieve(queries, depth, on_query=partial(update, total=len(queries), advance=1))
     write_run(output, run, tag=tag, overwrite=overwrite)
     missing = [qid for qid in queries if qid not in run]
     if missing:

@@ -11,7 +11,7 @@ import typer
 from rankgrad.cli import _text_arguments as arguments
 from rankgrad.cli._arguments import Run, TeacherLabels
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import Number, console, progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, progress_bar, show_json, show_notes, show_table
 from rankgrad.cli._setting_options import read_settings, settings_options
 from rankgrad.text._text_settings import TextSettings
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
     from rankgrad.text._candidates import Candidates
-
-__all__ = ["settings_of", "train", "train_all"]
 
 
 @settings_options(settings=TextSettings)
@@ -123,7 +121,7 @@ def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet
         def watch(run: OneRun, runs_done: int, total: int) -> Callbacks:
             """The callbacks of one training; the progress bar counts all runs."""
             epochs, metric = run.settings.epochs, run.settings.metric
-            description = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
+            description = f"{run.settings.loss}, fold {run.fold}, seed {run.settings.seed}"
             epochs_done, last_epoch = 0, ""
 
             def on_step(fraction: float) -> None:
@@ -213,7 +211,7 @@ def _show(output: Path, json: bool) -> None:
     )
     show_notes(f"{entry.name}: {text}" for entry in comparison.entries for text in entry.problems)
     show_notes(_weight_notes(output))
-    console().print(f"Next: rankgrad report {output}")
+    print(f"Next: rankgrad report {output}")
 
 
 def _weight_notes(output: Path) -> list[str]:

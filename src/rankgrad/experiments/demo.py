@@ -89,9 +89,9 @@ def run(
     size: str = "small",
     *,
     folder: Path,
-    on_start: _OnStart | None = None,
+    on_start: _OnStart = lambda loss: None,
     on_epoch: _OnEpoch | None = None,
-    on_fit: _OnFit | None = None,
+    on_fit: _OnFit = lambda loss, result: None,
     **options: Any,
 ) -> Demo:
     """Train the same model with each loss on simulated data, and compare with the best ranking.
@@ -115,14 +115,12 @@ def run(
     run_folders = [folder / loss.replace("@", "-at-") for loss in LOSSES]
     for loss, run_folder in zip(LOSSES, run_folders, strict=True):
         settings = Settings(**shared.model_dump() | {"loss": loss})
-        if on_start is not None:
-            on_start(loss)
+        on_start(loss)
         callback = None if on_epoch is None else partial(on_epoch, loss)
         result = fit_to_end(
             settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback
         )
-        if on_fit is not None:
-            on_fit(loss, result)
+        on_fit(loss, result)
         run_labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = result.model.predict(test.features, test.offsets)
         EvaluatedLists.of(scores, test, DEFAULT_METRICS, run_labels).save(run_folder)

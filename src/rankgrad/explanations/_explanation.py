@@ -252,8 +252,7 @@ class Explanation:
         with _files.atomic_folder(Path(folder), replace=False) as path:
             _files.write(path / "importance.csv", _files.csv_text(columns, rows))
             _files.write(path / "importance.svg", picture(rows, self.importance.metric))
-            pair_table = _files.csv_text(self.PAIR_COLUMNS, self.pair_rows())
-            _files.write(path / "pairs.csv", pair_table)
+            _files.write(path / "pairs.csv", _files.csv_text(self.PAIR_COLUMNS, self.pair_rows()))
             _files.write_json(path / "explanation.json", self.to_dict())
 
 
