@@ -51,8 +51,6 @@ def progress_bar(task: str, quiet: bool = False) -> Iterator[Callable[..., None]
 class Number(str):
     """The text of a numeric cell: a number, a range or a value with its error; ``-`` for none."""
 
-    __slots__ = ()
-
 
 def show_json(value: Any) -> None:
     """Print a value as JSON; NaN and infinity become null."""

@@ -132,8 +132,6 @@ def compare(
         text_options |= {"interpolate": interpolate or None, "seeds": _parse_seeds(seeds)}
         text_options |= {"folds": None if folds == "all" else _parse_numbers("--folds", folds)}
         comparison = compare_text.compare(data, output, text_options)
-        if baseline is not None:
-            baseline = comparison.entry(baseline).name
         comparison = comparison.tested(significance, baseline)
         experiment.save(comparison)
         _finish(comparison, intervals, format, json)
@@ -157,8 +155,6 @@ def compare(
         settings=shared,
         tune=tune,
     )
-    if baseline is not None:
-        baseline = plan.entry(baseline).name
     try:
         with _progress(plan) as show:
             comparison = experiment.run(

@@ -19,6 +19,8 @@ from rankgrad.text._text_settings import TextSettings
 if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
 
+__all__ = ["compare", "is_text"]
+
 _Options = Mapping[str, Any]
 
 #: Options of the comparison itself; all others must be settings of a text ranker.

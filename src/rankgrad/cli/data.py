@@ -11,6 +11,8 @@ import rankgrad
 from rankgrad.cli._arguments import Fold, Missing
 from rankgrad.cli._printing import Number, show_json, show_notes, show_table
 
+__all__ = ["data", "describe", "show_data"]
+
 _MAX_GRADES = 8  # data with more distinct labels are described by the range of their labels
 
 

@@ -68,7 +68,7 @@ def import_(
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
     columns: dict[str, Any] = {"query": query, "label": label, "features": feature}
     columns |= {"weight": weight, "id": id, "fill": fill}
-    options = {"missing": missing or (), "categorical": categorical or ()}
+    options: dict[str, Any] = {"missing": missing or (), "categorical": categorical or ()}
     options |= {"ids": docids or "auto", "columns": columns}
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not _layout.is_single(source):

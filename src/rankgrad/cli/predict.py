@@ -14,6 +14,8 @@ import rankgrad
 from rankgrad.cli._arguments import Data, Fold, Run, load
 from rankgrad.cli._printing import show_notes
 
+__all__ = ["load_ranker", "open_ranker", "predict"]
+
 
 def predict(
     run: Run,

@@ -20,6 +20,8 @@ from rankgrad.cli._formulas import plain_formula
 from rankgrad.cli._printing import console, show_json, show_table
 from rankgrad.specs import Registry, options_of, takes_cutoff
 
+__all__ = ["losses", "metrics", "models"]
+
 _Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Explain this one.", show_default=False)
 ]

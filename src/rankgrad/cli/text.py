@@ -10,6 +10,8 @@ from rankgrad.cli import evaluate, text_index, text_rerank, text_retrieve, text_
 from rankgrad.cli._docstrings import Group, add_command, epilog
 from rankgrad.cli._text_arguments import DESCRIPTIONS
 
+__all__ = ["app"]
+
 _PAGE = "how-to/text.md"
 
 app = typer.Typer(

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+__all__ = ["index"]
+
 
 def index(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION")],

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rankgrad.text._text_ranker import TextRanker
     from rankgrad.text._text_run import TextRun
 
+__all__ = ["rerank"]
+
 
 def rerank(
     model: Annotated[str, typer.Argument(metavar="MODEL")],

@@ -11,6 +11,8 @@ import typer
 from rankgrad.cli._printing import progress_bar, show_notes
 from rankgrad.cli._text_arguments import Field
 
+__all__ = ["retrieve"]
+
 
 def retrieve(
     index: Annotated[Path, typer.Argument(metavar="INDEX")],

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
     from rankgrad.text._candidates import Candidates
 
+__all__ = ["settings_of", "train", "train_all"]
+
 
 @settings_options(settings=TextSettings)
 def train(

@@ -71,17 +71,14 @@ def settings_for(size: str, **options: Any) -> Settings:
     Returns:
         The settings.
     """
-    shared: dict[str, Any] = {
-        "model": "mlp(hidden=[64, 32], dropout=0.2)",
-        "metric": "ndcg@10",
-        "metrics": DEFAULT_METRICS,
-        "epochs": 16 if size == "small" else 50,
-        "patience": None if size == "small" else 10,
-        "batch_size": 16 if size == "small" else 64,
-        "list_size": 64 if size == "small" else 240,
-        "schedule": "cosine",
-        "learning_rate": 3e-3 if size == "small" else 1e-3,
-    }
+    shared: dict[str, Any] = {"metric": "ndcg@10", "metrics": DEFAULT_METRICS, "schedule": "cosine"}
+    shared["model"] = "mlp(hidden=[64, 32], dropout=0.2)"
+    if size == "small":
+        shared |= {"epochs": 16, "patience": None, "batch_size": 16, "list_size": 64}
+        shared["learning_rate"] = 3e-3
+    else:
+        shared |= {"epochs": 50, "patience": 10, "batch_size": 64, "list_size": 240}
+        shared["learning_rate"] = 1e-3
     return Settings(**shared | options)
 
 

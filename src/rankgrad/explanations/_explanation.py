@@ -187,13 +187,11 @@ class Explanation:
             The rows.
         """
         importance = self.importance
-        values = importance.values
-        rows = []
-        for feature in importance.order:
-            low, high = importance.interval(feature)
-            name, scope = importance.features[feature], importance.scopes[feature]
-            rows.append(ImportanceRow(name, float(values[feature]), low, high, scope))
-        return rows
+        values, scopes = importance.values, importance.scopes
+        return [
+            ImportanceRow(self.features[f], float(values[f]), *importance.interval(f), scopes[f])
+            for f in importance.order
+        ]
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
         """A row for each feature of each pair, with the columns :attr:`PAIR_COLUMNS`.

@@ -22,7 +22,6 @@ from rankgrad.experiments import compare
 from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.plans import Entry
-from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.papers import _splits
 from rankgrad.papers.protocol import Cell as PaperCell
@@ -521,13 +520,11 @@ def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
     """
     values = evaluated.of_metric(metric.spec)
     if metric.shift:
-        shifted = evaluate(
-            evaluated.scores,
-            evaluated.labels + metric.shift,
-            offsets=evaluated.offsets,
-            metrics=[metric.spec],
+        labels = evaluated.labels + metric.shift
+        shifted = known_metrics.get(metric.spec)(
+            evaluated.scores, labels, offsets=evaluated.offsets
         )
-        values = np.where(np.isnan(values), np.nan, shifted.per_list[metric.spec].double().numpy())
+        values = np.where(np.isnan(values), np.nan, shifted.double().numpy())
     if metric.length is not None:
         values = np.where(np.diff(evaluated.offsets) == metric.length, values, np.nan)
     return values
