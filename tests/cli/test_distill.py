@@ -73,7 +73,7 @@ def test_an_interrupted_student_is_not_there(trained, folder, tmp_path, monkeypa
     def stopped(*arguments, **options):
         return replace(fit(*arguments, **options), stopped="interrupted")
 
-    monkeypatch.setattr("rankgrad.export._distillation.fit", stopped)
+    monkeypatch.setattr("rankgrad.training._fitting.fit", stopped)
     arguments = ["distill", trained, folder, "-o", tmp_path / "student", "--epochs", 1]
     result = CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
     assert result.exit_code == 130 and "there is no student" in result.stderr

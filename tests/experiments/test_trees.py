@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from rankgrad.boosting import boosters
 from rankgrad.data import load_splits
-from rankgrad.experiments import _tree_entries
 from rankgrad.experiments.compare import TreeEntry, run
 from rankgrad.training import Settings
 from rankgrad.training._evaluations import EvaluatedLists
@@ -98,13 +98,13 @@ OWN = {
 @pytest.mark.parametrize("tune", [None, 1])
 @pytest.mark.parametrize("kind", ["lightgbm", "xgboost"])
 def test_options_under_an_alias_are_not_tuned(plan, tmp_path, monkeypatch, kind, tune):
-    boosted, boost = [], _tree_entries.boost
+    boosted, boost = [], boosters.boost
 
     def watched(train, vali, config):
         boosted[-1].append(dict(config.options))
         return boost(train, vali, config)
 
-    monkeypatch.setattr(_tree_entries, "boost", watched)
+    monkeypatch.setattr(boosters, "boost", watched)
     for options in (ALIASES, OWN):
         boosted.append([])
         entry = TreeEntry(kind, kind, options[kind], rounds=2)

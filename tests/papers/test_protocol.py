@@ -71,7 +71,7 @@ def test_every_cell_row_and_spec_is_sound(name):
             for metric in protocol.printed:
                 assert protocol.cell(data.name, row.name, metric) is not None
             for point in protocol.grid_points(data.name, row.name):
-                settings = Settings(**dict(point.settings) | {"loss": point.loss})
+                settings = Settings(**point)
                 assert str(losses.get(settings.loss)) == settings.loss
     for metric in protocol.metrics:
         assert str(metrics.get(metric.spec)) == metric.spec
@@ -80,20 +80,20 @@ def test_every_cell_row_and_spec_is_sound(name):
 def test_a_grid_is_every_combination_and_its_first_value_without():
     pirank = protocols()["pirank_table1"]
     found = pirank.grid_points("MSLR-WEB30K", "PiRank-NDCG")
-    assert len({point.loss for point in found}) == 9
-    assert "pirank_ndcg@20(temperature=0.01)" in {point.loss for point in found}
+    assert len({point["loss"] for point in found}) == 9
+    assert "pirank_ndcg@20(temperature=0.01)" in {point["loss"] for point in found}
     [only] = pirank.grid_points("MSLR-WEB30K", "PiRank-NDCG", search=False)
-    assert only.loss == "pirank_ndcg@10(temperature=1.0)"
+    assert only["loss"] == "pirank_ndcg@10(temperature=1.0)"
     smoothi = protocols()["smoothi_table1"].grid_points("MQ2008", "ListNet")
-    assert [point.settings["learning_rate"] for point in smoothi] == [0.001, 0.0001, 0.01]
+    assert [point["learning_rate"] for point in smoothi] == [0.001, 0.0001, 0.01]
 
 
 def test_a_profile_gives_the_settings_of_a_row_on_a_data_set():
     table = protocols()["neuralndcg_table3"]
     [with_tanh] = table.grid_points("Istella", "NeuralNDCG@5")
     [without] = table.grid_points("Istella", "ListNet")
-    assert with_tanh.settings["model"] == "neuralndcg_istella"
-    assert without.settings["model"] == "neuralndcg_istella(output=none)"
+    assert with_tanh["model"] == "neuralndcg_istella"
+    assert without["model"] == "neuralndcg_istella(output=none)"
 
 
 def test_marks_and_decimals():

@@ -102,20 +102,20 @@ def done(tmp_path_factory):
 
 def test_ours_is_the_mean_over_folds_and_seeds_beside_the_paper(done):
     runs = [done.comparison.evaluated["Bad", f, s] for f in (1, 2) for s in (0, 1)]
-    ours = done.estimate("Bad", "NDCG@5")
+    ours = done.values["Bad", "NDCG@5"]
     assert ours.mean == pytest.approx(np.mean([run.mean["ndcg@5"] for run in runs]))
     by_seed = [np.mean([runs[s].mean["ndcg@5"], runs[2 + s].mean["ndcg@5"]]) for s in (0, 1)]
-    assert ours.over_seeds == pytest.approx(np.std(by_seed, ddof=1) / np.sqrt(2))
+    assert ours.error_over_seeds == pytest.approx(np.std(by_seed, ddof=1) / np.sqrt(2))
     first = np.concatenate([runs[0].of_metric("ndcg@5"), runs[2].of_metric("ndcg@5")])
     second = np.concatenate([runs[1].of_metric("ndcg@5"), runs[3].of_metric("ndcg@5")])
     queries = (first + second) / 2
-    assert ours.over_queries == pytest.approx(np.std(queries, ddof=1) / np.sqrt(30))
+    assert ours.error_over_lists == pytest.approx(np.std(queries, ddof=1) / np.sqrt(30))
     table = {(row[0].text, row[1].text): row[2:] for row in done.table().rows}
     paper = [(cell.text, cell.value, cell.mark) for cell in table["Bad", "paper"]]
     assert paper == [("0.5", 0.5, "†"), ("0.4", 0.4, ""), ("", None, "")]
     assert table["Bad", "difference"][0].value == pytest.approx(ours.mean - 0.5)
     assert table["Bad", "ours"][0].value == ours.mean
-    assert table["Good", "seeds"][0].value == done.estimate("Good", "NDCG@5").over_seeds
+    assert table["Good", "seeds"][0].value == done.values["Good", "NDCG@5"].error_over_seeds
 
 
 def test_shifted_labels_change_the_gain_but_not_which_lists_are_empty(done):
@@ -144,12 +144,12 @@ def test_numbers_that_are_undefined_are_no_nan(done):
         {"name": "eight", "spec": "ndcg(empty=skip)", "length": 8, "printed": False},
     ]
     result = dataclasses.replace(done, protocol=protocol(metrics=columns))
-    assert result.estimate("Good", "eight") is None and result.marks("eight") == {}
+    assert ("Good", "eight") not in result.values and result.marks("eight") == {}
     lines = [[cell.text for cell in row] for row in result.table().rows[:4]]
     assert [line[4] for line in lines] == ["", "undefined", "", ""]
     rows = json.loads(json.dumps(result.to_json(), allow_nan=False))["rows"]
     assert [row["reason"] for row in rows[:3]] == [None, None, "undefined"]
-    single = reproduce._Estimate(0.5, float("nan"), None, None)  # the mean of one query
+    single = MetricValues.of((np.array([[0.5]]),))  # the mean of one query
     assert reproduce._our_cell(single, 3, "").text == "0.500"
 
 
@@ -329,8 +329,8 @@ def test_files_are_written_and_runs_are_not_repeated(done):
     more = reproduce.run(table, table.data[0], source, place, RunOptions(extra=True), workers=0)
     after = {p: p.stat().st_mtime_ns for p in place.rglob("settings.toml")}
     assert before.items() < after.items()
-    assert more.estimate("Ours", "NDCG@5") is not None
-    assert more.estimate("Good", "P@1") == done.estimate("Good", "P@1")
+    assert ("Ours", "NDCG@5") in more.values
+    np.testing.assert_equal(more.values["Good", "P@1"].folds, done.values["Good", "P@1"].folds)
 
 
 def test_quick_is_less_and_says_so(source, tmp_path):
@@ -352,7 +352,7 @@ def test_a_row_that_fails_is_missing_with_its_reason(source, tmp_path):
     found = reproduce.run(table, table.data[0], source, tmp_path / "out", workers=0)
     row = {(r[0].text, r[1].text): r[2:] for r in found.table().rows}["Good", "ours"]
     assert row[0].missing and "vali" in row[0].text
-    assert found.estimate("Good", "NDCG@5") is None and found.marks("NDCG@5") == {}
+    assert ("Good", "NDCG@5") not in found.values and found.marks("NDCG@5") == {}
 
 
 def test_drawings_have_their_own_deviation(source, tmp_path):
@@ -361,7 +361,10 @@ def test_drawings_have_their_own_deviation(source, tmp_path):
     table = protocol(data=data)
     found = reproduce.run(table, table.data[0], source, tmp_path / "out", workers=0)
     runs = [found.comparison.evaluated["Bad", f, 0].mean["ndcg@5"] for f in (1, 2, 3)]
-    assert found.estimate("Bad", "NDCG@5").of_drawing == pytest.approx(np.std(runs, ddof=1))
+    deviation = pytest.approx(np.std(runs, ddof=1))
+    assert found.values["Bad", "NDCG@5"].deviation_over_folds == deviation
+    rows = {(row["row"], row["metric"]): row for row in found.to_json()["rows"]}
+    assert rows["Bad", "NDCG@5"]["sd_drawing"] == deviation
     assert "3 drawings" in "\n".join(found.notes())
 
 

@@ -207,7 +207,7 @@ def boost(
     evaluated = ({} if vali is None else {VALI: vali}) | dict(others or {})
     grow = _boost_lightgbm if config.kind == "lightgbm" else _boost_xgboost
     try:
-        grow(train, evaluated, config, rounds)
+        grow(train, evaluated, rounds)
     except _error_class(config.kind) as error:
         # LightGBM appends its source file, XGBoost a stack trace.
         message = str(error).partition(" at /")[0].partition("Stack trace:")[0]
@@ -440,11 +440,9 @@ class _Rounds:
             self.loss.progress = min(1.0, self.done / self.config.rounds)
 
 
-def _boost_lightgbm(
-    train: Dataset, evaluated: Mapping[str, Dataset], config: BoostingConfig, rounds: _Rounds
-) -> None:
+def _boost_lightgbm(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _Rounds) -> None:
     """Grow the remaining rounds with LightGBM."""
-    package = library("lightgbm")
+    package, config = library("lightgbm"), rounds.config
     options = {
         "metric": "none",
         "verbosity": -1,
@@ -507,11 +505,9 @@ def _lightgbm_saver(booster: Any, config: BoostingConfig) -> Callable[[int], byt
     return save
 
 
-def _boost_xgboost(
-    train: Dataset, evaluated: Mapping[str, Dataset], config: BoostingConfig, rounds: _Rounds
-) -> None:
+def _boost_xgboost(train: Dataset, evaluated: Mapping[str, Dataset], rounds: _Rounds) -> None:
     """Grow the remaining rounds with XGBoost."""
-    package = library("xgboost")
+    package, config = library("xgboost"), rounds.config
     options = {
         "tree_method": "hist",
         "grow_policy": "lossguide",  # leaf by leaf, as LightGBM grows trees

@@ -120,5 +120,4 @@ def _arguments(
     else:
         scores, labels = np.asarray(second), np.asarray(first)
     offsets = None if group is None else offsets_of(group, len(scores), _REMEDY)
-    lists = caller.complete(len(scores), _REMEDY, offsets, weight)
-    return scores, labels, lists
+    return scores, labels, caller.complete(len(scores), _REMEDY, offsets, weight)

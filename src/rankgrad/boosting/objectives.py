@@ -26,17 +26,10 @@ from rankgrad._validation import check_choice, check_positive
 from rankgrad.extras import load
 from rankgrad.losses import Loss
 from rankgrad.losses._base import randomness_of
-from rankgrad.metrics import Metric, evaluate
+from rankgrad.metrics import Metric
 from rankgrad.metrics._base import undefined_message
 
-__all__ = [
-    "CallerLists",
-    "RowLists",
-    "RowMetric",
-    "RowObjective",
-    "library",
-    "offsets_of",
-]
+__all__ = ["CallerLists", "RowLists", "RowMetric", "RowObjective", "library", "offsets_of"]
 
 
 #: With fewer than ``_FEW_LISTS`` lists, :class:`RowObjective` scales the loss so that the Hessian
@@ -203,7 +196,7 @@ class RowObjective:
         if min_list_hessian != 0:
             check_positive("min_list_hessian", min_list_hessian)
         self.loss = losses.get(loss)
-        self.label_gain = _LabelGain.of(label_gain, self.loss)
+        self._labels_by_gain = _labels_by_gain(label_gain, self.loss)
         check_choice("device", device, ("cpu", "cuda"))
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device must be 'cpu' here: PyTorch finds no GPU")
@@ -226,8 +219,7 @@ class RowObjective:
         """
         scores = torch.as_tensor(np.asarray(row_scores)).reshape(-1).to(self.device)
         offsets = lists.offsets
-        if self.label_gain is not None:
-            labels = self.label_gain(labels)
+        labels = _replace_labels(labels, self._labels_by_gain)
         gradient, hessian = self.loss.gradient_and_hessian(
             scores,
             torch.as_tensor(labels),
@@ -238,8 +230,7 @@ class RowObjective:
         if scale != 1:
             gradient, hessian = gradient * scale, hessian * scale
         if lists.list_weights is not None:
-            weights_of_rows = np.repeat(lists.list_weights, np.diff(offsets))
-            weights = torch.from_numpy(weights_of_rows).to(gradient)
+            weights = torch.from_numpy(np.repeat(lists.list_weights, np.diff(offsets))).to(gradient)
             gradient, hessian = gradient * weights, hessian * weights
         return gradient, hessian if self.hessian_scale == 1 else hessian * self.hessian_scale
 
@@ -311,49 +302,47 @@ def _numbers(name: str, values: Any) -> Array:
         raise ValueError(f"{name} must be numbers, found {quote(values)}") from None
 
 
-class _LabelGain:
+def _labels_by_gain(table: Sequence[float] | None, owner: Loss | Metric) -> Array | None:
     """LightGBM's ``label_gain`` for losses and metrics of rankgrad, which have a formula for gains.
 
-    It replaces a label y by the label whose gain by the formula is ``table[y]``: by
-    ``log2(1 + table[y])`` if the gain is ``2^y - 1``, and by ``table[y]`` if it is linear.
+    Returns:
+        For each label y, the label whose gain by the formula is ``table[y]``: that is
+        ``log2(1 + table[y])`` if the gain is ``2^y - 1``, and ``table[y]`` if it is linear. None
+        without a table.
 
-    >>> from rankgrad.boosting.objectives import _LabelGain
-    >>> _LabelGain.of([0, 1, 3, 15], losses.get("lambdarank"))(np.array([0, 2, 3])).tolist()
-    [0.0, 2.0, 4.0]
+    >>> from rankgrad.boosting.objectives import _labels_by_gain
+    >>> _labels_by_gain([0, 1, 3, 15], losses.get("lambdarank")).tolist()
+    [0.0, 1.0, 2.0, 4.0]
     """
+    if table is None:
+        return None
+    metric = getattr(owner, "metric", None)
+    gain = getattr(owner, "gain", None) or getattr(metric, "gain", None)
+    # A lambda loss always has the option ``gain``, but uses it with these metrics only.
+    ignores_gain = isinstance(metric, str) and metric not in ("ndcg", "dcg")
+    if gain is None or ignores_gain:
+        raise ValueError(f"{owner} has no gains of labels: leave out label_gain")
+    gains = _numbers("label_gain", table)
+    if gains.ndim != 1 or not len(gains) or not np.isfinite(gains).all() or gains[0] < 0:
+        raise ValueError("label_gain must be the gains of labels 0, 1, ..., none negative")
+    if (np.diff(gains) < 0).any():
+        raise ValueError("label_gain must not fall: a higher label is more relevant")
+    return gains if gain == "linear" else np.log2(1 + gains)
 
-    def __init__(self, table: Sequence[float], is_linear: bool) -> None:
-        gains = _numbers("label_gain", table)
-        if gains.ndim != 1 or not len(gains) or not np.isfinite(gains).all() or gains[0] < 0:
-            raise ValueError("label_gain must be the gains of labels 0, 1, ..., none negative")
-        if (np.diff(gains) < 0).any():
-            raise ValueError("label_gain must not fall: a higher label is more relevant")
-        self.labels = gains if is_linear else np.log2(1 + gains)
 
-    @classmethod
-    def of(cls, table: Sequence[float] | None, owner: Loss | Metric) -> _LabelGain | None:
-        """The replacement of labels for a loss or metric; None without a table."""
-        if table is None:
-            return None
-        metric = getattr(owner, "metric", None)
-        gain = getattr(owner, "gain", None) or getattr(metric, "gain", None)
-        # A lambda loss always has the option ``gain``, but uses it with these metrics only.
-        ignores_gain = isinstance(metric, str) and metric not in ("ndcg", "dcg")
-        if gain is None or ignores_gain:
-            raise ValueError(f"{owner} has no gains of labels: leave out label_gain")
-        return cls(table, gain == "linear")
-
-    def __call__(self, labels: Array) -> Array:
-        """The labels to use in place of these, ``[N]`` both."""
-        index = np.asarray(labels).astype(np.int64)
-        is_invalid = (index != labels) | (index < 0) | (index >= len(self.labels))
-        if is_invalid.any():
-            row = int(np.flatnonzero(is_invalid)[0])
-            raise ValueError(
-                f"label_gain has gains for labels 0 to {len(self.labels) - 1}; the label of row "
-                f"{row} is {labels[row]:g}"
-            )
-        return np.asarray(self.labels[index])
+def _replace_labels(labels: Array, replacements: Array | None) -> Array:
+    """The labels ``[N]``, or in place of each label y ``replacements[y]``."""
+    if replacements is None:
+        return labels
+    index = np.asarray(labels).astype(np.int64)
+    is_invalid = (index != labels) | (index < 0) | (index >= len(replacements))
+    if is_invalid.any():
+        row = int(np.flatnonzero(is_invalid)[0])
+        raise ValueError(
+            f"label_gain has gains for labels 0 to {len(replacements) - 1}; the label of row "
+            f"{row} is {labels[row]:g}"
+        )
+    return np.asarray(replacements[index])
 
 
 class RowMetric:
@@ -378,7 +367,7 @@ class RowMetric:
     ) -> None:
         self.metric = metrics.get(metric)
         self.caller = CallerLists(item_weights, list_weights, group)
-        self.label_gain = _LabelGain.of(label_gain, self.metric)
+        self._labels_by_gain = _labels_by_gain(label_gain, self.metric)
 
     @property
     def name(self) -> str:
@@ -388,9 +377,7 @@ class RowMetric:
         """
         return f"{''.join(str(self.metric).split())}_exact"
 
-    @property
-    def __name__(self) -> str:  # the libraries' scikit-learn estimators read it
-        return self.name
+    __name__ = name  # the libraries' scikit-learn estimators read it
 
     @property
     def higher_is_better(self) -> bool:
@@ -411,16 +398,11 @@ class RowMetric:
         Raises:
             ValueError: the metric is undefined on all lists.
         """
-        if self.label_gain is not None:
-            labels = self.label_gain(labels)
-        evaluation = evaluate(
-            np.asarray(scores),
-            labels,
-            offsets=lists.offsets,
-            weights=lists.item_weights,
-            metrics=self.metric,
+        labels = _replace_labels(labels, self._labels_by_gain)
+        values = self.metric(
+            np.asarray(scores), labels, offsets=lists.offsets, weights=lists.item_weights
         )
-        per_list = next(iter(evaluation.per_list.values())).double().numpy()
+        per_list = values.double().numpy()
         weights = np.ones(len(per_list)) if lists.list_weights is None else lists.list_weights
         is_counted = ~np.isnan(per_list) & (weights > 0)
         if not is_counted.any():

@@ -23,17 +23,15 @@ Options:
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+import rankgrad
 from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.cli._setting_options import setting_option
-
-if TYPE_CHECKING:
-    from rankgrad.data import Dataset
-    from rankgrad.training import FittedRanker
 
 #: Help texts of arguments that a command's own docstring does not describe.
 DESCRIPTIONS = __doc__ or ""
@@ -43,7 +41,6 @@ Data = Annotated[Path, typer.Argument(metavar="DATA")]
 Fold = Annotated[int | None, typer.Option(min=0)]
 Workers = Annotated[int | None, typer.Option(min=0)]
 TeacherLabels = Literal["shift", "minmax", "softmax", "rank"]
-TableFormat = Literal["terminal", "markdown", "latex", "csv"]
 Metrics = Annotated[
     list[str] | None, typer.Option("--metric", "-m", show_default=", ".join(DEFAULT_METRICS))
 ]
@@ -62,22 +59,16 @@ def check_run_folder(path: Path, result: str) -> None:
 
     ``result`` says in the error what would be saved.
     """
-    from rankgrad.training import RunFolder
-
-    if not RunFolder.is_run(path):
+    if not rankgrad.training.RunFolder.is_run(path):
         raise ValueError(f"{path} is not a run folder: --save has nowhere to keep the {result}")
 
 
 def check_known_dataset(path: Path) -> None:
     """Raise if a path is missing and its name is that of a known data set; say where to get it."""
-    import os
-
-    from rankgrad.data import catalog
-
     if os.path.lexists(path) or str(path) == "-":
         return
     name = "".join(letter for letter in path.name.lower() if letter.isalnum())
-    for entry in catalog.ENTRIES:
+    for entry in rankgrad.data.catalog.ENTRIES:
         if name in entry.words:
             raise FileNotFoundError(
                 f"there is no {path}. {entry.name} is available at {entry.url} ({entry.license}): "
@@ -89,9 +80,9 @@ def load(
     path: Path,
     split: str | None = None,
     fold: int | None = None,
-    like: Dataset | FittedRanker | None = None,
+    like: rankgrad.data.Dataset | rankgrad.training.FittedRanker | None = None,
     **options: Any,
-) -> Dataset:
+) -> rankgrad.data.Dataset:
     """Read a data set.
 
     Args:
@@ -101,7 +92,6 @@ def load(
         like: a data set or a ranker; the data are read with its features.
         options: further options of :func:`rankgrad.data.load`.
     """
-    import rankgrad.data
     from rankgrad.data import _layout
 
     options |= {} if like is None else features_of(like)
@@ -113,7 +103,7 @@ def load(
     return rankgrad.data.load(path, **options)
 
 
-def features_of(like: Dataset | FittedRanker) -> dict[str, Any]:
+def features_of(like: rankgrad.data.Dataset | rankgrad.training.FittedRanker) -> dict[str, Any]:
     """Options of :func:`rankgrad.data.load` that give data the features of a data set or ranker."""
     from rankgrad.data import _dataset
 

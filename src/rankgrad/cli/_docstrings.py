@@ -105,15 +105,10 @@ def _parse(docstring: str) -> tuple[str, dict[str, _Description]]:
             words = default[1] if default else None
             descriptions[name] = _Description(panel, _DEFAULT.sub("", line), words)
     paragraphs = _SECTION.sub("", docstring).rstrip().split("\n\n")
-    return "\n\n".join(map(_unwrap, paragraphs)), descriptions
-
-
-def _unwrap(paragraph: str) -> str:
-    """A paragraph as one line, so that the width of the terminal decides where it wraps.
-
-    Click leaves paragraphs that begin with a backspace character as they are; so does this.
-    """
-    return paragraph if paragraph.startswith("\b") else paragraph.replace("\n", " ")
+    # The width of the terminal decides where a paragraph wraps, unless it begins with a backspace
+    # character: Click leaves such paragraphs as they are.
+    unwrapped = [text if text.startswith("\b") else text.replace("\n", " ") for text in paragraphs]
+    return "\n\n".join(unwrapped), descriptions
 
 
 def _with_help(

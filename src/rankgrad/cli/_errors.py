@@ -11,7 +11,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -43,7 +43,8 @@ class Commands(Group):
             except EXPECTED as error:
                 if _is_interrupt(error):
                     raise interrupted() from None
-                if ctx.params.get("traceback") or _is_closed_pipe(error):
+                # Click handles a closed pipe, such as that of ``head``.
+                if ctx.params.get("traceback") or isinstance(error, BrokenPipeError):
                     raise
                 raise stop(one_line(error)) from None
             except RuntimeError as error:
@@ -97,18 +98,6 @@ def one_line(error: BaseException) -> str:
     return message_of(error, _MAX_CHARACTERS)
 
 
-def _is_closed_pipe(error: BaseException) -> bool:
-    """Whether the reader of our output has closed the pipe, as ``head`` does; Click handles it."""
-    return isinstance(error, OSError) and error.errno == errno.EPIPE
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, *args: Any, **kwargs: Any) -> None:
     """In place of ``warnings.showwarning``: one line, without the place in the source."""
-    print(f"rankgrad: warning: {shorten(str(message), _MAX_CHARACTERS)}", file=file or sys.stderr)
+    print(f"rankgrad: warning: {shorten(str(message), _MAX_CHARACTERS)}", file=sys.stderr)

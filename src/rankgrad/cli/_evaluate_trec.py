@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 from rankgrad.cli._printing import Number, show_json, show_notes, show_table
 
 if TYPE_CHECKING:
-    from rankgrad.data.trec import Qrels
     from rankgrad.metrics import Evaluation
     from rankgrad.significance import Interval, Significance, Test
     from rankgrad.text._evaluation import Conventions, RunEvaluation
@@ -48,8 +47,9 @@ def evaluate_runs(
         options: arguments of :class:`Conventions` by name; a value of None means its default.
         test: the name of the paired test; None for the t-test.
     """
-    from rankgrad.data.trec import read_run
+    from rankgrad.data.trec import read_qrels, read_run
     from rankgrad.significance import Significance
+    from rankgrad.text import _classic
     from rankgrad.text._evaluation import DEFAULT, Conventions, evaluate_run, p_values
 
     conventions = Conventions(**{key: value for key, value in options.items() if value is not None})
@@ -62,26 +62,16 @@ def evaluate_runs(
                 f"{judgments} has TREC judgments, so {run} must be a TREC run: `rankgrad predict "
                 "-o NAME.run` writes one, or `rankgrad text rerank` for a ranker of texts"
             )
-    qrels = _read_qrels(judgments)
-    names = _run_names(runs)
+    is_classic = _classic.is_known(judgments)
+    qrels = _classic.load(judgments).qrels if is_classic else read_qrels(judgments)
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run) for run in runs]
     evaluations = [
         evaluate_run(read_run(run), qrels, metrics or DEFAULT, conventions) for run in runs
     ]
     p_by_metric = p_values(evaluations, names, significance) if len(runs) > 1 else {}
     return Results(judgments, names, evaluations, p_by_metric, conventions, significance)
-
-
-def _read_qrels(path: Path) -> Qrels:
-    from rankgrad.data.trec import read_qrels
-    from rankgrad.text import _classic
-
-    return _classic.load(path).qrels if _classic.is_known(path) else read_qrels(path)
-
-
-def _run_names(runs: Sequence[Path]) -> list[str]:
-    """The names of the files if all differ, otherwise their paths."""
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from rankgrad.results.tables import Table
 
+TableFormat = Literal["terminal", "markdown", "latex", "csv"]
 _WIDTH_WITHOUT_TERMINAL = 200  # columns: enough that nothing is cut off in files and pipes
 
 
@@ -47,13 +48,8 @@ def progress_bar(task: str, quiet: bool = False) -> Iterator[Callable[..., None]
         yield partial(bar.update, bar.add_task(task, total=None))
 
 
-class Number(NamedTuple):
+class Number(str):
     """The text of a numeric cell: a number, a range or a value with its error; ``-`` for none."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def show_json(value: Any) -> None:
@@ -92,15 +88,16 @@ def show_table(
         out.print(line, soft_wrap=True)
 
 
-def show_results(table: Table) -> None:
-    """Print a table of results, and the notes on its numbers under it."""
-    console().print(table.to_rich())
+def show_results(table: Table, format: TableFormat) -> None:
+    """Print a table of results, and the notes on its numbers under it.
 
-
-def show_csv(table: Table) -> None:
-    """Print a table as CSV. A CSV file has no place for notes: they go to standard error."""
-    print(table.to_csv())
-    for note in table.notes:
+    CSV has no place for notes: they go to standard error.
+    """
+    if format == "terminal":
+        console().print(table.to_rich())
+        return
+    print(table.render(format))
+    for note in table.notes if format == "csv" else ():
         print(note, file=sys.stderr)
 
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from rankgrad._validation import DEFAULT_METRICS
 from rankgrad.cli import _setting_options as options
-from rankgrad.cli._arguments import Metrics, TableFormat, Workers
+from rankgrad.cli import compare_text
+from rankgrad.cli._arguments import Metrics, Workers
 from rankgrad.cli._errors import interrupted_run
-from rankgrad.cli._printing import console, show_csv, show_json, show_results
+from rankgrad.cli._printing import TableFormat, console, show_json, show_results
+from rankgrad.specs import split
 
 if TYPE_CHECKING:
     from rankgrad.experiments.compare import Comparison, Plan, Progress
@@ -110,8 +113,6 @@ def compare(
           --losses "hinge, lambdaloss@10" --seeds 3 -o out
       rankgrad compare runs/text --baseline "first stage" --correction holm
     """  # noqa: D301
-    from rankgrad._validation import DEFAULT_METRICS
-    from rankgrad.cli import compare_text
     from rankgrad.experiments import compare as experiment
 
     text_only: dict[str, Any] = {"--topics": topics, "--qrels": qrels, "--max-length": max_length}
@@ -121,18 +122,16 @@ def compare(
             raise ValueError(f"{option} is for text: it goes with --collection")
     significance = experiment.Significance(cast("Test", test), correction, 1 if sides == 1 else 2)
     if compare_text.is_text(data, collection):
-        texts = compare_text.Texts(collection, topics, qrels, interpolate)
         # Options that text does not have are passed, too: compare_text raises an error for them.
         # None means that the user did not pass the option.
         text_options = setting_options | {"settings": settings, "losses": losses, "models": models}
         text_options |= {"tune": tune, "max_length": max_length, "lightgbm": lightgbm or None}
         text_options |= {"xgboost": xgboost or None, "trees": trees, "workers": workers}
         text_options |= {"metric": metric, "validation_metric": validation_metric}
-        text_options |= {"seeds": _parse_seeds(seeds)}
+        text_options |= {"collection": collection, "topics": topics, "qrels": qrels}
+        text_options |= {"interpolate": interpolate or None, "seeds": _parse_seeds(seeds)}
         text_options |= {"folds": None if folds == "all" else _parse_numbers("--folds", folds)}
-        comparison = compare_text.compare(data, output, texts, text_options)
-        if baseline is not None:
-            baseline = comparison.entry(baseline).name
+        comparison = compare_text.compare(data, output, text_options)
         comparison = comparison.tested(significance, baseline)
         experiment.save(comparison)
         _finish(comparison, intervals, format, json)
@@ -156,8 +155,6 @@ def compare(
         settings=shared,
         tune=tune,
     )
-    if baseline is not None:
-        baseline = plan.entry(baseline).name
     try:
         with _progress(plan) as show:
             comparison = experiment.run(
@@ -189,7 +186,6 @@ def _network_entries(losses: str | None, models: str | None, shared: Settings) -
         shared: the settings of all runs.
     """
     from rankgrad.experiments.compare import NetworkEntry
-    from rankgrad.specs import split
 
     loss_specs = split(losses) if losses is not None else [shared.loss]
     model_specs = split(models) if models is not None else [shared.model]
@@ -206,7 +202,6 @@ def _tree_entries(losses: str | None, lightgbm: bool, xgboost: bool) -> list[Any
     If neither library is asked for, the losses are trained with LightGBM.
     """
     from rankgrad.experiments.compare import TreeEntry
-    from rankgrad.specs import split
 
     entries = [TreeEntry("LightGBM", "lightgbm")] if lightgbm else []
     if xgboost:
@@ -292,19 +287,12 @@ def _show(comparison: Comparison, intervals: bool, format: TableFormat) -> None:
     """Print the table of means (CSV has only this one), of differences, and of tuned options."""
     from rankgrad.results._comparison_tables import differences_table, table, tuned_table
 
-    means = table(comparison, intervals=intervals)
+    show_results(table(comparison, intervals=intervals), format)
     if format == "csv":
-        show_csv(means)
         return
-    details = (differences_table(comparison, comparison.metrics[0]), tuned_table(comparison))
-    tables = [means, *(detail for detail in details if detail.rows)]
-    if format != "terminal":
-        print("\n\n".join(each.render(format) for each in tables))
-        return
-    for index, each in enumerate(tables):
-        if index > 0:
-            console().print()
-        show_results(each)
-    console().print(
-        f"\nRuns, evaluations and comparison.json are in {comparison.folder}", soft_wrap=True
-    )
+    for each in (differences_table(comparison, comparison.metrics[0]), tuned_table(comparison)):
+        if each.rows:
+            print()
+            show_results(each, format)
+    if format == "terminal":
+        print(f"\nRuns, evaluations and comparison.json are in {comparison.folder}")

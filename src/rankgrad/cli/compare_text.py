@@ -8,62 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from rankgrad.cli import _text_arguments
 from rankgrad.cli._printing import show_notes
+from rankgrad.cli.text_train import settings_of, train_all
+from rankgrad.specs import split
+from rankgrad.text._text_settings import TextSettings
 
 if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
 
-__all__ = ["Texts", "compare", "is_text"]
+__all__ = ["compare", "is_text"]
 
 _Options = Mapping[str, Any]
 
 #: Options of the comparison itself; all others must be settings of a text ranker.
-_NOT_SETTINGS = ("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds")
-
-
-class Texts(NamedTuple):
-    """The options of ``rankgrad compare`` about text.
-
-    Attributes:
-        collection: the documents; None to compare runs that exist.
-        topics: the queries; None for those of the collection.
-        qrels: the judgments; None for those of the collection.
-        interpolate: whether scores are mixed with those of the first stage.
-    """
-
-    collection: str | None
-    topics: str | None
-    qrels: Path | None
-    interpolate: bool
+_NOT_SETTINGS = (
+    *("settings", "losses", "models", "metric", "validation_metric", "folds", "seeds"),
+    *("collection", "topics", "qrels", "interpolate"),
+)
 
 
 def is_text(data: Path, collection: str | None) -> bool:
     """Whether a comparison is of text rankers."""
-    if collection is not None:
-        return True
-    if not data.is_dir():
-        return False
     from rankgrad.experiments._text_comparison import is_text_folder
 
-    return is_text_folder(data)
+    return collection is not None or is_text_folder(data)
 
 
-def compare(data: Path, output: Path | None, texts: Texts, options: _Options) -> Comparison:
+def compare(data: Path, output: Path | None, options: _Options) -> Comparison:
     """Train the runs that are missing, where there is a collection, and compare all runs.
 
     Args:
         data: the candidates as a TREC run, or a folder of text runs.
         output: the folder of all runs.
-        texts: the options about text.
         options: the other options by name; None for those that the user has not passed, except
             ``seeds``, which always has a value.
     """
     from rankgrad.experiments import _text_comparison
 
     metrics = options["metric"] or ()
-    if texts.collection is None:
+    if options["collection"] is None:
         passed = [name for name, value in options.items() if value is not None]
         # --seeds has a default, so it does not tell whether the user has passed it.
         rejected = [name for name in passed if name not in ("metric", "seeds")]
@@ -76,17 +62,13 @@ def compare(data: Path, output: Path | None, texts: Texts, options: _Options) ->
         return _text_comparison.load(data, metrics)
     if output is None:
         raise ValueError("-o is missing: the folder of all runs")
-    _train(data, output, texts, options)
+    _train(data, output, options)
     return _text_comparison.load(output, metrics)
 
 
-def _train(data: Path, output: Path, texts: Texts, options: _Options) -> None:
+def _train(data: Path, output: Path, options: _Options) -> None:
     """Train every loss, fold and seed that the output folder does not have yet."""
-    from rankgrad.cli import _text_arguments
-    from rankgrad.cli.text_train import settings_of, train_all
     from rankgrad.experiments._cross_validation import CrossValidation
-    from rankgrad.specs import split
-    from rankgrad.text._text_settings import TextSettings
 
     passed = {name: value for name, value in options.items() if value is not None}
     overrides = {name: value for name, value in passed.items() if name not in _NOT_SETTINGS}
@@ -104,11 +86,10 @@ def _train(data: Path, output: Path, texts: Texts, options: _Options) -> None:
         losses=tuple(split(options["losses"])) if options["losses"] else (settings.loss,),
         seeds=options["seeds"],
         chosen=options["folds"],
-        interpolate=texts.interpolate,
+        interpolate=bool(options["interpolate"]),
     )
     if plan.chosen is not None:
         folds = ", ".join(map(str, plan.chosen))
         show_notes([f"--folds: of {plan.folds} folds only {folds} is trained and tested"])
-    assert texts.collection is not None
-    candidates = _text_arguments.read_candidates(data, texts.collection, texts.topics, texts.qrels)
-    train_all(plan, candidates, output, quiet=False)
+    texts = (options[name] for name in ("collection", "topics", "qrels"))
+    train_all(plan, _text_arguments.read_candidates(data, *texts), output, quiet=False)

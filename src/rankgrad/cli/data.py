@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import rankgrad
 from rankgrad.cli._arguments import Fold, Missing
 from rankgrad.cli._printing import Number, show_json, show_notes, show_table
-
-if TYPE_CHECKING:
-    from rankgrad.data import Dataset
-    from rankgrad.data.catalog import KnownDataset
 
 __all__ = ["data", "describe", "show_data"]
 
@@ -55,7 +52,7 @@ def data(
         show_data(metadata, title=str(path))
 
 
-def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, Dataset]:
+def _read(path: Path, fold: int | None, missing: list[str]) -> dict[str, rankgrad.data.Dataset]:
     """Read the splits of a folder by name, or one data set under the name of its file."""
     from rankgrad.data import _layout, load, load_splits
 
@@ -76,7 +73,7 @@ def _verify(path: Path) -> None:
         store.open(folder, verify=True)
 
 
-def describe(dataset: Dataset) -> dict[str, Any]:
+def describe(dataset: rankgrad.data.Dataset) -> dict[str, Any]:
     """The size, list lengths, labels and notes of a data set, as values for JSON.
 
     ``lengths`` and ``label_range`` are ``[lowest, highest]``, None without lists or items.
@@ -111,8 +108,7 @@ def show_data(metadata: dict[str, dict[str, Any]], title: str) -> None:
         numbers = [f"{entry[key]:,}" for key in ("lists", "items", "features")]
         numbers.append(_format_range(entry["lengths"]))
         rows.append((name, *map(Number, numbers), _format_labels(entry)))
-    columns = ("", "lists", "items", "features", "items per list", "labels")
-    show_table(columns, rows, title=title)
+    show_table(("", "lists", "items", "features", "items per list", "labels"), rows, title=title)
     for name, entry in metadata.items():
         show_notes(f"{name}: {note}" for note in entry["notes"])
 
@@ -130,12 +126,10 @@ def _format_labels(entry: dict[str, Any]) -> str:
 
 
 def _show_catalog(json: bool) -> None:
-    from rankgrad.data import catalog
-
     if json:
-        return show_json([_entry_dict(entry) for entry in catalog.ENTRIES])
+        return show_json([_entry_dict(entry) for entry in rankgrad.data.catalog.ENTRIES])
     rows = []
-    for entry in catalog.ENTRIES:
+    for entry in rankgrad.data.catalog.ENTRIES:
         counts = (entry.total.queries, entry.total.documents, entry.features)
         numbers = [*(f"{count:,}" for count in counts), str(entry.folds or "-")]
         rows.append((entry.name, *map(Number, numbers), entry.url))
@@ -149,7 +143,7 @@ def _show_catalog(json: bool) -> None:
     )
 
 
-def _entry_dict(entry: KnownDataset) -> dict[str, Any]:
+def _entry_dict(entry: rankgrad.data.catalog.KnownDataset) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,

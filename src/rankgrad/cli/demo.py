@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rankgrad.results.comparison import Comparison
     from rankgrad.training import FitResult
 
-__all__ = ["demo"]
-
 _REPORT = "report.html"
 
 

@@ -12,7 +12,7 @@ import typer
 from rankgrad.cli import _setting_options as options
 from rankgrad.cli._arguments import Data, Fold, Run, TeacherLabels, load
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import Number, console, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, show_json, show_notes, show_table
 from rankgrad.cli.predict import load_ranker
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def distill(
         show_json({"run": str(output), "on": split, "lists": n_lists, "metrics": metrics})
     else:
         _show(quality_losses, f"{output}, a student of {run}, on {split}", n_lists)
-        console().print(f"Next: rankgrad export {shlex.quote(str(output))} -o model.onnx")
+        print(f"Next: rankgrad export {shlex.quote(str(output))} -o model.onnx")
     if split == "vali":
         show_notes(["there is no test data: validation data chose the student, which flatters it"])
 

@@ -14,8 +14,7 @@ from rankgrad.cli._printing import show_json, show_notes, show_table
 from rankgrad.cli.predict import open_ranker
 
 if TYPE_CHECKING:
-    from rankgrad.data import Dataset
-    from rankgrad.metrics import Evaluation, Metric
+    from rankgrad.metrics import Evaluation
 
 #: The options of each metric that JSON output lists under ``conventions``.
 _CONVENTIONS = ("empty", "ties", "gain")
@@ -96,9 +95,21 @@ def evaluate(
     if save:
         check_run_folder(ranker, "values")
     check_stdin(ranker, data)
-    dataset, scores, result = _evaluate(ranker, data, split, fold, device, metric)
+    from rankgrad.data import _layout, _scores
+    from rankgrad.metrics import metrics as known_metrics
+    from rankgrad.training._evaluations import EvaluatedLists, evaluate_scores
+
+    metrics = [known_metrics.get(spec) for spec in metric or DEFAULT_METRICS]
+    if ranker.is_dir():
+        dataset, model = open_ranker(ranker, data, split, fold, device)
+        scores = model.predict(dataset.features, dataset.offsets)
+    else:
+        dataset = load(data, split, fold, ids="auto")
+        scores = _scores.read(ranker, dataset)
+    result = evaluate_scores(scores, dataset, metrics)
     if save:
-        _save(ranker, scores, dataset, list(result.metrics), split, fold)
+        evaluated = EvaluatedLists.of(scores, dataset, map(str, metrics), _labels(ranker, fold))
+        evaluated.save(ranker, _layout.split_name(split or "test"))
     weighted = dataset.weights is not None
     if json:
         show_json(_summary(result, weighted, dataset.qids.tolist() if per_list else None))
@@ -114,48 +125,13 @@ def _reject_options(reason: str, **options: Any) -> None:
             raise ValueError(f"{reason}: leave out --{name}")
 
 
-def _evaluate(
-    ranker: Path,
-    data: Path,
-    split: str | None,
-    fold: int | None,
-    device: str,
-    specs: list[str] | None,
-) -> tuple[Dataset, Any, Evaluation]:
-    """The data, their scores ``[N]`` by a trained ranker or from a file, and their metrics."""
-    from rankgrad.data import _scores
-    from rankgrad.metrics import metrics
-    from rankgrad.training._evaluations import evaluate_scores
-
-    parsed = [metrics.get(spec) for spec in specs or DEFAULT_METRICS]
-    if ranker.is_dir():
-        dataset, model = open_ranker(ranker, data, split, fold, device)
-        scores = model.predict(dataset.features, dataset.offsets)
-    else:
-        dataset = load(data, split, fold, ids="auto")
-        scores = _scores.read(ranker, dataset)
-    return dataset, scores, evaluate_scores(scores, dataset, parsed)
-
-
-def _save(
-    run: Path,
-    scores: Any,
-    data: Dataset,
-    metrics: list[Metric],
-    split: str | None,
-    fold: int | None,
-) -> None:
-    """Keep the values of each list in the run folder, under the name of the split."""
-    from rankgrad.data import _layout
+def _labels(run: Path, fold: int | None) -> dict[str, Any]:
+    """What a run is in its experiment, for reports."""
     from rankgrad.training import RunFolder
-    from rankgrad.training._evaluations import EvaluatedLists
 
     settings = RunFolder.open(run).settings
     labels = {"loss": settings.loss, "model": settings.model, "seed": settings.seed}
-    if fold is not None:
-        labels["fold"] = fold
-    evaluated = EvaluatedLists.of(scores, data, map(str, metrics), labels)
-    evaluated.save(run, _layout.split_name(split or "test"))
+    return labels if fold is None else {**labels, "fold": fold}
 
 
 def _summary(result: Evaluation, weighted: bool, qids: list[str] | None) -> dict[str, Any]:

@@ -92,7 +92,10 @@ def explain(
         if save or output is not None:
             raise ValueError("--query only prints: leave out --save and --output")
         _check_query_options(ctx)
-        pair = explanations.explain_pair(ranker, dataset, query, _item_indices(above, below))
+        if (above is None) != (below is None):
+            raise ValueError("give both --above and --below")
+        items = None if above is None or below is None else (above - 1, below - 1)
+        pair = explanations.explain_pair(ranker, dataset, query, items)
         is_tree = isinstance(ranker.network, TreeScorer)
         return _show_pair(pair, top, json, _TREE_METHOD if is_tree else _NETWORK_METHOD)
     with progress_bar("features", quiet=json) as update:
@@ -135,15 +138,6 @@ def _check_query_options(ctx: typer.Context) -> None:
                 f"--{name} is an option of importance, and --query explains a pair: leave out one "
                 "of the two"
             )
-
-
-def _item_indices(above: int | None, below: int | None) -> tuple[int, int] | None:
-    """The two items of --above and --below, counting from 0; None without these options."""
-    if above is None and below is None:
-        return None
-    if above is None or below is None:
-        raise ValueError("give both --above and --below")
-    return above - 1, below - 1
 
 
 def _show(explanation: Explanation, dataset: Dataset, title: str, top: int) -> None:

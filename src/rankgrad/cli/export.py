@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rankgrad.cli._arguments import Fold, Run, load
-from rankgrad.cli._printing import console, show_json, show_notes
+from rankgrad.cli._printing import show_json, show_notes
 from rankgrad.cli.predict import load_ranker
 
 
@@ -56,12 +56,11 @@ def export(
     if data is None and (split is not None or fold is not None):
         raise ValueError("--split and --fold are of the data to compare on: give --data")
     ranker = load_ranker(run)
-    lists = None if data is None else load(data, split, fold, ranker, labeled=False)
     difference = write(
         ranker,
         output,
         format,
-        data=lists,
+        data=None if data is None else load(data, split, fold, ranker, labeled=False),
         name=name,
         non_negative=non_negative,
         overwrite=overwrite,
@@ -83,9 +82,8 @@ def export(
         )
         return
     listed = ", ".join(names[:3]) + (f", ... {names[-1]}" if len(names) > 3 else "")
-    out = console()
-    out.print(f"{output}: {file_format} of {ranker.settings.model}", soft_wrap=True)
-    out.print(f"{len(names)} raw features in the order of training: {listed}", soft_wrap=True)
+    print(f"{output}: {file_format} of {ranker.settings.model}")
+    print(f"{len(names)} raw features in the order of training: {listed}")
     plus = " plus a constant" if non_negative or format == "linear" else ""
-    out.print(f"its scores are those of {run}{plus}, to {difference:.1e}", soft_wrap=True)
+    print(f"its scores are those of {run}{plus}, to {difference:.1e}")
     show_notes(notes)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+import rankgrad
 from rankgrad.cli._arguments import Categorical, Fold, Missing, check_stdin
 from rankgrad.cli._printing import show_json
 from rankgrad.cli.data import describe, show_data
-
-if TYPE_CHECKING:
-    from rankgrad.data import Dataset
 
 
 def import_(
@@ -70,14 +68,19 @@ def import_(
         raise ValueError(f"there is no folder {output.parent} to write {output.name} into")
     columns: dict[str, Any] = {"query": query, "label": label, "features": feature}
     columns |= {"weight": weight, "id": id, "fill": fill}
-    feature_options = {"missing": missing or (), "categorical": categorical or ()}
+    options: dict[str, Any] = {"missing": missing or (), "categorical": categorical or ()}
+    options |= {"ids": docids or "auto", "columns": columns}
     source = sources[0]
     if len(sources) == 1 and source.is_dir() and not _layout.is_single(source):
-        _check_folder_options(source, fold, output, docids, columns)
-        options = {"ids": docids or "auto", **feature_options, "columns": columns}
+        if columnar.is_columnar(output):
+            raise ValueError(
+                f"a folder becomes a folder of stores, which {output} is no name for: give a name "
+                "without a suffix, or import its files one by one"
+            )
+        _check_folder_options(source, fold, options)
         descriptions = _import_folder(source, fold, output, overwrite, options)
     else:
-        dataset = _read(sources, docids, fold, columns, feature_options)
+        dataset = _read(sources, fold, options)
         if columnar.suffix(output) in columnar.PARQUET:
             columnar.write(dataset, output, overwrite=overwrite)
         else:
@@ -89,24 +92,19 @@ def import_(
         show_data(by_split, title=f"written: {path}")
 
 
-def _read(
-    sources: list[Path],
-    docids: bool,
-    fold: int | None,
-    columns: dict[str, Any],
-    feature_options: dict[str, Any],
-) -> Dataset:
+def _read(sources: list[Path], fold: int | None, options: dict[str, Any]) -> rankgrad.data.Dataset:
     """Read one data set from one file or several.
 
     Args:
         sources: one columnar file or folder of Parquet parts, or LETOR files.
-        docids: whether every row of LETOR files must have an item id.
         fold: the fold, for :func:`rankgrad.data.load`.
-        columns: options for columnar files: arguments of ``columnar.read``.
-        feature_options: ``missing`` and ``categorical``, for files of any kind.
+        options: ``ids``, for LETOR files (True if every row must have an item id); ``columns``, for
+            columnar files; ``missing`` and ``categorical``, for files of any kind.
     """
     from rankgrad.data import _categories, _layout, columnar, letor, load
 
+    columns, ids, missing = options["columns"], options["ids"], options["missing"]
+    categorical = options["categorical"]
     is_columnar = all(columnar.is_columnar(path) or _layout.parts(path) for path in sources)
     if fold is not None and (is_columnar or len(sources) > 1):
         raise ValueError(f"{sources[0]} is not a folder of folds: leave out --fold")
@@ -116,17 +114,16 @@ def _read(
                 "several columnar files cannot be imported at once; give one, or a folder of "
                 "Parquet parts (part-0000.parquet and so on)"
             )
-        if docids:
+        if ids is True:
             raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
-        return columnar.read(sources[0], **feature_options, **columns)
+        return columnar.read(sources[0], missing=missing, categorical=categorical, **columns)
     changed = _changed_options(columns)
     if changed:
         raise ValueError(f"--{changed[0]} goes with columnar files, which {sources[0]} is not")
-    ids: Literal[True, "auto"] = docids or "auto"
+    dataset_options: dict[str, Any] = {"ids": ids, "finite": True, "missing": missing}
     if len(sources) > 1:
-        dataset = letor.read(sources, ids=ids, finite=True, missing=feature_options["missing"])
-        return _categories.encode(dataset, feature_options["categorical"])
-    return load(sources[0], fold=fold, ids=ids, finite=True, **feature_options)
+        return _categories.encode(letor.read(sources, **dataset_options), categorical)
+    return load(sources[0], fold=fold, categorical=categorical, **dataset_options)
 
 
 def _changed_options(columns: dict[str, Any]) -> list[str]:
@@ -139,25 +136,18 @@ def _changed_options(columns: dict[str, Any]) -> list[str]:
     ]
 
 
-def _check_folder_options(
-    source: Path, fold: int | None, output: Path, docids: bool, columns: dict[str, Any]
-) -> None:
+def _check_folder_options(source: Path, fold: int | None, options: dict[str, Any]) -> None:
     """Raise if an option is for a kind of file that the folder does not have."""
     from rankgrad.data import _layout, columnar, folds
 
-    if columnar.is_columnar(output):
-        raise ValueError(
-            f"a folder becomes a folder of stores, which {output} is no name for: give a name "
-            "without a suffix, or import its files one by one"
-        )
     # The first fold stands for all folds.
     checked_fold = next(iter(folds(source)), None) if fold is None else fold
     paths = list(_layout.splits(source, checked_fold).values())
     columnar_paths = [p for p in paths if columnar.is_columnar(p) or _layout.parts(p)]
-    changed = _changed_options(columns)
+    changed = _changed_options(options["columns"])
     if changed and not columnar_paths:
         raise ValueError(f"--{changed[0]} goes with columnar files, of which {source} has none")
-    if docids and len(columnar_paths) == len(paths):
+    if options["ids"] is True and len(columnar_paths) == len(paths):
         raise ValueError("--docids goes with LETOR files; for columnar ones there is --id")
 
 
@@ -170,16 +160,15 @@ def _import_folder(
         The description of each split (:func:`describe`), by the path of the folder that the split
         is written to, then by the split's name.
     """
-    from rankgrad.data import catalog, folds, store
-
-    numbers = list(folds(source)) if fold is None else []
+    numbers = list(rankgrad.data.folds(source)) if fold is None else []
     if not numbers:
         return {output: _import_splits(source, fold, output, overwrite, options)}
+    catalog = rankgrad.data.catalog
     entry = catalog.recognize(source)
     for difference in catalog.check_folds(entry, numbers) if entry else []:
         warnings.warn(f"{source}: {difference}", stacklevel=2)
     descriptions = {}
-    with store.atomic_store(output, overwrite) as unfinished:
+    with rankgrad.data.store.atomic_store(output, overwrite) as unfinished:
         for number in numbers:
             name = f"Fold{number}"
             by_split = _import_splits(source, number, unfinished / name, False, options)
@@ -191,8 +180,7 @@ def _import_splits(
     source: Path, fold: int | None, output: Path, overwrite: bool, options: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Import a folder of splits to a folder of stores, and describe each split."""
-    from rankgrad.data import load_splits, splits, store
-
-    datasets = load_splits(source, fold, finite=True, **options)
-    store.write_splits(datasets, output, sources=splits(source, fold), overwrite=overwrite)
+    datasets = rankgrad.data.load_splits(source, fold, finite=True, **options)
+    sources = rankgrad.data.splits(source, fold)
+    rankgrad.data.store.write_splits(datasets, output, sources=sources, overwrite=overwrite)
     return {name: describe(dataset) for name, dataset in datasets.items()}

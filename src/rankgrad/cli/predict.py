@@ -6,16 +6,13 @@ Other commands load rankers with :func:`load_ranker` and :func:`open_ranker`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+import rankgrad
 from rankgrad.cli._arguments import Data, Fold, Run, load
 from rankgrad.cli._printing import show_notes
-
-if TYPE_CHECKING:
-    from rankgrad.data import Dataset
-    from rankgrad.training import FittedRanker
 
 __all__ = ["load_ranker", "open_ranker", "predict"]
 
@@ -60,16 +57,15 @@ def predict(
 
 def open_ranker(
     run: Path, data: Path, split: str | None, fold: int | None, device: str, **options: Any
-) -> tuple[Dataset, FittedRanker]:
+) -> tuple[rankgrad.data.Dataset, rankgrad.training.FittedRanker]:
     """Load a trained ranker, and read data with its features.
 
     Further options are those of :func:`rankgrad.data.load`.
     """
     from rankgrad.data._dataset import FeaturesError
-    from rankgrad.training import Settings
     from rankgrad.training._processes import accelerator
 
-    settings = Settings(device=device)  # type: ignore[arg-type]  # pydantic checks the value
+    settings = rankgrad.training.Settings(device=device)  # type: ignore[arg-type]  # pydantic checks the value
     model = load_ranker(run).to(accelerator(settings))
     try:
         dataset = load(data, split, fold, model, **options)
@@ -81,12 +77,11 @@ def open_ranker(
     return dataset, model
 
 
-def load_ranker(run: Path) -> FittedRanker:
+def load_ranker(run: Path) -> rankgrad.training.FittedRanker:
     """Load the ranker of a run folder, of a saved model, or of a saved estimator."""
-    from rankgrad.training import FittedRanker, RunFolder
     from rankgrad.training.run import BEST
 
-    if RunFolder.is_run(run):
-        return RunFolder.open(run).best()
+    if rankgrad.training.RunFolder.is_run(run):
+        return rankgrad.training.RunFolder.open(run).best()
     best = run / BEST
-    return FittedRanker.load(best if best.is_dir() else run)
+    return rankgrad.training.FittedRanker.load(best if best.is_dir() else run)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import rankgrad
+from rankgrad._reference import NameReference, cell_entry, describe_options, entry
+from rankgrad.cli._formulas import plain_formula
 from rankgrad.cli._printing import console, show_json, show_table
 from rankgrad.specs import Registry, options_of, takes_cutoff
-
-if TYPE_CHECKING:
-    from rankgrad._reference import NameReference
 
 __all__ = ["losses", "metrics", "models"]
 
@@ -37,7 +37,6 @@ def losses(name: _Name = None, json: bool = False) -> None:
       rankgrad losses 'neural_ndcg@10(temperature=0.5)'
       rankgrad losses --json
     """  # noqa: D301
-    import rankgrad.losses
     from rankgrad.losses.relaxed import grid_losses, grid_metrics
     from rankgrad.sorting import FAMILIES
 
@@ -49,7 +48,7 @@ def losses(name: _Name = None, json: bool = False) -> None:
         f"and {len(grid)} of the grid [gumbel_]<relaxation>_<metric>[@k], such as neural_ndcg@10:",
         f"  relaxations  {', '.join(FAMILIES)}",
         f"  metrics      {', '.join(grid_metrics())}",
-        unlisted=grid,
+        hidden=grid,
     )
 
 
@@ -61,8 +60,6 @@ def metrics(name: _Name = None, json: bool = False) -> None:
       rankgrad metrics
       rankgrad metrics ndcg
     """  # noqa: D301
-    import rankgrad.metrics
-
     _show(
         rankgrad.metrics.metrics,
         name,
@@ -83,8 +80,6 @@ def models(name: _Name = None, json: bool = False) -> None:
       rankgrad models
       rankgrad models mlp
     """  # noqa: D301
-    import rankgrad.models
-
     _show(rankgrad.models.models, name, json)
 
 
@@ -93,7 +88,7 @@ def _show(
     name: str | None,
     json: bool,
     *footer: str,
-    unlisted: Collection[str] = (),
+    hidden: Collection[str] = (),
 ) -> None:
     """Print all names, or explain one.
 
@@ -103,12 +98,12 @@ def _show(
             all names.
         json: print JSON, which has less: no formulas, and no descriptions of options.
         *footer: lines under the table of all names.
-        unlisted: names that are left out of the table, but not of the JSON.
+        hidden: names that are left out of the table, but not of the JSON.
     """
     if name is not None:
         name = registry.parse(name).name
     names = registry.names() if name is None else [name]
-    factories = {each: registry.factory(each) for each in names if json or each not in unlisted}
+    factories = {each: registry.factory(each) for each in names if json or each not in hidden}
     if json:
         entries = [
             {
@@ -157,9 +152,6 @@ def _reference_lines(registry: Registry[Any], name: str) -> list[str]:
     For a preset of models it is the spec that it stands for. There are no lines for other models,
     nor for names that a user's program registered.
     """
-    from rankgrad._reference import entry
-    from rankgrad.cli._formulas import plain_formula
-
     if registry.kind == "model":
         spec = str(registry.get(name))
         return ["", f"It stands for: {spec}"] if spec.partition("(")[0] != name else []
@@ -186,7 +178,6 @@ def _reference_lines(registry: Registry[Any], name: str) -> list[str]:
 
 def _cell_reference(name: str, family: str, metric: str) -> NameReference | None:
     """The entry of a loss of the grid, joined from those of its relaxation and its metric."""
-    from rankgrad._reference import cell_entry
     from rankgrad.losses.relaxed import cell_route
     from rankgrad.metrics import metrics
 
@@ -197,7 +188,6 @@ def _cell_reference(name: str, family: str, metric: str) -> NameReference | None
 
 def _describe_options(registry: Registry[Any], name: str) -> dict[str, str]:
     """What the docstrings say about each option and the cutoff ``k``, in plain text."""
-    from rankgrad._reference import describe_options
     from rankgrad.losses.relaxed import cell_classes
 
     if cell := _grid_cell(registry, name):

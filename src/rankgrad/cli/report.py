@@ -10,7 +10,6 @@ import typer
 from rankgrad.cli._printing import show_notes
 
 if TYPE_CHECKING:
-    from rankgrad.results.comparison import Comparison
     from rankgrad.significance import Test
 
 
@@ -53,6 +52,7 @@ def report(
     """  # noqa: D301
     from rankgrad import _files
     from rankgrad.report import write
+    from rankgrad.report._sections import counted, rivals
 
     if output.is_file() and not overwrite and not _files.is_written_in_place(output):
         raise FileExistsError(f"{output} is there already: give --overwrite to replace it")
@@ -66,14 +66,6 @@ def report(
         correction=correction,
         title=title,
     )
-    _show_written(output, comparison)
-
-
-def _show_written(output: Path, comparison: Comparison) -> None:
-    """Say what was written and how to open it."""
-    from rankgrad import _files
-    from rankgrad.report._sections import counted, rivals
-
     competing = rivals(comparison)
     n_runs = sum(len(entry.runs) for entry in competing)
     counts = f"{counted(len(competing), 'rankers')}, {counted(n_runs, 'runs')}"

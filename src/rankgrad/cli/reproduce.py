@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankgrad.cli._arguments import TableFormat, Workers
+from rankgrad.cli._arguments import Workers
 from rankgrad.cli._errors import interrupted_run
-from rankgrad.cli._printing import console, show_csv, show_json, show_results, show_table
+from rankgrad.cli._printing import TableFormat, console, show_json, show_results, show_table
 
 if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
-    from rankgrad.papers.reproduce import OnChange, ReproductionResult
+    from rankgrad.papers.reproduce import OnChange
 
 _Paper = Literal["neuralndcg", "smoothi", "comparison", "lambdaloss_at_k", "pirank"]
 _MAX_STATE = 70  # characters of the text beside a progress bar
@@ -93,9 +94,14 @@ def reproduce(
         show_json([result.to_json() for result in results])
     else:
         for result in results:
-            _show(result, format)
+            if result.comparison is None:
+                print(f"{result.title}: not run: {result.reason}\n", file=sys.stderr)
+                continue
+            show_results(result.table(), format)
+            if format == "terminal":
+                print()
         if format == "terminal":
-            console().print(f"\nRuns and tables are in {output}", soft_wrap=True)
+            print(f"\nRuns and tables are in {output}")
     if any(result.comparison is not None and result.comparison.missing for result in results):
         raise typer.Exit(1)
 
@@ -149,19 +155,6 @@ def _progress() -> Iterator[OnChange]:
         yield show
 
 
-def _show(result: ReproductionResult, format: TableFormat) -> None:
-    """Print a table, or on standard error why it was not run."""
-    if result.comparison is None:
-        console(stderr=True).print(f"{result.title}: not run: {result.reason}\n", soft_wrap=True)
-    elif format == "terminal":
-        show_results(result.table())
-        console().print()
-    elif format == "csv":
-        show_csv(result.table())
-    else:
-        print(result.table().render(format))
-
-
 def _show_list(tables: list[Protocol], data: Path | None, json: bool) -> None:
     """Print tables and figures, the data they need, and where these are."""
     from rankgrad.papers import _splits, figures
@@ -170,43 +163,30 @@ def _show_list(tables: list[Protocol], data: Path | None, json: bool) -> None:
         _splits.check_exists(data)
     names = [dataset.name for table in tables for dataset in table.data]
     paths = {} if data is None else _splits.find(data, names)
-    lines = [
-        {
-            "paper": table.paper,
-            "name": table.name,
-            "what": f"{table.table}: {table.title}",
-            "data": dataset.name,
-            "there": str(paths[dataset.name]) if dataset.name in paths else None,
-            "not_run": table.not_run or dataset.not_run,
-        }
-        for table in tables
-        for dataset in table.data
-    ]
-    lines += [
-        {
-            "paper": figure.paper,
-            "name": figure.name,
-            "what": figure.title,
-            "data": figure.needs,
-            "there": "built in",
-            "not_run": None,
-        }
-        for figure in figures.FIGURES.values()
-        if figure.paper in {table.paper for table in tables}
-    ]
-    if json:
-        show_json(lines)
-        return
+    entries: list[tuple[Any, ...]] = []  # paper, name, what it is, data, their path, why not run
+    for table in tables:
+        what = f"{table.table}: {table.title}"
+        for dataset in table.data:
+            path, not_run = paths.get(dataset.name), table.not_run or dataset.not_run
+            entries.append((table.paper, table.name, what, dataset.name, path, not_run))
+    for figure in figures.FIGURES.values():
+        if figure.paper in {table.paper for table in tables}:
+            drawn_from = (figure.needs, "built in", None)
+            entries.append((figure.paper, figure.name, figure.title, *drawn_from))
     columns = ("paper", "name", "what", "data")
+    if json:
+        keys = (*columns, "there", "not_run")
+        show_json([dict(zip(keys, entry, strict=True)) for entry in entries])
+        return
     rows, missing_notes, not_run_notes = [], [], []
-    for line in lines:
-        path = line["there"] or "not found"
-        if line["not_run"]:
-            path = "not run here"
-            not_run_notes.append(f"{line['name']} is not run here: {line['not_run']}")
-        elif not line["there"]:
-            missing_notes.append(_splits.missing(str(line["data"]), data))
-        rows.append((*(line[column] for column in columns), path))
+    for paper, name, what, needed, path, not_run in entries:
+        where = path or "not found"
+        if not_run:
+            where = "not run here"
+            not_run_notes.append(f"{name} is not run here: {not_run}")
+        elif not path:
+            missing_notes.append(_splits.missing(needed, data))
+        rows.append((paper, name, what, needed, where))
     show_table((*columns, "where"), rows, footer=dict.fromkeys([*missing_notes, *not_run_notes]))
 
 
@@ -214,16 +194,14 @@ def _write_figures(paper: str, data: Path | None, output: Path, quick: bool, jso
     """Make the figures of a paper, and print the files written."""
     from rankgrad.papers import figures
 
-    err = console(stderr=True)
     written = []
     for figure in figures.of_paper(paper):
-        err.print(f"{figure.name}: {figure.title} ...", soft_wrap=True)
+        print(f"{figure.name}: {figure.title} ...", file=sys.stderr)
         written.append(figures.write(figure, output, data=data, quick=quick))
     if not written:
         raise ValueError(f"no figures of {paper} are made. There are: {', '.join(figures.FIGURES)}")
     if json:
         show_json([{key: str(path) for key, path in files.items()} for files in written])
         return
-    out = console()
     for files in written:
-        out.print(f"{files['html']}  (numbers in {files['csv'].name})", soft_wrap=True)
+        print(f"{files['html']}  (numbers in {files['csv'].name})")

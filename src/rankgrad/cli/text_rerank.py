@@ -66,9 +66,10 @@ def rerank(
     """  # noqa: D301
     from rankgrad import _files
     from rankgrad.data.trec import check_tag, read_run, write_run
-    from rankgrad.experiments._cross_validation import device_of
     from rankgrad.text._interpolation import interpolate as mix
     from rankgrad.text._text_run import TextRun, is_text_run
+    from rankgrad.training import Settings
+    from rankgrad.training._processes import accelerator
 
     _files.check_file_free(output, overwrite)
     check_tag(tag)
@@ -78,7 +79,7 @@ def rerank(
         run, collection, topics, None, field=field, depth=depth, judged=False
     )
     ranker = _load_ranker(model, text_run, prompt)
-    ranker.to(device_of(device))
+    ranker.to(accelerator(Settings(device=device)))  # type: ignore[arg-type]
     inputs = ranker.tokenize(*candidates.pairs())
     scores: NDArray[np.floating] = ranker.score(inputs, batch_size=batch_size, precision=precision)
     if weight is not None:

@@ -56,8 +56,7 @@ def retrieve(
     queries = read_topics(topics, format, field=field)
     bm25 = BM25Index.load(index)
     with progress_bar("queries") as update:
-        on_query = partial(update, total=len(queries), advance=1)
-        run = bm25.retrieve(queries, depth, on_query=on_query)
+        run = bm25.retrieve(queries, depth, on_query=partial(update, total=len(queries), advance=1))
     write_run(output, run, tag=tag, overwrite=overwrite)
     missing = [qid for qid in queries if qid not in run]
     if missing:

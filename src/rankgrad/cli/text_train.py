@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from rankgrad.cli import _text_arguments as arguments
 from rankgrad.cli._arguments import Run, TeacherLabels
 from rankgrad.cli._errors import interrupted
-from rankgrad.cli._printing import Number, console, progress_bar, show_json, show_notes, show_table
+from rankgrad.cli._printing import Number, progress_bar, show_json, show_notes, show_table
 from rankgrad.cli._setting_options import read_settings, settings_options
 from rankgrad.text._text_settings import TextSettings
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from rankgrad.papers.protocol import Protocol
     from rankgrad.results.comparison import Comparison
     from rankgrad.text._candidates import Candidates
-    from rankgrad.text._training import Callbacks
 
 __all__ = ["settings_of", "train", "train_all"]
 
@@ -117,10 +115,30 @@ def train(
 def train_all(plan: CrossValidation, candidates: Candidates, output: Path, quiet: bool) -> None:
     """Make the runs of a plan, with a progress bar; Ctrl-C stops after the current step."""
     from rankgrad.experiments._cross_validation import cross_validate
+    from rankgrad.text._training import Callbacks
     from rankgrad.training._processes import Interrupts
 
     with Interrupts() as interrupts, progress_bar("runs", quiet) as update:
-        watch = partial(_callbacks, update, lambda: interrupts.stop_requested)
+
+        def watch(run: OneRun, runs_done: int, total: int) -> Callbacks:
+            """The callbacks of one training; the progress bar counts all runs."""
+            epochs, metric = run.settings.epochs, run.settings.metric
+            description = f"{run.settings.loss}, fold {run.fold}, seed {run.settings.seed}"
+            epochs_done, last_epoch = 0, ""
+
+            def on_step(fraction: float) -> None:
+                completed = runs_done + (epochs_done + fraction) / epochs
+                update(description=description + last_epoch, total=total, completed=completed)
+
+            def on_epoch(values: dict[str, float]) -> None:
+                nonlocal epochs_done, last_epoch
+                epochs_done = int(values["epoch"])
+                value = values.get(metric, float("nan"))
+                last_epoch = f"; epoch {epochs_done}/{epochs}: {metric} {value:.4f}"
+                on_step(0.0)
+
+            return Callbacks(on_epoch, on_step, lambda: interrupts.stop_requested)
+
         finished = cross_validate(plan, candidates, output, watch)
     if not finished:
         text = f"interrupted; {output} holds all that is needed: the same command goes on"
@@ -172,42 +190,6 @@ def settings_of(
     return TextSettings(**values)
 
 
-def _callbacks(
-    update: Callable[..., None],
-    stop_requested: Callable[[], bool],
-    run: OneRun,
-    runs_done: int,
-    total: int,
-) -> Callbacks:
-    """The callbacks of one training: they update the progress bar, which counts all runs.
-
-    Args:
-        update: the function that updates the bar.
-        stop_requested: whether Ctrl-C was pressed.
-        run: the run that is trained.
-        runs_done: how many runs were finished before this one.
-        total: how many runs there are.
-    """
-    from rankgrad.text._training import Callbacks
-
-    epochs, metric = run.settings.epochs, run.settings.metric
-    description = f"{run.name}, fold {run.fold}, seed {run.settings.seed}"
-    epochs_done, last_epoch = 0, ""
-
-    def on_step(fraction: float) -> None:
-        completed = runs_done + (epochs_done + fraction) / epochs
-        update(description=description + last_epoch, total=total, completed=completed)
-
-    def on_epoch(values: dict[str, float]) -> None:
-        nonlocal epochs_done, last_epoch
-        epochs_done = int(values["epoch"])
-        value = values.get(metric, float("nan"))
-        last_epoch = f"; epoch {epochs_done}/{epochs}: {metric} {value:.4f}"
-        on_step(0.0)
-
-    return Callbacks(on_epoch, on_step, stop_requested)
-
-
 def _show(output: Path, json: bool) -> None:
     """Print the means of all rankers on the test folds, with p-values against the first stage."""
     from rankgrad.experiments._cross_validation import FIRST_STAGE
@@ -231,7 +213,7 @@ def _show(output: Path, json: bool) -> None:
     )
     show_notes(f"{entry.name}: {text}" for entry in comparison.entries for text in entry.problems)
     show_notes(_weight_notes(output))
-    console().print(f"Next: rankgrad report {output}")
+    print(f"Next: rankgrad report {output}")
 
 
 def _weight_notes(output: Path) -> list[str]:

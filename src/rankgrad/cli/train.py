@@ -7,21 +7,16 @@ import itertools
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import rankgrad
 from rankgrad._locks import LockedError
 from rankgrad.cli import _setting_options as options
 from rankgrad.cli._arguments import Data, Fold, check_known_dataset, check_stdin, features_of
 from rankgrad.cli._errors import interrupted
 from rankgrad.cli._printing import Number, console, show_json, show_notes, show_table
-
-if TYPE_CHECKING:
-    from rankgrad.data import Dataset
-    from rankgrad.training import FitResult, Settings
-
-__all__ = ["train"]
 
 _HOLDOUT = 0.1  # the part of the lists that is held out where there is no validation data
 _ATTEMPTS = 5  # at a default run folder that no other process takes first
@@ -69,7 +64,6 @@ def train(
       rankgrad train data --resume -o runs/b1 --epochs 150
       rankgrad train data --log 'mlflow(experiment=ranking)' --log wandb -o runs/b2
     """  # noqa: D301
-    from rankgrad.training import fit
     from rankgrad.training._fitting import check_data, check_run
     from rankgrad.training._loggers import loggers
     from rankgrad.training._settings import for_data
@@ -104,7 +98,7 @@ def train(
     how: dict[str, Any] = {"resume": resume, "on_epoch": on_epoch, "quiet": json}
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            result = fit(resolved, training, validation, folder=run, **how)
+            result = rankgrad.training.fit(resolved, training, validation, folder=run, **how)
             break
         except (FileExistsError, LockedError):
             if output is not None or not run.exists() or not attempts_left:
@@ -171,8 +165,8 @@ def _validation_note(holdout: float, lists: int) -> str:
 
 
 def _read_data(
-    data: Path, vali: Path | None, fold: int | None, settings: Settings
-) -> tuple[Dataset, Dataset | None]:
+    data: Path, vali: Path | None, fold: int | None, settings: rankgrad.training.Settings
+) -> tuple[rankgrad.data.Dataset, rankgrad.data.Dataset | None]:
     """Read training and validation data with the same features."""
     from rankgrad.data import _layout, load, load_pair, load_splits
 
@@ -205,7 +199,7 @@ def _resume_command(run: Path, add_output: bool) -> str:
     return shlex.join([*resumed, *(["-o", str(run)] if add_output else []), "--resume"])
 
 
-def _summary(result: FitResult, run: Path) -> dict[str, Any]:
+def _summary(result: rankgrad.training.FitResult, run: Path) -> dict[str, Any]:
     return {
         "run": str(run),
         "best_epoch": result.best_epoch,
@@ -218,7 +212,7 @@ def _summary(result: FitResult, run: Path) -> dict[str, Any]:
     }
 
 
-def _show(result: FitResult, run: Path, data: Path, fold: int | None) -> None:
+def _show(result: rankgrad.training.FitResult, run: Path, data: Path, fold: int | None) -> None:
     from rankgrad.training._tree_fitting import is_tree
 
     unit = "tree" if is_tree(result.settings) else "epoch"

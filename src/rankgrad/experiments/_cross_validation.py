@@ -26,8 +26,9 @@ from rankgrad.text._text_run import TextRun, metadata, save_evaluation
 from rankgrad.text._text_settings import TextSettings
 from rankgrad.text._tokens import PairInputs
 from rankgrad.text._training import Callbacks, TextData, fit
-from rankgrad.training import _evaluations
+from rankgrad.training import Settings, _evaluations
 from rankgrad.training._fitting import isolated
+from rankgrad.training._processes import accelerator
 from rankgrad.training.run import RUN
 
 FIRST_STAGE = "first stage"
@@ -79,16 +80,12 @@ class OneRun:
     interpolate: bool
 
     @property
-    def name(self) -> str:
-        """The name of its entry."""
-        return self.settings.loss
-
-    @property
     def labels(self) -> dict[str, Any]:
         """How reports name it."""
+        loss = self.settings.loss
         return {
-            "candidate": f"{self.name} + {FIRST_STAGE}" if self.interpolate else self.name,
-            "loss": self.settings.loss,
+            "candidate": f"{loss} + {FIRST_STAGE}" if self.interpolate else loss,
+            "loss": loss,
             "model": self.settings.model,
             "fold": self.fold,
             "seed": self.settings.seed,
@@ -96,7 +93,8 @@ class OneRun:
 
     def path(self, folder: Path) -> Path:
         """Its run folder."""
-        return folder / RUNS / folder_name(self.name) / f"fold{self.fold}-seed{self.settings.seed}"
+        run = f"fold{self.fold}-seed{self.settings.seed}"
+        return folder / RUNS / folder_name(self.settings.loss) / run
 
 
 #: Gives the callbacks of a run. Called with the run, its index and the number of all runs.
@@ -155,7 +153,7 @@ class _Trainings:
     def perform(self, run: OneRun, parts: Mapping[str, Candidates], callbacks: Callbacks) -> bool:
         """Make or resume a run, and evaluate it; return False if it was interrupted."""
         settings, path = run.settings, run.path(self.folder)
-        device = torch.device(device_of(settings.device))
+        device = torch.device(accelerator(Settings(device=settings.device)))
         with isolated(device, custom=True):
             torch.manual_seed(settings.seed)  # a new head has random weights
             # Load the model before the folder is made, so that an error leaves no empty folder.
@@ -254,14 +252,3 @@ def _check_same(run: OneRun, parts: Mapping[str, Candidates], folder: Path) -> N
         raise ValueError(
             f"{saved.path} was made {word} interpolation: go on {word} it, or in another folder"
         )
-
-
-def device_of(name: str) -> str:
-    """The device to run on, ``cpu`` or ``cuda``; ``auto`` is a GPU if there is one."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be auto, cpu or cuda, found {name!r}")
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, and there is no GPU that PyTorch can use")
-    return name

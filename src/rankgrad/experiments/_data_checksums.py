@@ -24,10 +24,7 @@ Checksums = dict[str, dict[str, dict[str, str]]]
 
 
 def of_data(
-    data: Path,
-    folds: Iterable[int | None],
-    saved: Checksums,
-    options: Mapping[str, Any] | None = None,
+    data: Path, folds: Iterable[int | None], saved: Checksums, options: Mapping[str, Any] = {}
 ) -> Checksums:
     """The checksums of data as they are now, without folds that cannot be read.
 
@@ -38,7 +35,7 @@ def of_data(
         options: of :func:`rankgrad.data.load_splits`.
     """
     checksums: Checksums = {}
-    load_options = {name: value for name, value in (options or {}).items() if value}
+    load_options = {name: value for name, value in options.items() if value}
     for fold in folds:
         saved_splits = saved.get(_key(fold), {})
         try:

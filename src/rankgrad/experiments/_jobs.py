@@ -67,8 +67,7 @@ def perform(job: Job, data: Data, on_progress: ProgressCallback) -> Outcome:
         splits = data.of(task.plan, task.fold)
         if job.tuning:
             # Tuning must not see test data.
-            without_test = {name: splits[name] for name in ("train", "vali")}
-            task.entry.tune(task, without_test, on_progress)
+            task.entry.tune(task, {name: splits[name] for name in ("train", "vali")}, on_progress)
             return Outcome("done")
         return _run(task, splits, on_progress)
     except Exception as error:  # whatever it is, the other runs go on
@@ -109,12 +108,11 @@ def is_ready(task: Task) -> bool:
 
     It is not ready if its trial log cannot be read: the tuning job then fails with the reason.
     """
-    if not task.entry.is_tuned(task.plan):
-        return True
     try:
-        return _schemas.read_json(task.trial_log, TrialLog)["chosen"] is not None
+        chosen(task)
     except (OSError, ValueError):
         return False
+    return True
 
 
 def is_finished(task: Task) -> bool:

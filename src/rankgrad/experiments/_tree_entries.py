@@ -21,15 +21,7 @@ import numpy as np
 
 from rankgrad import _files
 from rankgrad._validation import check_choice, check_whole
-from rankgrad.boosting.boosters import (
-    BUILT_IN,
-    KINDS,
-    BoostedTrees,
-    BoostingConfig,
-    Kind,
-    boost,
-    predictor,
-)
+from rankgrad.boosting import boosters
 from rankgrad.boosting.objectives import library
 from rankgrad.experiments.plans import Plan, ProgressCallback, Splits, Task
 from rankgrad.experiments.tuning import Grid, Range, Space, finish, search
@@ -98,14 +90,14 @@ class TreeEntry:
     """
 
     name: str
-    kind: Kind = "lightgbm"
+    kind: boosters.Kind = "lightgbm"
     options: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 1000
     patience: int = 50
     loss: str | None = None
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
+        check_choice("kind", self.kind, boosters.KINDS)
         for name in ("rounds", "patience"):
             object.__setattr__(self, name, check_whole(name, getattr(self, name)))
         # NumPy's numbers would not be JSON.
@@ -130,7 +122,7 @@ class TreeEntry:
 
     def labels(self, shared: Settings) -> dict[str, Any]:
         """Its loss, and its library as the model."""
-        return {"loss": self.loss or BUILT_IN[self.kind], "model": self.kind}
+        return {"loss": self.loss or boosters.BUILT_IN[self.kind], "model": self.kind}
 
     def is_tuned(self, plan: Plan) -> bool:
         """Whether hyperparameters are chosen on validation data, so that it is a strong baseline.
@@ -196,7 +188,7 @@ class TreeEntry:
         model = task.path / _MODEL[self.kind]
         if model.exists():
             saved = _files.read_part(model, _files.read_json(task.path / RUN))
-            return predictor(self.kind, saved)(features)
+            return boosters.predictor(self.kind, saved)(features)
         on_progress("boosting")
         settings = task.plan.settings
         started = time.perf_counter()
@@ -220,12 +212,12 @@ class TreeEntry:
 
     def boost(
         self, data: Splits, metric: str, seed: int, parameters: Mapping[str, Any]
-    ) -> BoostedTrees:
+    ) -> boosters.BoostedTrees:
         """Train on the training lists; stop early by the validation metric."""
         options = {**parameters, **self._fixed()}
         if "bagging_fraction" in options:
             options = {"bagging_freq": 1, **options}  # its default 0 turns bagging off
-        config = BoostingConfig(
+        config = boosters.BoostingConfig(
             self.kind,
             self.loss,
             metric,
@@ -234,4 +226,4 @@ class TreeEntry:
             patience=self.patience,
             seed=seed,
         )
-        return boost(data["train"], data["vali"], config)
+        return boosters.boost(data["train"], data["vali"], config)

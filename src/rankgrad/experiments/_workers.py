@@ -71,8 +71,10 @@ class Pool:
         """Run jobs until there are no more; on Ctrl-C, running jobs are saved first."""
         try:
             while self._assign(next_job) or any(worker.job for worker in self.workers):
-                for worker in self._wait():
-                    self._receive(worker, on_message, on_end)
+                busy = {worker.connection: worker for worker in self.workers if worker.job}
+                # A worker that dies closes its connection, so that it is among these, too.
+                for connection in wait(list(busy)):
+                    self._receive(busy[connection], on_message, on_end)  # type: ignore[index]
         except BaseException:
             self._interrupt()
             raise
@@ -97,12 +99,6 @@ class Pool:
             worker.start(job)
             assigned = True
         return assigned
-
-    def _wait(self) -> list[_Worker]:
-        """Wait; return the workers that sent a message or died, which closes their connection."""
-        busy = {worker.connection: worker for worker in self.workers if worker.job is not None}
-        ready = wait(list(busy))
-        return [busy[connection] for connection in ready]  # type: ignore[index]
 
     def _receive(self, worker: _Worker, on_message: OnMessage, on_end: OnEnd) -> None:
         """Handle a message of a worker: that it is ready, its progress, or how its job ended."""

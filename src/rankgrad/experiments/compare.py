@@ -108,7 +108,7 @@ def load(plan: Plan, folder: str | os.PathLike[str]) -> Comparison:
     Returns:
         The comparison of the finished runs.
     """
-    return _collect(plan, Path(folder), {})
+    return _collect(plan, Path(folder), {}, {})
 
 
 def save(comparison: Comparison) -> None:
@@ -122,10 +122,7 @@ def save(comparison: Comparison) -> None:
 
 
 def _collect(
-    plan: Plan,
-    folder: Path,
-    failures: Mapping[Key, str],
-    reevaluated: Mapping[Key, str] | None = None,
+    plan: Plan, folder: Path, failures: Mapping[Key, str], reevaluated: Mapping[Key, str]
 ) -> Comparison:
     """Read all runs of a plan and compare them.
 
@@ -143,8 +140,7 @@ def _collect(
         for task in plan.tasks(folder, entry):
             result = read(task.path)
             if task.key in failures or result.evaluated is None:
-                reason = failures.get(task.key) or "; ".join(result.problems)
-                missing[task.fold, task.seed] = reason
+                missing[task.fold, task.seed] = failures.get(task.key) or "; ".join(result.problems)
                 continue
             try:
                 if entry.is_tuned(plan):
@@ -164,7 +160,7 @@ def _collect(
         plan=plan.metadata(),
         folder=folder,
         chosen=chosen,
-        reevaluated={key: why for key, why in (reevaluated or {}).items() if key in finished},
+        reevaluated={key: why for key, why in reevaluated.items() if key in finished},
     )
 
 

@@ -71,17 +71,14 @@ def settings_for(size: str, **options: Any) -> Settings:
     Returns:
         The settings.
     """
-    shared: dict[str, Any] = {
-        "model": "mlp(hidden=[64, 32], dropout=0.2)",
-        "metric": "ndcg@10",
-        "metrics": DEFAULT_METRICS,
-        "epochs": 16 if size == "small" else 50,
-        "patience": None if size == "small" else 10,
-        "batch_size": 16 if size == "small" else 64,
-        "list_size": 64 if size == "small" else 240,
-        "schedule": "cosine",
-        "learning_rate": 3e-3 if size == "small" else 1e-3,
-    }
+    shared: dict[str, Any] = {"metric": "ndcg@10", "metrics": DEFAULT_METRICS, "schedule": "cosine"}
+    shared["model"] = "mlp(hidden=[64, 32], dropout=0.2)"
+    if size == "small":
+        shared |= {"epochs": 16, "patience": None, "batch_size": 16, "list_size": 64}
+        shared["learning_rate"] = 3e-3
+    else:
+        shared |= {"epochs": 50, "patience": 10, "batch_size": 64, "list_size": 240}
+        shared["learning_rate"] = 1e-3
     return Settings(**shared | options)
 
 
@@ -89,9 +86,9 @@ def run(
     size: str = "small",
     *,
     folder: Path,
-    on_start: _OnStart | None = None,
+    on_start: _OnStart = lambda loss: None,
     on_epoch: _OnEpoch | None = None,
-    on_fit: _OnFit | None = None,
+    on_fit: _OnFit = lambda loss, result: None,
     **options: Any,
 ) -> Demo:
     """Train the same model with each loss on simulated data, and compare with the best ranking.
@@ -115,14 +112,12 @@ def run(
     run_folders = [folder / loss.replace("@", "-at-") for loss in LOSSES]
     for loss, run_folder in zip(LOSSES, run_folders, strict=True):
         settings = Settings(**shared.model_dump() | {"loss": loss})
-        if on_start is not None:
-            on_start(loss)
+        on_start(loss)
         callback = None if on_epoch is None else partial(on_epoch, loss)
         result = fit_to_end(
             settings, data["train"], data["vali"], folder=run_folder, on_epoch=callback
         )
-        if on_fit is not None:
-            on_fit(loss, result)
+        on_fit(loss, result)
         run_labels = {"candidate": loss, **settings.model_dump(include={"loss", "model", "seed"})}
         scores = result.model.predict(test.features, test.offsets)
         EvaluatedLists.of(scores, test, DEFAULT_METRICS, run_labels).save(run_folder)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
@@ -67,13 +67,13 @@ class Range:
     integer: bool = False
 
 
-_Trial = dict[str, Any]  # a _TrialRecord, with parameters
+_Trial = dict[str, Any]  # a _TrialRecord
 
 
 class _TrialRecord(TypedDict):
     """A trial in the trial log; ``reason`` says why it has no value."""
 
-    parameters: NotRequired[dict[str, Any]]
+    parameters: dict[str, Any]
     value: float | None
     reason: str | None
 
@@ -343,10 +343,7 @@ def _read(trial_log: Path, space: Any) -> list[_Trial]:
         raise ValueError(
             f"{trial_log} is of another search space: compare in another folder, or remove it"
         )
-    trials: list[_Trial] = log["trials"]
-    if any("parameters" not in trial for trial in trials):
-        raise _files.damaged(trial_log, "a trial has no parameters")
-    return trials
+    return list(log["trials"])
 
 
 def _write(trial_log: Path, log: Mapping[str, Any]) -> None:

@@ -101,8 +101,7 @@ def pair_attributions(
     items = torch.from_numpy(np.array(features, np.float32))
     sources = ranker.transform.sources.cpu()  # the raw feature of each transformed column
     with torch.no_grad():
-        transform = copy.deepcopy(ranker.transform).to("cpu")
-        transformed = transform.transform(items)
+        transformed = copy.deepcopy(ranker.transform).to("cpu").transform(items)
         if isinstance(ranker.network, TreeScorer):
             return _from_tree_shap(ranker.network, transformed, pairs, sources, features.shape[1])
         scorer, columns = _Scorer(ranker.network), transformed.double()

@@ -187,13 +187,11 @@ class Explanation:
             The rows.
         """
         importance = self.importance
-        values = importance.values
-        rows = []
-        for feature in importance.order:
-            low, high = importance.interval(feature)
-            name, scope = importance.features[feature], importance.scopes[feature]
-            rows.append(ImportanceRow(name, float(values[feature]), low, high, scope))
-        return rows
+        values, scopes = importance.values, importance.scopes
+        return [
+            ImportanceRow(self.features[f], float(values[f]), *importance.interval(f), scopes[f])
+            for f in importance.order
+        ]
 
     def pair_rows(self) -> Iterator[tuple[Any, ...]]:
         """A row for each feature of each pair, with the columns :attr:`PAIR_COLUMNS`.
@@ -252,8 +250,7 @@ class Explanation:
         with _files.atomic_folder(Path(folder), replace=False) as path:
             _files.write(path / "importance.csv", _files.csv_text(columns, rows))
             _files.write(path / "importance.svg", picture(rows, self.importance.metric))
-            pair_table = _files.csv_text(self.PAIR_COLUMNS, self.pair_rows())
-            _files.write(path / "pairs.csv", pair_table)
+            _files.write(path / "pairs.csv", _files.csv_text(self.PAIR_COLUMNS, self.pair_rows()))
             _files.write_json(path / "explanation.json", self.to_dict())
 
 

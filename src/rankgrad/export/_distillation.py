@@ -20,8 +20,9 @@ from rankgrad.data._dataset import Dataset
 from rankgrad.export._engines import ZERO_FILL
 from rankgrad.significance import Interval, Significance, differences
 from rankgrad.text._teachers import Transform, teacher_labels
-from rankgrad.training import FittedRanker, Settings, fit
+from rankgrad.training import FittedRanker, Settings
 from rankgrad.training._evaluations import evaluate_scores
+from rankgrad.training._fitting import fit_to_end
 from rankgrad.training._tree_fitting import is_tree
 
 #: The transforms of a student that is a network; every export format supports them.
@@ -168,6 +169,7 @@ def distill(
         KeyboardInterrupt: training was interrupted; a new run folder is removed.
 
     >>> from rankgrad.data import synthetic
+    >>> from rankgrad.training import fit
     >>> data = {name: synthetic.make(20, seed=at) for at, name in enumerate(("train", "test"))}
     >>> teacher = fit(Settings(epochs=2, device="cpu"), data["train"]).model
     >>> small = student_settings(model="mlp(hidden=[4])", epochs=2, device="cpu")
@@ -190,12 +192,11 @@ def distill(
     relabeled = with_teacher_labels(splits["train"], teacher, labels, temperature=temperature)
     is_new = folder is not None and not os.path.lexists(folder)
     try:
-        result = fit(settings, relabeled, splits.get("vali"), folder=folder, quiet=quiet)
-        if result.stopped == "interrupted":
-            raise KeyboardInterrupt
+        vali = splits.get("vali")
+        student = fit_to_end(settings, relabeled, vali, folder=folder, quiet=quiet).model
     except KeyboardInterrupt:
         if folder is not None and is_new:  # a folder that existed may be resumed
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    losses = quality_losses(teacher, result.model, splits[held_out], settings.logged)
-    return Distilled(result.model, losses, held_out)
+    losses = quality_losses(teacher, student, splits[held_out], settings.logged)
+    return Distilled(student, losses, held_out)

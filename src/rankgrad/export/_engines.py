@@ -372,5 +372,4 @@ def _number(value: Any) -> float:
 
 
 def _float64_array(tensor: torch.Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().double().numpy()
-    return array
+    return np.asarray(tensor.detach().cpu().double().numpy())

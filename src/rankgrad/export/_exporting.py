@@ -148,8 +148,7 @@ def _check_scores(
     is_wrong = ~(differences <= TOLERANCE)  # also where a difference is NaN
     if is_wrong.any():
         worst = int(np.argmax(np.nan_to_num(differences, nan=np.inf)))
-        only_missing_wrong = np.isnan(features).any(1)[is_wrong].all()
-        cause = _MISSING_CAUSE if only_missing_wrong else _SCALE_CAUSE
+        cause = _MISSING_CAUSE if np.isnan(features).any(1)[is_wrong].all() else _SCALE_CAUSE
         raise ValueError(
             f"the exported ranker scores {exported[worst]:.7g} where this one scores "
             f"{expected[worst]:.7g}, so nothing was written: {cause}"

@@ -113,6 +113,4 @@ def onnx_scores(content: bytes, features: np.ndarray, mask: np.ndarray) -> np.nd
         features: ``[lists, items, n_features]``.
         mask: ``[lists, items]``.
     """
-    feeds = {"features": features, "mask": mask}
-    scores: np.ndarray = session(content).run(["scores"], feeds)[0]
-    return scores
+    return np.asarray(session(content).run(["scores"], {"features": features, "mask": mask})[0])

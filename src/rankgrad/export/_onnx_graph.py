@@ -108,8 +108,7 @@ class OnnxGraph:
             return helper.make_tensor_value_info(name, element_type, sizes)
 
         if "mask" in inputs:  # in ONNX, a constant with the name of an input is its default
-            default = self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask")
-            self.constants.append(default)
+            self.constants.append(self._onnx.numpy_helper.from_array(np.ones((1, 1), bool), "mask"))
         self.nodes.append(helper.make_node("Identity", [score], ["scores"], "scores"))
         graph_inputs = [describe(name, sizes) for name, sizes in inputs.items()]
         graph_outputs = [describe("scores", shape)]
@@ -120,5 +119,4 @@ class OnnxGraph:
         )
         helper.set_model_props(model, metadata)
         self._onnx.checker.check_model(model)
-        content: bytes = model.SerializeToString()
-        return content
+        return bytes(model.SerializeToString())

@@ -83,8 +83,7 @@ def _(network: EmbeddedScorer, graph: OnnxGraph, values: str, mask: str) -> str:
 
 @add_network.register
 def _(network: TreeScorer, graph: OnnxGraph, values: str, mask: str) -> str:
-    trees = Trees.of(network)
-    return graph.reshape_as(trees.add(graph, _flatten_items(graph, values)), mask)
+    return graph.reshape_as(Trees.of(network).add(graph, _flatten_items(graph, values)), mask)
 
 
 @add_network.register
@@ -124,8 +123,8 @@ def _add_layer(layer: nn.Module, graph: OnnxGraph, values: str) -> str:
     if isinstance(layer, Dropout | FastDropout | nn.Identity | nn.Flatten):
         return values
     if isinstance(layer, nn.Linear):
-        product = graph.add("MatMul", values, float32_array(layer.weight).T)
-        return graph.add("Add", product, float32_array(layer.bias))
+        weight, bias = float32_array(layer.weight), float32_array(layer.bias)
+        return _add_linear(graph, values, weight.T, bias)
     if isinstance(layer, BatchNorm):
         scale, shift = norm_coefficients(layer)
         return graph.add("Add", graph.add("Mul", values, scale), shift)
@@ -212,8 +211,7 @@ def add_after_first(layers: Sequence[MemberLayer], graph: OnnxGraph, hidden: str
     members, _, size = first[0].shape
     if len(layers) > 3 and members > 1:
         # Several hidden layers: batched matrix products, with members as the batch
-        split = graph.reshape(hidden, -1, members, size)
-        hidden = graph.add("Transpose", split, perm=[1, 0, 2])
+        hidden = graph.add("Transpose", graph.reshape(hidden, -1, members, size), perm=[1, 0, 2])
         for layer in layers[1:]:
             hidden = _add_member_layer(layer, graph, hidden)
         return graph.add("ReduceMean", hidden, np.array([0]), keepdims=0)

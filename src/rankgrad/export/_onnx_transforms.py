@@ -139,23 +139,14 @@ def _(transform: transforms.DropConstant, graph: OnnxGraph, values: str) -> str:
 
 @add_transform.register
 def _(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
-    knots, columns = Knots(transform.table.cpu().numpy()), _add_columns(transform, graph, values)
+    knots = Knots(transform.table.cpu().numpy())
+    items = graph.reshape(values, -1, transform.n_features)
+    columns = graph.add("Transpose", items, perm=[1, 0])  # [features, lists · items]
     fractions = _add_fractions(knots, graph, columns)
     if transform.output == "normal":
         fractions = _add_normal_quantile(graph, fractions)
-    rows = graph.add("Transpose", fractions, perm=[1, 0])
-    shaped = graph.reshape_as(rows, values)
+    shaped = graph.reshape_as(graph.add("Transpose", fractions, perm=[1, 0]), values)
     return graph.add("Where", graph.add("IsNaN", values), values, shaped)
-
-
-def _add_columns(transform: transforms.Quantile, graph: OnnxGraph, values: str) -> str:
-    """Reshape ``[lists, items, features]`` to ``[features, lists · items]``."""
-    return graph.add("Transpose", graph.reshape(values, -1, transform.n_features), perm=[1, 0])
-
-
-def _with_end(knots: Knots) -> np.ndarray:
-    """The knots by the number of knots below a value, with infinity after the last."""
-    return np.concatenate([knots.table, np.full((len(knots.table), 1), np.inf, np.float32)], 1)
 
 
 def _add_count(knots: Knots, graph: OnnxGraph, columns: str) -> str:
@@ -188,7 +179,8 @@ def _add_fractions(knots: Knots, graph: OnnxGraph, columns: str) -> str:
     distance = graph.add("Sub", scaled, at(knots.below))
     position = graph.add("Add", at(knots.index), graph.add("Div", distance, at(knots.spacing)))
     fraction = graph.add("Div", position, float(knots.last))
-    is_knot = graph.add("Equal", at(_with_end(knots)), columns)
+    with_end = np.pad(knots.table, [(0, 0), (0, 1)], constant_values=np.inf)
+    is_knot = graph.add("Equal", at(with_end), columns)
     return graph.add("Where", is_knot, at(knots.middle), fraction)
 
 
@@ -223,5 +215,4 @@ def _add_ratio(graph: OnnxGraph, value: str, top: list[float], bottom: list[floa
 
 def float32_array(tensor: torch.Tensor) -> np.ndarray:
     """A tensor as a float32 array."""
-    array: np.ndarray = tensor.detach().cpu().numpy().astype(np.float32)
-    return array
+    return np.array(tensor.detach().cpu().numpy(), np.float32)

@@ -73,8 +73,7 @@ class Trees:
         """
         if scorer.model.name == "lightgbm":
             dump = _dump_lightgbm(scorer)
-            missing = _missing_in_lightgbm(dump)
-            return cls(tuple(map(_lightgbm_node, dump)), missing=missing)
+            return cls(tuple(map(_lightgbm_node, dump)), missing=_missing_in_lightgbm(dump))
         learner = json.loads(scorer.saved)["learner"]
         base = learner["learner_model_param"]["base_score"].strip("[]")
         roots = tuple(_xgboost_node(tree, 0, weight) for tree, weight in _xgboost_trees(learner))
@@ -248,18 +247,6 @@ def _map_nodes(
     return replace(split(node), left=left, right=right)
 
 
-#: The ``nodes_*`` attributes of a leaf in ONNX's ``TreeEnsembleRegressor``.
-_LEAF: dict[str, Any] = {
-    "modes": "LEAF",
-    "featureids": 0,
-    "values": 0.0,
-    "truenodeids": 0,
-    "falsenodeids": 0,
-    "missing_value_tracks_true": 0,
-    "hitrates": 1.0,
-}
-
-
 def _add_nodes(
     node: Node, tree: int, numbers: Iterator[int], attributes: dict[str, list[Any]]
 ) -> int:
@@ -272,14 +259,19 @@ def _add_nodes(
         attributes: the attributes of ``TreeEnsembleRegressor``, which have an entry per node.
     """
     number, row = next(numbers), len(attributes["nodes_nodeids"])
-    values = _LEAF | {"treeids": tree, "nodeids": number}
-    if isinstance(node, Split):
-        values |= {
-            "modes": "BRANCH_LT",
-            "featureids": node.feature,
-            "values": float(node.threshold),
-            "missing_value_tracks_true": int(node.missing_left),
-        }
+    # A leaf has the attributes of a split, too.
+    split = node if isinstance(node, Split) else Split(0, np.float32(0), False, node, node)
+    values = {
+        "treeids": tree,
+        "nodeids": number,
+        "modes": "BRANCH_LT" if node is split else "LEAF",
+        "featureids": split.feature,
+        "values": float(split.threshold),
+        "missing_value_tracks_true": int(split.missing_left),
+        "truenodeids": 0,
+        "falsenodeids": 0,
+        "hitrates": 1.0,
+    }
     for name, value in values.items():
         attributes[f"nodes_{name}"].append(value)
     if isinstance(node, Leaf):

@@ -58,12 +58,8 @@ def to_program(ranker: FittedRanker) -> bytes:
     axes = {0: torch.export.Dim("lists", min=0), 1: torch.export.Dim("items", min=0)}
     module = ScoringModule(ranker).eval()
     with torch.no_grad():
-        program = torch.export.export(
-            module,
-            (features, mask),
-            dynamic_shapes={"features": axes, "mask": axes},
-            strict=False,
-        )
+        shapes = {"features": axes, "mask": axes}
+        program = torch.export.export(module, (features, mask), dynamic_shapes=shapes, strict=False)
     content = io.BytesIO()
     torch.export.save(program, content)
     return content.getvalue()

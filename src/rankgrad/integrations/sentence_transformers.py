@@ -121,7 +121,8 @@ class RankingLoss(nn.Module):
         Raises:
             ValueError: the lengths of inputs and labels differ, or a label is wrong.
         """
-        queries, documents = _check_columns(inputs, labels)
+        _check_columns(inputs, labels)
+        queries, documents = inputs[:2]
         teacher_scores = self._teacher_scores(inputs)
         pairs = [(q, d) for q, texts in zip(queries, documents, strict=True) for d in texts]
         offsets = torch.tensor([0, *accumulate(len(texts) for texts in documents)])
@@ -228,10 +229,8 @@ class RankingLoss(nn.Module):
         return torch.stack([grades, from_teacher], -1) if is_mixed else from_teacher
 
 
-def _check_columns(
-    inputs: Sequence[Sequence[Any]], labels: Sequence[Tensor]
-) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The queries and their lists of documents, after checking that the labels fit."""
+def _check_columns(inputs: Sequence[Sequence[Any]], labels: Sequence[Tensor]) -> None:
+    """Raise if there are no queries and lists of documents, or if the labels do not fit."""
     if len(inputs) < 2:
         raise ValueError(
             "RankingLoss needs two input columns, the queries and their lists of documents, found "
@@ -239,9 +238,7 @@ def _check_columns(
         )
     if labels is None or isinstance(labels, Tensor):
         raise ValueError("RankingLoss needs a column of labels, with a list for each query")
-    queries, documents = inputs[:2]
-    _check_lengths(documents, labels, "labels")
-    return queries, documents
+    _check_lengths(inputs[1], labels, "labels")
 
 
 def _check_lengths(documents: Sequence[Any], column: Sequence[Any], name: str) -> None:

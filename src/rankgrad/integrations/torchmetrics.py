@@ -285,8 +285,7 @@ def _count_by_query(
     total = sum(len(batch[0]) for batch in arrays)
     if in_order or highest - lowest >= _COUNTERS_PER_ITEM * total + _MIN_COUNTERS:
         return None
-    grouped = group(arrays, lowest, highest - lowest + 1)
-    scores, labels, counts = map(torch.from_numpy, grouped)
+    scores, labels, counts = map(torch.from_numpy, group(arrays, lowest, highest - lowest + 1))
     queries = counts.nonzero()[:, 0]
     return _SortedItems(queries + lowest, counts[queries], scores, labels)
 

@@ -231,28 +231,25 @@ def of_paper(paper: str) -> list[_Figure]:
 
 
 def _load_inputs(data: Path | None, quick: bool) -> Inputs:
-    """Load the data of a figure; if they are divided into folds, the first fold.
+    """The inputs of a figure that needs data; of data that are divided into folds, the first fold.
 
     A folder may contain several known data sets: MSLR-WEB30K is preferred, then the first one. A
     folder without known data sets is loaded as a data set itself. If ``data`` is None, the data
     are simulated.
     """
     if data is None:
-        return _make_inputs(synthetic.splits("small"), "simulated search log", quick)
-    folders = find(data, catalog.names())
-    name = "MSLR-WEB30K" if "MSLR-WEB30K" in folders else next(iter(folders), data.name)
-    folder = folders.get(name, data)
-    fold = next(iter(_layout.folds(folder)), None)
-    parts = load_splits(folder, fold)
-    missing = [part for part in ("train", "vali", "test") if part not in parts]
-    if missing:
-        raise ValueError(f"{folder} has no {' and no '.join(missing)}: figures need all parts")
-    return _make_inputs(parts, name if fold is None else f"{name}, fold {fold}", quick)
-
-
-def _make_inputs(parts: Mapping[str, Dataset], name: str, quick: bool) -> Inputs:
-    """The inputs of a figure; with ``quick``, only the first lists of each part."""
-    if quick:
+        name, parts = "simulated search log", synthetic.splits("small")
+    else:
+        folders = find(data, catalog.names())
+        name = "MSLR-WEB30K" if "MSLR-WEB30K" in folders else next(iter(folders), data.name)
+        folder = folders.get(name, data)
+        fold = next(iter(_layout.folds(folder)), None)
+        parts = load_splits(folder, fold)
+        missing = [part for part in ("train", "vali", "test") if part not in parts]
+        if missing:
+            raise ValueError(f"{folder} has no {' and no '.join(missing)}: figures need all parts")
+        name = name if fold is None else f"{name}, fold {fold}"
+    if quick:  # only the first lists of each part
         parts = {
             key: part.select(np.arange(min(len(part), _QUICK_LISTS))) for key, part in parts.items()
         }
@@ -267,7 +264,8 @@ def _vary_last_score(
     scores: Sequence[float],
     values: Sequence[float],
     curves: Mapping[str, str],
-) -> list[_Series]:
+    note: str,
+) -> _Chart:
     """Exact NDCG and ``1 - loss`` of one list, as the score of its last item varies.
 
     Args:
@@ -275,6 +273,7 @@ def _vary_last_score(
         scores: ``[n - 1]``, of all items but the last.
         values: ``[points]``, the scores of the last item.
         curves: the spec of a loss for each name of a line.
+        note: the note below the chart.
     """
     score_rows = torch.tensor([[*scores, x] for x in values], dtype=torch.float64)
     label_rows = torch.tensor(labels, dtype=torch.float64).expand_as(score_rows)
@@ -283,7 +282,7 @@ def _vary_last_score(
     for name, spec in curves.items():
         relaxed = 1 - losses.get(spec, reduction="none")(score_rows, label_rows)
         series.append(_Series(name, list(values), relaxed.tolist()))
-    return series
+    return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
 
 
 @_figure("neuralndcg", 1, "NDCG against one score, with and without Sinkhorn scaling")
@@ -293,9 +292,8 @@ def _neuralndcg_1(inputs: Inputs) -> _Chart:
         "NeuralNDCG (τ = 1)": "neural_ndcg",
         "NeuralNDCG (τ = 1), no Sinkhorn": "neural_ndcg(sinkhorn=false)",
     }
-    series = _vary_last_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves)
     note = "Labels [2, 1, 0, 0, 0], scores [4, 1, 0, 0, x], as the paper's caption says."
-    return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
+    return _vary_last_score([2, 1, 0, 0, 0], [4, 1, 0, 0], values, curves, note)
 
 
 @_figure("neuralndcg", 2, "NDCG against one score, by temperature")
@@ -304,12 +302,11 @@ def _neuralndcg_2(inputs: Inputs) -> _Chart:
     curves = {
         f"NeuralNDCG (τ = {t:g})": f"neural_ndcg(temperature={t})" for t in (0.01, 0.1, 1.0, 10.0)
     }
-    series = _vary_last_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves)
     note = (
         "Labels [1, 2, 3, 4, 5], scores [1, 2, 3, 4, x], as the paper's caption says; the "
         "temperatures are ours."
     )
-    return _Chart(tuple(series), "score x", "NDCG", notes=(note,))
+    return _vary_last_score([1, 2, 3, 4, 5], [1, 2, 3, 4], values, curves, note)
 
 
 # ---------------------------------------------------------------------- PiRank
@@ -397,8 +394,7 @@ def _train_and_evaluate(inputs: Inputs, settings: Settings) -> tuple[list[float]
 
 def _evaluate(model: FittedRanker, lists: Dataset, specs: Sequence[str]) -> Mapping[str, float]:
     """The mean of each metric over lists."""
-    scores = model.predict(lists.features, lists.offsets)
-    return EvaluatedLists.of(scores, lists, specs).mean
+    return EvaluatedLists.of(model.predict(lists.features, lists.offsets), lists, specs).mean
 
 
 @_figure("pirank", 6, "gain in NDCG@k by training list size", _ANY_DATA)

@@ -232,14 +232,6 @@ class Cell:
         return cls(text, float(match[1]), len(match[2] or ""), match[3])
 
 
-@dataclass(frozen=True)
-class _GridPoint:
-    """A point of a row's grid: a loss, and all settings of its training."""
-
-    loss: str
-    settings: Mapping[str, Any]
-
-
 class _Text(_Section):
     """How a table of text rankers is made, by ``rankgrad text train --protocol``.
 
@@ -328,8 +320,8 @@ class Protocol(_Section):
         rows = [row for row in self.rows if not row.data or data in row.data]
         return [row for row in rows if extra or not row.extra]
 
-    def grid_points(self, data: str, row: str, *, search: bool = True) -> list[_GridPoint]:
-        """Every loss of a row with every combination of its grid.
+    def grid_points(self, data: str, row: str, *, search: bool = True) -> list[dict[str, Any]]:
+        """Every loss of a row with every combination of its grid, as settings of training.
 
         Without ``search``, only the first: the first loss with the first value of each option.
         """
@@ -343,7 +335,7 @@ class Protocol(_Section):
             point = dict(zip(table_row.grid, values, strict=True))
             in_training = {name: point[name] for name in point if name in Settings.model_fields}
             loss_options = {name: point[name] for name in point if name not in in_training}
-            points.append(_GridPoint(_with_options(loss, loss_options), settings | in_training))
+            points.append(settings | in_training | {"loss": _with_options(loss, loss_options)})
         return points if search else points[:1]
 
     def check(self) -> None:
@@ -383,11 +375,11 @@ class Protocol(_Section):
                 if name not in names:
                     raise ValueError(f"{key}: there is no data set {name!r}")
             for name in row.data or names:
-                for point in self.grid_points(name, row.name):
-                    try:
-                        Settings(**dict(point.settings) | {"loss": point.loss})
-                    except ValueError as error:
-                        raise ValueError(f"{key} on {name}: {error}") from None
+                try:
+                    for settings in self.grid_points(name, row.name):
+                        Settings(**settings)
+                except ValueError as error:
+                    raise ValueError(f"{key} on {name}: {error}") from None
 
     def _check_text(self) -> None:
         """Raise if the settings of text rankers are wrong."""
@@ -457,8 +449,7 @@ def protocols() -> Mapping[str, Protocol]:
     >>> protocols()["smoothi_table1"].cell("MQ2008", "SmoothI", "NDCG@5").text
     '0.477'
     """
-    folder = resources.files("rankgrad.papers") / "protocols"
-    with resources.as_file(folder) as files:
+    with resources.as_file(resources.files("rankgrad.papers") / "protocols") as files:
         return {path.stem: read(path) for path in sorted(files.glob("*.toml"))}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from rankgrad.experiments import compare
 from rankgrad.experiments._grid_search import GridSearchEntry
 from rankgrad.experiments.compare import Comparison, Plan
 from rankgrad.experiments.plans import Entry
-from rankgrad.metrics import evaluate
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.papers import _splits
 from rankgrad.papers.protocol import Cell as PaperCell
@@ -66,16 +65,6 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class _Estimate:
-    """A mean, with its standard errors over queries and over seeds, on the paper's scale."""
-
-    mean: float
-    over_queries: float
-    over_seeds: float | None  # None with one seed
-    of_drawing: float | None  # the standard deviation between drawings of the test part, if drawn
-
-
-@dataclass(frozen=True)
 class ReproductionResult:
     """The results of a table on one data set, or why it was not run.
 
@@ -115,24 +104,10 @@ class ReproductionResult:
                     np.stack([_values(runs[fold, seed].with_items(), metric) for seed in seeds])
                     for fold in self.comparison.folds
                 ]
-                scaled = tuple(self.protocol.scale * fold for fold in folds)
-                metric_values = MetricValues.of(scaled)
+                metric_values = MetricValues.of(tuple(self.protocol.scale * f for f in folds))
                 if not np.isnan(metric_values.mean):
                     values[name, metric.name] = metric_values
         return values
-
-    def estimate(self, row: str, metric: str) -> _Estimate | None:
-        """Our value on the paper's scale; None if the row is not complete, or has no value."""
-        values = self.values.get((row, metric))
-        if values is None:
-            return None
-        folds, seeds = values.means.shape
-        return _Estimate(
-            mean=values.mean,
-            over_queries=values.error_over_lists,
-            over_seeds=values.error_over_seeds if seeds > 1 else None,
-            of_drawing=values.deviation_over_folds if self.drawn and folds > 1 else None,
-        )
 
     @property
     def drawn(self) -> bool:
@@ -209,27 +184,30 @@ class ReproductionResult:
         """
         name, digits = row.name, self.digits
         printed = [self.protocol.cell(self.data.name, name, metric) for metric in marks]
-        estimates = [self.estimate(name, metric) for metric in marks]
+        ours = [self.values.get((name, metric)) for metric in marks]
         lines: dict[str, list[Cell]] = {}
         if not row.extra:
             lines["paper"] = [_paper_cell(cell) for cell in printed]
-        if not any(estimates):
+        if not any(ours):
             reason = row.not_run or self._why_missing(name)
             others = [Cell("-", missing=True)] * (len(marks) - 1)
             lines["ours"] = [Cell(reason, missing=True), *others]
         else:
             lines["ours"] = [
-                _our_cell(estimate, digits, marks[metric].get(name, ""))
-                for metric, estimate in zip(marks, estimates, strict=True)
+                _our_cell(values, digits, marks[metric].get(name, ""))
+                for metric, values in zip(marks, ours, strict=True)
             ]
-            for kind, error in (("seeds", "over_seeds"), ("drawings", "of_drawing")):
-                errors = [_error_cell(getattr(ours, error, None), digits) for ours in estimates]
+            error_names = {"seeds": "error_over_seeds"}
+            if self.drawn:
+                error_names["drawings"] = "deviation_over_folds"
+            for kind, error in error_names.items():
+                errors = [_error_cell(getattr(values, error, None), digits) for values in ours]
                 if not all(cell.missing for cell in errors):
                     lines[kind] = errors
-        if any(estimates) and not row.extra:
+        if any(ours) and not row.extra:
             lines["difference"] = [
-                _difference_cell(estimate, cell, digits)
-                for estimate, cell in zip(estimates, printed, strict=True)
+                _difference_cell(values, cell, digits)
+                for values, cell in zip(ours, printed, strict=True)
             ]
         return [(Cell(name), Cell(kind), *cells) for kind, cells in lines.items()]
 
@@ -308,12 +286,9 @@ class ReproductionResult:
             + ("; seeds: the standard error over seeds" if seeds > 1 else "")
             + ("; drawings: the deviation of one drawing" if self.drawn and folds > 1 else "")
         )
-        for row in self.rows:
-            chosen = self._chosen(row)
-            if chosen:
-                lines.append(f"{row.name}: {chosen}")
-        lines += self.comparison.problems()
-        return lines
+        chosen = {row.name: self._chosen(row) for row in self.rows}
+        lines += [f"{name}: {points}" for name, points in chosen.items() if points]
+        return [*lines, *self.comparison.problems()]
 
     def _chosen(self, row: Row) -> str:
         """The points of a row's grid that validation data chose, by fold; "" without a grid."""
@@ -351,11 +326,10 @@ class ReproductionResult:
         rows = []
         for row in self.rows:
             for metric in self.protocol.metrics:
-                ours = self.estimate(row.name, metric.name)
+                ours = self.values.get((row.name, metric.name))
                 cell = self.protocol.cell(self.data.name, row.name, metric.name)
                 paper = None if cell is None else cell.value
-                keys = ("ours", "se_queries", "se_seeds", "sd_drawing")
-                numbers = (None,) * len(keys) if ours is None else map(number, astuple(ours))
+                deviation = None if ours is None or not self.drawn else ours.deviation_over_folds
                 rows.append(
                     {
                         "row": row.name,
@@ -363,7 +337,10 @@ class ReproductionResult:
                         "spec": metric.spec,
                         "paper": paper,
                         "paper_marks": None if cell is None else cell.marks,
-                        **dict(zip(keys, numbers, strict=True)),
+                        "ours": None if ours is None else number(ours.mean),
+                        "se_queries": None if ours is None else number(ours.error_over_lists),
+                        "se_seeds": None if ours is None else number(ours.error_over_seeds),
+                        "sd_drawing": number(deviation),
                         "marks": self.marks(metric.name).get(row.name, ""),
                         "difference": None if ours is None or paper is None else ours.mean - paper,
                         "reason": None if ours else row.not_run or self._why_missing(row.name),
@@ -463,8 +440,7 @@ def run_tables(
         missing = None if used.name in sources else _splits.missing(used.name, data)
         reasons.append(table.not_run or used.not_run or missing)
     if all(reasons):
-        lines = dict.fromkeys(map(str, reasons))
-        raise FileNotFoundError(f"nothing to run: {'; '.join(lines)}")
+        raise FileNotFoundError(f"nothing to run: {'; '.join(dict.fromkeys(map(str, reasons)))}")
     variant = "" if options.search else "-unsearched"
     if options.quick:
         variant = "-quick"
@@ -529,10 +505,11 @@ def _entry(protocol: Protocol, data: Data, row: Row, options: RunOptions) -> Ent
         return entry if search else entry.first_point()
     points = []
     for point in protocol.grid_points(data.name, row.name, search=search):
-        settings = dict(point.settings) | dict(options.settings or {})
+        loss = point.pop("loss")
+        settings = point | dict(options.settings or {})
         if quick is not None:
             settings["epochs"] = min(quick.epochs, int(settings.get("epochs", quick.epochs)))
-        points.append(settings | {"loss": point.loss})
+        points.append(settings | {"loss": loss})
     return GridSearchEntry(row.name, tuple(points))
 
 
@@ -543,13 +520,11 @@ def _values(evaluated: EvaluatedLists, metric: Metric) -> Array:
     """
     values = evaluated.of_metric(metric.spec)
     if metric.shift:
-        shifted = evaluate(
-            evaluated.scores,
-            evaluated.labels + metric.shift,
-            offsets=evaluated.offsets,
-            metrics=[metric.spec],
+        labels = evaluated.labels + metric.shift
+        shifted = known_metrics.get(metric.spec)(
+            evaluated.scores, labels, offsets=evaluated.offsets
         )
-        values = np.where(np.isnan(values), np.nan, shifted.per_list[metric.spec].double().numpy())
+        values = np.where(np.isnan(values), np.nan, shifted.double().numpy())
     if metric.length is not None:
         values = np.where(np.diff(evaluated.offsets) == metric.length, values, np.nan)
     return values
@@ -570,12 +545,12 @@ def _paper_cell(cell: PaperCell | None) -> Cell:
     return Cell(text, cell.value, mark=cell.marks, missing=cell.value is None)
 
 
-def _our_cell(estimate: _Estimate | None, digits: int, mark: str) -> Cell:
+def _our_cell(ours: MetricValues | None, digits: int, mark: str) -> Cell:
     """Our mean with its standard error over queries, which a single query does not have."""
-    if estimate is None:
+    if ours is None:
         return Cell("undefined", missing=True)
-    text = f"{estimate.mean:.{digits}f} {_error_cell(estimate.over_queries, digits).text}"
-    return Cell(text.rstrip(), estimate.mean, mark=mark)
+    text = f"{ours.mean:.{digits}f} {_error_cell(ours.error_over_lists, digits).text}"
+    return Cell(text.rstrip(), ours.mean, mark=mark)
 
 
 def _error_cell(value: float | None, digits: int) -> Cell:
@@ -585,7 +560,7 @@ def _error_cell(value: float | None, digits: int) -> Cell:
     return Cell(f"±{value:.{digits}f}", value)
 
 
-def _difference_cell(ours: _Estimate | None, printed: PaperCell | None, digits: int) -> Cell:
+def _difference_cell(ours: MetricValues | None, printed: PaperCell | None, digits: int) -> Cell:
     """Our mean less the printed number, if there are both."""
     if ours is None or printed is None or printed.value is None:
         return Cell("", missing=True)

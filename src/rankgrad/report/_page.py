@@ -150,21 +150,17 @@ def _title(title: str, saved: ComparisonMetadata) -> str:
 
 def _subtitle(comparison: Comparison, part: str, saved: ComparisonMetadata) -> str:
     """The rankers and the data that are compared; a warning if runs were quick."""
-    reduced = ". A quick reproduction: reduced, not to be held against the paper's table"
-    return _compared(comparison, part, saved.data) + (reduced if saved.quick else "")
-
-
-def _compared(comparison: Comparison, part: str, data: str) -> str:
-    """The rankers and the data that are compared."""
+    warning = ". A quick reproduction: reduced, not to be held against the paper's table"
+    warning = warning if saved.quick else ""
     names = [name for name in comparison.names if name in comparison.complete]
     if not names:
         count = _sections.counted(len(_sections.rivals(comparison)), "rankers")
-        return f"{count}{f' on {data}' if data else ''}"
+        return f"{count}{f' on {saved.data}' if saved.data else ''}{warning}"
     # Up to 8 names are listed in full; of more, the first 6.
     listed = ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and others"
     folds = f" of {len(comparison.folds)} folds" if len(comparison.folds) > 1 else ""
     queries = _sections.counted(len(comparison.queries), "queries").replace(" ", f" {part} ")
-    return f"{listed} on {queries}{folds}{f' of {data}' if data else ''}"
+    return f"{listed} on {queries}{folds}{f' of {saved.data}' if saved.data else ''}{warning}"
 
 
 def _data(comparison: Comparison, part: str) -> dict[str, Any]:

@@ -255,8 +255,7 @@ def _cell(comparison: Comparison, entry: RunGroup, metric: str) -> str:
         runs = comparison.runs[entry.name].values() if comparison.is_complete(entry.name) else ()
         evaluations = [run.evaluated for run in runs if run.evaluated is not None]
         is_evaluated = evaluations and all(metric in lists.metrics for lists in evaluations)
-        word = "undefined" if is_evaluated else "missing"
-        return f'<td data-value="" class="none">{word}</td>'
+        return f'<td data-value="" class="none">{"undefined" if is_evaluated else "missing"}</td>'
     value, sign = comparison.mean(entry.name, metric), mark(comparison, entry.name, metric)
     best = comparison.best(metric) == entry.name
     dagger = ""

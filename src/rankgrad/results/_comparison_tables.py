@@ -61,8 +61,7 @@ def _cell(comparison: Comparison, name: str, metric: str, intervals: bool, digit
     """The mean of an entry; for one that is not complete, how many of its runs have results."""
     if not comparison.is_complete(name):
         entry = comparison.entry(name)
-        n_results = entry.n_runs - entry.n_missing
-        return Cell(f"missing ({n_results}/{entry.n_runs})", missing=True)
+        return Cell(f"missing ({entry.n_runs - entry.n_missing}/{entry.n_runs})", missing=True)
     mean = comparison.mean(name, metric)
     if np.isnan(mean):
         return Cell("undefined", missing=True)

@@ -29,6 +29,7 @@ from rankgrad.training._evaluations import EvaluatedLists
 __all__ = ["Comparison", "Key", "check_same_data", "compare"]
 
 Key = tuple[str, int | None, int | None]  # entry, fold, seed
+_Runs = Mapping[str, Mapping[Place, Run]]  # evaluated runs by entry, then by fold and seed
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Comparison:
 
     entries: tuple[RunGroup, ...]
     complete: frozenset[str]
-    runs: Mapping[str, Mapping[Place, Run]]
+    runs: _Runs
     folds: tuple[Fold, ...]
     metrics: tuple[str, ...]
     primary: str | None
@@ -502,6 +503,9 @@ def compare(
         if reason is None:
             complete.add(entry.name)
     columns = _all_metrics(runs, complete) if required is None else required
+    if primary is not None and primary not in columns:
+        names = ", ".join(columns) or "none"
+        raise ValueError(f"{primary!r} was not evaluated; there are: {names}")
     checked = [
         _note_lacking_metrics(e, runs, columns) if e.name in complete else e for e in checked
     ]
@@ -511,7 +515,7 @@ def compare(
         runs=runs,
         folds=tuple(folds if complete else ()),
         metrics=columns,
-        primary=_primary(checked, columns, primary),
+        primary=primary or _default_primary(checked, columns),
         how=how or Significance(),
         **fields,
     )
@@ -608,7 +612,7 @@ def _by_place(entries: Sequence[RunGroup]) -> dict[str, dict[Place, Run]]:
     return by_place
 
 
-def _common_folds(runs: Mapping[str, Mapping[Place, Run]]) -> list[Fold]:
+def _common_folds(runs: _Runs) -> list[Fold]:
     """The folds that entries are compared on: the largest set that an entry has.
 
     Of sets of the same size, it is the one that most entries have.
@@ -622,9 +626,7 @@ def _common_folds(runs: Mapping[str, Mapping[Place, Run]]) -> list[Fold]:
     return sorted(largest, key=lambda fold: (fold.number or 0, order[fold]))
 
 
-def _why_not_compared(
-    entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]], folds: Sequence[Fold]
-) -> str | None:
+def _why_not_compared(entry: RunGroup, runs: _Runs, folds: Sequence[Fold]) -> str | None:
     """Why an entry cannot be compared; None if it can, and so is complete."""
     own_places = runs[entry.name]
     own_folds = {fold for fold, _ in own_places}
@@ -653,7 +655,7 @@ def _why_not_compared(
     return None
 
 
-def _problems_of_runs(entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]]) -> list[str]:
+def _problems_of_runs(entry: RunGroup, runs: _Runs) -> list[str]:
     """Lines on the problems of an entry's runs, and on runs that are not counted.
 
     Of several runs on the same data with the same seed, only the first is counted.
@@ -670,15 +672,13 @@ def _problems_of_runs(entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]]) 
     return lines
 
 
-def _all_metrics(runs: Mapping[str, Mapping[Place, Run]], complete: set[str]) -> tuple[str, ...]:
+def _all_metrics(runs: _Runs, complete: set[str]) -> tuple[str, ...]:
     """All metrics that some run of a complete entry has."""
     compared = [run for name, places in runs.items() if name in complete for run in places.values()]
     return tuple(dict.fromkeys(metric for run in compared for metric in _evaluation(run).metrics))
 
 
-def _note_lacking_metrics(
-    entry: RunGroup, runs: Mapping[str, Mapping[Place, Run]], metrics: Sequence[str]
-) -> RunGroup:
+def _note_lacking_metrics(entry: RunGroup, runs: _Runs, metrics: Sequence[str]) -> RunGroup:
     """The entry, with a further problem for each metric that some of its runs lack."""
     lacking = [
         f"{metric} was not evaluated in all of its runs"
@@ -688,15 +688,8 @@ def _note_lacking_metrics(
     return replace(entry, problems=(*entry.problems, *lacking))
 
 
-def _primary(
-    entries: Sequence[RunGroup], metrics: Sequence[str], primary: str | None
-) -> str | None:
-    """The metric of the headline: ``primary``, or the one that chose the epochs, or the first."""
-    if primary is not None:
-        if primary not in metrics:
-            names = ", ".join(metrics) or "none"
-            raise ValueError(f"{primary!r} was not evaluated; there are: {names}")
-        return primary
+def _default_primary(entries: Sequence[RunGroup], metrics: Sequence[str]) -> str | None:
+    """The metric of the headline: the one that chose the epochs, or the first."""
     per_run = (run.settings.get("metric") for entry in entries for run in entry.runs)
     validation_metrics = {str(metric) for metric in per_run if metric is not None}
     if len(validation_metrics) == 1 and validation_metrics <= set(metrics):

@@ -20,16 +20,8 @@ from rankgrad._quoting import quote
 from rankgrad.metrics import metrics as known_metrics
 from rankgrad.significance import Significance
 from rankgrad.training import _evaluations
+from rankgrad.training import run as run_files
 from rankgrad.training._evaluations import EvaluatedLists
-from rankgrad.training.run import (
-    BEST,
-    METRICS,
-    RUN,
-    SETTINGS,
-    RunMetadata,
-    read_history,
-    read_settings,
-)
 
 __all__ = ["COMPARISON", "ComparisonMetadata", "FailedRun", "Run", "find", "read", "read_metadata"]
 
@@ -152,13 +144,14 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
             raise FileNotFoundError(f"{place} is not there")
         for folder, subfolders, files in os.walk(place):
             subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-            if RUN in files:
+            if run_files.RUN in files:
                 subfolders.clear()
                 folders.setdefault(Path(folder).resolve(), Path(folder))
         has_runs = any(path.is_relative_to(place.resolve()) for path in folders)
         if not has_runs and not FailedRun.read([place]):
             raise ValueError(
-                f"{place} holds no run folder (a folder with {RUN}, as `rankgrad train` makes)"
+                f"{place} holds no run folder (a folder with {run_files.RUN}, as `rankgrad train` "
+                "makes)"
             )
     return list(folders.values())
 
@@ -209,10 +202,9 @@ class FailedRun:
         failed = []
         for file in _files_named(COMPARISON, places):
             try:
-                rows = _schemas.read_json(file, _Comparison)["rows"]
                 failed += [
                     cls(str(row["candidate"]), run["fold"], run["seed"], reason)
-                    for row in rows
+                    for row in _schemas.read_json(file, _Comparison)["rows"]
                     for run in row["runs"]
                     if (reason := run["reason"] if "reason" in run else run["gap"])
                 ]
@@ -297,7 +289,7 @@ def read(path: Path, part: str = "test", *, items: bool = True) -> Run:
     history: list[Mapping[str, float]] = []
     try:
         settings = _settings(path, metadata)
-        history = list(read_history(path)) if (path / METRICS).exists() else []
+        history = list(run_files.read_history(path)) if (path / run_files.METRICS).exists() else []
     except (OSError, ValueError) as error:
         problems.append(_reason(error, path))
     evaluated, other_labels = None, {}
@@ -335,16 +327,16 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         raise FileNotFoundError("it was not run")
-    metadata: dict[str, Any] = _schemas.read_json(path / RUN, dict[str, Any])
+    metadata: dict[str, Any] = _schemas.read_json(path / run_files.RUN, dict[str, Any])
     if metadata.get("format", _FORMAT) != _FORMAT:
-        raise _files.FileError(path / RUN, "is damaged (it describes no run)")
+        raise _files.FileError(path / run_files.RUN, "is damaged (it describes no run)")
     if metadata.get("version", _VERSION) != _VERSION:
         raise ValueError(
             "it was written by another version of rankgrad (format version "
             f"{quote(metadata['version'])}, this one reads {_VERSION}): remove it to train it again"
         )
     # Earlier versions did not save which data a run was trained on.
-    _schemas.check(path / RUN, {"data": {}, **metadata}, RunMetadata)
+    _schemas.check(path / run_files.RUN, {"data": {}, **metadata}, run_files.RunMetadata)
     return metadata
 
 
@@ -363,13 +355,13 @@ def _labels_of_other_parts(path: Path, part: str) -> dict[str, Any]:
 
 def _settings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as the file has them; trees have theirs in the metadata."""
-    if not (path / SETTINGS).exists():
+    if not (path / run_files.SETTINGS).exists():
         settings = metadata.get("settings")
         return dict(settings) if isinstance(settings, dict) else {}
     try:
-        return tomllib.loads(read_settings(path))
+        return tomllib.loads(run_files.read_settings(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"{SETTINGS} is damaged ({error})") from None
+        raise ValueError(f"{run_files.SETTINGS} is damaged ({error})") from None
 
 
 def _not_evaluated(
@@ -378,7 +370,8 @@ def _not_evaluated(
     """Why a run has no evaluation on a part, as far as its folder shows."""
     parts = _evaluations.names(path)
     other_parts = f" (it has {', '.join(parts)})" if parts else ""
-    if (path / SETTINGS).exists() and not _files.readable_path(path / BEST).exists():
+    best = _files.readable_path(path / run_files.BEST)
+    if (path / run_files.SETTINGS).exists() and not best.exists():
         return "training stopped before the first epoch was done"
     epochs = settings.get("epochs")
     done = f"; {len(history)} of at most {epochs} epochs are done" if history and epochs else ""

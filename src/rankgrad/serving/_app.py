@@ -258,8 +258,7 @@ class Service:
                     content += part
                     hold(len(content))
         except TimeoutError:
-            message = f"the body did not arrive in {_BODY_SECONDS} seconds"
-            raise RequestError(408, message) from None
+            raise RequestError(408, f"the body did not arrive in {_BODY_SECONDS} seconds") from None
         return bytes(content)
 
     @asynccontextmanager

@@ -143,5 +143,4 @@ class _Table:
         return position + self._read(_UINT32, position)
 
     def _read(self, format: str, position: int) -> int:
-        number: int = struct.unpack_from(format, self._content, position)[0]
-        return number
+        return int(struct.unpack_from(format, self._content, position)[0])

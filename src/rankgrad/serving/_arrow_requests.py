@@ -14,7 +14,6 @@ import pyarrow as pa
 from rankgrad._quoting import message_of, quote
 from rankgrad.serving._arrow_metadata import measure
 from rankgrad.serving._bodies import NO_FEATURE, Limits, Lists, RequestError, check_count
-from rankgrad.serving._categorical import CategoricalFeature
 from rankgrad.serving._served_ranker import ServedRanker
 
 _MAX_BATCHES = 64  # record batches of a stream; each may have its own dictionary
@@ -40,8 +39,7 @@ def parse_arrow(body: bytes, ranker: ServedRanker, limits: Limits) -> Lists:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        problem = f"the body is not an Arrow stream: {message_of(error)}"
-        raise RequestError(400, problem) from None
+        raise RequestError(400, f"the body is not an Arrow stream: {message_of(error)}") from None
     list_names = _values(table.column("list")) if columns.has_list_column else None
     offsets, ids = _group(list_names, len(table), limits)
     items = columns.features(table)
@@ -80,20 +78,37 @@ class _Columns:
             if field.name in seen:
                 raise RequestError(422, "is there twice", column)
             seen.add(field.name)
-            if self.has_list_column and field.name == "list":
-                _check_list_type(field.type)
-            elif field.name not in allowed:
+            if field.name not in allowed and not (self.has_list_column and field.name == "list"):
                 is_repeated = self.positional and field.name in self.names
                 message = "is there beside 'features', which has all of them"
                 raise RequestError(422, message if is_repeated else NO_FEATURE, column)
-            elif self.positional:
-                _check_array_type(field.type, len(self.names))
-            else:
-                feature = ranker.categorical.get(self.names.index(field.name))
-                _check_feature_type(field.type, feature, column)
+            self._check_type(field, column)
         for name, required in zip(self.names, ranker.required, strict=True):
             if required and name not in seen and not self.positional:
                 raise RequestError(422, "is missing", f"column {quote(name)}")
+
+    def _check_type(self, field: Any, column: str) -> None:
+        """Raise a 422 if a column is of a wrong type; ``column`` names it in the error."""
+        type, width = field.type, len(self.names)
+        value_type = type.value_type if pa.types.is_dictionary(type) else type
+        if self.has_list_column and field.name == "list":
+            is_valid = pa.types.is_integer(value_type) or _is_text(value_type)
+            expected = "texts or integers"
+        elif self.positional:
+            tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+            is_valid = any(test(type) for test in tests) and _is_number(type.value_type)
+            expected = f"arrays of {width} numbers"
+        elif self.names.index(field.name) in self.ranker.categorical:
+            is_valid = _is_number(type) or _is_text(value_type)
+            expected = "texts or of codes"
+        else:
+            is_valid, expected = _is_number(type), "numbers"
+        if not is_valid:
+            found = quote(str(type)).strip("'")  # shortened
+            raise RequestError(422, f"must be of {expected}, found {found}", column)
+        if pa.types.is_fixed_size_list(type) and type.list_size != width:
+            message = f"each row must have {width} numbers, found {type.list_size}"
+            raise RequestError(422, message, column)
 
     def features(self, table: Any) -> np.ndarray:
         """All features in the ranker's order, ``[N, f]``; NaN where a column is absent."""
@@ -111,8 +126,7 @@ class _Columns:
     def _column(self, column: Any, index: int) -> np.ndarray:
         """The values ``[N]`` of the column of one feature; of categories, the codes."""
         if index not in self.ranker.categorical:
-            values: np.ndarray = column.to_numpy()
-            return values
+            return np.asarray(column.to_numpy())
         if _is_number(column.type):
             return self._codes(column.to_numpy(), index)
         return self.ranker.categorical[index].codes_of_texts(_values(column))
@@ -133,42 +147,6 @@ def _is_number(type: Any) -> bool:
 def _is_text(type: Any) -> bool:
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)  # of Polars
     return any(test(type) for test in tests)
-
-
-def _value_type(type: Any) -> Any:
-    """The type of the values of a dictionary type; other types as they are."""
-    return type.value_type if pa.types.is_dictionary(type) else type
-
-
-def _check_list_type(type: Any) -> None:
-    if not (pa.types.is_integer(_value_type(type)) or _is_text(_value_type(type))):
-        message = f"must be of texts or integers, found {_type_name(type)}"
-        raise RequestError(422, message, "column 'list'")
-
-
-def _check_array_type(type: Any, width: int) -> None:
-    is_array = (
-        pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type)
-    )
-    if not is_array or not _is_number(type.value_type):
-        message = f"must be of arrays of {width} numbers, found {_type_name(type)}"
-        raise RequestError(422, message, "column 'features'")
-    if pa.types.is_fixed_size_list(type) and type.list_size != width:
-        message = f"each row must have {width} numbers, found {type.list_size}"
-        raise RequestError(422, message, "column 'features'")
-
-
-def _check_feature_type(type: Any, feature: CategoricalFeature | None, name: str) -> None:
-    if feature is None and not _is_number(type):
-        raise RequestError(422, f"must be of numbers, found {_type_name(type)}", name)
-    if feature is not None and not _is_number(type) and not _is_text(_value_type(type)):
-        message = f"must be of texts or of codes, found {_type_name(type)}"
-        raise RequestError(422, message, name)
-
-
-def _type_name(type: Any) -> str:
-    """The name of a type, shortened, for errors."""
-    return quote(str(type)).strip("'")
 
 
 def _values(column: Any) -> list[Any]:

@@ -9,9 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,8 +43,7 @@ class Response(NamedTuple):
     items: int
 
 
-@dataclass
-class _PendingRequest:
+class _Pending(NamedTuple):
     """A request, and the future of its response."""
 
     request: Request
@@ -67,7 +65,7 @@ class Batcher:
     def __init__(self, score: Score, on_batch: Callable[[int], None] = lambda count: None) -> None:
         self._score, self._on_batch = score, on_batch
         self._closed = False
-        self._pending: deque[_PendingRequest] = deque()
+        self._pending: deque[_Pending] = deque()
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
 
@@ -78,7 +76,7 @@ class Batcher:
             RequestError: the request cannot be answered.
         """
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._pending.append(_PendingRequest(request, future))
+        self._pending.append(_Pending(request, future))
         if self._task is None:
             self._task = asyncio.create_task(self._answer_all())
         return await future
@@ -96,44 +94,37 @@ class Batcher:
         batch = [self._pending.popleft()]
         size = batch[0].request.size
         while self._pending and size + self._pending[0].request.size <= _MAX_BYTES:
-            size += self._pending[0].request.size
             batch.append(self._pending.popleft())
+            size += batch[-1].request.size
         # A future is done already if the request was cancelled, as when the service is stopping.
         batch = [pending for pending in batch if not pending.response.done()]
         if not batch:
             return
         loop = asyncio.get_running_loop()
-        requests = [pending.request for pending in batch]
+        requests = [request for request, _ in batch]
         responses: Sequence[Response | Exception]
         try:
             responses = await loop.run_in_executor(self._thread, self._responses, requests)
         except Exception as error:  # the thread has been shut down
             responses = [error] * len(batch)
-        for pending, response in zip(batch, responses, strict=True):
-            if pending.response.done():
+        for (_, future), response in zip(batch, responses, strict=True):
+            if future.done():
                 continue
             if isinstance(response, Exception):
-                pending.response.set_exception(response)
+                future.set_exception(response)
             else:
-                pending.response.set_result(response)
+                future.set_result(response)
         self._on_batch(len(batch))
 
     def _responses(self, batch: list[Request]) -> list[Response | Exception]:
         """The response to each request of a batch, or its error."""
-        parsed = [_result_or_error(request.parse) for request in batch]
-        valid = [lists for lists in parsed if isinstance(lists, Lists)]
-        scores_of_valid = iter(self._scores_of_each(valid))
-        responses: list[Response | Exception] = []
-        for request, lists in zip(batch, parsed, strict=True):
-            if isinstance(lists, Exception):
-                responses.append(lists)
-                continue
-            scores = next(scores_of_valid)
-            if isinstance(scores, Exception):
-                responses.append(scores)
-            else:
-                responses.append(_result_or_error(partial(_response, request, lists, scores)))
-        return responses
+        results: list[Any] = [_result_or_error(request.parse) for request in batch]
+        lists = {i: parsed for i, parsed in enumerate(results) if isinstance(parsed, Lists)}
+        for i, scores in zip(lists, self._scores_of_each(list(lists.values())), strict=True):
+            results[i] = scores
+            if not isinstance(scores, Exception):
+                results[i] = _result_or_error(partial(_response, batch[i], lists[i], scores))
+        return results
 
     def _scores_of_each(self, batch: list[Lists]) -> Sequence[np.ndarray | Exception]:
         """The scores ``[N]`` of each request, or its error.
@@ -169,8 +160,7 @@ class Batcher:
                 part_offsets = offsets[first : last + 1] - start
                 scores[start:stop] = self._score(items[start:stop], part_offsets)
             first = last
-        ends = np.cumsum([len(lists.items) for lists in batch])[:-1]
-        return np.split(scores, ends)
+        return np.split(scores, np.cumsum([len(lists.items) for lists in batch])[:-1])
 
     def close(self) -> None:
         """End the thread once it has scored its present lists."""

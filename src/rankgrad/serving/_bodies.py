@@ -144,8 +144,7 @@ def to_arrow_body(ranker: ServedRanker, lists: Lists, scores: np.ndarray) -> byt
         order = np.argsort(-scores[start:stop], kind="stable")
         ranks[start:stop][order] = np.arange(1, stop - start + 1)
     table = pa.table({"score": scores, "rank": ranks})
-    metadata = {"model": ranker.name, "version": ranker.version}
-    table = table.replace_schema_metadata(metadata)
+    table = table.replace_schema_metadata({"model": ranker.name, "version": ranker.version})
     content = io.BytesIO()
     with pa.ipc.new_stream(content, table.schema) as writer:
         writer.write_table(table)

@@ -55,8 +55,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics, as Prometheus reads them."""
-        content: bytes = self._client.generate_latest(self._registry)
-        return content
+        return bytes(self._client.generate_latest(self._registry))
 
     def request(self, model: str, status: int, items: int, seconds: float) -> None:
         """Count a request that was answered.

@@ -53,8 +53,7 @@ _SCORED_LIST = _object(
     },
 )
 _SCORED = _object(
-    ["model", "version", "lists"],
-    {"model": _TEXT, "version": _TEXT, "lists": _array(_SCORED_LIST)},
+    ["model", "version", "lists"], {"model": _TEXT, "version": _TEXT, "lists": _array(_SCORED_LIST)}
 )
 _REASON = _object(["field", "message"], {"field": {"type": ["string", "null"]}, "message": _TEXT})
 _ERROR = _object(["error"], {"error": _REASON})
