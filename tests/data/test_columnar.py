@@ -170,6 +170,24 @@ def test_dictionary_columns_are_texts(tmp_path: Path) -> None:
     assert columnar.read(tmp_path / "x.parquet").qids.tolist() == ["a", "b"]
 
 
+def test_ids_that_are_floats_are_those_of_integers(tmp_path: Path) -> None:
+    """As pandas has them where a value was missing."""
+    values = {"label": [1, 0, 2], "x": [0.5, 1.0, 2.0]}
+    numbers = [7, 7, 12345678901]
+    for kind in (int, float):
+        ids = list(map(kind, numbers))
+        parquet.write_table(pa.table({"qid": ids, "doc": ids, **values}), tmp_path / "x.parquet")
+        rows = "".join(f"{i},{i},{y},{x}\n" for i, y, x in zip(ids, *values.values(), strict=True))
+        csv(tmp_path / "x.csv", f"qid,doc,label,x\n{rows}")
+        for name in ("x.parquet", "x.csv"):
+            read = columnar.read(tmp_path / name, id="doc")
+            assert read.qids.tolist() == ["7", "12345678901"]
+            assert read.ids is not None and read.ids.tolist() == ["7", "7", "12345678901"]
+    for text in ("1.0,1,1\n1,1,1\n", "1.0,1,1\n2.10,1,1\n"):  # not of floats alone: as written
+        read = columnar.read(csv(tmp_path / "y.csv", f"qid,label,x\n{text}"))
+        assert read.qids[0] == "1.0" and len(read) == 2
+
+
 def test_csv_keeps_ids_as_written_and_learns_of_fractions_late(tmp_path: Path) -> None:
     rows = "".join(f"00{i // 10},1,{i}\n" for i in range(200_000))
     read = columnar.read(csv(tmp_path / "x.csv", f"qid,label,x\n{rows}last,0.5,0.25\n"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,8 @@ __all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_WHOLE_FLOAT = re.compile(r"-?[0-9]+\.0")
+_MAX_WHOLE = 2**53  # up to here a float64 is exactly one whole number
 _BATCH_ROWS = 1 << 14  # rows of a batch, at most
 _BATCH_CELLS = 1 << 22  # values of a batch, at most, unless a single row has more
 _CSV_BLOCK, _MAX_CSV_BLOCK = 1 << 20, 1 << 28  # bytes of CSV parsed at a time: least, most
@@ -400,7 +403,7 @@ class _Builder:
                 features=self.features[rows],
                 labels=self.labels[rows],
                 offsets=offsets,
-                qids=id_array("qids", list(self.query_codes)),
+                qids=id_array("qids", self._whole_ids(list(self.query_codes))),
                 weights=None if self.weights is None else self.weights[rows],
                 ids=None if ids is None else ids[rows],
                 feature_names=tuple(self.roles.names),
@@ -448,7 +451,23 @@ class _Builder:
         width = max(ids.dtype.itemsize for ids in self.ids)  # bytes; NumPy takes 4 per character
         request = f"{self.roles.path}: {self.rows:,} ids of up to {width // 4:,} characters"
         _memory_limit.check(width * self.rows, self.memory_limit, request, "give shorter ids")
-        return np.concatenate(self.ids)
+        joined = np.concatenate(self.ids)
+        return np.array(self._whole_ids(joined.tolist()), np.str_) if self._is_text else joined
+
+    @property
+    def _is_text(self) -> bool:
+        """Whether the data are in a text file, in which ids have no type."""
+        return suffix(self.roles.path) in _DELIMITERS
+
+    def _whole_ids(self, texts: list[str]) -> list[str]:
+        """Ids without a final ``.0`` if all ids of a text file have one.
+
+        Such a file was written from a column of floats, as pandas has where a value is missing. A
+        Parquet file of the same data, or one with integers, has the ids 1, 2, 3.
+        """
+        if self._is_text and all(map(_WHOLE_FLOAT.fullmatch, texts)):
+            return [text.removesuffix(".0") for text in texts]
+        return texts
 
     def _resize(self, rows: int) -> None:
         arrays: list[np.ndarray] = [self.features, self.labels, self.row_queries]
@@ -505,13 +524,13 @@ class _Builder:
         """A column of ids as pyarrow strings, none of them missing or too long."""
         if column.null_count:
             raise self._error(role, name, "is null", np.asarray(column.is_null()))
-        texts = _to_strings(column)
+        texts = id_texts(column)
         lengths = np.asarray(load("pyarrow.compute", "columnar").utf8_length(texts))
         if len(lengths) and lengths.max() > MAX_ID_LENGTH:
             problem = f"has {lengths.max():,} characters, and at most {MAX_ID_LENGTH:,} are read"
             raise self._error(role, name, problem, lengths > MAX_ID_LENGTH)
         # An id that is missing in a text file is an empty text, not null.
-        if suffix(self.roles.path) in _DELIMITERS and (lengths == 0).any():
+        if self._is_text and (lengths == 0).any():
             raise self._error(role, name, "is empty", lengths == 0)
         return texts
 
@@ -738,6 +757,27 @@ def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
             columns.append([None if np.isnan(code) else names[int(code)] for code in column])
     arrays = [arrow.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
     return arrow.record_batch(arrays, schema=schema)
+
+
+def id_texts(column: Any) -> Any:
+    """A column of ids as pyarrow strings; whole floats as integers.
+
+    Args:
+        column: of any type that pyarrow casts to strings.
+
+    >>> import pyarrow
+    >>> id_texts(pyarrow.array([2.0, 12345678901.0, 0.5])).to_pylist()
+    ['2', '12345678901', '0.5']
+    """
+    arrow = load("pyarrow", "columnar")
+    texts = _to_strings(column)
+    if not arrow.types.is_floating(column.type):
+        return texts
+    # As strings, pyarrow writes floats from 1e10 on with an exponent.
+    values = np.asarray(column.fill_null(0.5).cast(arrow.float64()))
+    whole = (values == np.floor(values)) & (np.abs(values) <= _MAX_WHOLE)
+    integers = arrow.array(np.where(whole, values, 0).astype(np.int64)).cast(arrow.string())
+    return load("pyarrow.compute", "columnar").if_else(arrow.array(whole), integers, texts)
 
 
 def _to_strings(column: Any) -> Any:
