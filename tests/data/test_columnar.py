@@ -256,6 +256,23 @@ def test_left_out_columns_are_said(tmp_path: Path) -> None:
     assert columnar.read(path, features=["x"]).notes == ()
 
 
+def test_an_index_of_pandas_is_no_feature(tmp_path: Path) -> None:
+    """In a file that is sorted by label, the numbers of rows would give the labels away."""
+    columns = {"qid": [1, 1], "label": [1, 0], "x": [0.5, 1.0]}
+    for name in ("__index_level_0__", "", "Unnamed: 0"):
+        parquet.write_table(pa.table({name: [0, 1], **columns}), tmp_path / "x.parquet")
+        csv(tmp_path / "x.csv", f"{name},qid,label,x\n0,1,1,0.5\n1,1,0,1.0\n")
+        for file in ("x.parquet", "x.csv"):
+            read = columnar.read(tmp_path / file)
+            assert read.feature_names == ("x",)
+            note = f"columns left out, which are numbers of rows that pandas wrote: {name!r}"
+            assert read.notes == (note,)
+            named = columnar.read(tmp_path / file, features=[name, "x"])  # unless it is asked for
+            assert named.feature_names == (name, "x") and named.notes == ()
+        columnar.write(named, tmp_path / "y.parquet", overwrite=True)
+        assert columnar.read(tmp_path / "y.parquet").feature_names == (name, "x")
+
+
 def test_columns_of_many_texts_are_left_out_of_several_parts_too(tmp_path: Path) -> None:
     for number in range(2):
         columns = {"qid": ["a"] * 20, "label": [1] * 20, "x": [0.5] * 20}

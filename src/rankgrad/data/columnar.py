@@ -47,6 +47,8 @@ __all__ = ["ARROW", "PARQUET", "is_columnar", "read", "suffix", "write"]
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: Names of a nameless index of pandas: in Parquet, in a CSV file, and in one that was read again.
+_PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__||Unnamed: 0")
 _WHOLE_FLOAT = re.compile(r"-?[0-9]+\.0")
 _MAX_WHOLE = 2**53  # up to here a float64 is exactly one whole number
 _BATCH_ROWS = 1 << 14  # rows of a batch, at most
@@ -229,6 +231,7 @@ class _Roles:
     texts: list[str] = field(default_factory=list)  # features whose columns are read as text
     role_columns: list[str] = field(default_factory=list)  # of queries, labels, weights and ids
     ignored: list[str] = field(default_factory=list)  # columns that are not read
+    index_columns: list[str] = field(default_factory=list)  # nor are these, an index of pandas
     _column_counts: Counter[str] = field(default_factory=Counter, init=False)  # by name
     checksum: str | None = None  # of the contents, if the file has one and all columns are read
 
@@ -254,7 +257,10 @@ class _Roles:
         if self.features is not None:
             self.names = list(self.features)
         else:
-            self.names = candidates
+            # write() records roles; what it wrote are features by any name.
+            pandas_index = [] if _ROLES_KEY in metadata else _pandas_index(candidates)
+            self.index_columns = [n for n in pandas_index if n not in self.categorical]
+            self.names = [name for name in candidates if name not in self.index_columns]
             self.ignored = [n for n in schema.names if n not in {*self.role_columns, *candidates}]
         for name in self.names:
             self._require(name, "features", schema)
@@ -430,6 +436,9 @@ class _Builder:
             yield f"{n_filled:,} missing feature values were set to {self.fill:g}"
         if n_missing := int(self.n_missing.sum()) - n_filled:
             yield f"{n_missing:,} feature values are missing"
+        if self.roles.index_columns:
+            columns = listing(map(repr, self.roles.index_columns))
+            yield f"columns left out, which are numbers of rows that pandas wrote: {columns}"
         if self.roles.ignored:
             columns = listing(self.roles.ignored)
             yield f"columns left out, which are neither numbers nor few texts: {columns}"
@@ -734,6 +743,11 @@ def _candidates(schema: Any, role_columns: Sequence[str], categorical: Iterable[
         if column.name not in role_columns
         and (column.name in categorical or _is_number(column.type) or _is_text(column.type))
     ]
+
+
+def _pandas_index(names: Iterable[str]) -> list[str]:
+    """The columns that are an index of pandas: numbers of rows, which may give away the labels."""
+    return [name for name in names if _PANDAS_INDEX.fullmatch(name)]
 
 
 def _batch(dataset: Dataset, schema: Any, start: int, stop: int) -> Any:
