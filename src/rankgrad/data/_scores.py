@@ -168,8 +168,8 @@ def _write_parquet(file: IO[bytes], scores: Array, dataset: Dataset) -> None:
 def _read_parquet(path: Path, dataset: Dataset) -> Array:
     """Read the scores ``[N]``; a column ``qid``, if there is one, must be that of the data set.
 
-    With a column ``id``, the rows of a list may be in any order, unless the data set has no ids and
-    these are not positions.
+    It may also be in the order of the rows of the data file. With a column ``id``, the rows of a
+    list may be in any order, unless the data set has no ids and these are not positions.
     """
     parquet = load("pyarrow.parquet", "columnar")
     try:
@@ -183,9 +183,19 @@ def _read_parquet(path: Path, dataset: Dataset) -> Array:
     _check_count(path, len(scores), dataset)
     _check_finite(path, scores)
     qids, ids = (_id_column(table, name) for name in ("qid", "id"))
-    if qids is None:
+    order, own_qids = dataset.source_order, _item_qids(dataset)
+    if qids is None and order is None:
         return scores
-    for row, (qid, expected) in enumerate(zip(qids, _item_qids(dataset), strict=True), start=1):
+    if qids is None:
+        raise ValueError(
+            f"{path} has no column 'qid', and the data have queries whose rows are not contiguous: "
+            "without it, nothing says whether the scores are in the order of these rows"
+        )
+    if order is not None and qids != own_qids and qids == [own_qids[item] for item in order]:
+        row_of_item = np.argsort(order)
+        scores, qids = scores[row_of_item], own_qids
+        ids = None if ids is None else [ids[row] for row in row_of_item]
+    for row, (qid, expected) in enumerate(zip(qids, own_qids, strict=True), start=1):
         if qid != expected:
             raise ValueError(
                 f"{path}: row {row} is of query {quote(qid)}, the data has another one there: "
